@@ -96,9 +96,9 @@ def violations_to_dict(violations: Sequence[Violation]) -> dict[str, Any]:
     return {"valid": not violations, "violations": rows}
 
 
-def explanation_to_dict(told: PlanExplanation | OpExplanation) -> dict[str, Any]:
+def explanation_to_dict(explanation: PlanExplanation | OpExplanation) -> dict[str, Any]:
     """The answer to ``explain`` with the field names of the Python result."""
-    return {field.name: as_json(getattr(told, field.name)) for field in fields(told)}
+    return {field.name: as_json(getattr(explanation, field.name)) for field in fields(explanation)}
 
 
 def as_json(value: Any) -> Any:

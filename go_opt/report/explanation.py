@@ -44,19 +44,19 @@ MOST_LINKS: Final = 64  # rows of the table of links
 LEAST_GAIN: Final = 5e-4  # least relative gain that is shown
 
 
-def print_plan_explanation(console: Console, told: PlanExplanation) -> None:
+def print_plan_explanation(console: Console, explanation: PlanExplanation) -> None:
     """Print the binding terms, the next ones and useful changes, then tables of chips and links."""
-    print_lines(console, (*violation_lines(told.violations), *summary_lines(told)))
+    print_lines(console, (*violation_lines(explanation.violations), *summary_lines(explanation)))
     console.print()
-    if told.path is not None:
-        print_table(console, path_table(told.path))
+    if explanation.path is not None:
+        print_table(console, path_table(explanation.path))
         console.print()
-        print_table(console, idle_table(told.path))
+        print_table(console, idle_table(explanation.path))
         console.print()
-    print_table(console, _chips_table(told))
+    print_table(console, _chips_table(explanation))
     console.print()
-    print_table(console, _links_table(told))
-    print_lines(console, (*memory_lines(told), *copies_lines(told), *origin_lines(told)))
+    print_table(console, _links_table(explanation))
+    print_lines(console, (*memory_lines(explanation), *copies_lines(explanation), *origin_lines(explanation)))
 
 
 def violation_lines(violations: Sequence[Violation]) -> Iterator[str]:
@@ -64,93 +64,95 @@ def violation_lines(violations: Sequence[Violation]) -> Iterator[str]:
     return (f"INVALID, {violation.constraint}: {violation.message}" for violation in violations)
 
 
-def summary_lines(told: PlanExplanation) -> Iterator[str]:
+def summary_lines(explanation: PlanExplanation) -> Iterator[str]:
     """The lines before the tables."""
     yield (
-        f"{told.graph} on {told.target}: {told.num_ops} ops in {told.num_kernels} kernels on "
-        f"{told.chips_used} of {told.num_chips} chips"
+        f"{explanation.graph} on {explanation.target}: {explanation.num_ops} ops in "
+        f"{explanation.num_kernels} kernels on {explanation.chips_used} of {explanation.num_chips} chips"
     )
-    yield from split_lines(told.splits)
-    yield from _makespan_lines(told) if told.objective == "latency" else _interval_lines(told)
+    yield from split_lines(explanation.splits)
+    yield from (
+        _makespan_lines(explanation) if explanation.objective == "latency" else _interval_lines(explanation)
+    )
     yield ""
-    yield _bound_line(told)
+    yield _bound_line(explanation)
 
 
-def _makespan_lines(told: PlanExplanation) -> Iterator[str]:
-    metrics, path = told.metrics, told.path
+def _makespan_lines(explanation: PlanExplanation) -> Iterator[str]:
+    metrics, path = explanation.metrics, explanation.path
     interval = f"{format_duration(metrics.interval_s)} ({metrics.throughput_per_s:.6g} inferences/s)"
     yield f"makespan {format_duration(metrics.makespan_s)} of one inference alone"
     yield f"as a pipeline: interval {interval}"
     yield ""
     if path is not None:
         yield "What binds: the critical path"
-        lines = (*path_lines(path), slack_line(path), idle_line(path, told.num_chips))
+        lines = (*path_lines(path), slack_line(path), idle_line(path, explanation.num_chips))
         yield from (f"  {line}" for line in lines)
         yield ""
     yield "What would help, with this plan as it is:"
-    helpful = [w for w in told.what_ifs if w.makespan_s < metrics.makespan_s * (1.0 - LEAST_GAIN)]
+    helpful = [w for w in explanation.what_ifs if w.makespan_s < metrics.makespan_s * (1.0 - LEAST_GAIN)]
     for what_if in helpful:
         gain = what_if.makespan_s / metrics.makespan_s - 1.0
         yield f"  {what_if.change}: {format_duration(what_if.makespan_s)} ({gain:.1%})"
     if not helpful:
         yield "  none of faster links, compute, memory or host by itself"
-    listed = told.one_more_chip
+    listed = explanation.one_more_chip
     if listed is not None and math.isfinite(listed.makespan_without_s):
         then, now = map(format_duration, (listed.makespan_s, listed.makespan_without_s))
         yield f"A list schedule of the same kernels: {now}, with one more chip {then}"
 
 
-def _interval_lines(told: PlanExplanation) -> Iterator[str]:
-    metrics, interval_s = told.metrics, told.metrics.interval_s
+def _interval_lines(explanation: PlanExplanation) -> Iterator[str]:
+    metrics, interval_s = explanation.metrics, explanation.metrics.interval_s
     yield (
         f"interval {format_duration(interval_s)} ({metrics.throughput_per_s:.6g} inferences/s), "
         f"latency {format_duration(metrics.latency_s)}"
     )
     yield ""
-    stages = stages_of(told)
-    names = listed([stages.term(term.name) for term in told.binding], MOST_LINES)
+    stages = stages_of(explanation)
+    names = listed([stages.term(term.name) for term in explanation.binding], MOST_LINES)
     if metrics.waits:
         yield f"What binds: {metrics.bottleneck}, {format_duration(interval_s)} in the simulator"
-        yield f"The busiest: {names}, {format_duration(told.binding[0].seconds)}"
+        yield f"The busiest: {names}, {format_duration(explanation.binding[0].seconds)}"
     else:
-        together = " together" if len(told.binding) > 1 else ""
+        together = " together" if len(explanation.binding) > 1 else ""
         yield f"What binds{together}: {names}, {format_duration(interval_s)}"
-    yield from (f"  {line}" for line in binding_lines(told.binding, stages))
-    yield from _next_lines(told)
+    yield from (f"  {line}" for line in binding_lines(explanation.binding, stages))
+    yield from _next_lines(explanation)
     yield ""
-    yield from _help_lines(told)
-    if told.resize is not None:
-        yield f"  {resize_line(told.resize, stages, interval_s)}"
-    if told.moves is not None:
-        yield f"  {moves_line(told.moves, interval_s)}"
+    yield from _help_lines(explanation)
+    if explanation.resize is not None:
+        yield f"  {resize_line(explanation.resize, stages, interval_s)}"
+    if explanation.moves is not None:
+        yield f"  {moves_line(explanation.moves, interval_s)}"
 
 
-def _next_lines(told: PlanExplanation) -> Iterator[str]:
-    if not told.next_terms:
+def _next_lines(explanation: PlanExplanation) -> Iterator[str]:
+    if not explanation.next_terms:
         return
-    interval_s, stages = told.metrics.interval_s, stages_of(told)
+    interval_s, stages = explanation.metrics.interval_s, stages_of(explanation)
     listed = [
         f"{stages.term(name)} {format_duration(seconds)} ({seconds / interval_s - 1.0:.1%})"
-        for name, seconds in told.next_terms[:4]
+        for name, seconds in explanation.next_terms[:4]
     ]
     yield f"Next: {', '.join(listed)}"
 
 
-def _help_lines(told: PlanExplanation) -> Iterator[str]:
-    interval_s, stages = told.metrics.interval_s, stages_of(told)
-    waits = told.metrics.waits
+def _help_lines(explanation: PlanExplanation) -> Iterator[str]:
+    interval_s, stages = explanation.metrics.interval_s, stages_of(explanation)
+    waits = explanation.metrics.waits
     yield "What would help, with this plan as it is:"
-    helpful = [w for w in told.what_ifs if w.interval_s < interval_s * (1.0 - LEAST_GAIN)]
+    helpful = [w for w in explanation.what_ifs if w.interval_s < interval_s * (1.0 - LEAST_GAIN)]
     for what_if in helpful:
         gain = what_if.interval_s / interval_s - 1.0
         binds = stages.term(what_if.bottleneck)
-        still = not waits and what_if.bottleneck in {term.name for term in told.binding}
+        still = not waits and what_if.bottleneck in {term.name for term in explanation.binding}
         then = "which still binds" if still else f"then {binds} binds"
         yield f"  {what_if.change}: {format_duration(what_if.interval_s)} ({gain:.1%}), {then}"
     if not helpful:
         yield f"  none of faster links, {'' if waits else 'compute, '}memory or host by itself"
-    if told.next_terms and not waits:
-        name, seconds = told.next_terms[0]
+    if explanation.next_terms and not waits:
+        name, seconds = explanation.next_terms[0]
         most = f"{interval_s / seconds - 1.0:.1%}"
         yield f"  beyond {most} of speed for what binds, {stages.term(name)} binds instead"
 
@@ -182,36 +184,36 @@ def _effect(then_s: float, interval_s: float) -> str:
     return f"{verb} the interval to {format_duration(then_s)} ({change:+.1%})"
 
 
-def _bound_line(told: PlanExplanation) -> str:
-    bound = told.bound
+def _bound_line(explanation: PlanExplanation) -> str:
+    bound = explanation.bound
     if bound is None or bound.seconds <= 0:
         return "Bound: none is proven"
-    gap = told.reached_s / bound.seconds - 1.0
+    gap = explanation.reached_s / bound.seconds - 1.0
     if gap <= OPTIMAL_GAP:
         reached = "this plan reaches it"
     elif gap < 1.0:
         reached = f"this plan is {format_ratio(gap)} above"
     else:
         reached = f"this plan takes {gap + 1.0:.3g} times that"
-    which = " with one chip per stage" if told.is_bound_of_single_chips else ""
-    what = "a makespan" if told.objective == "latency" else "an interval"
+    which = " with one chip per stage" if explanation.is_bound_of_single_chips else ""
+    what = "a makespan" if explanation.objective == "latency" else "an interval"
     least = f"no plan{which} has {what} below {format_duration(bound.seconds)}"
     return f"Bound: {least}, {reached}: {bound.reason}"
 
 
-def _chips_table(told: PlanExplanation) -> Table:
+def _chips_table(explanation: PlanExplanation) -> Table:
     """One row per stage: the time of its chips, its most expensive kernel, and its memory."""
     table = table_of(
         ("chip", "ops", "kernels", "busy", "load", "compute", "SRAM", "overhead", "memory", "weights",
          "activations", "streamed", "dearest kernel")
     )  # fmt: skip
-    for use in told.chips:
+    for use in explanation.chips:
         table.add_row(
             stage_cell(use.chip, use.replicas),
             str(use.ops),
             str(use.kernels),
-            format_duration(told.busy_s(use)),
-            f"{told.busy_s(use) / told.reached_s:.0%}" if told.reached_s else "-",
+            format_duration(explanation.busy_s(use)),
+            f"{explanation.busy_s(use) / explanation.reached_s:.0%}" if explanation.reached_s else "-",
             _part(use.compute_s + use.measured_s),
             _part(use.sram_s),
             _part(use.overhead_s),
@@ -221,28 +223,28 @@ def _chips_table(told: PlanExplanation) -> Table:
             format_bytes(use.stream_bytes) if use.stream_bytes else "-",
             f"{format_duration(use.dearest.seconds)} `{use.dearest.ops[0]}`",
         )
-    table.caption = f"{told.idle_share:.0%} of the time of all {told.num_chips} chips is idle"
-    if any(use.replicas > 1 for use in told.chips):
+    table.caption = f"{explanation.idle_share:.0%} of the time of all {explanation.num_chips} chips is idle"
+    if any(use.replicas > 1 for use in explanation.chips):
         table.caption += "; xN: N chips share the inferences, times are per interval"
     return table
 
 
-def _links_table(told: PlanExplanation) -> Table:
+def _links_table(explanation: PlanExplanation) -> Table:
     """One row per link: its load, and its largest tensor."""
     table = table_of(("link", "busy", "load", "carries", "tensors", "largest", "which is"))
-    fullest = sorted(told.links, key=lambda use: -use.seconds)[:MOST_LINKS]
-    for use in (use for use in told.links if use in fullest):
+    fullest = sorted(explanation.links, key=lambda use: -use.seconds)[:MOST_LINKS]
+    for use in (use for use in explanation.links if use in fullest):
         table.add_row(
             f"{use.name} (busiest of {use.among})" if use.among > 1 else use.name,
             format_duration(use.seconds),
-            f"{use.seconds / told.reached_s:.0%}" if told.reached_s else "-",
+            f"{use.seconds / explanation.reached_s:.0%}" if explanation.reached_s else "-",
             format_bytes(use.size_bytes),
             str(use.tensors),
             format_bytes(use.largest.size_bytes),
             f"`{use.largest.tensor}`",
         )
-    if len(told.links) > len(fullest):
-        table.caption = f"and {len(told.links) - len(fullest)} links that carry less"
+    if len(explanation.links) > len(fullest):
+        table.caption = f"and {len(explanation.links) - len(fullest)} links that carry less"
     return table
 
 

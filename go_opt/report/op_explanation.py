@@ -26,38 +26,38 @@ from go_opt.report.parts.wording import (
 )
 
 
-def print_op_explanation(console: Console, told: OpExplanation) -> None:
+def print_op_explanation(console: Console, explanation: OpExplanation) -> None:
     """Print the op and its cost, its neighbours, and the cost of each move."""
-    print_lines(console, (*violation_lines(told.violations), *_op_lines(told)))
-    if told.moves:
-        print_table(console, _moves_table(told))
+    print_lines(console, (*violation_lines(explanation.violations), *_op_lines(explanation)))
+    if explanation.moves:
+        print_table(console, _moves_table(explanation))
 
 
-def _op_lines(told: OpExplanation) -> Iterator[str]:
-    work = f", {told.flops / 1e6:.4g} MFLOP" if told.flops else ""
-    yield f"`{told.op}` ({told.op_type}, {told.op_class}, {told.dtype}{work})"
-    stages = _stages(told)
-    also = f", and once more on {named_chips(stages.chips(told.clones))}" if told.clones else ""
-    turns = " in turn" if told.replicas > 1 else ""
-    yield f"runs on {stages.named(told.chip)}{turns}{also}; placed by {told.provenance!r}"
-    yield from _kernel_lines(told)
+def _op_lines(explanation: OpExplanation) -> Iterator[str]:
+    work = f", {explanation.flops / 1e6:.4g} MFLOP" if explanation.flops else ""
+    yield f"`{explanation.op}` ({explanation.op_type}, {explanation.op_class}, {explanation.dtype}{work})"
+    stages = _stages(explanation)
+    also = f", and once more on {named_chips(stages.chips(explanation.clones))}" if explanation.clones else ""
+    turns = " in turn" if explanation.replicas > 1 else ""
+    yield f"runs on {stages.named(explanation.chip)}{turns}{also}; placed by {explanation.provenance!r}"
+    yield from _kernel_lines(explanation)
     yield "reads"
-    yield from (f"  {_read(read, stages)}" for read in told.reads)
+    yield from (f"  {_read(read, stages)}" for read in explanation.reads)
     yield "writes"
-    yield from (f"  {_written(written)}" for written in told.writes)
-    if told.violations:
+    yield from (f"  {_written(written)}" for written in explanation.writes)
+    if explanation.violations:
         return
-    only = "only " if len(told.free_chips) == 1 else ""
-    free = named_chips(stages.chips(told.free_chips))
+    only = "only " if len(explanation.free_chips) == 1 else ""
+    free = named_chips(stages.chips(explanation.free_chips))
     yield (
         f"With all other kernels where they are, {only}{free} can run it. "
-        f"The interval is {format_duration(told.cost.interval_s)}, and {_binds(told.cost, stages)} binds"
-        f"{'. Elsewhere:' if told.moves else '.'}"
+        f"The interval is {format_duration(explanation.cost.interval_s)}, and "
+        f"{_binds(explanation.cost, stages)} binds{'. Elsewhere:' if explanation.moves else '.'}"
     )
 
 
-def _kernel_lines(told: OpExplanation) -> Iterator[str]:
-    kernel = told.kernel
+def _kernel_lines(explanation: OpExplanation) -> Iterator[str]:
+    kernel = explanation.kernel
     parts = {
         "compute": format_duration(kernel.compute_s),
         f"SRAM traffic of {format_bytes(kernel.moved_bytes)}": format_duration(kernel.sram_s),
@@ -65,28 +65,30 @@ def _kernel_lines(told: OpExplanation) -> Iterator[str]:
     }
     costs = ", ".join(f"{seconds} {name}" for name, seconds in parts.items())
     costs = "measured" if kernel.bound_by == "measured" else f"{kernel.bound_by} binds: {costs}"
-    whose = "its" if told.replicas == 1 else "each chip's"
+    whose = "its" if explanation.replicas == 1 else "each chip's"
     yield (
-        f"kernel {told.place_on_chip} of {told.kernels_on_chip} on the chip: "
-        f"{format_duration(kernel.seconds)} of {whose} {format_duration(told.chip_busy_s)}, {costs}"
+        f"kernel {explanation.place_on_chip} of {explanation.kernels_on_chip} on the chip: "
+        f"{format_duration(kernel.seconds)} of {whose} {format_duration(explanation.chip_busy_s)}, {costs}"
     )
-    if told.replicas > 1:
-        share = format_duration(kernel.seconds / told.replicas)
-        yield f"  {share} of the interval: each chip runs one inference in {told.replicas}"
-    if told.alone is not None:
-        late = format_duration(told.alone.slack_s)
-        then = f"may start {late} later" if told.alone.slack_s > 0 else "may not start later"
+    if explanation.replicas > 1:
+        share = format_duration(kernel.seconds / explanation.replicas)
+        yield f"  {share} of the interval: each chip runs one inference in {explanation.replicas}"
+    if explanation.alone is not None:
+        late = format_duration(explanation.alone.slack_s)
+        then = f"may start {late} later" if explanation.alone.slack_s > 0 else "may not start later"
         yield (
-            f"  in one inference alone it begins after {format_duration(told.alone.start_s)} and {then} "
-            f"without a longer makespan"
+            f"  in one inference alone it begins after {format_duration(explanation.alone.start_s)} and "
+            f"{then} without a longer makespan"
         )
-    mates = [f"`{op}`" for op in kernel.ops if op != told.op]
+    mates = [f"`{op}`" for op in kernel.ops if op != explanation.op]
     if mates:
         yield f"  one kernel with {', '.join(mates)}"
 
 
-def _stages(told: OpExplanation) -> StageNames:
-    return StageNames({told.chip: told.replicas} | {move.chip: move.replicas for move in told.moves})
+def _stages(explanation: OpExplanation) -> StageNames:
+    return StageNames(
+        {explanation.chip: explanation.replicas} | {move.chip: move.replicas for move in explanation.moves}
+    )
 
 
 def _read(read: Read, stages: StageNames) -> str:
@@ -104,19 +106,19 @@ def _written(written: Written) -> str:
     return f"{format_bytes(written.size_bytes)} of `{written.tensor}` to {' and '.join(to) or 'no one'}"
 
 
-def _moves_table(told: OpExplanation) -> Table:
+def _moves_table(explanation: OpExplanation) -> Table:
     """One row per stage; adjacent stages with the same reason share a row."""
     table = table_of(("chip", "ops along", "interval", "change", "then binds", "because"))
-    stages = _stages(told)
-    for row in _alike(told.chip, told.moves):
+    stages = _stages(explanation)
+    for row in _alike(explanation.chip, explanation.moves):
         first, last = row[0], row[-1]
         table.add_row(
             stage_range(first.chip, first.replicas) if first is last else f"{first.chip} to {_end(last)}",
             _from_to(str(first.ops_along or "-"), str(last.ops_along or "-")),
             _from_to(format_duration(first.cost.interval_s), format_duration(last.cost.interval_s)),
-            change_text(told.cost.interval_s, first),
+            change_text(explanation.cost.interval_s, first),
             _binds(first.cost, stages) if len(row) == 1 else "",
-            because_text(told.relays, first),
+            because_text(explanation.relays, first),
         )
     return table
 

@@ -119,9 +119,9 @@ def explain(
     graph = with_costs(_graph(plan, loaded, model), on, costs, plan)
     announce_compilation()
     aim = objective or objective_of(plan)
-    told = api.explain(graph, on, loaded, op, objective=aim, constraints=asked)
-    _show(told, as_json=as_json)
-    if op is None and told.violations:
+    explanation = api.explain(graph, on, loaded, op, objective=aim, constraints=asked)
+    _show(explanation, as_json=as_json)
+    if op is None and explanation.violations:
         raise typer.Exit(INVALID_PLAN)
 
 
@@ -142,18 +142,18 @@ def _graph(path: Path, plan: Plan, model: str | None) -> Graph:
         raise PlanError(f"{why}; give --model if what plan file {str(path)!r} is of has moved.") from None
 
 
-def _show(told: PlanExplanation | OpExplanation, *, as_json: bool) -> None:
+def _show(explanation: PlanExplanation | OpExplanation, *, as_json: bool) -> None:
     if as_json:
         from go_opt.result_json import explanation_to_dict
 
-        typer.echo(json.dumps(explanation_to_dict(told), allow_nan=False))
+        typer.echo(json.dumps(explanation_to_dict(explanation), allow_nan=False))
         return
     from go_opt.explanations import OpExplanation
     from go_opt.report.explanation import print_plan_explanation
     from go_opt.report.op_explanation import print_op_explanation
     from go_opt.report.parts.screen import console
 
-    if isinstance(told, OpExplanation):
-        print_op_explanation(console(), told)
+    if isinstance(explanation, OpExplanation):
+        print_op_explanation(console(), explanation)
     else:
-        print_plan_explanation(console(), told)
+        print_plan_explanation(console(), explanation)

@@ -56,7 +56,7 @@ _Fact = tuple[str, str, str]
 
 
 def _splits(subject: Subject) -> Iterator[_Fact]:
-    splits = subject.told.splits
+    splits = subject.explanation.splits
     if splits:
         named = ", ".join(f"{use.op} into {use.parts}" for use in splits[:_MOST_NAMED])
         more = f" and {len(splits) - _MOST_NAMED} more" if len(splits) > _MOST_NAMED else ""
@@ -67,8 +67,8 @@ def _answer(subject: Subject) -> Iterator[_Fact]:
     metrics = subject.metrics
     interval, rate = format_duration(metrics.interval_s), f"{metrics.throughput_per_s:.6g} inferences/s"
     binds = subject.names.term(metrics.bottleneck)
-    path = subject.told.path
-    if subject.told.objective == "latency":
+    path = subject.explanation.path
+    if subject.explanation.objective == "latency":
         yield "makespan", format_duration(metrics.makespan_s), "one inference alone"
         yield "interval", interval, f"{rate} as a pipeline, bound by {binds}"
         if path is not None:
@@ -83,7 +83,7 @@ def _answer(subject: Subject) -> Iterator[_Fact]:
 def _simulated(subject: Subject) -> Iterator[_Fact]:
     if not subject.target.overlap:
         return  # in the simulator, all transfers overlap with compute
-    objective, predicted_s = subject.told.objective, subject.whole_s
+    objective, predicted_s = subject.explanation.objective, subject.whole_s
     seen = evaluate_plan(subject.graph, subject.target, subject.plan, fidelity="simulated")
     simulated_s = seen.makespan_s if objective == "latency" else seen.interval_s
     note = simulation_note(subject.graph, subject.target, subject.plan, objective, predicted_s, simulated_s)
@@ -97,15 +97,15 @@ def _simulated(subject: Subject) -> Iterator[_Fact]:
 
 def _bound(subject: Subject, claims: Claims) -> Iterator[_Fact]:
     """The bound that the search proved, if the plan file has it, else that of ``go-opt explain``."""
-    told = subject.told
-    quick_s = 0.0 if told.bound is None else told.bound.seconds
+    explanation = subject.explanation
+    quick_s = 0.0 if explanation.bound is None else explanation.bound.seconds
     # A claim holds only for the objective that the plan was made for.
-    has_claim = claims.lower_bound_s is not None and claims.objective == told.objective
+    has_claim = claims.lower_bound_s is not None and claims.objective == explanation.objective
     bound_s = claims.lower_bound_s if has_claim and claims.lower_bound_s else quick_s
     reason = "proven by the search"
-    if told.bound is not None and abs(bound_s - quick_s) <= _SAME * quick_s:
-        reason = told.bound.reason
-    if not has_claim and told.is_bound_of_single_chips:
+    if explanation.bound is not None and abs(bound_s - quick_s) <= _SAME * quick_s:
+        reason = explanation.bound.reason
+    if not has_claim and explanation.is_bound_of_single_chips:
         reason = f"with one chip per stage: {reason}"
     gap = subject.whole_s / bound_s - 1.0 if bound_s > 0 else math.inf
     status = claims.status if has_claim and claims.status else "FEASIBLE"

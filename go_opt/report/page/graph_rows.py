@@ -84,7 +84,7 @@ def kernel_rows(subject: Subject) -> dict[str, Any]:
 
 def _slack(subject: Subject) -> dict[str, Any]:
     """Start and slack of kernels in a single inference; empty unless the objective is latency."""
-    path = subject.told.path
+    path = subject.explanation.path
     if path is None:
         return {}
     start_s, slack_s = np.zeros((2, len(subject.loads.kernel_chip)))

@@ -23,25 +23,25 @@ MOST_WORK: Final = 300_000  # moves times ops: about two seconds
 
 def limit_rows(subject: Subject) -> dict[str, Any]:
     """The binding terms, the next ones, useful changes, and the sentences of ``go-opt explain``."""
-    told = subject.told
-    of_interval = told.objective == "throughput"
+    explanation = subject.explanation
+    of_interval = explanation.objective == "throughput"
     return {
-        "binding": [_term(subject, term) for term in told.binding[:MOST_TERMS]] if of_interval else [],
+        "binding": [_term(subject, term) for term in explanation.binding[:MOST_TERMS]] if of_interval else [],
         # If chips wait for streamed weights, the interval exceeds the largest term.
-        "waits": f"{told.metrics.bottleneck}, {format_duration(subject.whole_s)} in the simulator"
-        if of_interval and told.metrics.waits
+        "waits": f"{explanation.metrics.bottleneck}, {format_duration(subject.whole_s)} in the simulator"
+        if of_interval and explanation.metrics.waits
         else None,
-        "more_binding": max(len(told.binding) - MOST_TERMS, 0) if of_interval else 0,
+        "more_binding": max(len(explanation.binding) - MOST_TERMS, 0) if of_interval else 0,
         "path": _path(subject),
         "next": [
             {"name": subject.names.term(name), "seconds": seconds, "share": subject.share(seconds)}
-            for name, seconds in (told.next_terms[:MOST_NEXT] if of_interval else ())
+            for name, seconds in (explanation.next_terms[:MOST_NEXT] if of_interval else ())
         ],
         "helps": [*_helps(subject)],
         "help_lines": [*_help_lines(subject)],
         "lines": [
             line
-            for lines in (memory_lines(told), copies_lines(told), origin_lines(told))
+            for lines in (memory_lines(explanation), copies_lines(explanation), origin_lines(explanation))
             for line in lines
             if line
         ],
@@ -54,8 +54,8 @@ def move_rows(subject: Subject) -> dict[int, list[dict[str, Any]]] | None:
     They are not tried for latency, if the plan waits for streamed weights (no closed form), or if
     they would take too long.
     """
-    told, ops = subject.told, subject.graph.num_ops
-    if told.moves is None:
+    explanation, ops = subject.explanation, subject.graph.num_ops
+    if explanation.moves is None:
         return None
     mover = Mover(subject.graph, subject.target, subject.plan, subject.constraints)
     first_op: dict[int, int] = {}
@@ -122,10 +122,10 @@ def _tensor(subject: Subject, term: Term, part: TensorPart) -> dict[str, Any]:
 
 def _path(subject: Subject) -> dict[str, Any] | None:
     """The critical path of a makespan, with its longest pieces in time order."""
-    path = subject.told.path
+    path = subject.explanation.path
     if path is None:
         return None
-    idle = idle_line(path, subject.told.num_chips)
+    idle = idle_line(path, subject.explanation.num_chips)
     longest = sorted(sorted(path.pieces, key=lambda piece: -piece.seconds)[:12], key=lambda p: p.start_s)
     return {
         "lines": [_sentence(line) for line in (*path_lines(path), slack_line(path), idle)],
@@ -150,9 +150,9 @@ def _sentence(line: str) -> str:
 
 def _helps(subject: Subject) -> Iterator[dict[str, Any]]:
     """The changes of the package that gain enough to show, best first."""
-    told, reached_s = subject.told, subject.whole_s
-    for what_if in told.what_ifs:
-        is_interval = told.objective == "throughput"
+    explanation, reached_s = subject.explanation, subject.whole_s
+    for what_if in explanation.what_ifs:
+        is_interval = explanation.objective == "throughput"
         then_s = what_if.interval_s if is_interval else what_if.makespan_s
         if then_s < reached_s * (1.0 - LEAST_GAIN):
             binds = f"then {subject.names.term(what_if.bottleneck)} binds" if is_interval else ""
@@ -160,14 +160,14 @@ def _helps(subject: Subject) -> Iterator[dict[str, Any]]:
 
 
 def _help_lines(subject: Subject) -> Iterator[str]:
-    told, interval_s = subject.told, subject.metrics.interval_s
-    if told.objective != "throughput":
+    explanation, interval_s = subject.explanation, subject.metrics.interval_s
+    if explanation.objective != "throughput":
         return
-    if told.next_terms and not told.metrics.waits and told.next_terms[0][1] > 0:
-        name, seconds = told.next_terms[0]
+    if explanation.next_terms and not explanation.metrics.waits and explanation.next_terms[0][1] > 0:
+        name, seconds = explanation.next_terms[0]
         most = f"{interval_s / seconds - 1.0:.1%}"
         yield f"beyond {most} of speed for what binds, {subject.names.term(name)} binds instead"
-    if told.resize is not None:
-        yield resize_line(told.resize, subject.names, interval_s)
-    if told.moves is not None and told.moves.tried:
-        yield moves_line(told.moves, interval_s)
+    if explanation.resize is not None:
+        yield resize_line(explanation.resize, subject.names, interval_s)
+    if explanation.moves is not None and explanation.moves.tried:
+        yield moves_line(explanation.moves, interval_s)

@@ -71,11 +71,13 @@ def subject_of(
     Raises:
       InfeasibleError: the plan breaks a rule.
     """
-    told = api.explain(graph, target, plan, objective=objective, constraints=constraints)
-    assert isinstance(told, PlanExplanation)
-    if told.violations:
-        raise InfeasibleError(f"there is nothing to draw: {told.violations[0].message}", is_proven=True)
-    return Subject(graph, target, plan, told, constraints)
+    explanation = api.explain(graph, target, plan, objective=objective, constraints=constraints)
+    assert isinstance(explanation, PlanExplanation)
+    if explanation.violations:
+        raise InfeasibleError(
+            f"there is nothing to draw: {explanation.violations[0].message}", is_proven=True
+        )
+    return Subject(graph, target, plan, explanation, constraints)
 
 
 def page_of(subject: Subject, claims: Claims, inferences: int | None = None) -> str:
@@ -88,13 +90,13 @@ def page_data(subject: Subject, claims: Claims, inferences: int | None = None) -
     boxes = boxes_of(subject)
     timeline = timeline_of(subject, inferences)
     over_time = timeline_rows(subject, timeline)
-    told = subject.told
+    explanation = subject.explanation
     return {
-        "title": f"{told.graph} on {told.target}",
+        "title": f"{explanation.graph} on {explanation.target}",
         "summary": plan_text(subject.graph, subject.target, subject.plan),
-        "objective": told.objective,
-        "overlap": told.overlap,
-        "interval_s": told.metrics.interval_s,
+        "objective": explanation.objective,
+        "overlap": explanation.overlap,
+        "interval_s": explanation.metrics.interval_s,
         "whole_s": subject.whole_s,
         "facts": fact_rows(subject, claims),
         "stages": pipeline_rows(subject),

@@ -32,15 +32,15 @@ def host_rows(subject: Subject) -> list[dict[str, Any]]:
             "name": name,
             "seconds": seconds,
             "load": subject.share(seconds),
-            "binds": subject.told.objective == "throughput" and metrics.bottleneck == name,
+            "binds": subject.explanation.objective == "throughput" and metrics.bottleneck == name,
         }
         for name, seconds in pairs
     ]
 
 
 def _row(subject: Subject, stage: Stage, sends: list[dict[str, Any]]) -> dict[str, Any]:
-    use, told = stage.use, subject.told
-    busy_s = told.busy_s(use)
+    use, explanation = stage.use, subject.explanation
+    busy_s = explanation.busy_s(use)
     last = stage.first_chip + stage.chips - 1
     return {
         "name": stage.name,
@@ -51,7 +51,8 @@ def _row(subject: Subject, stage: Stage, sends: list[dict[str, Any]]) -> dict[st
         "kernels": use.kernels,
         "busy_s": busy_s,
         "load": subject.share(busy_s),
-        "binds": told.objective == "throughput" and binds(told.metrics.bottleneck, stage.first_chip, last),
+        "binds": explanation.objective == "throughput"
+        and binds(explanation.metrics.bottleneck, stage.first_chip, last),
         "weight_bytes": use.weight_bytes,
         "peak_bytes": use.peak_bytes,
         "stream_bytes": use.stream_bytes,
@@ -95,7 +96,7 @@ def _send(subject: Subject, to: int | str, link: int) -> dict[str, Any]:
         "load": subject.share(seconds),
         "bytes": term.size_bytes,
         "tensors": len(term.tensors),
-        "binds": subject.told.objective == "throughput" and subject.metrics.bottleneck == term.name,
+        "binds": subject.explanation.objective == "throughput" and subject.metrics.bottleneck == term.name,
     }
 
 

@@ -52,17 +52,17 @@ class Subject:
     graph: Graph
     target: Target
     plan: Plan
-    told: PlanExplanation
+    explanation: PlanExplanation
     constraints: tuple[UserConstraint, ...] = ()
 
     @property
     def metrics(self) -> Metrics:
-        return self.told.metrics
+        return self.explanation.metrics
 
     @property
     def whole_s(self) -> float:
         """The time that loads are shares of: the interval, or the makespan if the objective is latency."""
-        return self.told.reached_s
+        return self.explanation.reached_s
 
     def share(self, seconds: float) -> float:
         """``seconds`` as a share of ``whole_s``."""
@@ -82,12 +82,12 @@ class Subject:
     @cached_property
     def names(self) -> StageNames:
         """The names of the stages."""
-        return stages_of(self.told)
+        return stages_of(self.explanation)
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
         """The stages, in the order of their first kernels."""
-        uses = {use.chip: use for use in self.told.chips}
+        uses = {use.chip: use for use in self.explanation.chips}
         chips = dict.fromkeys(self.loads.kernel_chip.tolist())
         return tuple(
             Stage(chip, uses[chip].replicas, uses[chip], COLOURS[i % len(COLOURS)])

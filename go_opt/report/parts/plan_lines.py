@@ -26,42 +26,42 @@ from go_opt.report.parts.wording import (
 _MOST_NAMED: Final = 3
 
 
-def stages_of(told: PlanExplanation) -> StageNames:
+def stages_of(explanation: PlanExplanation) -> StageNames:
     """The names of the plan's stages."""
-    return StageNames({use.chip: use.replicas for use in told.chips})
+    return StageNames({use.chip: use.replicas for use in explanation.chips})
 
 
-def memory_lines(told: PlanExplanation) -> Iterator[str]:
+def memory_lines(explanation: PlanExplanation) -> Iterator[str]:
     """The chip with the fullest memory, and the streamed weights."""
-    peak = told.fullest
-    use = next(use for use in told.chips if use.chip == peak.chip)
+    peak = explanation.fullest
+    use = next(use for use in explanation.chips if use.chip == peak.chip)
     at = f" at `{peak.ops[0]}`" if peak.ops else ""
     named = [f"{_held(held)} of `{held.tensor}`" for held in peak.held]
     yield ""
-    stages = stages_of(told)
+    stages = stages_of(explanation)
     yield (
         f"Fullest memory: {stages.named(use.chip)}, "
         f"{use.memory_share:.0%} of {format_bytes(use.sram_bytes)}: "
         f"{format_bytes(use.weight_bytes)} of weights and {format_bytes(peak.peak_bytes)} of activations{at}"
         f"{': ' if named else ''}{listed(named, MOST_NAMES)}"
     )
-    yield _buffers_line(told, stages)
-    if not told.streamed:
+    yield _buffers_line(explanation, stages)
+    if not explanation.streamed:
         return
     yield "Weights that stream from the host each inference, since they do not fit beside the activations:"
-    for chip, weights in told.streamed[:MOST_LINES]:
+    for chip, weights in explanation.streamed[:MOST_LINES]:
         names = listed([f"`{part.tensor}`" for part in weights], MOST_NAMES)
         size = format_bytes(sum(part.size_bytes for part in weights))
         forwarded = sum(part.size_bytes for part in weights if part.share < 1.0)
         way = f", {format_bytes(forwarded)} of it forwarded from chip to chip" if forwarded else ""
         yield f"  {stages.named(chip)}: {size}{way}, of {names}"
-    if len(told.streamed) > MOST_LINES:
-        yield f"  and {len(told.streamed) - MOST_LINES} more chips"
+    if len(explanation.streamed) > MOST_LINES:
+        yield f"  and {len(explanation.streamed) - MOST_LINES} more chips"
 
 
-def _buffers_line(told: PlanExplanation, stages: StageNames) -> str:
+def _buffers_line(explanation: PlanExplanation, stages: StageNames) -> str:
     """Where buffers end on the chip that they fill most."""
-    most = max(told.buffers, key=lambda chip: chip.end / chip.sram_bytes)
+    most = max(explanation.buffers, key=lambda chip: chip.end / chip.sram_bytes)
     holes_bytes = most.end - most.least_end
     holes = f", {format_bytes(holes_bytes)} of it holes" if holes_bytes else ""
     return (
@@ -74,42 +74,42 @@ def _held(held: Held) -> str:
     return f"{format_bytes(held.held_bytes)}{' in two buffers' if held.crosses else ''}"
 
 
-def copies_lines(told: PlanExplanation) -> Iterator[str]:
+def copies_lines(explanation: PlanExplanation) -> Iterator[str]:
     """Relays and clones, and their costs."""
-    stages = stages_of(told)
-    if told.relays:
-        total_s = sum(relay.seconds for relay in told.relays)
+    stages = stages_of(explanation)
+    if explanation.relays:
+        total_s = sum(relay.seconds for relay in explanation.relays)
         yield ""
         yield (
             f"Relays, copies of tensors on chips that they would pass, which the triangle rule forbids: "
-            f"{counted(len(told.relays), 'tensor')}, {format_duration(total_s)} on all chips"
+            f"{counted(len(explanation.relays), 'tensor')}, {format_duration(total_s)} on all chips"
         )
-        for relay in told.relays[:MOST_LINES]:
+        for relay in explanation.relays[:MOST_LINES]:
             start = named_stage(relay.source.chip, relay.source.replicas)
             way = f"from {start} over {named_chips(stages.chips(relay.chips))}"
             yield (
                 f"  {format_bytes(relay.size_bytes)} of `{relay.tensor}` {way} "
                 f"to {named_place(relay.farthest)}: {format_duration(relay.seconds)}"
             )
-        if len(told.relays) > MOST_LINES:
-            yield f"  and {len(told.relays) - MOST_LINES} more"
-    if told.clones:
+        if len(explanation.relays) > MOST_LINES:
+            yield f"  and {len(explanation.relays) - MOST_LINES} more"
+    if explanation.clones:
         yield ""
         yield "Clones, ops computed once more where they are read rather than sent there:"
-        for clone in told.clones[:MOST_LINES]:
+        for clone in explanation.clones[:MOST_LINES]:
             yield (
                 f"  `{clone.op}` ({stages.named(clone.original_chip)}) on {stages.named(clone.chip)}, "
                 f"{format_duration(clone.seconds)}, "
                 f"for {listed([f'`{op}`' for op in clone.read_by], MOST_NAMES)}"
             )
-        if len(told.clones) > MOST_LINES:
-            yield f"  and {len(told.clones) - MOST_LINES} more"
+        if len(explanation.clones) > MOST_LINES:
+            yield f"  and {len(explanation.clones) - MOST_LINES} more"
 
 
-def origin_lines(told: PlanExplanation) -> Iterator[str]:
+def origin_lines(explanation: PlanExplanation) -> Iterator[str]:
     """The methods that made the plan."""
     yield ""
-    yield "Placed by: " + ", ".join(f"{name} ({counted(ops, 'op')})" for name, ops in told.provenance)
+    yield "Placed by: " + ", ".join(f"{name} ({counted(ops, 'op')})" for name, ops in explanation.provenance)
 
 
 def split_lines(splits: Sequence[SplitUse]) -> Iterator[str]:
