@@ -15,16 +15,18 @@ from go_opt.errors import GraphError
 from go_opt.model.dtypes import dtype_code
 from go_opt.model.graph import (
     ACTIVATION,
+    INPUT,
     MAX_ELEMENTS,
     NO_PRODUCER,
     OP_CLASSES,
     SAME_ROW,
     TENSOR_KINDS,
+    WEIGHT,
     Graph,
     Precision,
     Window,
 )
-from go_opt.model.row_axes import common_shape, keeps_rows, row_axis
+from go_opt.model.row_axes import Shape, batch_of, common_shape, keeps_batch, keeps_rows, row_axis
 from go_opt.model.topological import topological_order
 
 Size = int | tuple[int, ...]  # the number of elements of a tensor, or its shape
@@ -202,6 +204,23 @@ class GraphBuilder:
                 if any(row_axis(*one) not in (None, len(one[0]) - 2) for one in (output, *operands[:1])):
                     del self._windows[op.name]
             elif keeps_rows(op.op_type, axes, operands, output):
+                self._windows[op.name] = SAME_ROW
+        inputs = [
+            tensor.shape for tensor in self._tensors.values() if tensor.kind == INPUT and tensor.readers
+        ]
+        if batch := batch_of(inputs):
+            self._find_images(batch, seen)
+
+    def _find_images(self, batch: int, seen: Mapping[str, Shape]) -> None:
+        """Make the images of a batch the rows of tensors, since they are apart in nearly all ops."""
+        self._windows = {}
+        for tensor in self._tensors.values():
+            is_batch = tensor.kind != WEIGHT and tensor.shape[:1] == (batch,)
+            tensor.shape = (batch, tensor.elements // batch) if is_batch else ()
+        for op in self._ops:
+            read = [seen[name] for name, _ in op.reads if self._tensors[self.resolve(name)].kind != WEIGHT]
+            written = [self._tensors[name] for name in op.writes]
+            if len(written) == 1 and written[0].shape and keeps_batch(op.op_type, read, seen[op.writes[0]]):
                 self._windows[op.name] = SAME_ROW
 
     def _define(self, name: str, size: Size, dtype: str, kind: int, producer: int) -> None:

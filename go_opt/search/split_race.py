@@ -27,6 +27,7 @@ from go_opt.search.bounds import against_bound, lower_bound
 from go_opt.search.limits import refuse_latency
 from go_opt.search.methods.events import may_replicate
 from go_opt.search.simulated_claim import is_simulated, simulated_answer
+from go_opt.search.splits.batch_ways import batch_ways, start_by_batch
 from go_opt.search.splits.row_ways import row_ways, start_by_rows
 from go_opt.search.splits.ways import given_way, row_divisible, ways_to_split
 
@@ -165,7 +166,8 @@ class _Race:
         names = {split.op for split in by_columns}
         rows = {op: one for op, one in self._rows.items() if self._graph.op_names[op] not in names}
         if rows:
-            ways = row_ways(self._graph, self._target, rows)
+            find = batch_ways if self._request.objective == "latency" else row_ways
+            ways = find(self._graph, self._target, rows)
             self._try_each([(*way, *by_columns) for way in ways], most_ops, share, FIRST_STEPS)
 
     def _try_each(
@@ -248,6 +250,8 @@ class _Race:
         if best is not None and best.way == way:
             return replace(Start.of_plan(best.result.plan, graph.op_names), method=best.result.method)
         if way != self._given and any(split.kind == "rows" for split in way):
+            if self._request.objective == "latency":
+                return start_by_batch(graph, way)
             replicates = may_replicate(self._target, self._request)
             return start_by_rows(self._graph, graph, way, self._target, replicates=replicates)
         return self._request.start
