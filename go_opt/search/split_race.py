@@ -35,7 +35,7 @@ WHOLE_SHARE: Final = 1 / 4  # of the budget, at most, before ways to split are t
 CLOSE: Final = 0.01  # gap of whole ops below which ways to split are tried at once
 TRIAL_SHARE: Final = 1 / 4  # of the budget, at most, for the ways by columns, and for those by rows
 CLOSE_SHARE: Final = 3 / 5  # the same if the gap of whole ops is below ``CLOSE``
-CLEARLY: Final = 0.95  # of the objective of another way; in a short search, smaller gains may be luck
+CLEARLY: Final = 0.95  # of the interval of another way; in a short search, smaller gains may be luck
 FIRST_STEPS: Final = 8  # of a search by rows, which begins with a plan made for it
 OPS_PER_S: Final = 1600  # ways with more ops and parts per second of the time limit are not tried
 
@@ -168,7 +168,8 @@ class _Race:
         if rows:
             find = batch_ways if self._request.objective == "latency" else row_ways
             ways = find(self._graph, self._target, rows)
-            self._try_each([(*way, *by_columns) for way in ways], most_ops, share, FIRST_STEPS)
+            most_steps = math.inf if self._request.objective == "latency" else FIRST_STEPS
+            self._try_each([(*way, *by_columns) for way in ways], most_ops, share, most_steps)
 
     def _try_each(
         self, ways: list[tuple[Split, ...]], most_ops: float, share: float, most_steps: float = math.inf
@@ -289,7 +290,7 @@ class _Race:
 
     def _take(self, found: _Found) -> None:
         before_s = math.inf if self._best is None else self._best.result.objective_s
-        if self._best is not None and found.way != self._best.way:
+        if self._request.objective != "latency" and self._best is not None and found.way != self._best.way:
             before_s *= CLEARLY
         if found.result.objective_s < before_s:
             self._best = found

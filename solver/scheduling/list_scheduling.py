@@ -27,6 +27,7 @@ def list_scheduling(
     *,
     fills_gaps: bool = True,
     queues: bool = True,
+    chips: IntArray | None = None,
 ) -> tuple[IntArray, IntArray, IntArray]:
     """``(placement, order, fusion_group)``, [N] each, of kernels placed by ``rank`` [M], highest first.
 
@@ -35,12 +36,13 @@ def list_scheduling(
       fills_gaps: whether a kernel may run before kernels that were placed on its chip earlier.
       queues: whether tensors wait for links, off rings. They do so in the order in which kernels are
         placed, so a tensor of a later time may delay one of an earlier time.
+      chips: [M] the chip of each kernel; None: where it finishes first.
     """
     lists = lists_of(tables, order, fusion_group, rank, fills_gaps)
     package = scheduling_package(tables)
     if not queues:
         package.pairs["links"] = 0
-    _schedule(package, lists)
+    _schedule(package, lists, np.full(len(lists.placed), NONE, np.int32) if chips is None else chips)
     kernel_of = lists.ops["kernel"].astype(np.int32)
     placement = lists.kernels["chip"][kernel_of].astype(np.int32)
     place = np.empty(len(lists.placed), np.int64)
@@ -58,8 +60,8 @@ def earliest_finish_placement(tables: CostTables, order: IntArray, fusion_group:
 
 
 @uncounted
-def _schedule(package: Package, lists: Lists) -> None:
-    """Place every kernel: fill in chips, seconds and the sequence."""
+def _schedule(package: Package, lists: Lists, given: IntArray) -> None:
+    """Place every kernel, on its ``given`` chip if it has one: fill in chips, seconds and the sequence."""
     size = _begin(package, lists)
     host_s = 0.0
     place = 0
@@ -70,6 +72,8 @@ def _schedule(package: Package, lists: Lists) -> None:
         chip = int64(0)
         end_s = np.inf
         for other in range(len(lists.chips)):
+            if given[kernel] not in (NONE, other):
+                continue
             other_s = find_slot(lists, kernel, int64(other))
             if other_s < end_s:
                 chip = int64(other)
