@@ -36,13 +36,17 @@ def list_scheduling(
       fills_gaps: whether a kernel may run before kernels that were placed on its chip earlier.
       queues: whether tensors wait for links, off rings. They do so in the order in which kernels are
         placed, so a tensor of a later time may delay one of an earlier time.
-      chips: [M] the chip of each kernel; None: where it finishes first.
+      chips: [M] the chip of each kernel that can run there; None: where it finishes first.
     """
     lists = lists_of(tables, order, fusion_group, rank, fills_gaps)
     package = scheduling_package(tables)
     if not queues:
         package.pairs["links"] = 0
-    _schedule(package, lists, np.full(len(lists.placed), NONE, np.int32) if chips is None else chips)
+    given = np.full(len(lists.placed), NONE, np.int32)
+    if chips is not None:
+        can_run = lists.kind_s[tables.chip_kind[chips], np.arange(len(chips))] < np.inf
+        given[can_run] = chips[can_run]
+    _schedule(package, lists, given)
     kernel_of = lists.ops["kernel"].astype(np.int32)
     placement = lists.kernels["chip"][kernel_of].astype(np.int32)
     place = np.empty(len(lists.placed), np.int64)
