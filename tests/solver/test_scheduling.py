@@ -242,7 +242,7 @@ def test_same_seed_same_schedule(seed: int) -> None:
 
 
 def test_partitions_by_hand() -> None:
-    """Two chains go to a chip each. Of a fork whose tensors cost little, each chip has half of every period."""
+    """Two chains go to a chip each. Where tensors cost little, each chip has half of every period."""
     chains = measured_graph(
         dict.fromkeys("abcdef", 10.0), {"b": ("a",), "c": ("b",), "e": ("d",), "f": ("e",)}
     )
