@@ -1,7 +1,7 @@
 """Partitions of kernels with little traffic between chips, whose chips share the work of each period.
 
 Annealing of the seconds of all transfers plus, for each period, the sum over chips of squared work over the
-mean. A period is a range of the longest paths that end at a kernel. With several, chips work at the same time.
+mean. A period is a range of the longest paths that end at a kernel. With several, chips work at once.
 One is graph partitioning (Karypis and Kumar, "A fast and high quality multilevel scheme for partitioning
 irregular graphs", SIAM J. Sci. Comput. 1998).
 """
