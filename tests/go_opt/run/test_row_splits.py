@@ -152,7 +152,7 @@ def test_a_batch_stays_in_parts(tmp_path: Path) -> None:
                                           for name in graph.shapes}  # fmt: skip
     rows = {op: found for op in range(graph.num_ops) if (found := rows_of(graph, op))}
     assert len(rows) == graph.num_ops
-    (way,) = batch_ways(graph, go_opt.target("gpu-2"), rows)
+    way, *_ = batch_ways(graph, go_opt.target("gpu-2"), rows)
     assert {split.op for split in way if split.joined} == {"product"}
     plan = split_plan(path, *way)
     assert sum(op_type == "Slice" for op_type in split_graph(graph, way).op_types) == 2  # of the input
