@@ -94,9 +94,8 @@ class Graph:
     precision: Precision = "native"
     # The fields below do not affect costs and are not part of the fingerprint.
     nodes_without_op: tuple[NodeWithoutOp, ...] = ()  # set by the importer
-    shapes: Mapping[str, tuple[int, ...]] = field(
-        default_factory=dict
-    )  # tensor -> dimensions that all readers see
+    # tensor -> dimensions that all readers see; of a batch of images, the images and the elements of each
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     windows: Mapping[str, Window] = field(default_factory=dict)  # op -> its window over rows, if known
 
     def __repr__(self) -> str:
