@@ -130,9 +130,8 @@ def _fetch(
     stream_bytes: LongArray,
 ) -> None:
     """Delay kernels until their inputs and streamed weights have crossed the host's link."""
-    run, chips, sent = package.run, package.chips, package.sent
-    for tensor in range(len(sent)):
-        sent[tensor].is_fetched = 0
+    run, chips, fetched_s = package.run, package.chips, package.fetched_s
+    fetched_s[:] = np.inf
     now_s = 0.0
     for i in range(num_kernels):
         kernel = int64(sequence[i])
@@ -146,14 +145,18 @@ def _fetch(
         while op != NONE:
             for j in range(package.op_lists[op].inputs, package.op_lists[op + 1].inputs):
                 tensor = int64(package.inputs[j])
-                if sent[tensor].is_fetched:
-                    continue
-                sent[tensor].is_fetched = 1
-                now_s += package.tensors[tensor].size_bytes * package.host_s_per_byte[0]
-                for r in range(package.tensors[tensor].readers, package.tensors[tensor + 1].readers):
-                    reader = ops[package.readers[r]].kernel
-                    run[reader].start_s = max(run[reader].start_s, now_s)
+                at = fetched_place(package, tensor, int64(chip))
+                if fetched_s[at] == np.inf:
+                    now_s += package.tensors[tensor].size_bytes * package.host_s_per_byte[0]
+                    fetched_s[at] = now_s
+                run[kernel].start_s = max(run[kernel].start_s, fetched_s[at])
             op = ops[op].following
+
+
+@uncounted_inner
+def fetched_place(package: Package, tensor: int, chip: int) -> int:
+    """The place in ``fetched_s`` of an input on a chip."""
+    return int64(package.tensors[tensor].fetched) + (0 if package.host_multicast else chip)
 
 
 @uncounted_inner

@@ -3,7 +3,7 @@
 Each chip runs its kernels in the plan's order. A tensor leaves once its kernel has ended and all
 links of its routes are free, and then occupies them. Tensors request links in order of time, then
 of chip, then of op in the plan's order. Inputs and streamed weights cross the host's link one
-after the other, in the order of their first use.
+after the other, in the order of their first use on a chip. With ``host_multicast`` an input crosses it once.
 """
 
 from __future__ import annotations

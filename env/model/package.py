@@ -19,13 +19,14 @@ KERNEL: Final = record("first_op chip place", "seconds")
 OP: Final = record("kernel following")  # `following` is the next op of the kernel in the plan's order
 # The graph and the target. The lists of a row end where those of the next row begin.
 OP_LISTS: Final = record("outputs inputs")
-TENSOR: Final = record("size_bytes is_output readers")
+# `fetched` is the place in `Package.fetched_s` of an input on chip 0, the other chips follow.
+TENSOR: Final = record("size_bytes is_output readers fetched")
 PAIR: Final = record("links", "setup_s s_per_byte")  # of chips
 # The state of an execution. `waits_for` counts kernels and tensors; `cause` is the kernel waited for last,
 # or NONE; `start_s` is the latest arrival so far; `following` is the next kernel on the chip; `rank` is the
 # position of the kernel's end among all ends.
 RUN: Final = record("waits_for following cause rank", "start_s")
-SENT: Final = record("is_fetched", "sent_s to_host_s")  # of a tensor; `is_fetched`: an input, from the host
+SENT: Final = record("", "sent_s to_host_s")  # of a tensor
 CHIP: Final = record("running", "end_s")
 LINK: Final = record("seen", "s_per_byte free_s")  # `seen` is the last tensor routed over it, counted from 1
 
@@ -42,11 +43,13 @@ class Package(NamedTuple):
     route_link: IntArray
     run: RecordArray  # [N] RUN
     sent: RecordArray  # [K] SENT
+    fetched_s: FloatArray  # when inputs have crossed the host's link to each chip; infinite if they have not
     chips: RecordArray  # [D] CHIP
     links: RecordArray  # [L] LINK
     used: LongArray  # [L] links of the tensor that leaves now
     host_s_per_byte: FloatArray  # [2] in, out
     is_ring: bool
+    host_multicast: bool  # an input crosses the host's link once for all chips
 
 
 def package_of(tables: CostTables) -> Package:
@@ -63,6 +66,8 @@ def package_of(tables: CostTables) -> Package:
     tensors["size_bytes"][:-1] = tables.tensor_bytes
     tensors["is_output"][:-1] = tables.tensor_is_output
     tensors["readers"] = tables.reader_ptr
+    inputs = np.unique(read[is_input])
+    tensors["fetched"][inputs] = np.arange(len(inputs)) * tables.num_chips
     links = np.zeros(num_links, LINK)
     links["s_per_byte"] = tables.link_s_per_byte
     return Package(
@@ -75,11 +80,13 @@ def package_of(tables: CostTables) -> Package:
         route_link=tables.route_link,
         run=np.zeros(num_ops, RUN),
         sent=np.zeros(num_tensors, SENT),
+        fetched_s=np.zeros(len(inputs) * tables.num_chips),
         chips=np.zeros(tables.num_chips, CHIP),
         links=links,
         used=np.zeros(num_links, np.int64),
         host_s_per_byte=np.array([tables.host_in_s_per_byte, tables.host_out_s_per_byte]),
         is_ring=tables.is_ring,
+        host_multicast=tables.host_multicast,
     )
 
 

@@ -8,23 +8,26 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
 from go_opt.common.arrays import frozen
 from go_opt.errors import GraphError
 from go_opt.model.dtypes import dtype_code
 from go_opt.model.graph import (
     ACTIVATION,
+    INPUT,
     MAX_ELEMENTS,
     NO_PRODUCER,
     OP_CLASSES,
     SAME_ROW,
     TENSOR_KINDS,
+    WEIGHT,
     Graph,
     Precision,
     Window,
+    by_kind,
+    checked_window,
 )
-from go_opt.model.row_axes import common_shape, keeps_rows, row_axis
+from go_opt.model.row_axes import Shape, batch_of, common_shape, keeps_batch, keeps_rows, row_axis
 from go_opt.model.topological import topological_order
 
 Size = int | tuple[int, ...]  # the number of elements of a tensor, or its shape
@@ -203,6 +206,19 @@ class GraphBuilder:
                     del self._windows[op.name]
             elif keeps_rows(op.op_type, axes, operands, output):
                 self._windows[op.name] = SAME_ROW
+        if batch := batch_of([t.shape for t in self._tensors.values() if t.kind == INPUT and t.readers]):
+            self._find_images(batch, seen)
+
+    def _find_images(self, batch: int, seen: Mapping[str, Shape]) -> None:
+        """Make the images of a batch the rows of tensors, since they are apart in nearly all ops."""
+        self._windows = {}
+        for tensor in self._tensors.values():
+            is_batch = tensor.kind != WEIGHT and tensor.shape[:1] == (batch,)
+            tensor.shape = (batch, tensor.elements // batch) if is_batch else ()
+        for op in (one for one in self._ops if len(one.writes) == 1 and self._tensors[one.writes[0]].shape):
+            read = [seen[name] for name, _ in op.reads if self._tensors[self.resolve(name)].kind != WEIGHT]
+            if keeps_batch(op.op_type, read, seen[op.writes[0]]):
+                self._windows[op.name] = SAME_ROW
 
     def _define(self, name: str, size: Size, dtype: str, kind: int, producer: int) -> None:
         self._check_new(name)
@@ -275,14 +291,6 @@ class GraphBuilder:
         )
 
 
-def checked_window(what: str, window: Window) -> Window:
-    """``window`` itself, checked; the error for a number out of range begins with ``what``."""
-    for name, number, least in zip(window._fields, window, (1, 1, 0), strict=True):
-        if type(number) is not int or not least <= number <= MAX_ELEMENTS:
-            raise GraphError(f"{what}: window: {name} must be a whole number of at least {least}.")
-    return window
-
-
 def _check_number(what: str, value: float, limit: float) -> None:
     if type(value) in (int, float) and 0 <= value <= limit:  # NaN fails every comparison
         return
@@ -290,9 +298,3 @@ def _check_number(what: str, value: float, limit: float) -> None:
         raise GraphError(f"{what} must be a number, not {value!r}.")
     if not 0 <= value <= limit:
         raise GraphError(f"{what} must be between 0 and {limit:.4g}, not {str(value)[:40]}.")
-
-
-def by_kind(rows: Sequence[Mapping], missing: float | bool, dtype: type) -> Mapping[str, NDArray]:
-    """For each chip kind in any row, a column over all ops; ``missing`` fills the gaps."""
-    kinds = sorted({kind for row in rows if row for kind in row})
-    return MappingProxyType({kind: frozen([row.get(kind, missing) for row in rows], dtype) for kind in kinds})

@@ -7,16 +7,17 @@ Ragged data is CSR: row ``i`` of ``x`` is ``x[ptr[i]:ptr[i + 1]]``.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
-from go_opt.common.arrays import BoolArray, CodeArray, FloatArray, IntArray, LongArray
-from go_opt.errors import ModelError
+from go_opt.common.arrays import BoolArray, CodeArray, FloatArray, IntArray, LongArray, frozen
+from go_opt.errors import GraphError, ModelError
 from go_opt.model.csr import row_pointers
 from go_opt.model.dtypes import DTYPES
 
@@ -93,9 +94,8 @@ class Graph:
     precision: Precision = "native"
     # The fields below do not affect costs and are not part of the fingerprint.
     nodes_without_op: tuple[NodeWithoutOp, ...] = ()  # set by the importer
-    shapes: Mapping[str, tuple[int, ...]] = field(
-        default_factory=dict
-    )  # tensor -> dimensions that all readers see
+    # tensor -> dimensions that all readers see; of a batch of images, the images and the elements of each
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     windows: Mapping[str, Window] = field(default_factory=dict)  # op -> its window over rows, if known
 
     def __repr__(self) -> str:
@@ -203,3 +203,17 @@ class Graph:
             digest.update(b"\4")
         digest.update(self.precision.encode())
         return digest.hexdigest()
+
+
+def checked_window(what: str, window: Window) -> Window:
+    """``window`` itself, checked; the error for a number out of range begins with ``what``."""
+    for name, number, least in zip(window._fields, window, (1, 1, 0), strict=True):
+        if type(number) is not int or not least <= number <= MAX_ELEMENTS:
+            raise GraphError(f"{what}: window: {name} must be a whole number of at least {least}.")
+    return window
+
+
+def by_kind(rows: Sequence[Mapping], missing: float | bool, dtype: type) -> Mapping[str, NDArray]:
+    """For each chip kind in any row, a column over all ops; ``missing`` fills the gaps."""
+    kinds = sorted({kind for row in rows if row for kind in row})
+    return MappingProxyType({kind: frozen([row.get(kind, missing) for row in rows], dtype) for kind in kinds})

@@ -10,8 +10,13 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from operator import mul
+from typing import Final
+
+from go_opt.model.op_costs import is_elementwise
 
 Shape = tuple[int, ...]
+
+LEAST_BATCH: Final = 8  # images whose batch is what rows divide, not the images
 
 
 def common_shape(shapes: Iterable[Shape]) -> Shape:
@@ -59,3 +64,27 @@ def keeps_rows(
         if is_shared == has_as_many or not (is_shared or along == row_axis(read, whole)):
             return False
     return True
+
+
+def batch_of(inputs: Sequence[Shape]) -> int:
+    """The number of images in every input of a model, if all inputs are such batches; else 0."""
+    sizes = {shape[0] if len(shape) > 3 else 0 for shape in inputs}
+    batch = sizes.pop() if len(sizes) == 1 else 0
+    return batch if batch >= LEAST_BATCH else 0
+
+
+def keeps_batch(op_type: str, operands: Sequence[Shape], output: Shape) -> bool:
+    """Whether an image of an op's output needs that image alone of each operand with as many images.
+
+    Images lie along the first axis. False where the shapes do not tell.
+    """
+    images = [shape for shape in operands if shape[:1] == output[:1]]
+    if not images:
+        return False
+    if len(images[0]) > 2 and op_type in ("AveragePool", "BatchNormalization", "Conv", "LRN", "MaxPool"):
+        return True
+    if op_type.startswith("Reduce") or op_type == "GlobalAveragePool":
+        # The axis that is left is that of the batch, if no other is as long.
+        return all(shape.count(output[0]) == 1 for shape in images)
+    is_along = is_elementwise(op_type) or (op_type == "Concat" and len(images) == len(operands) > 1)
+    return is_along and all(len(shape) == len(output) for shape in images)

@@ -27,6 +27,7 @@ from go_opt.search.bounds import against_bound, lower_bound
 from go_opt.search.limits import refuse_latency
 from go_opt.search.methods.events import may_replicate
 from go_opt.search.simulated_claim import is_simulated, simulated_answer
+from go_opt.search.splits.batch_ways import batch_ways, start_by_batch
 from go_opt.search.splits.row_ways import row_ways, start_by_rows
 from go_opt.search.splits.ways import given_way, row_divisible, ways_to_split
 
@@ -34,7 +35,7 @@ WHOLE_SHARE: Final = 1 / 4  # of the budget, at most, before ways to split are t
 CLOSE: Final = 0.01  # gap of whole ops below which ways to split are tried at once
 TRIAL_SHARE: Final = 1 / 4  # of the budget, at most, for the ways by columns, and for those by rows
 CLOSE_SHARE: Final = 3 / 5  # the same if the gap of whole ops is below ``CLOSE``
-CLEARLY: Final = 0.95  # of the objective of another way; in a short search, smaller gains may be luck
+CLEARLY: Final = 0.95  # of the interval of another way; in a short search, smaller gains may be luck
 FIRST_STEPS: Final = 8  # of a search by rows, which begins with a plan made for it
 OPS_PER_S: Final = 1600  # ways with more ops and parts per second of the time limit are not tried
 
@@ -165,8 +166,10 @@ class _Race:
         names = {split.op for split in by_columns}
         rows = {op: one for op, one in self._rows.items() if self._graph.op_names[op] not in names}
         if rows:
-            ways = row_ways(self._graph, self._target, rows)
-            self._try_each([(*way, *by_columns) for way in ways], most_ops, share, FIRST_STEPS)
+            find = batch_ways if self._request.objective == "latency" else row_ways
+            ways = find(self._graph, self._target, rows)
+            most_steps = math.inf if self._request.objective == "latency" else FIRST_STEPS
+            self._try_each([(*way, *by_columns) for way in ways], most_ops, share, most_steps)
 
     def _try_each(
         self, ways: list[tuple[Split, ...]], most_ops: float, share: float, most_steps: float = math.inf
@@ -248,6 +251,8 @@ class _Race:
         if best is not None and best.way == way:
             return replace(Start.of_plan(best.result.plan, graph.op_names), method=best.result.method)
         if way != self._given and any(split.kind == "rows" for split in way):
+            if self._request.objective == "latency":
+                return start_by_batch(graph, way)
             replicates = may_replicate(self._target, self._request)
             return start_by_rows(self._graph, graph, way, self._target, replicates=replicates)
         return self._request.start
@@ -285,7 +290,7 @@ class _Race:
 
     def _take(self, found: _Found) -> None:
         before_s = math.inf if self._best is None else self._best.result.objective_s
-        if self._best is not None and found.way != self._best.way:
+        if self._request.objective != "latency" and self._best is not None and found.way != self._best.way:
             before_s *= CLEARLY
         if found.result.objective_s < before_s:
             self._best = found

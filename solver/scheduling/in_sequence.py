@@ -14,24 +14,25 @@ import numpy as np
 from go_opt.common.arrays import FloatArray, RecordArray
 from go_opt.common.compiling import int64, uncounted_inner
 from go_opt.common.records import record
-from go_opt.env.model.execution import depart
+from go_opt.env.model.execution import depart, fetched_place
 from go_opt.env.model.package import NONE, Package
 from go_opt.solver.scheduling.schedule import Instance, Schedule
 
 BLOCK: Final = 8  # places between two saved states
 NEVER: Final = 1 << 40
 ROUNDING: Final = 1 + 1e-9
-# Of a kernel: the kernel it waited for last, or NONE; when it ends. Of a tensor: the place of the kernel
-# that fetches it from the host; when it leaves its chip, or arrives from the host.
+# Of a kernel: the kernel it waited for last, or NONE; when it ends. Of an input on a chip: the place of the
+# kernel that fetches it from the host; when it arrives.
 TIMES: Final = record("cause", "end_s")
-SENT: Final = record("place", "sent_s")
+FETCHED: Final = record("place", "there_s")
 
 
 class Progress(NamedTuple):
     """The times along a sequence. Axes: ``N`` ops, ``K`` tensors."""
 
     times: RecordArray  # [N] TIMES
-    sent: RecordArray  # [K] SENT
+    sent_s: FloatArray  # [K] when a tensor leaves its chip
+    fetched: RecordArray  # FETCHED, as `fetched_s` of the package
     states: FloatArray  # [N / BLOCK, W] of chips, links and the host before each block of places
 
 
@@ -39,8 +40,8 @@ def progress_of(instance: Instance, package: Package) -> Progress:
     """Progress before any kernel has run."""
     num_ops = instance.tables.num_ops
     width = 2 * len(package.chips) + len(package.links) + 3
-    times, sent = np.zeros(num_ops, TIMES), np.zeros(len(package.sent), SENT)
-    return Progress(times, sent, np.zeros((num_ops // BLOCK + 1, width)))
+    times, fetched = np.zeros(num_ops, TIMES), np.zeros(len(package.fetched_s), FETCHED)
+    return Progress(times, np.zeros(len(package.sent)), fetched, np.zeros((num_ops // BLOCK + 1, width)))
 
 
 @uncounted_inner
@@ -53,10 +54,10 @@ def keep_progress(package: Package, schedule: Schedule, source: Progress, to: Pr
         op = int64(schedule.kernels[kernel].first_op)
         while op != NONE:
             for i in range(package.op_lists[op].outputs, package.op_lists[op + 1].outputs):
-                to.sent[package.outputs[i]] = source.sent[package.outputs[i]]
+                to.sent_s[package.outputs[i]] = source.sent_s[package.outputs[i]]
             op = int64(schedule.ops[op].following)
-    for i in range(len(package.inputs)):
-        to.sent[package.inputs[i]] = source.sent[package.inputs[i]]
+    for i in range(len(source.fetched)):
+        to.fetched[i] = source.fetched[i]
     for block in range(first, (schedule.size[0] + BLOCK - 1) // BLOCK):
         for i in range(source.states.shape[1]):
             to.states[block, i] = source.states[block, i]
@@ -79,7 +80,7 @@ def makespan_from(
       progress: filled in from the block of the first change on.
       tail_s: [N] least time from a kernel's end to the end of all, for kernels after the last change.
     """
-    kernels, ops, times, sent = schedule.kernels, schedule.ops, progress.times, progress.sent
+    kernels, ops, times, sent_s = schedule.kernels, schedule.ops, progress.times, progress.sent_s
     chips, pairs, tables, num_chips = package.chips, package.pairs, instance.tables, len(package.chips)
     first, last = int64(schedule.changed[0]), int64(schedule.changed[1])
     begin = first // BLOCK * BLOCK
@@ -96,11 +97,12 @@ def makespan_from(
         while op != NONE:
             for i in range(package.op_lists[op].inputs, package.op_lists[op + 1].inputs):
                 tensor = int64(package.inputs[i])
-                if sent[tensor].place == NEVER:
+                at = fetched_place(package, tensor, chip)
+                if progress.fetched[at].place == NEVER:
                     host_in_s += package.tensors[tensor].size_bytes * package.host_s_per_byte[0]
-                    sent[tensor].place = place
-                    sent[tensor].sent_s = host_in_s
-                start_s = max(start_s, sent[tensor].sent_s)
+                    progress.fetched[at].place = place
+                    progress.fetched[at].there_s = host_in_s
+                start_s = max(start_s, progress.fetched[at].there_s)
             for i in range(tables.op_read_ptr[op], tables.op_read_ptr[op + 1]):
                 tensor = int64(tables.reader_tensor[tables.op_read[i]])
                 producer = tables.tensor_producer[tensor]
@@ -113,7 +115,7 @@ def makespan_from(
                 if kernels[read].chip == chip:
                     there_s = reached.times[read].end_s if is_as_before else times[read].end_s
                 else:
-                    there_s = reached.sent[tensor].sent_s if is_as_before else sent[tensor].sent_s
+                    there_s = reached.sent_s[tensor] if is_as_before else sent_s[tensor]
                     pair = int64(kernels[read].chip) * num_chips + chip
                     size_bytes = package.tensors[tensor].size_bytes
                     there_s += pairs[pair].setup_s + size_bytes * pairs[pair].s_per_byte
@@ -137,7 +139,7 @@ def makespan_from(
                     size_bytes = package.tensors[tensor].size_bytes
                     host_out_s = max(end_s, host_out_s) + size_bytes * package.host_s_per_byte[1]
                     finished_s = max(finished_s, host_out_s)
-                sent[tensor].sent_s = depart(package, kernels, ops, tensor, kernel, end_s)
+                sent_s[tensor] = depart(package, kernels, ops, tensor, kernel, end_s)
             op = int64(ops[op].following)
         place += 1
     return finished_s
@@ -148,7 +150,7 @@ def _resume(
     package: Package, reached: Progress, progress: Progress, place: int
 ) -> tuple[float, float, float]:
     """Restore the state at the start of a block; returns when the host's links are free, and the last end."""
-    chips, links, sent = package.chips, package.links, progress.sent
+    chips, links, fetched = package.chips, package.links, progress.fetched
     state = reached.states[place // BLOCK]
     num_chips = len(chips)
     for chip in range(num_chips):
@@ -158,10 +160,10 @@ def _resume(
     for link in range(len(links)):
         links[link].free_s = 0.0 if place == 0 else state[at + link]
         links[link].seen = 0
-    for i in range(len(package.inputs)):
-        sent[package.inputs[i]] = reached.sent[package.inputs[i]]
-        if place == 0 or sent[package.inputs[i]].place >= place:
-            sent[package.inputs[i]].place = NEVER
+    for i in range(len(fetched)):
+        fetched[i] = reached.fetched[i]
+        if place == 0 or fetched[i].place >= place:
+            fetched[i].place = NEVER
     if place == 0:
         return 0.0, 0.0, 0.0
     at += len(links)

@@ -27,6 +27,7 @@ def list_scheduling(
     *,
     fills_gaps: bool = True,
     queues: bool = True,
+    chips: IntArray | None = None,
 ) -> tuple[IntArray, IntArray, IntArray]:
     """``(placement, order, fusion_group)``, [N] each, of kernels placed by ``rank`` [M], highest first.
 
@@ -35,12 +36,17 @@ def list_scheduling(
       fills_gaps: whether a kernel may run before kernels that were placed on its chip earlier.
       queues: whether tensors wait for links, off rings. They do so in the order in which kernels are
         placed, so a tensor of a later time may delay one of an earlier time.
+      chips: [M] the chip of each kernel that can run there; None: where it finishes first.
     """
     lists = lists_of(tables, order, fusion_group, rank, fills_gaps)
     package = scheduling_package(tables)
     if not queues:
         package.pairs["links"] = 0
-    _schedule(package, lists)
+    given = np.full(len(lists.placed), NONE, np.int32)
+    if chips is not None:
+        can_run = lists.kind_s[tables.chip_kind[chips], np.arange(len(chips))] < np.inf
+        given[can_run] = chips[can_run]
+    _schedule(package, lists, given)
     kernel_of = lists.ops["kernel"].astype(np.int32)
     placement = lists.kernels["chip"][kernel_of].astype(np.int32)
     place = np.empty(len(lists.placed), np.int64)
@@ -58,24 +64,27 @@ def earliest_finish_placement(tables: CostTables, order: IntArray, fusion_group:
 
 
 @uncounted
-def _schedule(package: Package, lists: Lists) -> None:
-    """Place every kernel: fill in chips, seconds and the sequence."""
+def _schedule(package: Package, lists: Lists, given: IntArray) -> None:
+    """Place every kernel, on its ``given`` chip if it has one: fill in chips, seconds and the sequence."""
     size = _begin(package, lists)
     host_s = 0.0
     place = 0
     while size > 0:
         kernel = lists.heap[0]
         size = heap_pop(lists.heap, size, lists.priority)
-        host_s = _arrivals(package, lists, kernel, host_s)
+        _arrivals(package, lists, kernel, host_s)
         chip = int64(0)
         end_s = np.inf
         for other in range(len(lists.chips)):
+            if given[kernel] not in (NONE, other):
+                continue
             other_s = find_slot(lists, kernel, int64(other))
             if other_s < end_s:
                 chip = int64(other)
                 end_s = other_s
         take_slot(lists, kernel, chip, place)
         place += 1
+        host_s = lists.chips[chip].host_s
         size = _end(package, lists, kernel, size)
     fill_sequence(lists)
 
@@ -106,11 +115,12 @@ def _begin(package: Package, lists: Lists) -> int:
 
 
 @uncounted_inner
-def _arrivals(package: Package, lists: Lists, kernel: int, host_s: float) -> float:
-    """Fill in when all reads of a kernel would be on each chip; returns when the host's link is free."""
+def _arrivals(package: Package, lists: Lists, kernel: int, host_s: float) -> None:
+    """Fill in when all reads of a kernel would be on each chip; the host's link is free at ``host_s``."""
     num_chips = len(lists.chips)
     for chip in range(num_chips):
         lists.chips[chip].arrival_s = 0.0
+        lists.chips[chip].host_s = host_s
     op = lists.kernels[kernel].first_op
     while op != NONE:
         for i in range(lists.read_ptr[op], lists.read_ptr[op + 1]):
@@ -123,13 +133,15 @@ def _arrivals(package: Package, lists: Lists, kernel: int, host_s: float) -> flo
                 lists.chips[chip].arrival_s = max(lists.chips[chip].arrival_s, there_s)
         for i in range(package.op_lists[op].inputs, package.op_lists[op + 1].inputs):
             tensor = int64(package.inputs[i])
-            if lists.there_s[tensor, 0] == np.inf:
-                host_s += package.tensors[tensor].size_bytes * package.host_s_per_byte[0]
-                lists.there_s[tensor, 0] = host_s
             for chip in range(num_chips):
-                lists.chips[chip].arrival_s = max(lists.chips[chip].arrival_s, lists.there_s[tensor, 0])
+                if lists.there_s[tensor, chip] == np.inf:
+                    lists.chips[chip].host_s += (
+                        package.tensors[tensor].size_bytes * package.host_s_per_byte[0]
+                    )
+                    lists.there_s[tensor, chip] = -lists.chips[chip].host_s  # negative until it is fetched
+                there_s = abs(lists.there_s[tensor, chip])
+                lists.chips[chip].arrival_s = max(lists.chips[chip].arrival_s, there_s)
         op = lists.ops[op].following
-    return host_s
 
 
 @uncounted_inner
@@ -152,6 +164,15 @@ def _there_s(package: Package, lists: Lists, tensor: int, chip: int, is_sent: bo
             link = _link(package, home, chip, i)
             lists.link_free_s[link] = begin_s + size_bytes * package.links[link].s_per_byte
     return there_s
+
+
+@uncounted_inner
+def _fetch(package: Package, lists: Lists, tensor: int, chip: int) -> None:
+    """Keep when an input arrives on a chip, and on no other chip unless it arrives there too."""
+    fetched_s = abs(lists.there_s[tensor, chip])
+    for other in range(len(lists.chips)):
+        if lists.there_s[tensor, other] < 0.0:
+            lists.there_s[tensor, other] = fetched_s if package.host_multicast or other == chip else np.inf
 
 
 @uncounted_inner
@@ -181,6 +202,8 @@ def _end(package: Package, lists: Lists, kernel: int, size: int) -> int:
             producer = lists.producer[tensor]
             if producer >= 0 and lists.ops[producer].kernel != kernel:
                 _there_s(package, lists, tensor, chip, True)
+        for i in range(package.op_lists[op].inputs, package.op_lists[op + 1].inputs):
+            _fetch(package, lists, int64(package.inputs[i]), int64(chip))
         for i in range(package.op_lists[op].outputs, package.op_lists[op + 1].outputs):
             tensor = int64(package.outputs[i])
             for r in range(package.tensors[tensor].readers, package.tensors[tensor + 1].readers):

@@ -20,8 +20,9 @@ MOST_GAPS: Final = 4096
 # before and after it on its chip, or NONE.
 PLACED: Final = record("waits_for place before behind", "start_s end_s")
 # Of a chip: its first and its last kernel, or NONE. For the kernel to place: when all its reads would have
-# arrived, after which kernel it would run, or NONE, and when it would start.
-CHIP: Final = record("first last slot_before", "arrival_s slot_s")
+# arrived, after which kernel it would run, or NONE, when it would start, and when the host's link would be
+# free again.
+CHIP: Final = record("first last slot_before", "arrival_s slot_s host_s")
 
 
 class Lists(NamedTuple):
@@ -36,7 +37,7 @@ class Lists(NamedTuple):
     read_ptr: LongArray  # [N + 1]
     producer: IntArray  # [K]
     chip_kind: IntArray  # [D]
-    there_s: FloatArray  # [K, D] when a tensor arrives; infinite if not sent; column 0 for inputs
+    there_s: FloatArray  # [K, D] when a tensor arrives; infinite if not sent
     link_free_s: FloatArray  # [L]
     chips: RecordArray  # [D] CHIP
     heap: LongArray  # [M]

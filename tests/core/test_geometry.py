@@ -14,7 +14,7 @@ from go_opt.model.builder import GraphBuilder
 from go_opt.model.codecs.graph_json import graph_from_dict, graph_to_dict
 from go_opt.model.codecs.wire import graph_from_proto, graph_to_proto
 from go_opt.model.graph import SAME_ROW, Graph, Window
-from go_opt.model.row_axes import Shape, common_shape, row_axis
+from go_opt.model.row_axes import Shape, batch_of, common_shape, keeps_batch, row_axis
 from tests.exports import info, integers, model, node, weight
 
 CONVOLUTION = model(
@@ -132,3 +132,39 @@ def test_a_distribution_of_an_older_operator_set_is_over_all_axes() -> None:
         nodes = [node("Softmax", "x", "y", "op", axis=1 if opset == 12 else 2)]
         graph = from_onnx(model(nodes, [ROWS], [info("y", (2, 6, 4))], opset=opset))
         assert ("op" in graph.windows) == is_kept
+
+
+@pytest.mark.parametrize(
+    ("inputs", "batch"),
+    [
+        ([(8, 3, 9, 9)], 8),
+        ([(8, 3, 9, 9), (8, 9, 9, 1)], 8),
+        ([(7, 3, 9, 9)], 0),  # too few
+        ([(8, 3, 9, 9), (16, 3, 9, 9)], 0),
+        ([(8, 3, 9, 9), (8, 20)], 0),  # no images
+        ([(12, 64, 64)], 0),  # heads
+        ([], 0),
+    ],
+)
+def test_batches_by_hand(inputs: list[tuple[int, ...]], batch: int) -> None:
+    assert batch_of(inputs) == batch
+
+
+@pytest.mark.parametrize(
+    ("op_type", "operands", "output", "is_kept"),
+    [
+        ("Conv", [(8, 3, 9, 9)], (8, 4, 9, 9), True),
+        ("Add", [(8, 3, 9, 9), (1, 3, 1, 1)], (8, 3, 9, 9), True),
+        ("Add", [(8, 8, 9, 9), (8, 1, 1)], (8, 8, 9, 9), False),  # the second has channels first
+        ("Add", [(1, 3, 9, 9)], (8, 3, 9, 9), False),  # nothing to divide
+        ("ReduceSum", [(8, 3, 9, 9)], (8, 3), True),
+        ("ReduceSum", [(8, 8, 9, 9)], (8, 9, 9), False),  # over which of the two?
+        ("Concat", [(8, 3, 9, 9), (8, 2, 9, 9)], (8, 5, 9, 9), True),
+        ("Concat", [(4, 3, 9, 9), (8, 3, 9, 9)], (12, 3, 9, 9), False),
+        ("Transpose", [(8, 3, 9, 8)], (8, 3, 9, 8), False),
+    ],
+)
+def test_what_keeps_a_batch_by_hand(
+    op_type: str, operands: list[tuple[int, ...]], output: tuple[int, ...], is_kept: bool
+) -> None:
+    assert keeps_batch(op_type, operands, output) is is_kept

@@ -392,7 +392,7 @@ class Twin:
     def host_arrivals(self, stream: list[int]) -> dict[int, float]:
         """kernel -> when its inputs and weights are there, sent in the order they are needed."""
         there_at: dict[int, float] = defaultdict(float)
-        now, sent, streamed = 0.0, set(), set()
+        now, sent, streamed = 0.0, {}, set()
         for op in map(int, self.plan.order):
             kernel, chip = self.kernel_of[op], int(self.plan.placement[op])
             if chip not in streamed and stream[chip]:
@@ -400,11 +400,12 @@ class Twin:
                 there_at[kernel] = now
             streamed.add(chip)
             for k in self.inputs():
-                if op in self.touched[k] and k not in sent:
-                    sent.add(k)
-                    now += self.tensor_bytes[k] / self.target.host_in_bytes_per_s
-                    for reader in self.touched[k]:
-                        there_at[self.kernel_of[reader]] = max(there_at[self.kernel_of[reader]], now)
+                if op in self.touched[k]:
+                    to = 0 if self.parameters.host_multicast else chip
+                    if (k, to) not in sent:
+                        now += self.tensor_bytes[k] / self.target.host_in_bytes_per_s
+                        sent[k, to] = now
+                    there_at[kernel] = max(there_at[kernel], sent[k, to])
         return there_at
 
 

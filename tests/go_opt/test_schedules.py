@@ -48,3 +48,19 @@ def test_other_constraints_are_kept_without_annealing() -> None:
     result = searched(constraints=(go_opt.Colocate((names[5], names[40])),))
     assert result.plan.placement[5] == result.plan.placement[40]
     assert "annealing" not in {step.method for step in result.history}
+
+
+def test_a_batch_is_divided_where_that_is_faster() -> None:
+    graph, target = go_opt.load("zoo:inception_v3_b64"), go_opt.target("gpu-2")
+    result = searched_of(graph, max_evaluations=120)
+    whole = searched_of(graph, max_evaluations=60, splits=False)
+    assert result.plan.splits
+    assert {split.parts for split in result.plan.splits} == {2}
+    assert result.lower_bound_s <= result.metrics.makespan_s < 0.95 * whole.metrics.makespan_s
+    assert go_opt.verify(graph, target, result.plan) == []
+    simulated = go_opt.evaluate(graph, target, result.plan, fidelity="simulated")
+    assert simulated.makespan_s == pytest.approx(result.metrics.makespan_s, rel=0.01)
+
+
+def searched_of(graph: go_opt.Graph, **options: object) -> OptimizeResult:
+    return go_opt.optimize(graph, TARGET, objective="latency", policy=None, seed=3, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from go_opt.common.arrays import IntArray
 from go_opt.env import Target, cost_tables, evaluate_plan, loop_roles
+from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.solver import (
@@ -22,6 +24,7 @@ from go_opt.solver import (
     verify,
 )
 from go_opt.solver.scheduling.fork_join import PRECISION
+from go_opt.solver.scheduling.partitions import linked_kernels, partition
 from go_opt.solver.scheduling.schedule import plan_arrays
 from tests.env.test_makespan import US, in_us, measured_graph
 from tests.solver.cp_sat_oracle import cp_sat_makespan_s
@@ -236,3 +239,51 @@ def test_same_seed_same_schedule(seed: int) -> None:
         found.append((annealing.best_s, annealing.best.placement.tolist(), annealing.best.order.tolist()))
     assert found[0] == found[1]
     assert found[0][0] < 100 * US
+
+
+def test_partitions_by_hand() -> None:
+    """Two chains go to a chip each. Where tensors cost little, each chip has half of every period."""
+    chains = measured_graph(
+        dict.fromkeys("abcdef", 10.0), {"b": ("a",), "c": ("b",), "e": ("d",), "f": ("e",)}
+    )
+    linked = linked_kernels(cost_tables(chains, small_mcm(2)), np.arange(6, dtype=np.int32))
+    by_name = dict(zip(chains.op_names, range(6), strict=True))
+    heads = [linked.head_s[by_name[name]] for name in "abcdef"]
+    assert heads == pytest.approx([0.0, 10 * US, 20 * US] * 2)
+    chip = partition(linked, 2, 1, 1.0, 200, seed=0)
+    first, second = ({int(chip[by_name[name]]) for name in names} for names in ("abc", "def"))
+    assert len(first) == len(second) == 1
+    assert first != second
+    layers = measured_graph(dict.fromkeys("abcd", 10.0), {"c": ("a", "b"), "d": ("a", "b")})
+    linked = linked_kernels(cost_tables(layers, small_mcm(2)), np.arange(4, dtype=np.int32))
+    chip = partition(linked, 2, 2, 0.01, 200, seed=0)
+    by_name = dict(zip(layers.op_names, range(4), strict=True))
+    assert chip[by_name["a"]] != chip[by_name["b"]]
+    assert chip[by_name["c"]] != chip[by_name["d"]]
+
+
+def test_kernels_stay_on_given_chips_that_can_run_them() -> None:
+    graph = measured_graph(dict.fromkeys("abc", 10.0), {})
+    tables, order = cost_tables(graph, small_mcm(3)), np.arange(3, dtype=np.int32)
+    chips = np.array([2, 0, 2], np.int32)
+    placement, _, _ = list_scheduling(tables, order, order, np.ones(3), chips=chips)
+    assert placement.tolist() == [2, 0, 2]
+
+
+def test_an_input_crosses_to_each_chip() -> None:
+    """Unless the target says that it crosses once: two kernels that read it share a chip, or do not."""
+    b = GraphBuilder("input")
+    b.add_tensor("x", 5_000, "bf16", "input")
+    for name in "ab":
+        b.add_op(
+            name, "X", "vector", flops=0, dtype="bf16", reads=[("x", None)], writes=[(name, 500, "bf16")],
+            measured_s={"chip": 15 * US},
+        )  # fmt: skip
+    graph, order = b.build(), np.arange(2, dtype=np.int32)
+    target = small_mcm(2)
+    once = replace(target, simulator=replace(target.simulator, host_multicast=True))
+    each = replace(target, simulator=replace(target.simulator, host_multicast=False))
+    for on, chips, apart_us in ((once, [0, 1], 50 + 15), (each, [0, 0], 50 + 50 + 15)):
+        assert list_scheduling(cost_tables(graph, on), order, order, np.ones(2))[0].tolist() == chips
+        assert makespan_s(graph, on, (np.array([0, 0], np.int32), order, order)) == in_us(50 + 30)
+        assert makespan_s(graph, on, (np.array([0, 1], np.int32), order, order)) == in_us(apart_us)

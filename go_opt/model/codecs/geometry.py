@@ -9,9 +9,8 @@ from types import MappingProxyType
 from typing import Any
 
 from go_opt.errors import GraphError
-from go_opt.model.builder import checked_window
 from go_opt.model.codecs.fields import as_integer, shown
-from go_opt.model.graph import Graph, Window
+from go_opt.model.graph import Graph, Window, checked_window
 
 
 def with_geometry(graph: Graph, shapes: Mapping[str, Any], windows: Mapping[str, Any]) -> Graph:

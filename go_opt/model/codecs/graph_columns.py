@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from go_opt.common.arrays import CodeArray, IntArray, LongArray, frozen
 from go_opt.errors import InvalidInputError
-from go_opt.model.builder import MAX_FLOPS, by_kind
+from go_opt.model.builder import MAX_FLOPS
 from go_opt.model.dtypes import dtype_code
 from go_opt.model.graph import (
     ACTIVATION,
@@ -26,6 +26,7 @@ from go_opt.model.graph import (
     TENSOR_KINDS,
     Graph,
     Precision,
+    by_kind,
 )
 
 if TYPE_CHECKING:

@@ -87,7 +87,7 @@ class _Maker:
         part = ir.node(node.op_type, inputs, overload=node.overload, domain=node.domain, name=name)
         for attr in node.attributes.values():
             part.attributes.add(attr)
-        if node.op_type in WINDOWED:
+        if node.op_type in WINDOWED and self._axis(self._spans[written].tensor) > 0:  # not images of a batch
             self._pad(node, part, self._graph.windows[op], self._spans[written])
         return [*views, self._named(part, written, node.outputs[0])]
 

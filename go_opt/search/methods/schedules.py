@@ -19,7 +19,12 @@ from go_opt.search.methods.copies import joined_kernels
 from go_opt.search.methods.events import Event, Miss, Proposal, SearchView, waiting_until
 from go_opt.search.methods.first_plans import Start
 from go_opt.solver import Forbid, Pin, ScheduleAnnealing, list_scheduling, upward_ranks
+from go_opt.solver.scheduling.partitions import linked_kernels, partition
 
+SWEEPS: Final = 32  # moves for each kernel in the first partitions, then twice as many each turn
+PARTITIONS_SHARE: Final = 0.1  # of the time left
+PERIODS: Final = (1, 4, 16)  # in which the chips of a partition share the work
+CUT_WEIGHTS: Final = (0.3, 1.0, 3.0)  # of transfers in partitions
 TRANSFER_WEIGHTS: Final = (1.0, 0.0, 4.0)  # in upward ranks
 LEAST_MOVES: Final = 16  # of a chain in a round
 OPS_MOVED: Final = 1 << 20  # in a round: a move looks at all ops
@@ -50,6 +55,25 @@ def ranked(start: Start) -> Iterator[Event]:
         for queues in (True, False) if weight == 1.0 else (True,):
             schedule = list_scheduling(tables, order, kernels, rank, queues=queues)
             yield Proposal("earliest finish: upward rank", *schedule)
+
+
+def partitioned(start: Start) -> Iterator[Event]:
+    """List schedules of partitions with little traffic."""
+    search, (order, kernels) = start.search, start.joined
+    tables, kernel_of = search.tables, number_kernels(*start.joined)
+    linked, rank = linked_kernels(tables, kernel_of), upward_ranks(tables, order, kernel_of, 1.0)
+    seeds = np.random.default_rng((search.request.seed, 3))
+    counts = dict.fromkeys((tables.num_chips, max(2, tables.num_chips // 2)))
+    is_counted, until_s = search.request.max_evaluations is not None, (1 - PARTITIONS_SHARE) * search.left_s
+    for turn in itertools.count():
+        for count, periods, weight in itertools.product(counts, PERIODS, CUT_WEIGHTS):
+            chips = partition(linked, count, periods, weight, SWEEPS << turn, int(seeds.integers(2**31)))
+            schedule = list_scheduling(tables, order, kernels, rank, chips=chips)
+            yield Proposal("partition: list schedule", *schedule)
+            if search.left_s < until_s and not is_counted:
+                return
+        if is_counted:
+            return
 
 
 def annealed(search: SearchView) -> Iterator[Event]:

@@ -19,7 +19,8 @@ from go_opt.model.graph import Graph
 from go_opt.model.kernel_patterns import pattern_kernels
 from go_opt.model.plan import Split
 from go_opt.result import Request
-from go_opt.search.methods.events import may_replicate
+from go_opt.search.methods.events import has_static_constraints, may_replicate
+from go_opt.search.splits.batch_ways import has_batch
 
 HEAVY: Final = 1 / 4  # of a chip's memory: the weight of an op that may be split
 SHARES: Final = (1 / 2, 1 / 4, 1 / 8)  # of a chip's memory: the weight of a part, one way to split for each
@@ -64,14 +65,19 @@ def _splits_are_open(request: Request) -> bool:
 def row_divisible(graph: Graph, target: Target, request: Request) -> dict[int, Rows]:
     """The ops that may be split by rows.
 
-    That is open where it may gain: where the latency of a sample is limited, stages are not replicated, or an
-    op fits no chip.
+    That is open where it may gain. For throughput: where the latency of a sample is limited, stages are not
+    replicated, or an op fits no chip. For the makespan: where the rows are those of a batch.
     """
-    if not (_splits_are_open(request) and graph.shapes and target.goes_forward):
+    if not (_splits_are_open(request) and graph.shapes):
         return {}
-    most_bytes = op_activation_bytes(graph, target).max()
-    needs_replicas = request.max_latency_s is None and may_replicate(target, request)
-    if request.objective != "throughput" or (needs_replicas and most_bytes <= target.chip_sram_bytes.max()):
+    if request.objective == "latency":
+        is_open = target.num_chips > 1 and not has_static_constraints(target) and has_batch(graph)
+    else:
+        most_bytes = op_activation_bytes(graph, target).max()
+        needs_replicas = request.max_latency_s is None and may_replicate(target, request)
+        fits = most_bytes <= target.chip_sram_bytes.max()
+        is_open = target.goes_forward and not (needs_replicas and fits)
+    if not is_open:
         return {}
     # The parts of an op of a pattern would be ordinary ops, for which the bound of the whole does not hold.
     whole = set(chain.from_iterable(pattern_kernels(graph, target.kernel_patterns)))

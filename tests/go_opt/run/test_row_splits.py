@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
+import go_opt
 from go_opt.env.copies.rows import rows_of
 from go_opt.env.copies.splits import split_graph
 from go_opt.errors import ModelError, PlanError
@@ -16,6 +17,7 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Split
 from go_opt.run.export.exporting import export
 from go_opt.run.pipeline.running import run_plan
+from go_opt.search.splits.batch_ways import batch_ways
 from go_opt.solver.verify.splits import broken_splits
 from tests.exports import check_stages, info, integers, model, node, saved, weight
 from tests.go_opt.run.test_random_stages import Drawing, with_random_weights
@@ -37,6 +39,13 @@ def one(op_type: str, sizes: tuple[int, ...], **attributes: object) -> object:
     return model([node(op_type, reads, "y", "op", **attributes)], [IMAGE], [info("y", sizes)], used)
 
 
+def one_of_batch(op_type: str, sizes: tuple[int, ...], **attributes: object) -> object:
+    used = WEIGHTS if op_type == "Conv" else []
+    reads = "x w b" if used else "x"
+    op = node(op_type, reads, "y", "op", **attributes)
+    return model([op], [info("x", (12, 4, 13, 6))], [info("y", sizes)], used)
+
+
 CASES = {
     "Conv": one("Conv", (1, 4, 13, 6), pads=[1, 1, 1, 1]),
     "Conv of every second row": one("Conv", (1, 4, 6, 2), strides=[2, 2]),
@@ -47,6 +56,10 @@ CASES = {
     "MaxPool rounded up": one("MaxPool", (1, 4, 7, 3), kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1),
     "MaxPool with rows left over": one("MaxPool", (1, 4, 6, 3), kernel_shape=[2, 2], strides=[2, 2]),
     "AveragePool": one("AveragePool", (1, 4, 13, 6), kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+    "Conv of a batch": one_of_batch("Conv", (12, 4, 13, 6), pads=[1, 1, 1, 1]),
+    "Conv of a batch, padded by itself": one_of_batch("Conv", (12, 4, 13, 6), auto_pad="SAME_UPPER"),
+    "AveragePool of a batch": one_of_batch("AveragePool", (12, 4, 12, 5), kernel_shape=[4, 4], pads=[1] * 4),
+    "GlobalAveragePool of a batch": one_of_batch("GlobalAveragePool", (12, 4, 1, 1)),
     "MatMul of tokens": model(
         [node("MatMul", "x w", "y", "op")],
         [info("x", (2, 9, 8))], [info("y", (2, 9, 12))], [weight("w", 8, 12)],
@@ -117,6 +130,34 @@ def test_a_block_stays_in_parts(parts: int, tmp_path: Path) -> None:
     check_stages(path, plan, tmp_path / "out")
     assert from_onnx(tmp_path / "out" / "annotated.onnx").fingerprint == plan.graph_fingerprint
     assert run_plan(path, plan, inferences=2).difference < 1e-5
+
+
+def test_a_batch_stays_in_parts(tmp_path: Path) -> None:
+    """All ops of a small network are of six images each; only what leaves it is joined."""
+    path = saved(
+        model(
+            [
+                node("Conv", "x w b", "c", "conv", pads=[1, 1, 1, 1]), node("Relu", "c", "r", "relu"),
+                node("Concat", "r c", "d", "both", axis=1), node("Add", "d s", "e", "scaled"),
+                node("GlobalAveragePool", "e", "g", "mean"), node("Flatten", "g", "f", "flat"),
+                node("MatMul", "f z", "y", "product"),
+            ],
+            [info("x", (12, 4, 13, 6))], [info("y", (12, 5))],
+            [*WEIGHTS, weight("s", 8, 1, 1), weight("z", 8, 5)],
+        ),
+        tmp_path,
+    )  # fmt: skip
+    graph = from_onnx(path)
+    assert set(graph.shapes.values()) == {(12, graph.tensor_elements[graph.tensor_index[name]] // 12)
+                                          for name in graph.shapes}  # fmt: skip
+    rows = {op: found for op in range(graph.num_ops) if (found := rows_of(graph, op))}
+    assert len(rows) == graph.num_ops
+    way, *_ = batch_ways(graph, go_opt.target("gpu-2"), rows)
+    assert {split.op for split in way if split.joined} == {"product"}
+    plan = split_plan(path, *way)
+    assert sum(op_type == "Slice" for op_type in split_graph(graph, way).op_types) == 2  # of the input
+    check_stages(path, plan, tmp_path / "out")
+    assert from_onnx(tmp_path / "out" / "annotated.onnx").fingerprint == plan.graph_fingerprint
 
 
 @pytest.mark.parametrize("seed", range(4))
