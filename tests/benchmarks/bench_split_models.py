@@ -22,7 +22,8 @@ import onnx
 from onnx import numpy_helper
 
 import go_opt
-from go_opt.env.copies.splits import columns_of, split_graph
+from go_opt.env.copies.columns import columns_of
+from go_opt.env.copies.splits import split_graph
 from go_opt.errors import InfeasibleError, ModelError, PlanError
 from go_opt.frontends import from_onnx
 from go_opt.model.plan import Plan, Split

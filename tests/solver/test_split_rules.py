@@ -17,8 +17,8 @@ import z3
 from hypothesis import given, settings
 from numpy.typing import NDArray
 
+from go_opt.env.copies.columns import split_sizes
 from go_opt.env.copies.rows import rows_needed
-from go_opt.env.copies.splits import split_sizes
 from go_opt.model.graph import Window
 from go_opt.model.row_axes import common_shape, keeps_rows, row_axis
 from tests.strategies import examples, seeds

@@ -11,8 +11,9 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray
 from go_opt.env import Target, cost_tables
+from go_opt.env.copies.columns import Columns, columns_of, stays_in_parts
 from go_opt.env.copies.rows import Rows, rows_of
-from go_opt.env.copies.splits import Columns, columns_of, split_graph, stays_in_parts
+from go_opt.env.copies.splits import split_graph
 from go_opt.env.op_memory import op_activation_bytes
 from go_opt.errors import PlanError
 from go_opt.model.graph import Graph
