@@ -27,8 +27,9 @@ from go_opt.search.bounds import against_bound, lower_bound
 from go_opt.search.limits import refuse_latency
 from go_opt.search.methods.events import may_replicate
 from go_opt.search.simulated_claim import is_simulated, simulated_answer
+from go_opt.search.splits.inner_ways import inner_ways, start_by_blocks
 from go_opt.search.splits.row_ways import row_ways, start_by_rows
-from go_opt.search.splits.ways import given_way, row_divisible, ways_to_split
+from go_opt.search.splits.ways import given_way, open_blocks, row_divisible, ways_to_split
 
 WHOLE_SHARE: Final = 1 / 4  # of the budget, at most, before ways to split are tried
 CLOSE: Final = 0.01  # gap of whole ops below which ways to split are tried at once
@@ -105,6 +106,7 @@ class _Race:
         self._bound = lower_bound(graph, target, request, divisible)
         self._given = given_way(graph, request, divisible)
         self._rows = row_divisible(graph, target, request)
+        self._blocks = open_blocks(graph, target, request)
         ways = ways_to_split(graph, target, request)
         if self._given:
             ways = list(dict.fromkeys([self._given, *ways]))
@@ -154,19 +156,24 @@ class _Race:
             most_ops, share = math.inf, CLOSE_SHARE
         by_columns = next((way for way in ways if way != self._given), ())
         if self._best is None:
-            self._try_rows(by_columns, most_ops, share)
+            self._try_parts(by_columns, by_columns, most_ops, share)
         best = self._best
         if best is None or self._given or (not best.way and best.result.metrics.stream_bytes.any()):
             self._try_each(ways, most_ops, share)
         if best is not None and self._best is not None and self._as_answer(self._best).gap >= CLOSE:
-            self._try_rows(self._best.way, most_ops, share)
+            self._try_parts(self._best.way, self._best.way or by_columns, most_ops, share)
 
-    def _try_rows(self, by_columns: tuple[Split, ...], most_ops: float, share: float) -> None:
-        names = {split.op for split in by_columns}
-        rows = {op: one for op, one in self._rows.items() if self._graph.op_names[op] not in names}
-        if rows:
-            ways = row_ways(self._graph, self._target, rows)
-            self._try_each([(*way, *by_columns) for way in ways], most_ops, share, FIRST_STEPS)
+    def _try_parts(
+        self, under_rows: tuple[Split, ...], under_blocks: tuple[Split, ...], most_ops: float, share: float
+    ) -> None:
+        """Ways by rows, and of blocks by columns and the inner dimension, each on top of some by columns."""
+        graph, target = self._graph, self._target
+        names, others = ({one.op for one in way} for way in (under_rows, under_blocks))
+        rows = {op: one for op, one in self._rows.items() if graph.op_names[op] not in names}
+        blocks = [block for block in self._blocks if others.isdisjoint(graph.op_names[op] for op in block)]
+        ways = [(*way, *under_rows) for way in (row_ways(graph, target, rows) if rows else [])]
+        ways += [(*way, *under_blocks) for way in inner_ways(graph, target, blocks)]
+        self._try_each(ways, most_ops, share, FIRST_STEPS)
 
     def _try_each(
         self, ways: list[tuple[Split, ...]], most_ops: float, share: float, most_steps: float = math.inf
@@ -247,9 +254,11 @@ class _Race:
         best = self._best
         if best is not None and best.way == way:
             return replace(Start.of_plan(best.result.plan, graph.op_names), method=best.result.method)
-        if way != self._given and any(split.kind == "rows" for split in way):
+        kinds = {split.kind for split in way}
+        if way != self._given and kinds & {"rows", "inner"}:
+            start = start_by_rows if "rows" in kinds else start_by_blocks
             replicates = may_replicate(self._target, self._request)
-            return start_by_rows(self._graph, graph, way, self._target, replicates=replicates)
+            return start(self._graph, graph, way, self._target, replicates=replicates)
         return self._request.start
 
     def _request_of(self, share: float, built_s: float = 0.0) -> Request | None:

@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 
+from go_opt.common.arrays import IntArray, LongArray
 from go_opt.env import CostTables, Target, cost_tables
 from go_opt.env.copies.part_names import part_name
 from go_opt.env.copies.row_parts import JOIN
@@ -202,9 +203,19 @@ def start_by_rows(
     tables = cost_tables(split, target)
     stages = _stages(graph, split, {one.op: one for one in way}, tables)
     placed = Start({name: OpStart(stage, rank=split.op_index[name]) for name, stage in stages.items()})
-    _, stage = np.unique(placed.on(split).chip, return_inverse=True)
+    chip, size = chips_of_stages(split, placed.on(split).chip, target, replicates=replicates)
+    rows = zip(split.op_names, chip.tolist(), size.tolist(), strict=True)
+    ops = {name: OpStart(first, count, rank=rank) for rank, (name, first, count) in enumerate(rows)}
+    return Start(ops, method="parts by rows")
+
+
+def chips_of_stages(
+    split: Graph, stages: IntArray, target: Target, *, replicates: bool
+) -> tuple[LongArray, LongArray]:
+    """The first chip and the number of chips of each op's stage: as many as the stages [N] have work for."""
+    _, stage = np.unique(stages, return_inverse=True)
     stage = np.minimum(stage, target.num_chips - 1)
-    op_s = tables.kernel_floor_s().min(axis=0)
+    op_s = cost_tables(split, target).kernel_floor_s().min(axis=0)
     sizes = allotted_chips(np.bincount(stage, weights=op_s).astype(np.float64), target.num_chips)
     size, chip = sizes[stage], (np.cumsum(sizes) - sizes)[stage]
     if not replicates:
@@ -212,9 +223,7 @@ def start_by_rows(
             share = np.cumsum(op_s[here]) - op_s[here]
             chip[here] += (share / op_s[here].sum() * size[here]).astype(np.int64)
         size = np.ones_like(size)
-    rows = zip(split.op_names, chip.tolist(), size.tolist(), strict=True)
-    ops = {name: OpStart(first, count, rank=rank) for rank, (name, first, count) in enumerate(rows)}
-    return Start(ops, method="parts by rows")
+    return chip, size
 
 
 def _stages(graph: Graph, split: Graph, splits: Mapping[str, Split], tables: CostTables) -> dict[str, int]:

@@ -21,6 +21,7 @@ from go_opt.model.kernel_patterns import pattern_kernels
 from go_opt.model.plan import Split
 from go_opt.result import Request
 from go_opt.search.methods.events import may_replicate
+from go_opt.search.splits.inner_ways import Block, blocks_of
 
 HEAVY: Final = 1 / 4  # of a chip's memory: the weight of an op that may be split
 SHARES: Final = (1 / 2, 1 / 4, 1 / 8)  # of a chip's memory: the weight of a part, one way to split for each
@@ -31,6 +32,7 @@ def divisible_ops(graph: Graph, target: Target, request: Request) -> BoolArray:
     """[N] the ops that may be split in answers to ``request``."""
     found = np.zeros(graph.num_ops, dtype=np.bool_)
     found[[*_heavy_ops(graph, target, request), *row_divisible(graph, target, request)]] = True
+    found[list(chain.from_iterable(open_blocks(graph, target, request)))] = True
     return found
 
 
@@ -63,21 +65,34 @@ def _splits_are_open(request: Request) -> bool:
 
 
 def row_divisible(graph: Graph, target: Target, request: Request) -> dict[int, Rows]:
-    """The ops that may be split by rows.
-
-    That is open where it may gain: where the latency of a sample is limited, stages are not replicated, or an
-    op fits no chip.
-    """
-    if not (_splits_are_open(request) and graph.shapes and target.goes_forward):
+    """The ops that may be split by rows, where that may gain."""
+    if not (graph.shapes and _parts_may_gain(graph, target, request)):
         return {}
-    most_bytes = op_activation_bytes(graph, target).max()
-    needs_replicas = request.max_latency_s is None and may_replicate(target, request)
-    if request.objective != "throughput" or (needs_replicas and most_bytes <= target.chip_sram_bytes.max()):
-        return {}
-    # The parts of an op of a pattern would be ordinary ops, for which the bound of the whole does not hold.
-    whole = set(chain.from_iterable(pattern_kernels(graph, target.kernel_patterns)))
+    whole = _in_patterns(graph, target)
     ops = (op for op in range(graph.num_ops) if op not in whole)
     return {op: rows for op in ops if (rows := rows_of(graph, op)) is not None}
+
+
+def open_blocks(graph: Graph, target: Target, request: Request) -> list[Block]:
+    """The blocks that may be split by columns and the inner dimension, where that may gain."""
+    if not _parts_may_gain(graph, target, request):
+        return []
+    whole = _in_patterns(graph, target)
+    return [block for block in blocks_of(graph) if whole.isdisjoint(block)]
+
+
+def _parts_may_gain(graph: Graph, target: Target, request: Request) -> bool:
+    """Whether the latency of a sample is limited, stages are not replicated, or an op fits no chip."""
+    if not (_splits_are_open(request) and target.goes_forward and request.objective == "throughput"):
+        return False
+    most_bytes = op_activation_bytes(graph, target).max()
+    needs_replicas = request.max_latency_s is None and may_replicate(target, request)
+    return not needs_replicas or bool(most_bytes > target.chip_sram_bytes.max())
+
+
+def _in_patterns(graph: Graph, target: Target) -> set[int]:
+    """The ops of patterns; parts of them would be ordinary ops, for which the bound does not hold."""
+    return set(chain.from_iterable(pattern_kernels(graph, target.kernel_patterns)))
 
 
 def ways_to_split(graph: Graph, target: Target, request: Request) -> list[tuple[Split, ...]]:
