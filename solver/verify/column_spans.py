@@ -124,24 +124,22 @@ class ColumnSpans:
             reads[f"{weight}/inner {i + 1} of {one.parts}", elements // rows * count, True] += 1
             reads.update({(name, number, True): int(i == 0) for number, name in weights if name != weight})
             flops = 2.0 * elements * count + (op.flops - sum_flops if i == 0 else 0.0)
-            if part.reads != reads or part.flops != flops or part.writes[0][1:] != (elements, dtype):
+            result = f"{written}/part {i + 1} of {one.parts}", elements, dtype
+            if (part.reads, part.flops, part.writes) != (reads, flops, (result,)):
                 yield "a part does not multiply slices of its operands"
         before = f"{written}/part 1 of {one.parts}"
         for i in range(1, one.parts):
             is_last = i == one.parts - 1
-            name, result = (
-                (one.op, written)
-                if is_last
-                else (f"{of}/sum {i + 1} of {one.parts}" for of in (one.op, written))
-            )
+            ending = "" if is_last else f"/sum {i + 1} of {one.parts}"
+            name, total = one.op + ending, written + ending
             added = (before, elements, False), (f"{written}/part {i + 1} of {one.parts}", elements, False)
             sums = NamedOp(
-                ("Add", VECTOR, op.kind[2]), float(elements), Counter(added), ((result, elements, dtype),)
+                ("Add", VECTOR, op.kind[2]), float(elements), Counter(added), ((total, elements, dtype),)
             )
             if self._after.get(name) != sums:
                 yield "its partial results are not added"
             self.moves |= set() if is_last else {name}
-            before = result
+            before = total
 
     def _sliced(self, tensor: str, name: str) -> int:
         """Elements of a slice of an activation; 0 if no op takes it of the activation."""

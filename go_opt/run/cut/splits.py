@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
+from typing import Final
 
 import onnx_ir as ir
 
@@ -18,6 +19,8 @@ from go_opt.run.cut.axes import column_axes, inner_axes, shape_of, size_along
 from go_opt.run.cut.reads import Reads
 from go_opt.run.cut.slices import Slices, sizes_of, take_node, tensor_name, view_node
 from go_opt.run.manifest import OutputPart
+
+_GEMM_WITHOUT_BIAS: Final = 11  # operator set
 
 
 def split_nodes(model: ir.Model, graph: Graph, splits: Sequence[Split]) -> dict[str, OutputPart]:
@@ -118,6 +121,9 @@ class _Maker:
         other %= len(sizes_of(activation))
         if (self._slices.size(weight, axis), sizes_of(activation)[other]) != (inner.number, inner.number):
             raise ModelError(f"op {split.op!r} cannot be split: its sums have not {inner.number} terms.")
+        if node.op_type == "Gemm" and self._nodes.opset_imports[""] < _GEMM_WITHOUT_BIAS:
+            problem = f"before operator set {_GEMM_WITHOUT_BIAS} a Gemm has a bias"
+            raise ModelError(f"op {split.op!r} cannot be split by the inner dimension: {problem}.")
         result: ir.Value | None = None
         for i, bounds in enumerate(_bounds(split_sizes(inner.number, split.parts))):
             new: list[ir.Node] = []

@@ -42,8 +42,10 @@ def blocks_of(graph: Graph) -> list[Block]:
 def inner_ways(graph: Graph, target: Target, blocks: list[Block]) -> list[tuple[Split, ...]]:
     """For 2, 3 and 4 parts the blocks that save most of a sample's latency, as far as there are chips."""
     tables = cost_tables(graph, target)
-    op_s = tables.kernel_floor_s().min(axis=0)
-    sent_s = tables.tensor_bytes * float(tables.link_s_per_byte.max(initial=0.0))
+    overhead_s = float(tables.kernel_overhead_s.min())
+    work_s = tables.kernel_floor_s().min(axis=0) - overhead_s
+    setup_s = float(tables.dma_setup_s.max() + tables.link_latency_s.max(initial=0.0))
+    sent_s = tables.tensor_bytes * float(tables.link_s_per_byte.max(initial=0.0)) + setup_s
     weight_bytes = float(tables.stored_bytes[graph.tensor_kind == WEIGHT].sum())
     chips = target.num_chips - math.ceil(weight_bytes / (FILLED * float(tables.sram_bytes.max())))
     ways = []
@@ -53,7 +55,7 @@ def inner_ways(graph: Graph, target: Target, blocks: list[Block]) -> list[tuple[
             # What the block reads and a partial result cross a link one after the other.
             result = graph.op_outputs[1][graph.op_outputs[0][block[-1]]]
             between_s = float(sent_s[[*_reads_before(graph, block), result]].sum())
-            saved_s[block] = float(op_s[list(block)].sum()) * (1 - 1 / parts) - between_s
+            saved_s[block] = float(work_s[list(block)].sum()) * (1 - 1 / parts) - between_s - overhead_s
         best = sorted((block for block in blocks if saved_s[block] > 0), key=lambda block: -saved_s[block])
         fitting = best[: max(0, chips) // (parts - 1)]
         ways.append(tuple(_splits(graph, sorted(fitting), parts)))
@@ -113,7 +115,7 @@ def start_by_blocks(
     """A plan in which each part of a block is a stage, the first one with what is before the block.
 
     A kernel ends where it sends something, and another begins where it waits, so that other stages wait no
-    longer. Of parts that are joined the last ones come first: chips compute theirs before they pass others on.
+    longer. Of parts that are joined the last ones come first, as chips pass others on when theirs are done.
 
     Args:
       graph: of whole ops; ``split`` is that with the parts of ``way``.

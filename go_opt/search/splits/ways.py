@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain
 from typing import Final
@@ -21,7 +22,8 @@ from go_opt.model.kernel_patterns import pattern_kernels
 from go_opt.model.plan import Split
 from go_opt.result import Request
 from go_opt.search.methods.events import may_replicate
-from go_opt.search.splits.inner_ways import Block, blocks_of
+from go_opt.search.splits.inner_ways import Block, blocks_of, inner_ways
+from go_opt.search.splits.row_ways import row_ways
 
 HEAVY: Final = 1 / 4  # of a chip's memory: the weight of an op that may be split
 SHARES: Final = (1 / 2, 1 / 4, 1 / 8)  # of a chip's memory: the weight of a part, one way to split for each
@@ -117,6 +119,24 @@ def ways_to_split(graph: Graph, target: Target, request: Request) -> list[tuple[
                 way.append(Split(graph.op_names[op], "columns", parts, joined))
         ways.append(tuple(way))
     return [way for way in dict.fromkeys(ways) if way]
+
+
+def ways_in_parts(
+    graph: Graph,
+    target: Target,
+    rows: Mapping[int, Rows],
+    blocks: list[Block],
+    under_rows: tuple[Split, ...],
+    under_blocks: tuple[Split, ...],
+) -> list[tuple[Split, ...]]:
+    """Ways by rows on top of ``under_rows``, which keep their ops, and ways of blocks, which take theirs."""
+    names = {one.op for one in under_rows}
+    left = {op: one for op, one in rows.items() if graph.op_names[op] not in names}
+    ways = [(*way, *under_rows) for way in (row_ways(graph, target, left) if left else [])]
+    for way in inner_ways(graph, target, blocks):
+        names = {one.op for one in way}
+        ways.append((*way, *(one for one in under_blocks if one.op not in names)))
+    return ways
 
 
 def outputs_in_parts(graph: Graph, target: Target, request: Request) -> list[str]:
