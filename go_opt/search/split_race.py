@@ -28,7 +28,7 @@ from go_opt.search.limits import refuse_latency
 from go_opt.search.methods.events import may_replicate
 from go_opt.search.simulated_claim import is_simulated, simulated_answer
 from go_opt.search.splits.inner_ways import start_by_blocks
-from go_opt.search.splits.row_ways import start_by_rows
+from go_opt.search.splits.row_starts import start_by_rows
 from go_opt.search.splits.solve import Solve, Watch
 from go_opt.search.splits.ways import (
     given_way,
@@ -99,6 +99,7 @@ class _Race:
         self._history: list[Step] = []
         self._before_s = 0.0  # seconds before the current search began
         self._reference_s = math.inf  # of the greedy plan of whole ops
+        self._takes_early = False  # of starts by rows
         self._is_stopped = False
         self._best: _Found | None = None
 
@@ -156,6 +157,9 @@ class _Race:
         """Ways by rows, and of blocks by columns and the inner dimension, each on top of some by columns."""
         ways = ways_in_parts(self._graph, self._target, self._rows, self._blocks, under_rows, under_blocks)
         self._try_each(ways, most_ops, share, FIRST_STEPS)
+        if self._best is None and self._rows:  # for a limit on the latency, or memories that are small
+            self._takes_early = True
+            self._try_each(ways, most_ops, share, FIRST_STEPS)
 
     def _try_each(
         self, ways: list[tuple[Split, ...]], most_ops: float, share: float, most_steps: float = math.inf
@@ -235,10 +239,13 @@ class _Race:
         best = self._best
         if best is not None and best.way == way:
             return replace(Start.of_plan(best.result.plan, graph.op_names), method=best.result.method)
-        if way != self._given and (kinds := {split.kind for split in way}) & {"rows", "inner"}:
-            start = start_by_rows if "rows" in kinds else start_by_blocks
-            replicates = may_replicate(self._target, self._request)
-            return start(self._graph, graph, way, self._target, replicates=replicates)
+        kinds = {split.kind for split in way}
+        given = self._graph, graph, way, self._target
+        replicates = may_replicate(self._target, self._request)
+        if way != self._given and "rows" in kinds:
+            return start_by_rows(*given, replicates=replicates, takes_early=self._takes_early)
+        if way != self._given and "inner" in kinds:
+            return start_by_blocks(*given, replicates=replicates)
         return self._request.start
 
     def _request_of(self, share: float, built_s: float = 0.0) -> Request | None:

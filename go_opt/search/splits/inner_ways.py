@@ -21,7 +21,7 @@ from go_opt.errors import PlanError
 from go_opt.model.graph import ACTIVATION, NO_PRODUCER, WEIGHT, Graph
 from go_opt.model.plan import Split
 from go_opt.model.start import OpStart, Start
-from go_opt.search.splits.row_ways import chips_of_stages
+from go_opt.search.splits.row_starts import chips_of_stages
 
 PARTS: Final = (2, 3, 4)
 FILLED: Final = 3 / 4  # of a memory, at most, with the weights of a stage
