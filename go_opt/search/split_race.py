@@ -2,7 +2,7 @@
 
 The search of whole ops comes first. It pauses while some ways to split are searched for a short time, and
 stops if one of them is better. Ways by columns (of ops with heavy weights) are tried if the plan streams
-weights; ways by rows, if its gap is large; both if there is no plan.
+weights; ways by rows and in blocks, if its gap is large; all if there is no plan.
 """
 
 from __future__ import annotations
