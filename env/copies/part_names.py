@@ -11,3 +11,13 @@ def part_name(name: str, part: int, parts: int) -> str:
 def rows_name(tensor: str, start: int, stop: int) -> str:
     """The name of rows ``start`` to ``stop`` of a tensor, and of the op that slices or joins them."""
     return f"{tensor}/rows {start} to {stop}"
+
+
+def inner_name(tensor: str, part: int, parts: int) -> str:
+    """The name of a slice of a tensor along the inner dimension of a product, and of the op that takes it."""
+    return f"{tensor}/inner {part + 1} of {parts}"
+
+
+def sum_name(name: str, part: int, parts: int) -> str:
+    """The name of the op, or its tensor, that adds the partial results up to that of a part."""
+    return f"{name}/sum {part + 1} of {parts}"

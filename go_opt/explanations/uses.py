@@ -85,6 +85,7 @@ class SplitUse:
     kind: str
     parts: int
     joined: bool
+    in_block: bool  # by columns or the inner dimension, with parts that are not joined between
     weight_bytes: int  # of all parts
     sram_bytes: int  # of the chip with the most memory
 
@@ -99,7 +100,11 @@ def split_uses(graph: Graph, target: Target, plan: Plan) -> tuple[SplitUse, ...]
         weights = np.unique(read[graph.tensor_kind[read] == WEIGHT])
         weight_bytes = int(tables.tensor_bytes[weights].sum())
         largest = int(target.chip_sram_bytes.max())
-        found.append(SplitUse(split.op, split.kind, split.parts, split.joined, weight_bytes, largest))
+        outputs = graph.op_outputs[1][graph.op_outputs[0][parts]]
+        is_left = split.kind == "columns" and not split.joined and not graph.tensor_is_output[outputs].all()
+        in_block = is_left or split.kind == "inner"
+        use = SplitUse(split.op, split.kind, split.parts, split.joined, in_block, weight_bytes, largest)
+        found.append(use)
     return tuple(sorted(found, key=lambda use: -use.weight_bytes))
 
 

@@ -34,8 +34,8 @@ class Split:
     """An op that is computed in ``parts``; each part is an op of its own."""
 
     op: str
-    # "columns": output features of MatMul and Gemm, output channels of Conv. "rows": rows of images, tokens,
-    # or vectors of a batch.
+    # "columns": output features of MatMul and Gemm, output channels of Conv, and what element-wise ops make
+    # of them. "inner": terms of the sums of MatMul and Gemm. "rows": of images, tokens or a batch.
     kind: str
     parts: int
     joined: bool = True  # False: its readers read the parts directly

@@ -2,7 +2,7 @@
 
 The search of whole ops comes first. It pauses while some ways to split are searched for a short time, and
 stops if one of them is better. Ways by columns (of ops with heavy weights) are tried if the plan streams
-weights; ways by rows, if its gap is large; both if there is no plan.
+weights; ways by rows and in blocks, if its gap is large; all if there is no plan.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from go_opt.common.arrays import BoolArray
 from go_opt.env import Target
@@ -28,8 +28,16 @@ from go_opt.search.limits import refuse_latency
 from go_opt.search.methods.events import may_replicate
 from go_opt.search.simulated_claim import is_simulated, simulated_answer
 from go_opt.search.splits.batch_ways import batch_ways, start_by_batch
-from go_opt.search.splits.row_ways import row_ways, start_by_rows
-from go_opt.search.splits.ways import given_way, row_divisible, ways_to_split
+from go_opt.search.splits.inner_ways import start_by_blocks
+from go_opt.search.splits.row_starts import start_by_rows
+from go_opt.search.splits.solve import Solve, Watch
+from go_opt.search.splits.ways import (
+    given_way,
+    open_blocks,
+    row_divisible,
+    ways_in_parts,
+    ways_to_split,
+)
 
 WHOLE_SHARE: Final = 1 / 4  # of the budget, at most, before ways to split are tried
 CLOSE: Final = 0.01  # gap of whole ops below which ways to split are tried at once
@@ -38,20 +46,6 @@ CLOSE_SHARE: Final = 3 / 5  # the same if the gap of whole ops is below ``CLOSE`
 CLEARLY: Final = 0.95  # of the interval of another way; in a short search, smaller gains may be luck
 FIRST_STEPS: Final = 8  # of a search by rows, which begins with a plan made for it
 OPS_PER_S: Final = 1600  # ways with more ops and parts per second of the time limit are not tried
-
-
-class Solve(Protocol):
-    """A search that splits no ops."""
-
-    def __call__(
-        self,
-        graph: Graph,
-        request: Request,
-        *,
-        on_step: Callable[[Step], None],
-        on_improvement: Callable[[OptimizeResult], None],
-        should_stop: Callable[[], bool],
-    ) -> OptimizeResult: ...
 
 
 def search_with_splits(
@@ -72,16 +66,8 @@ def search_with_splits(
     """
     if request.fidelity == "analytical" and not op_that_runs_nowhere(graph, target):
         refuse_latency(graph, target, request, divisible)
-    watch = _Watch(on_step, on_improvement, should_stop)
+    watch = Watch(on_step, on_improvement, should_stop)
     return _Race(graph, target, request, divisible, solve, watch).answer()
-
-
-class _Watch(NamedTuple):
-    """Callbacks of the caller."""
-
-    on_step: Callable[[Step], None]
-    on_improvement: Callable[[OptimizeResult], None]
-    should_stop: Callable[[], bool]
 
 
 class _Found(NamedTuple):
@@ -99,13 +85,14 @@ class _Race:
         request: Request,
         divisible: BoolArray,
         solve: Solve,
-        watch: _Watch,
+        watch: Watch,
     ) -> None:
         self._graph, self._target, self._request = graph, target, request
         self._solve, self._watch = solve, watch
         self._bound = lower_bound(graph, target, request, divisible)
         self._given = given_way(graph, request, divisible)
         self._rows = row_divisible(graph, target, request)
+        self._blocks = open_blocks(graph, target, request)
         ways = ways_to_split(graph, target, request)
         if self._given:
             ways = list(dict.fromkeys([self._given, *ways]))
@@ -113,6 +100,7 @@ class _Race:
         self._history: list[Step] = []
         self._before_s = 0.0  # seconds before the current search began
         self._reference_s = math.inf  # of the greedy plan of whole ops
+        self._takes_early = False  # of starts by rows
         self._is_stopped = False
         self._best: _Found | None = None
 
@@ -144,8 +132,8 @@ class _Race:
     def _try_ways(self) -> None:
         """Search each way for a short time, if splits may help.
 
-        By columns: if there is no plan, its weights stream, or the start has splits. By rows, on top of the
-        columns: if there is no plan, or its gap is ``CLOSE`` or more.
+        By columns: if there is no plan, its weights stream, or the start has splits. By rows or in blocks, on
+        top of the columns: if there is no plan, or its gap is ``CLOSE`` or more.
         """
         ways, self._ways = self._ways, None
         if ways is None:
@@ -153,23 +141,30 @@ class _Race:
         most_ops, share = OPS_PER_S * self._request.time_limit_s, TRIAL_SHARE
         if self._is_close:  # whole ops can gain next to nothing more
             most_ops, share = math.inf, CLOSE_SHARE
-        by_columns = next((way for way in ways if way != self._given), ())
+        by_columns = [way for way in ways if way != self._given] or [()]
         if self._best is None:
-            self._try_rows(by_columns, most_ops, share)
+            self._try_parts(by_columns[0], by_columns[0], most_ops, share)
         best = self._best
         if best is None or self._given or (not best.way and best.result.metrics.stream_bytes.any()):
             self._try_each(ways, most_ops, share)
-        if best is not None and self._best is not None and self._as_answer(self._best).gap >= CLOSE:
-            self._try_rows(self._best.way, most_ops, share)
+        best = self._best
+        if best is not None and best.way in ((), *ways) and self._as_answer(best).gap >= CLOSE:
+            under_blocks = best.way if best.way in by_columns else by_columns[0]
+            self._try_parts(best.way, under_blocks, most_ops, share)
 
-    def _try_rows(self, by_columns: tuple[Split, ...], most_ops: float, share: float) -> None:
-        names = {split.op for split in by_columns}
-        rows = {op: one for op, one in self._rows.items() if self._graph.op_names[op] not in names}
-        if rows:
-            find = batch_ways if self._request.objective == "latency" else row_ways
-            ways = find(self._graph, self._target, rows)
-            most_steps = math.inf if self._request.objective == "latency" else FIRST_STEPS
-            self._try_each([(*way, *by_columns) for way in ways], most_ops, share, most_steps)
+    def _try_parts(
+        self, under_rows: tuple[Split, ...], under_blocks: tuple[Split, ...], most_ops: float, share: float
+    ) -> None:
+        """Ways by rows, and of blocks by columns and the inner dimension, each on top of some by columns."""
+        graph, target = self._graph, self._target
+        if self._request.objective == "latency":
+            self._try_each(batch_ways(graph, target, self._rows), most_ops, share)
+            return
+        ways = ways_in_parts(graph, target, self._rows, self._blocks, under_rows, under_blocks)
+        self._try_each(ways, most_ops, share, FIRST_STEPS)
+        if self._best is None and self._rows:  # for a limit on the latency, or memories that are small
+            self._takes_early = True
+            self._try_each(ways, most_ops, share, FIRST_STEPS)
 
     def _try_each(
         self, ways: list[tuple[Split, ...]], most_ops: float, share: float, most_steps: float = math.inf
@@ -199,8 +194,7 @@ class _Race:
         if self._request_of(share) is None:
             return None
         began_s = time.monotonic()
-        graph = self._graph_of(way)
-        start = self._start_of(way, graph)
+        start = self._start_of(way, graph := self._graph_of(way))
         built_s = time.monotonic() - began_s
         asked = self._request_of(share, built_s)
         if asked is None:
@@ -250,11 +244,17 @@ class _Race:
         best = self._best
         if best is not None and best.way == way:
             return replace(Start.of_plan(best.result.plan, graph.op_names), method=best.result.method)
-        if way != self._given and any(split.kind == "rows" for split in way):
-            if self._request.objective == "latency":
-                return start_by_batch(graph, way)
-            replicates = may_replicate(self._target, self._request)
-            return start_by_rows(self._graph, graph, way, self._target, replicates=replicates)
+        if way == self._given:
+            return self._request.start
+        kinds = {split.kind for split in way}
+        if "rows" in kinds and self._request.objective == "latency":
+            return start_by_batch(graph, way)
+        given = self._graph, graph, way, self._target
+        replicates = may_replicate(self._target, self._request)
+        if "rows" in kinds:
+            return start_by_rows(*given, replicates=replicates, takes_early=self._takes_early)
+        if "inner" in kinds:
+            return start_by_blocks(*given, replicates=replicates)
         return self._request.start
 
     def _request_of(self, share: float, built_s: float = 0.0) -> Request | None:

@@ -9,12 +9,15 @@ import numpy as np
 
 from go_opt.model.graph import WEIGHT, Graph
 from go_opt.model.plan import Split
+from go_opt.solver.verify.column_spans import ColumnSpans
 from go_opt.solver.verify.row_spans import NamedOp, RowSpans
 
 
 def broken_splits(whole: Graph, split: Graph, splits: Sequence[Split]) -> Iterator[str]:
     """Yields the errors of ``split``, which must be ``whole`` with the ops of ``splits`` in parts."""
     before, after = _ops(whole), _ops(split)
+    columns = ColumnSpans(whole, before, after, splits)
+    after = {name: op for name, op in after.items() if name not in columns.moves}
     spans = RowSpans(whole, before, after, splits)
     after = {name: op for name, op in after.items() if name not in spans.moves}
     yield from (f"op {name!r} does not have the rows that its name says." for name in spans.wrong_moves)
@@ -26,14 +29,16 @@ def broken_splits(whole: Graph, split: Graph, splits: Sequence[Split]) -> Iterat
             return
         parts, joined = [after.pop(name) for name in names], after.pop(one.op, None)
         op = before.pop(one.op)
-        wrong = list(_wrong_parts(op, parts))
+        wrong = list(_wrong_parts(one, op, parts))
         if one.kind == "rows":
             wrong += spans.wrong_reads(one.op, op, parts) if not wrong else []
         else:
-            wrong += _wrong_columns(op, parts)
+            wrong += columns.wrong(one.op)
         yield from (f"op {one.op!r}, {problem}." for problem in wrong)
         written = [part.writes[0] for part in parts]
         is_read = any(name == op.writes[0][0] for other in after.values() for name, _, _ in other.reads)
+        if one.kind == "inner":
+            continue  # its sum was compared
         is_join = joined is not None and one.kind == "rows"
         if is_join or (one.joined and (one.kind == "columns" or is_read)):
             reads = Counter((name, elements, False) for name, elements, _ in written)
@@ -51,28 +56,17 @@ def broken_splits(whole: Graph, split: Graph, splits: Sequence[Split]) -> Iterat
         yield "the outputs of the model are not as they were."
 
 
-def _wrong_parts(op: NamedOp, parts: Sequence[NamedOp]) -> Iterator[str]:
-    """Every part does its share of the work and writes a slice of the output."""
+def _wrong_parts(one: Split, op: NamedOp, parts: Sequence[NamedOp]) -> Iterator[str]:
+    """Every part does its share of the work and writes a slice of the output, or a partial result."""
+    results = one.parts if one.kind == "inner" else 1
     if any(part.kind != op.kind for part in parts):
         yield "a part is of another type"
     if abs(sum(part.flops for part in parts) - op.flops) > 1e-9 * op.flops:
         yield "the parts do not have its flops"
-    if sum(part.writes[0][1] for part in parts) != op.writes[0][1] or any(
+    if sum(part.writes[0][1] for part in parts) != results * op.writes[0][1] or any(
         len(part.writes) != 1 or part.writes[0][2] != op.writes[0][2] for part in parts
     ):
         yield "the parts do not write its output"
-
-
-def _wrong_columns(op: NamedOp, parts: Sequence[NamedOp]) -> Iterator[str]:
-    """Every part reads the whole activation and a slice of the weights."""
-    shared = [Counter({read: n for read, n in part.reads.items() if read in op.reads}) for part in parts]
-    own = [part.reads - same for part, same in zip(parts, shared, strict=True)]
-    divided = op.reads - shared[0]
-    if any(same != shared[0] for same in shared) or not all(is_weight for _, _, is_weight in divided):
-        yield "the parts do not read the same activations"
-    elements = sum(elements * number for (_, elements, _), number in divided.items())
-    if sum(part_elements * n for part in own for (_, part_elements, _), n in part.items()) != elements:
-        yield "the parts do not read its weights once"
 
 
 def _ops(graph: Graph) -> dict[str, NamedOp]:

@@ -1,14 +1,14 @@
-"""What splits by rows are worth: for a low latency, and where stages are not replicated.
+"""What splits by rows and in blocks are worth: for a low latency, and where stages are not replicated.
 
 Run: PYTHONPATH=. python tests/benchmarks/bench_row_splits.py [--budget SECONDS] [--seeds N] [MODEL ...]
 
-Light models of the `onnx` package, and encoders of the sizes of two models, on `mcm-6x6`, medians over seeds.
-First without a limit; *proven* is the
-least latency of whole ops. Then with limits that are the latency of that plan over 1.25, 1.5 and 2: interval,
-in parentheses latency and number of ops split. Last without replicated stages: the interval of whole ops with
-its bound, with splits, and of the rivals of ``split_rivals.py`` with splits by rows. Budgets are of processor
-time. Asserts that plans are verified, keep the limit and are no better than their bounds. Prints a Markdown
-table.
+Light models of the `onnx` package, encoders of the sizes of two models, and graphs of the zoo (`zoo:NAME`),
+on `mcm-6x6`, medians over seeds. First without a limit; *proven* is the least latency of whole ops. Then with
+limits that are the latency of that plan over 1.25, 1.5 and 2: interval, in parentheses latency and numbers of
+ops split by columns and inner dimensions, and by rows. Last without replicated stages: the interval of whole
+ops with its bound, with splits, and of the rivals of ``split_rivals.py`` with splits by rows. Budgets are of
+processor time. Asserts that plans are verified, keep the limit and are no better than their bounds. Prints a
+Markdown table.
 """
 
 from __future__ import annotations
@@ -61,7 +61,10 @@ def median(graph: Graph, target: Target, options: dict[str, Any], seeds: int) ->
 
 def row(name: str, target: Target, budget_s: float, seeds: int) -> str:
     sizes = ENCODERS.get(name)
-    graph = from_onnx(encoder(*sizes, weights=False) if sizes else LIGHT / f"light_{name}.onnx")
+    if name.startswith("zoo:"):
+        graph = go_opt.load(name)
+    else:
+        graph = from_onnx(encoder(*sizes, weights=False) if sizes else LIGHT / f"light_{name}.onnx")
     options = {"budget_s": budget_s}
     free = median(graph, target, options, seeds)
     proven = sample_bound(
@@ -78,14 +81,16 @@ def row(name: str, target: Target, budget_s: float, seeds: int) -> str:
             cells.append("none")
             continue
         latency_us = found.metrics.latency_s * 1e6
-        cells.append(f"{found.objective_s * 1e6:,.1f} ({latency_us:,.1f}; {len(found.plan.splits)})")
+        by_rows = sum(one.kind == "rows" for one in found.plan.splits)
+        numbers = f"{len(found.plan.splits) - by_rows}, {by_rows}"
+        cells.append(f"{found.objective_s * 1e6:,.1f} ({latency_us:,.1f}; {numbers})")
     options["replication"] = False
     whole = median(graph, target, options | {"splits": False}, seeds)
     split = median(graph, target, options, seeds)
     rows = {op: found for op in range(graph.num_ops) if (found := rows_of(graph, op))}
     most = tuple(Split(graph.op_names[op], "rows", min(MOST_PARTS, one.number)) for op, one in rows.items())
     figures = [whole.objective_s, whole.lower_bound_s, split.objective_s]
-    for rival in RIVALS.values():
+    for rival in RIVALS.values() if rows else ():
         walk = Walk(graph, target, most, budget_s, seed=0)
         rival(walk)
         figures.append(walk.best_s)
@@ -101,7 +106,7 @@ def main() -> None:
     given = parser.parse_args()
     time.monotonic = time.process_time  # budgets are the same on a busy machine
     light = sorted(path.stem.removeprefix("light_") for path in LIGHT.glob("*.onnx"))
-    names = given.models or [*light, *ENCODERS]
+    names = given.models or [*light, *ENCODERS, "zoo:gpt2_step"]
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     for name in names:
         print(row(name, go_opt.target("mcm-6x6"), given.budget, given.seeds), flush=True)

@@ -2,8 +2,9 @@
 
 Run: PYTHONPATH=. python tests/benchmarks/bench_split_models.py [--parts N] [MODEL ...]
 
-Of each light model of the `onnx` package, with random weights, and of two small exports of PyTorch: every
-product is split into N parts by columns; every op that can be is split by rows, in runs; the optimizer's own
+Of each light model of the `onnx` package, with random weights, of two small exports of PyTorch, and of a
+small encoder: every product is split into N parts by columns; every op that can be is split by rows, in runs;
+every product that can be is split by its inner dimension, in blocks where there are some; the optimizer's own
 plan, and its plan with a limit of five sixths of that latency. Each is exported, imported again, and run
 beside the whole model. Asserts that the imported graph is the plan's and that outputs are equal up to 1e-5 of
 their scale. Prints a Markdown table: ops split, and the difference of the outputs.
@@ -22,7 +23,8 @@ import onnx
 from onnx import numpy_helper
 
 import go_opt
-from go_opt.env.copies.splits import columns_of, split_graph
+from go_opt.env.copies.columns import columns_of, inner_of
+from go_opt.env.copies.splits import split_graph
 from go_opt.errors import InfeasibleError, ModelError, PlanError
 from go_opt.frontends import from_onnx
 from go_opt.model.plan import Plan, Split
@@ -30,13 +32,15 @@ from go_opt.run.export.exporting import export
 from go_opt.run.pipeline.check import MOST_DIFFERENCE, difference, whole_outputs
 from go_opt.run.pipeline.inputs import random_inputs
 from tests.exports import LIGHT, run_stages, saved
+from tests.go_opt.run.test_inner_splits import in_blocks
 from tests.go_opt.run.test_random_stages import with_random_weights
 from tests.go_opt.run.test_row_splits import every_row
+from tests.transformers import encoder
 
 TARGET = "mcm-6x6"
-COLUMNS = ("model", "ops", "columns", "rows", "own plan", "with a limit")
+COLUMNS = ("model", "ops", "columns", "rows", "inner", "own plan", "with a limit")
 EXPORTS = Path("tests/data/torch")
-MODELS = (*sorted(path.stem for path in LIGHT.glob("*.onnx")), "cnn", "decoder")
+MODELS = (*sorted(path.stem for path in LIGHT.glob("*.onnx")), "cnn", "decoder", "encoder")
 TOKENS = 16
 LATENCY_SHARE = 1.2
 
@@ -68,15 +72,31 @@ def compared(path: Path, plan: Plan, folder: Path) -> float:
 
 
 def all_split(path: Path, parts: int) -> Plan:
-    """Every product in parts, on chips one after the other."""
+    """Every product in parts by columns, on chips one after the other."""
     graph = from_onnx(path)
     columns = {op: columns_of(graph, op) for op in range(graph.num_ops)}
-    splits = tuple(
-        Split(graph.op_names[op], "columns", min(parts, found.number))
-        for op, found in columns.items()
-        if found
+    return allowed(
+        path,
+        tuple(
+            Split(graph.op_names[op], "columns", min(parts, found.number))
+            for op, found in columns.items()
+            if found
+        ),
     )
-    while True:  # without the grouped convolutions, which an export refuses by name
+
+
+def sums_split(path: Path, parts: int) -> Plan:
+    """Every block in parts, and all other products by their inner dimension."""
+    graph = from_onnx(path)
+    blocks = in_blocks(graph, parts)
+    names = {split.op for split in blocks}
+    rest = [op for op in range(graph.num_ops) if inner_of(graph, op) and graph.op_names[op] not in names]
+    return allowed(path, (*blocks, *(Split(graph.op_names[op], "inner", parts) for op in rest)))
+
+
+def allowed(path: Path, splits: tuple[Split, ...]) -> Plan:
+    """Without what an export refuses by name, such as parts of grouped convolutions."""
+    while True:
         try:
             return plan_of(path, splits)
         except ModelError as error:
@@ -112,9 +132,12 @@ def plan_of(path: Path, splits: tuple[Split, ...]) -> Plan:
 def row(name: str, parts: int, budget_s: float) -> str:
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent)
-        path = (with_random_weights if name.startswith("light_") else exported)(name, folder)
+        if name == "encoder":
+            path = saved(encoder(2, TOKENS, 64, 4), folder)
+        else:
+            path = (with_random_weights if name.startswith("light_") else exported)(name, folder)
         own = go_opt.optimize(path, TARGET, budget_s=budget_s, policy=None)
-        plans = [all_split(path, parts), in_rows(path, parts), own.plan]
+        plans = [all_split(path, parts), in_rows(path, parts), sums_split(path, parts), own.plan]
         with suppress(InfeasibleError):
             limit_s = own.metrics.latency_s / LATENCY_SHARE
             limited = go_opt.optimize(path, TARGET, budget_s=budget_s, policy=None, max_latency_s=limit_s)

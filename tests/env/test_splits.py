@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from go_opt.env import cost_tables, evaluate_plan
-from go_opt.env.copies.splits import columns_of, planned_graph, split_graph, split_sizes
+from go_opt.env.copies.columns import columns_of, split_sizes
+from go_opt.env.copies.splits import planned_graph, split_graph
 from go_opt.errors import PlanError
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph

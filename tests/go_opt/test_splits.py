@@ -10,7 +10,8 @@ from hypothesis import given, settings
 
 import go_opt
 from go_opt.env import Target, cost_tables, loop_roles
-from go_opt.env.copies.splits import columns_of, split_graph
+from go_opt.env.copies.columns import columns_of
+from go_opt.env.copies.splits import split_graph
 from go_opt.errors import InfeasibleError, PlanError
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.codecs.plan_json import load_plan, save_plan

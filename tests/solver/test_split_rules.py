@@ -17,8 +17,8 @@ import z3
 from hypothesis import given, settings
 from numpy.typing import NDArray
 
+from go_opt.env.copies.columns import split_sizes
 from go_opt.env.copies.rows import rows_needed
-from go_opt.env.copies.splits import split_sizes
 from go_opt.model.graph import Window
 from go_opt.model.row_axes import common_shape, keeps_rows, row_axis
 from tests.strategies import examples, seeds
@@ -325,3 +325,83 @@ def test_what_keeps_rows_apart_over_a_prime_field(seed: int) -> None:
         shapes = {(*part.shape[:row], *part.shape[row + 1 :]) for part in parts}
         equal = len(shapes) == 1 and np.array_equal(np.concatenate(parts, row), whole)
         assert equal == keeps_rows(op_type, axes, reads, output)
+
+
+# ------------------------------------------------------------------ the inner dimension, behind columns
+
+# Terms lie along the columns of the left operand and the rows of the right one.
+INNER_AXIOMS = [
+    *ROW_AXIOMS[:1],
+    rule([A, C, Y, Z], ADD(PRODUCT(A, Y), PRODUCT(C, Z)), PRODUCT(CONCAT(A, C), ROWS(Y, Z))),
+    rule([A, C], CONCAT(EACH(A), EACH(C)), EACH(CONCAT(A, C))),
+]
+
+
+def hidden(w: z3.ExprRef, b: z3.ExprRef) -> z3.ExprRef:
+    return EACH(ADD(PRODUCT(X, w), b))
+
+
+def feed_forward(parts: list[tuple[z3.FuncDeclRef, z3.FuncDeclRef]]) -> z3.ExprRef:
+    """Columns of the first product, with their biases, and the rows of V that they meet in the second."""
+    return ADD(*(PRODUCT(hidden(columns(W), columns(B)), rows(V)) for columns, rows in parts))
+
+
+def test_columns_that_meet_in_the_inner_dimension_are_not_joined() -> None:
+    parts = feed_forward([(FIRST, TOP), (REST, BOTTOM)])
+    halves = [hidden(half(W), half(B)) for half in (FIRST, REST)]
+    # First the parts are one product of what they would give joined, then that is what the whole op gives.
+    assert follows(parts == PRODUCT(CONCAT(*halves), V), *INNER_AXIOMS)
+    assert follows(CONCAT(*halves) == hidden(W, B), *INNER_AXIOMS)
+
+
+def test_one_partial_result_more() -> None:
+    """If the parts of the other terms add up to their product, then with the first they are the whole."""
+    known = rule([Y, Z], PARTS(Y, Z), PRODUCT(Y, Z))
+    parts = ADD(PRODUCT(FIRST(X), TOP(W)), PARTS(REST(X), BOTTOM(W)))
+    assert follows(parts == PRODUCT(X, W), known, *INNER_AXIOMS)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        feed_forward([(FIRST, BOTTOM), (REST, TOP)]),  # other rows
+        feed_forward([(FIRST, TOP), (FIRST, BOTTOM)]),  # some columns twice
+        CONCAT(*(PRODUCT(hidden(c(W), c(B)), r(V)) for c, r in ((FIRST, TOP), (REST, BOTTOM)))),  # joined
+        ADD(*(PRODUCT(hidden(half(W), B), r(V)) for half, r in ((FIRST, TOP), (REST, BOTTOM)))),  # all biases
+        ADD(*(EACH(PRODUCT(X, PRODUCT(c(W), r(V)))) for c, r in ((FIRST, TOP), (REST, BOTTOM)))),  # late
+    ],
+)
+def test_wrong_sums_do_not_follow(wrong: z3.ExprRef) -> None:
+    assert not follows(wrong == PRODUCT(hidden(W, B), V), *INNER_AXIOMS, at_most_ms=300)
+
+
+@given(seed=seeds)
+@settings(max_examples=examples(30), deadline=None)
+def test_columns_and_sums_over_a_prime_field(seed: int) -> None:
+    """Two products with an element-wise polynomial and biases between and behind them."""
+    rng = np.random.default_rng(seed)
+    outer, inner, terms, columns = (int(n) for n in rng.integers((1, 1, 4, 1), (4, 5, 9, 5)))
+    x, w, b = field(rng, outer, inner), field(rng, inner, terms), field(rng, terms)
+    v, c, scale = field(rng, terms, columns), field(rng, columns), field(rng, outer, terms)
+
+    def each(y: Numbers, scale: Numbers) -> Numbers:
+        return (y * y * y + 5 * y * scale + 7) % PRIME
+
+    whole = matmul(each(matmul(x, w, b), scale), v, c)
+    sizes = int(rng.integers(2, terms + 1))
+    groups = zip(
+        *(slices(one, sizes, axis) for one, axis in ((w, 1), (b, 0), (scale, 1), (v, 0))), strict=True
+    )
+    parts = [(each(matmul(x, w_i, b_i), s_i), v_i) for w_i, b_i, s_i, v_i in groups]
+    none = 0 * c
+
+    def added(pairs: list[tuple[Numbers, Numbers]], biases: list[Numbers]) -> Numbers:
+        return sum(matmul(y, v_i, bias) for (y, v_i), bias in zip(pairs, biases, strict=True)) % PRIME
+
+    once = [c, *[none] * (len(parts) - 1)]
+    assert np.array_equal(added(parts, once), whole)
+    assert not np.array_equal(added(parts, [c] * len(parts)), whole)  # the bias in every part
+    assert not np.array_equal(added(parts[1:], once[1:]), whole)  # a part is missing
+    assert not np.array_equal(added([parts[0], *parts[:-1]], once), whole) or len(parts) == 1  # one twice
+    late = sum(each(matmul(y, v_i, none), none + 1) for y, v_i in parts) % PRIME
+    assert not np.array_equal(late, whole)  # an element-wise op of partial results

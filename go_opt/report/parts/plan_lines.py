@@ -113,14 +113,16 @@ def origin_lines(explanation: PlanExplanation) -> Iterator[str]:
 
 
 def split_lines(splits: Sequence[SplitUse]) -> Iterator[str]:
-    """One line for all row splits, one for each of the heaviest column splits, and one for the rest."""
-    by_rows = [use for use in splits if use.kind == "rows"]
-    if by_rows:
-        parts = " or ".join(str(number) for number in sorted({use.parts for use in by_rows}))
-        yield (
-            f"{counted(len(by_rows), 'op')} by rows into {parts} parts, which share the work of an inference"
-        )
-    splits = [use for use in splits if use.kind != "rows"]
+    """A line for row splits and one for blocks, one for each of the heaviest others, and one for the rest."""
+    shared = {
+        "by rows": [use for use in splits if use.kind == "rows"],
+        "in blocks, by columns and inner dimensions,": [use for use in splits if use.in_block],
+    }
+    for how, uses in shared.items():
+        if uses:
+            parts = " or ".join(str(number) for number in sorted({use.parts for use in uses}))
+            yield f"{counted(len(uses), 'op')} {how} into {parts} parts, which share the work of an inference"
+    splits = [use for use in splits if use.kind != "rows" and not use.in_block]
     for use in splits[:_MOST_NAMED]:
         output = "" if use.joined else "; its output stays in parts"
         yield (

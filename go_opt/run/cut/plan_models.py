@@ -48,7 +48,7 @@ def plan_models(lowered: LoweredModel, graph: Graph, target: Target, plan: Plan)
     """
     whole = model_of_plan(lowered)
     _refuse_views_of_parts(whole.graph, graph, plan)
-    output_parts = split_nodes(whole, graph, [one for one in plan.splits if one.kind == "columns"])
+    output_parts = split_nodes(whole, graph, plan.splits)
     by_rows = [one for one in plan.splits if one.kind == "rows"]
     if by_rows:
         spans = row_spans(graph, plan.splits)

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Final
 
-import numpy as np
 import onnx_ir as ir
 
 from go_opt.env.copies.part_names import part_name
-from go_opt.env.copies.row_parts import TAKE, Span
+from go_opt.env.copies.row_parts import Span
 from go_opt.env.copies.rows import WINDOWED
 from go_opt.errors import ModelError
 from go_opt.model.graph import Graph, Window
 from go_opt.model.plan import Split
 from go_opt.model.row_axes import row_axis
 from go_opt.run.cut.reads import Reads
-from go_opt.run.cut.splits import Slices, tensor_name
+from go_opt.run.cut.slices import Slices, sizes_of, take_node, tensor_name, view_node
 from go_opt.run.manifest import OutputPart
-
-_SLICE_READS_LIMITS: Final = 10  # operator set
 
 
 def split_rows(
@@ -101,12 +97,7 @@ class _Maker:
             return self._named(ir.node("Concat", values, {"axis": axis}, name=name), written, like)
         _, start, stop = self._spans[written]
         before = self._spans[sources[0]].start if sources[0] in self._spans else 0
-        limits = {"starts": start - before, "ends": stop - before, "axes": axis}
-        if self._nodes.opset_imports[""] < _SLICE_READS_LIMITS:
-            take = ir.node(TAKE, values, {what: [number] for what, number in limits.items()}, name=name)
-        else:
-            given = [self._numbers(f"{name}/{what}", [number]) for what, number in limits.items()]
-            take = ir.node(TAKE, [*values, *given], name=name)
+        take = take_node(self._nodes, values[0], axis, (start - before, stop - before), name)
         return self._named(take, written, values[0])
 
     def replace(self, split: Split, is_joined: bool) -> dict[str, OutputPart]:
@@ -141,49 +132,41 @@ class _Maker:
         tensor = str(bases[0].name) if len(bases) == 1 else "" if bases else tensor_name(value, rows)
         if tensor not in rows:
             return value
-        span, sizes = self._spans[rows[tensor]], _sizes(value)
+        span, sizes = self._spans[rows[tensor]], sizes_of(value)
         axis = row_axis(tuple(sizes), self._graph.shapes[tensor])
         assert axis is not None, "rows are an axis of every view."
         if not bases:
             return self._slices.of(value, axis, span.start, span.stop, rows[tensor])
         part = self._values[rows[tensor]]
         sizes[axis] = span.stop - span.start
-        if _sizes(part) == sizes:
+        if sizes_of(part) == sizes:
             return part
-        view = ir.node("Reshape", [part, self._numbers(f"{name}/shape", sizes)], name=name)
-        view.outputs[0].name, view.outputs[0].type, view.outputs[0].shape = name, value.type, ir.Shape(sizes)
+        view = view_node(self._nodes, part, sizes, name)
         views.append(view)
         return view.outputs[0]
 
     def _axis(self, tensor: str) -> int:
         """The axis of a tensor of the graph along which its rows lie."""
-        axis = row_axis(tuple(_sizes(self._values[tensor])), self._graph.shapes[tensor])
+        axis = row_axis(tuple(sizes_of(self._values[tensor])), self._graph.shapes[tensor])
         assert axis is not None, "rows are an axis of every view."
         return axis
 
     def _named(self, node: ir.Node, tensor: str, like: ir.Value) -> ir.Node:
         """The node with a name, type and shape for its output: of the whole tensor except for the rows."""
-        (output,), sizes = node.outputs, _sizes(like)
+        (output,), sizes = node.outputs, sizes_of(like)
         if tensor in self._spans:
             whole, start, stop = self._spans[tensor]
-            sizes = _sizes(self._values[whole])
+            sizes = sizes_of(self._values[whole])
             sizes[self._axis(whole)] = stop - start
         output.name, output.type, output.shape = tensor, like.type, ir.Shape(sizes)
         self._values[tensor] = output
         return node
 
-    def _numbers(self, name: str, numbers: Sequence[int]) -> ir.Value:
-        tensor = ir.tensor(np.array(numbers, np.int64), name=name)
-        shape = ir.Shape([len(numbers)])
-        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
-        self._nodes.register_initializer(value)
-        return value
-
     def _pad(self, node: ir.Node, part: ir.Node, window: Window, span: Span) -> None:
         """Set padding: along rows only at the edges of the whole input, along other axes unchanged."""
         image = node.inputs[0]
         assert image is not None
-        sizes, results = _sizes(image)[2:], _sizes(node.outputs[0])[2:]
+        sizes, results = sizes_of(image)[2:], sizes_of(node.outputs[0])[2:]
         count = _integers(node, "count_include_pad", [0])[0]
         if node.op_type == "AveragePool" and count and _integers(node, "ceil_mode", [0])[0]:
             raise ModelError(f"op {node.name!r} cannot be split by rows: it counts padding and rounds up.")
@@ -203,7 +186,7 @@ def _padding(node: ir.Node, sizes: Sequence[int], results: Sequence[int]) -> tup
         pads = _integers(node, "pads", [0] * 2 * axes) if automatic == "NOTSET" else [0] * 2 * axes
         return pads[:axes], pads[axes:]
     weight = node.inputs[1] if len(node.inputs) > 1 else None
-    kernel = _integers(node, "kernel_shape", [] if weight is None else _sizes(weight)[2:])
+    kernel = _integers(node, "kernel_shape", [] if weight is None else sizes_of(weight)[2:])
     strides, dilations = (_integers(node, name, [1] * axes) for name in ("strides", "dilations"))
     rows = zip(sizes, results, kernel, strides, dilations, strict=True)
     missing = [max(0, (out - 1) * s + (k - 1) * d + 1 - size) for size, out, k, s, d in rows]
@@ -216,9 +199,3 @@ def _integers(node: ir.Node, name: str, otherwise: Sequence[int]) -> list[int]:
         return list(otherwise)
     attr = node.attributes[name]
     return [attr.as_int()] if attr.type == ir.AttributeType.INT else list(attr.as_ints())
-
-
-def _sizes(value: ir.Value) -> list[int]:
-    if value.shape is None or not value.shape.is_static():
-        raise ModelError(f"tensor {value.name!r} has no known size, so that it cannot be split.")
-    return list(value.shape.numpy())

@@ -51,7 +51,7 @@ def given(search: SearchView) -> Iterator[Event]:
     order = order_by_rank(graph, matched.rank)
     kernels = [fused_within_chips(search.roles, order, stages.first_chip)]
     if (matched.kernel != NO_KERNEL).any():
-        kernels.append(_kept_kernels(search.roles, order, stages.first_chip, matched.kernel))
+        kernels.insert(0, _kept_kernels(search.roles, order, stages.first_chip, matched.kernel))
     for group in kernels:
         yield Proposal(start.method, stages.first_chip, order, group, replication=stages.size)
 

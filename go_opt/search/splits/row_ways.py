@@ -16,18 +16,17 @@ from typing import Final
 import numpy as np
 
 from go_opt.env import CostTables, Target, cost_tables
-from go_opt.env.copies.part_names import part_name
-from go_opt.env.copies.row_parts import JOIN
-from go_opt.env.copies.rows import Rows, row_stops, rows_of
+from go_opt.env.copies.rows import Rows, row_stops
 from go_opt.env.op_memory import op_activation_bytes
 from go_opt.model.graph import MATRIX, NO_PRODUCER, WEIGHT, Graph
 from go_opt.model.plan import Split
-from go_opt.model.start import OpStart, Start
-from go_opt.solver.problem.allotment import allotted_chips
 
 PARTS: Final = (2, 4, 8)
 CLEARLY: Final = 0.95  # of the latency of whole ops, at most, by the estimate
 FILLED: Final = 3 / 4  # of a memory, at most, with the weights of a run or stage
+COMMON: Final = (
+    1.5  # times a tensor, at least, with the slices that are taken behind a link instead of before
+)
 # Of a link, at most, for what ends a run, in times the work of a chip when all share it.
 LINK_SHARES: Final = (1.25, 2.0, math.inf)
 
@@ -52,7 +51,7 @@ class _Runs:
         tables = cost_tables(graph, target)
         self._graph, self._tables, self._rows = graph, tables, rows
         self._until = {op: self._last_reader(one.output) for op, one in rows.items()}
-        self._waits = {op: max(_waits_for(graph, rows, op), default=NO_PRODUCER) for op in rows}
+        self._waits = {op: max(waits_for(graph, rows, op), default=NO_PRODUCER) for op in rows}
         self._overhead_s = float(tables.kernel_overhead_s.min())
         self._op_s = tables.kernel_floor_s().min(axis=0)
         self._filled = op_activation_bytes(graph, target) / float(tables.sram_bytes.max())  # of a memory
@@ -121,7 +120,7 @@ class _Runs:
         filled = FILLED * float(self._tables.sram_bytes.max())
         if not ops or self._graph.op_flops[moves].any() or any(self._waits[op] > start for op in ops):
             return None
-        if _weight_bytes(self._graph, self._tables, ops) > filled:
+        if weight_bytes_of(self._graph, self._tables, ops) > filled:
             return None
         splits = self._splits(start, end, parts)
         stops = row_stops(self._graph, {op: (splits[op], self._rows[op]) for op in ops})
@@ -166,7 +165,7 @@ def _cuts(graph: Graph, rows: Mapping[int, Rows]) -> Iterator[tuple[int, list[in
     until = np.zeros_like(made)  # readers of a tensor ascend
     until[is_read] = graph.reader_op[graph.reader_ptr[1:][is_read] - 1]
     for op in range(graph.num_ops - 1):
-        is_barrier = op + 1 in rows and max(_waits_for(graph, rows, op + 1), default=NO_PRODUCER) >= 0
+        is_barrier = op + 1 in rows and max(waits_for(graph, rows, op + 1), default=NO_PRODUCER) >= 0
         alive: list[int] = np.flatnonzero(is_read & (made <= op) & (until > op)).tolist()
         if len(alive) == 1:
             readers = graph.reader_op[graph.reader_ptr[alive[0]] : graph.reader_ptr[alive[0] + 1]]
@@ -177,7 +176,7 @@ def _cuts(graph: Graph, rows: Mapping[int, Rows]) -> Iterator[tuple[int, list[in
             yield op, alive
 
 
-def _waits_for(graph: Graph, rows: Mapping[int, Rows], op: int) -> list[int]:
+def waits_for(graph: Graph, rows: Mapping[int, Rows], op: int) -> list[int]:
     """The ops done before any part of ``op``: those that are whole, and those that it reads whole."""
     pointers, reads = graph.op_reads
     tensors = graph.reader_tensor[reads[pointers[op] : pointers[op + 1]]].tolist()
@@ -185,81 +184,6 @@ def _waits_for(graph: Graph, rows: Mapping[int, Rows], op: int) -> list[int]:
     return [source for source, by_rows in producers if not by_rows or source not in rows]
 
 
-def _weight_bytes(graph: Graph, tables: CostTables, ops: Collection[int]) -> float:
+def weight_bytes_of(graph: Graph, tables: CostTables, ops: Collection[int]) -> float:
     read = np.unique(graph.reader_tensor[np.isin(graph.reader_op, list(ops))])
     return float(tables.stored_bytes[read[graph.tensor_kind[read] == WEIGHT]].sum())
-
-
-def start_by_rows(
-    graph: Graph, split: Graph, way: tuple[Split, ...], target: Target, *, replicates: bool
-) -> Start:
-    """A plan with a stage for each part of a run, and stages of other ops that fit a memory.
-
-    Args:
-      graph: of whole ops; ``split`` is that with the parts of ``way``.
-      replicates: whether the chips of a stage are replicas; else they share its ops.
-    """
-    tables = cost_tables(split, target)
-    stages = _stages(graph, split, {one.op: one for one in way}, tables)
-    placed = Start({name: OpStart(stage, rank=split.op_index[name]) for name, stage in stages.items()})
-    _, stage = np.unique(placed.on(split).chip, return_inverse=True)
-    stage = np.minimum(stage, target.num_chips - 1)
-    op_s = tables.kernel_floor_s().min(axis=0)
-    sizes = allotted_chips(np.bincount(stage, weights=op_s).astype(np.float64), target.num_chips)
-    size, chip = sizes[stage], (np.cumsum(sizes) - sizes)[stage]
-    if not replicates:
-        for here in (stage == number for number in range(len(sizes))):
-            share = np.cumsum(op_s[here]) - op_s[here]
-            chip[here] += (share / op_s[here].sum() * size[here]).astype(np.int64)
-        size = np.ones_like(size)
-    rows = zip(split.op_names, chip.tolist(), size.tolist(), strict=True)
-    ops = {name: OpStart(first, count, rank=rank) for rank, (name, first, count) in enumerate(rows)}
-    return Start(ops, method="parts by rows")
-
-
-def _stages(graph: Graph, split: Graph, splits: Mapping[str, Split], tables: CostTables) -> dict[str, int]:
-    """Of the ops that are whole or parts, and of what takes rows of the model's inputs."""
-    stages: dict[str, int] = {}
-    filled_bytes = FILLED * float(tables.sram_bytes.max())
-    stage, held_bytes = 0, 0.0
-    parts = 1  # of the current run
-    run: set[int] = set()
-    ended: set[int] = set()  # its ops that are joined at its end
-    indices = [graph.op_index[name] for name, one in splits.items() if one.kind == "rows"]
-    rows = {op: found for op in indices if (found := rows_of(graph, op)) is not None}
-    before_pointers, before = graph.predecessors
-    for op, name in enumerate(graph.op_names):
-        one = splits.get(name)
-        if parts > 1 and op not in rows and graph.op_flops[op] == 0:
-            run.add(op)  # it follows the last part
-            continue
-        number = one.parts if one is not None and op in rows else 1
-        waits = not ended.isdisjoint(before[before_pointers[op] : before_pointers[op + 1]].tolist())
-        waits |= op in rows and not run.isdisjoint(_waits_for(graph, rows, op))
-        if stages and (number != parts or waits):
-            # Whole ops stay with the last part.
-            stage, held_bytes, run, ended = stage + parts - (number == 1 < parts), 0.0, set(), set()
-        parts = number
-        names = [name] if one is None else [part_name(name, part, one.parts) for part in range(one.parts)]
-        for part, each in enumerate(names):
-            if op not in rows:
-                weight_bytes = _weight_bytes(split, tables, [split.op_index[each]])
-                if held_bytes + weight_bytes > filled_bytes:
-                    stage, held_bytes = stage + 1, 0.0
-                held_bytes += weight_bytes
-            stages[each] = stage + part * (op in rows)
-        if one is not None and op in rows:
-            run.add(op)
-            ended |= {op} if one.joined else set()
-    pointers, reads = split.op_reads
-    out_pointers, readers = split.successors
-    for op, name in enumerate(split.op_names):
-        if name in graph.op_index or name in stages:
-            continue
-        if split.op_types[op] == JOIN:  # the rows that a part takes of several others
-            takers = readers[out_pointers[op] : out_pointers[op + 1]]
-            stages[name] = min(stages[split.op_names[taker]] for taker in takers)
-        # Otherwise every chip that takes rows of the model's input would be sent all of it.
-        elif split.tensor_producer[split.reader_tensor[reads[pointers[op]]]] == NO_PRODUCER:
-            stages[name] = 0
-    return stages

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain
 from typing import Final
@@ -11,8 +12,9 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray
 from go_opt.env import Target, cost_tables
+from go_opt.env.copies.columns import Columns, columns_of, stays_in_parts
 from go_opt.env.copies.rows import Rows, rows_of
-from go_opt.env.copies.splits import Columns, columns_of, split_graph, stays_in_parts
+from go_opt.env.copies.splits import split_graph
 from go_opt.env.op_memory import op_activation_bytes
 from go_opt.errors import PlanError
 from go_opt.model.graph import Graph
@@ -21,6 +23,8 @@ from go_opt.model.plan import Split
 from go_opt.result import Request
 from go_opt.search.methods.events import has_static_constraints, may_replicate
 from go_opt.search.splits.batch_ways import has_batch
+from go_opt.search.splits.inner_ways import Block, blocks_of, inner_ways
+from go_opt.search.splits.row_ways import row_ways
 
 HEAVY: Final = 1 / 4  # of a chip's memory: the weight of an op that may be split
 SHARES: Final = (1 / 2, 1 / 4, 1 / 8)  # of a chip's memory: the weight of a part, one way to split for each
@@ -31,6 +35,7 @@ def divisible_ops(graph: Graph, target: Target, request: Request) -> BoolArray:
     """[N] the ops that may be split in answers to ``request``."""
     found = np.zeros(graph.num_ops, dtype=np.bool_)
     found[[*_heavy_ops(graph, target, request), *row_divisible(graph, target, request)]] = True
+    found[list(chain.from_iterable(open_blocks(graph, target, request)))] = True
     return found
 
 
@@ -63,26 +68,41 @@ def _splits_are_open(request: Request) -> bool:
 
 
 def row_divisible(graph: Graph, target: Target, request: Request) -> dict[int, Rows]:
-    """The ops that may be split by rows.
-
-    That is open where it may gain. For throughput: where the latency of a sample is limited, stages are not
-    replicated, or an op fits no chip. For the makespan: where the rows are those of a batch.
-    """
-    if not (_splits_are_open(request) and graph.shapes):
+    """The ops that may be split by rows, where that may gain; for the makespan by the rows of a batch."""
+    if not graph.shapes:
         return {}
     if request.objective == "latency":
-        is_open = target.num_chips > 1 and not has_static_constraints(target) and has_batch(graph)
+        may_gain = target.num_chips > 1 and not has_static_constraints(target) and has_batch(graph)
+        is_open = may_gain and _splits_are_open(request)
     else:
-        most_bytes = op_activation_bytes(graph, target).max()
-        needs_replicas = request.max_latency_s is None and may_replicate(target, request)
-        fits = most_bytes <= target.chip_sram_bytes.max()
-        is_open = target.goes_forward and not (needs_replicas and fits)
+        is_open = _parts_may_gain(graph, target, request)
     if not is_open:
         return {}
-    # The parts of an op of a pattern would be ordinary ops, for which the bound of the whole does not hold.
-    whole = set(chain.from_iterable(pattern_kernels(graph, target.kernel_patterns)))
+    whole = _in_patterns(graph, target)
     ops = (op for op in range(graph.num_ops) if op not in whole)
     return {op: rows for op in ops if (rows := rows_of(graph, op)) is not None}
+
+
+def open_blocks(graph: Graph, target: Target, request: Request) -> list[Block]:
+    """The blocks that may be split by columns and the inner dimension, where that may gain."""
+    if not _parts_may_gain(graph, target, request):
+        return []
+    whole = _in_patterns(graph, target)
+    return [block for block in blocks_of(graph) if whole.isdisjoint(block)]
+
+
+def _parts_may_gain(graph: Graph, target: Target, request: Request) -> bool:
+    """Whether the latency of a sample is limited, stages are not replicated, or an op fits no chip."""
+    if not (_splits_are_open(request) and target.goes_forward and request.objective == "throughput"):
+        return False
+    most_bytes = op_activation_bytes(graph, target).max()
+    needs_replicas = request.max_latency_s is None and may_replicate(target, request)
+    return not needs_replicas or bool(most_bytes > target.chip_sram_bytes.max())
+
+
+def _in_patterns(graph: Graph, target: Target) -> set[int]:
+    """The ops of patterns; parts of them would be ordinary ops, for which the bound does not hold."""
+    return set(chain.from_iterable(pattern_kernels(graph, target.kernel_patterns)))
 
 
 def ways_to_split(graph: Graph, target: Target, request: Request) -> list[tuple[Split, ...]]:
@@ -107,6 +127,24 @@ def ways_to_split(graph: Graph, target: Target, request: Request) -> list[tuple[
                 way.append(Split(graph.op_names[op], "columns", parts, joined))
         ways.append(tuple(way))
     return [way for way in dict.fromkeys(ways) if way]
+
+
+def ways_in_parts(
+    graph: Graph,
+    target: Target,
+    rows: Mapping[int, Rows],
+    blocks: list[Block],
+    under_rows: tuple[Split, ...],
+    under_blocks: tuple[Split, ...],
+) -> list[tuple[Split, ...]]:
+    """Ways by rows on top of ``under_rows``, which keep their ops, and ways of blocks, which take theirs."""
+    names = {one.op for one in under_rows}
+    left = {op: one for op, one in rows.items() if graph.op_names[op] not in names}
+    ways = [(*way, *under_rows) for way in (row_ways(graph, target, left) if left else [])]
+    for way in inner_ways(graph, target, blocks):
+        names = {one.op for one in way}
+        ways.append((*way, *(one for one in under_blocks if one.op not in names)))
+    return ways
 
 
 def outputs_in_parts(graph: Graph, target: Target, request: Request) -> list[str]:

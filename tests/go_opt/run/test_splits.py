@@ -10,7 +10,8 @@ import pytest
 from hypothesis import assume, given, settings
 
 from go_opt.env import load_target
-from go_opt.env.copies.splits import columns_of, split_graph
+from go_opt.env.copies.columns import columns_of
+from go_opt.env.copies.splits import split_graph
 from go_opt.errors import ModelError
 from go_opt.frontends import from_onnx
 from go_opt.model.plan import Plan, Split

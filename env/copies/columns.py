@@ -1,0 +1,187 @@
+"""Which ops can be divided by columns or along the inner dimension, and which ops pass columns on.
+
+A product of an activation and a weight, ``y[t, n] = sum over k of x[t, k] w[k, n]``, is divided by its
+*columns* n, or by the terms k of its sums, its *inner dimension*. Columns that are not joined pass through
+element-wise ops to a product that divides its sums alike (Megatron-LM: Shoeybi et al., 2019).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from go_opt.errors import PlanError
+from go_opt.model.graph import ACTIVATION, MATRIX, WEIGHT, Graph
+from go_opt.model.op_costs import is_elementwise
+from go_opt.model.plan import Split
+
+SPLITTABLE: Final = ("Conv", "Gemm", "MatMul")
+SUMS: Final = ("Gemm", "MatMul")  # may be divided along the inner dimension
+
+
+class Columns(NamedTuple):
+    """The columns of an op, for splitting it."""
+
+    number: int  # of columns of the output
+    output: int  # tensor
+    weights: tuple[int, ...]  # tensors with a slice for each part; the others are read whole
+    activations: tuple[int, ...] = ()  # read in parts, which other ops wrote
+
+
+class Inner(NamedTuple):
+    """The inner dimension of a product, for splitting it."""
+
+    number: int  # of terms of each sum
+    output: int  # tensor
+    activation: int  # tensor with a slice for each part
+    weight: int  # the same
+    once: tuple[int, ...]  # tensors that the first part alone reads, such as a bias
+
+
+def columns_of(graph: Graph, op: int) -> Columns | None:
+    """The columns of the product ``op``; None if it cannot be split by columns.
+
+    A graph may lack shapes, so the shape of a product follows from its flops and elements
+    (:mod:`go_opt.env.cost.shapes`). If they do not divide evenly, the op cannot be split.
+    """
+    if graph.op_types[op] not in SPLITTABLE or graph.op_class[op] != MATRIX:
+        return None
+    reads = _reads(graph, op)
+    weights = [k for k, touched in reads if _is_whole_weight(graph, k, touched)]
+    output = _output(graph, op)
+    if output is None or not weights or len(weights) == len(reads) or graph.op_flops[op] <= 0:
+        return None
+    elements = int(graph.tensor_elements[output])
+    if elements == 0:
+        return None
+    inner = int(graph.op_flops[op] // (2 * elements))  # rounded down: the flops of a bias are a fraction
+    most = max(int(graph.tensor_elements[k]) for k in weights)
+    number, rest = divmod(most, max(inner, 1))
+    if number < 2 or rest or elements % number:
+        return None
+    divided = [k for k in weights if int(graph.tensor_elements[k]) in (most, number)]
+    return Columns(number, output, tuple(divided))
+
+
+def passed_columns(graph: Graph, op: int, number: int) -> Columns | None:
+    """The columns of an element-wise op of which an operand has ``number`` columns; None if it mixes them.
+
+    An operand with as many elements as the output has the same order of elements, whatever its views are.
+    """
+    output = _output(graph, op)
+    if output is None or not is_elementwise(graph.op_types[op]):
+        return None
+    elements = int(graph.tensor_elements[output])
+    weights, activations = [], []
+    for k, touched in _reads(graph, op):
+        size = int(graph.tensor_elements[k])
+        if touched != size or elements % number:
+            return None
+        if graph.tensor_kind[k] == ACTIVATION and size == elements:
+            activations.append(k)
+        elif graph.tensor_kind[k] == WEIGHT and size in (number, elements) and _last(graph, k) == number:
+            weights.append(k)
+        elif size != 1:
+            return None
+    return Columns(number, output, tuple(weights), tuple(activations)) if activations else None
+
+
+def inner_of(graph: Graph, op: int) -> Inner | None:
+    """The inner dimension of ``op``; None if it is no product of an activation and one weight."""
+    columns = columns_of(graph, op) if graph.op_types[op] in SUMS else None
+    if columns is None:
+        return None
+    reads = _reads(graph, op)
+    number = int(graph.op_flops[op] // (2 * int(graph.tensor_elements[columns.output])))
+    rows = int(graph.tensor_elements[columns.output]) // columns.number
+    whole = [k for k, touched in reads if touched == graph.tensor_elements[k]]
+    left = [k for k in whole if graph.tensor_kind[k] != WEIGHT]
+    right = [k for k in whole if graph.tensor_kind[k] == WEIGHT]
+    weight = max(right, key=lambda k: int(graph.tensor_elements[k]))
+    if number < 2 or len(whole) < len(reads) or len(left) != 1:
+        return None
+    if graph.tensor_elements[left[0]] != rows * number or graph.tensor_kind[left[0]] != ACTIVATION:
+        return None
+    once = tuple(k for k in right if k != weight)
+    return Inner(number, columns.output, left[0], weight, once)
+
+
+def lie_last(graph: Graph, tensor: int, number: int) -> bool:
+    """Whether ``number`` columns lie along the last dimension of all views of a tensor."""
+    rows = int(graph.tensor_elements[tensor]) // number
+    return rows == 1 or (_last(graph, tensor) == number and rows % number != 0)
+
+
+def held_columns(graph: Graph, splits: Mapping[int, Split]) -> dict[int, Columns]:
+    """The columns of each op of ``splits`` that is split by columns; ops of the graph in order.
+
+    Raises:
+      PlanError: an op cannot be split like that, or its parts are not joined although an op needs it whole.
+    """
+    found: dict[int, Columns] = {}
+    held: dict[int, tuple[int, int]] = {}  # tensors in parts that are not joined: columns, parts
+    takers: dict[int, list[int]] = {}  # of such tensors: ops whose parts read the same parts
+    for op in sorted(splits):
+        split, reads = splits[op], [k for k, _ in _reads(graph, op)]
+        if split.kind == "inner":
+            inner = inner_of(graph, op)
+            if inner and held.get(inner.activation) == (inner.number, split.parts):
+                takers[inner.activation].append(op)
+        if split.kind != "columns":
+            continue
+        one = columns_of(graph, op)
+        numbers = {held[k][0] for k in reads if k in held and held[k][1] == split.parts}
+        if one is None and len(numbers) == 1:
+            one = passed_columns(graph, op, *numbers)
+        if one is None or any(held.get(k) != (one.number, split.parts) for k in one.activations):
+            raise PlanError(f"splits: op {split.op!r} cannot be split by columns.", field="splits")
+        found[op] = one
+        for k in one.activations:
+            takers[k].append(op)
+        if not split.joined and (one.activations or lie_last(graph, one.output, one.number)):
+            held[one.output], takers[one.output] = (one.number, split.parts), []
+    for op, one in found.items():
+        k = one.output
+        readers: list[int] = graph.reader_op[graph.reader_ptr[k] : graph.reader_ptr[k + 1]].tolist()
+        is_taken = bool(readers) and takers.get(k) == readers and not graph.tensor_is_output[k]
+        if not (splits[op].joined or is_taken or stays_in_parts(graph, one)):
+            where = f"splits: op {splits[op].op!r} is read by others than the host"
+            raise PlanError(f"{where}, which need it whole.", field="splits")
+    return found
+
+
+def stays_in_parts(graph: Graph, columns: Columns) -> bool:
+    """Whether only the host reads the output, so that it need not be joined."""
+    k = columns.output
+    return bool(graph.tensor_is_output[k]) and graph.reader_ptr[k] == graph.reader_ptr[k + 1]
+
+
+def split_sizes(count: int, parts: int) -> list[int]:
+    """Columns of each part: as equal as possible, the larger first."""
+    return [count // parts + (part < count % parts) for part in range(parts)]
+
+
+def _is_whole_weight(graph: Graph, tensor: int, touched: int) -> bool:
+    return graph.tensor_kind[tensor] == WEIGHT and touched == graph.tensor_elements[tensor]
+
+
+def _last(graph: Graph, tensor: int) -> int:
+    """The last dimension of a tensor; 0 if unknown."""
+    return (graph.shapes.get(graph.tensor_names[tensor]) or (0,))[-1]
+
+
+def _reads(graph: Graph, op: int) -> list[tuple[int, int]]:
+    """Tensors and the elements touched."""
+    pointers, by_op = graph.op_reads
+    rows = by_op[pointers[op] : pointers[op + 1]]
+    return list(zip(graph.reader_tensor[rows].tolist(), graph.reader_elements[rows].tolist(), strict=True))
+
+
+def _output(graph: Graph, op: int) -> int | None:
+    """The output of an op with one, unless the seconds of its parts are not known."""
+    pointers, written = graph.op_outputs
+    outputs = written[pointers[op] : pointers[op + 1]]
+    is_measured = any(not np.isnan(seconds[op]) for seconds in graph.measured_s.values())
+    return None if len(outputs) != 1 or is_measured else int(outputs[0])

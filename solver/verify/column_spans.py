@@ -1,0 +1,178 @@
+"""Rechecks splits by columns and by the inner dimension: which slices the parts read, write and add."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from go_opt.model.graph import DATA_MOVEMENT, INPUT, VECTOR, Graph
+from go_opt.model.op_costs import is_elementwise
+from go_opt.model.plan import Split
+from go_opt.solver.verify.row_spans import NamedOp
+
+
+class _Held(NamedTuple):
+    """A tensor of the whole graph that is in parts and not joined."""
+
+    columns: int
+    sizes: list[int]  # columns of each part
+
+
+class ColumnSpans:
+    """What parts must read by definition; ops of the whole graph are gone through in order.
+
+    ``moves`` are the ops that slice an activation or add partial results as they must.
+    """
+
+    def __init__(
+        self,
+        whole: Graph,
+        before: Mapping[str, NamedOp],
+        after: Mapping[str, NamedOp],
+        splits: Sequence[Split],
+    ) -> None:
+        self._whole, self._after = whole, after
+        self.moves: set[str] = set()
+        self._wrong: dict[str, list[str]] = {}
+        self._held: dict[str, _Held] = {}
+        by_op = {one.op: one for one in splits}
+        for name, op in before.items():
+            if name in by_op and by_op[name].kind in ("columns", "inner"):
+                one = by_op[name]
+                names = [f"{name}/part {i + 1} of {one.parts}" for i in range(one.parts)]
+                parts = [after[part] for part in names if part in after]
+                check = self._wrong_columns if one.kind == "columns" else self._wrong_inner
+                self._wrong[name] = list(check(one, op, parts)) if len(parts) == one.parts else []
+
+    def wrong(self, name: str) -> list[str]:
+        """What is wrong with the parts of an op."""
+        return self._wrong[name]
+
+    def _wrong_columns(self, one: Split, op: NamedOp, parts: Sequence[NamedOp]) -> Iterator[str]:
+        tensor, elements, _ = op.writes[0]
+        passed = {name: self._held[name].columns for name, _, _ in op.reads if name in self._held}
+        if passed and is_elementwise(op.kind[0]):
+            columns = next(iter(passed.values()))
+            if len(set(passed.values())) > 1 or elements % columns:
+                yield "the parts do not read the same columns"
+                return
+        elif op.kind[0] in ("Conv", "Gemm", "MatMul") and not passed:
+            terms = int(op.flops // (2 * elements))
+            columns = max((size for _, size, is_weight in op.reads if is_weight), default=0) // max(1, terms)
+            yield from _wrong_slices(op, parts)
+        else:
+            yield "its columns cannot be divided"
+            return
+        rows = elements // max(1, columns)
+        sizes = [part.writes[0][1] // max(1, rows) for part in parts]
+        if min(sizes) < 1 or sum(sizes) != columns or any(part.flops <= 0 for part in parts if op.flops):
+            yield "the parts do not write its columns"
+            return
+        if not one.joined:
+            if not passed and self._readers(tensor) and not self._lie_last(tensor, columns):
+                yield "its columns do not lie along the last dimension of what it writes"
+            self._held[tensor] = _Held(columns, sizes)
+        if passed:
+            for i, (part, size) in enumerate(zip(parts, sizes, strict=True)):
+                if part.reads != self._passed_reads(one, op, i, size, columns):
+                    yield "a part does not read the columns that it needs"
+                if abs(part.flops * columns - op.flops * size) > 1e-9 * op.flops * columns:
+                    yield "a part does not have the flops of its columns"
+
+    def _passed_reads(
+        self, one: Split, op: NamedOp, i: int, size: int, columns: int
+    ) -> Counter[tuple[str, int, bool]]:
+        """What part ``i`` of an element-wise op reads, of which an operand is in parts."""
+        needed = Counter[tuple[str, int, bool]]()
+        for name, elements, is_weight in op.reads.elements():
+            if name in self._held and len(self._held[name].sizes) == one.parts:
+                of_part = elements // columns * self._held[name].sizes[i]
+                needed[f"{name}/part {i + 1} of {one.parts}", of_part, False] += elements == op.writes[0][1]
+            elif is_weight and elements > 1 and self._last(name) == columns:
+                needed[f"{name}/part {i + 1} of {one.parts}", elements // columns * size, True] += 1
+            else:
+                needed[name, elements, is_weight] += elements == 1
+        return needed
+
+    def _wrong_inner(self, one: Split, op: NamedOp, parts: Sequence[NamedOp]) -> Iterator[str]:
+        """Part ``i`` multiplies slices of both operands, and its result is added to those before it."""
+        written, elements, dtype = op.writes[0]
+        terms = int(op.flops // (2 * elements))
+        weights = [(size, name) for name, size, is_weight in op.reads if is_weight]
+        read = [(name, size) for name, size, is_weight in op.reads if not is_weight]
+        if op.kind[0] not in ("Gemm", "MatMul") or len(read) != 1 or not weights or terms < one.parts:
+            yield "its sums cannot be divided"
+            return
+        (activation, size), weight = read[0], max(weights)[1]
+        rows, sum_flops = size // terms, 2.0 * elements * terms
+        if rows * terms != size or max(weights)[0] * rows != elements * terms:
+            yield "its operands are no rows and columns of as many terms"
+            return
+        held = self._held.get(activation)
+        if held and not (held.columns == terms and self._lie_last(activation, terms)):
+            yield "its terms are not the columns of what it reads"
+            return
+        name_of = "part" if held else "inner"
+        slices = [f"{activation}/{name_of} {i + 1} of {one.parts}" for i in range(one.parts)]
+        sizes = held.sizes if held else [self._sliced(activation, name) // rows for name in slices]
+        if min(sizes) < 1 or sum(sizes) != terms or len(sizes) != one.parts:
+            yield "the parts do not divide its sums"
+            return
+        for i, (part, count) in enumerate(zip(parts, sizes, strict=True)):
+            reads = Counter({(slices[i], rows * count, False): 1})
+            reads[f"{weight}/inner {i + 1} of {one.parts}", elements // rows * count, True] += 1
+            reads.update({(name, number, True): int(i == 0) for number, name in weights if name != weight})
+            flops = 2.0 * elements * count + (op.flops - sum_flops if i == 0 else 0.0)
+            result = f"{written}/part {i + 1} of {one.parts}", elements, dtype
+            if (part.reads, part.flops, part.writes) != (reads, flops, (result,)):
+                yield "a part does not multiply slices of its operands"
+        before = f"{written}/part 1 of {one.parts}"
+        for i in range(1, one.parts):
+            is_last = i == one.parts - 1
+            ending = "" if is_last else f"/sum {i + 1} of {one.parts}"
+            name, total = one.op + ending, written + ending
+            added = (before, elements, False), (f"{written}/part {i + 1} of {one.parts}", elements, False)
+            sums = NamedOp(
+                ("Add", VECTOR, op.kind[2]), float(elements), Counter(added), ((total, elements, dtype),)
+            )
+            if self._after.get(name) != sums:
+                yield "its partial results are not added"
+            self.moves |= set() if is_last else {name}
+            before = total
+
+    def _sliced(self, tensor: str, name: str) -> int:
+        """Elements of a slice of an activation; 0 if no op takes it of the activation."""
+        op, k = self._after.get(name), self._whole.tensor_index[tensor]
+        if op is None or len(op.writes) != 1 or self._whole.tensor_kind[k] == INPUT:
+            return 0
+        elements, dtype = op.writes[0][1], int(self._whole.tensor_dtype[k])
+        reads = Counter({(tensor, elements, False): 1})
+        if op != NamedOp(("Slice", DATA_MOVEMENT, dtype), 0.0, reads, ((name, elements, dtype),)):
+            return 0
+        self.moves.add(name)
+        return elements
+
+    def _lie_last(self, tensor: str, columns: int) -> bool:
+        """Whether columns lie along the last dimension, by the number of elements if there is one row."""
+        rows = int(self._whole.tensor_elements[self._whole.tensor_index[tensor]]) // columns
+        return rows == 1 or (self._last(tensor) == columns and rows % columns != 0)
+
+    def _last(self, tensor: str) -> int:
+        return (self._whole.shapes.get(tensor) or (0,))[-1]
+
+    def _readers(self, tensor: str) -> int:
+        k = self._whole.tensor_index[tensor]
+        return int(self._whole.reader_ptr[k + 1] - self._whole.reader_ptr[k])
+
+
+def _wrong_slices(op: NamedOp, parts: Sequence[NamedOp]) -> Iterator[str]:
+    """Every part of a product reads the whole activation and a slice of the weights."""
+    shared = [Counter({read: n for read, n in part.reads.items() if read in op.reads}) for part in parts]
+    own = [part.reads - same for part, same in zip(parts, shared, strict=True)]
+    divided = op.reads - shared[0]
+    if any(same != shared[0] for same in shared) or not all(is_weight for _, _, is_weight in divided):
+        yield "the parts do not read the same activations"
+    elements = sum(elements * number for (_, elements, _), number in divided.items())
+    if sum(part_elements * n for part in own for (_, part_elements, _), n in part.items()) != elements:
+        yield "the parts do not read its weights once"

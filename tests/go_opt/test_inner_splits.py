@@ -1,0 +1,133 @@
+"""Plans with blocks in parts: what the search makes of them, what is claimed, and every way that they go."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import go_opt
+from go_opt.env import cost_tables, loop_roles
+from go_opt.env.copies.splits import split_graph
+from go_opt.errors import InfeasibleError, PlanError
+from go_opt.frontends import from_onnx
+from go_opt.model.codecs.plan_json import load_plan, save_plan
+from go_opt.model.codecs.wire import plan_from_proto, plan_to_proto
+from go_opt.report.parts.plan_lines import split_lines
+from go_opt.result import OptimizeResult, Request
+from go_opt.search.splits.inner_ways import blocks_of, inner_ways
+from go_opt.search.splits.ways import divisible_ops, open_blocks
+from go_opt.solver import throughput_bound
+from go_opt.solver.scheduling.bounds import sample_bound
+from tests.env.test_inner_splits import BETWEEN, feed_forward, in_parts
+from tests.exports import check_stages, saved
+from tests.solver.brute_force import all_placements, evaluate_placements
+from tests.strategies import examples, random_target, seeds
+from tests.transformers import encoder
+
+COUNTED = {"max_evaluations": 60, "policy": None, "simulate": False}
+LIMIT_S = 450e-6  # whole ops of gpt2_step take one token 504.8 us at least
+
+
+@pytest.fixture(scope="module")
+def answer() -> OptimizeResult:
+    return go_opt.optimize("zoo:gpt2_step", max_latency_s=LIMIT_S, max_evaluations=60, policy=None)
+
+
+def test_a_token_in_less_time_than_any_plan_of_whole_ops_needs(answer: OptimizeResult) -> None:
+    with pytest.raises(InfeasibleError, match=r"it is at least 504\.8 us, the critical path"):
+        go_opt.optimize("zoo:gpt2_step", max_latency_s=LIMIT_S, splits=False, **COUNTED)
+    assert answer.metrics.latency_s <= LIMIT_S
+    kinds = [split.kind for split in answer.plan.splits]
+    assert kinds.count("inner") == 12
+    assert "rows" not in kinds
+    assert answer.metrics.interval_s == pytest.approx(297.06e-6, rel=1e-4)  # that of the inputs
+
+
+def test_every_door_takes_the_plan(answer: OptimizeResult, tmp_path: Path) -> None:
+    graph = go_opt.load("zoo:gpt2_step")
+    file = tmp_path / "plan.json"
+    save_plan(answer.plan, file)
+    plan = load_plan(file)
+    assert plan.splits == answer.plan.splits == plan_from_proto(plan_to_proto(plan)).splits
+    assert go_opt.verify(graph, None, file) == []
+    metrics = [go_opt.evaluate(graph, None, plan, fidelity=one) for one in ("analytical", "simulated")]
+    assert metrics[0].interval_s == answer.metrics.interval_s
+    assert metrics[1].interval_s == pytest.approx(answer.simulated_interval_s)
+    lines = list(split_lines(go_opt.explain(graph, None, plan).splits))
+    blocks = "120 ops in blocks, by columns and inner dimensions, into 2 parts"
+    assert lines[0] == f"{blocks}, which share the work of an inference"
+    assert lines[1].startswith("'node_linear' is split into 8 by columns")
+    again = go_opt.optimize(graph, start=plan, max_latency_s=LIMIT_S, **COUNTED)
+    assert again.plan.splits == plan.splits
+    assert go_opt.timeline(graph, None, plan, inferences=2).metrics.valid
+
+
+def test_a_plan_that_names_other_parts_is_refused(answer: OptimizeResult) -> None:
+    last = next(split for split in answer.plan.splits if split.kind == "inner")
+    others = tuple(replace(split, parts=3) if split == last else split for split in answer.plan.splits)
+    with pytest.raises(PlanError, match="read by others than the host"):
+        go_opt.verify("zoo:gpt2_step", None, replace(answer.plan, splits=others))
+
+
+def test_blocks_by_hand() -> None:
+    graph = feed_forward(4, 3, 6, 5, gates=2)
+    ((*between, last),) = blocks_of(graph)
+    assert {graph.op_names[op] for op in between} == {*BETWEEN, "gate"}
+    assert graph.op_names[last] == "last"
+    shown = replace(graph, tensor_is_output=np.array([name == "gelu_t" for name in graph.tensor_names]))
+    assert blocks_of(shown) == [], "the host reads what is between"
+    encoded = from_onnx(encoder(2, 12, 16, 4))
+    ends = [encoded.op_names[block[-1]] for block in blocks_of(encoded)]
+    assert ends == ["l0d_product", "l1d_product"]
+
+
+def test_blocks_are_open_only_where_they_may_gain() -> None:
+    graph, target = from_onnx(encoder(2, 12, 512, 4, weights=False)), go_opt.target("mcm-6x6")
+    assert open_blocks(graph, target, Request()) == []
+    assert not divisible_ops(graph, target, Request()).any()
+    assert len(open_blocks(graph, target, Request(max_latency_s=1.0))) == 2
+    assert open_blocks(graph, target, Request(max_latency_s=1.0, splits=False)) == []
+    ways = inner_ways(graph, target, blocks_of(graph))
+    assert [{split.parts for split in way} for way in ways] == [{2}, {3}, {4}]
+    # Of a smaller block each part would save less than it takes to send what it reads and adds.
+    small = from_onnx(encoder(2, 12, 16, 4))
+    assert inner_ways(small, target, blocks_of(small)) == []
+
+
+def test_an_encoder_in_parts_is_exported(tmp_path: Path) -> None:
+    path = saved(encoder(1, 4, 1024, 4), tmp_path)
+    free = go_opt.optimize(path, **COUNTED)
+    limit_s = free.metrics.latency_s / 1.2
+    answer = go_opt.optimize(path, max_latency_s=limit_s, **COUNTED)
+    assert answer.metrics.latency_s <= limit_s
+    assert {split.kind for split in answer.plan.splits} == {"columns", "inner"}
+    assert go_opt.verify(path, None, answer.plan) == []
+    check_stages(path, answer.plan, tmp_path / "out")
+
+
+@given(seed=seeds)
+@settings(max_examples=examples(15), deadline=None)
+def test_no_plan_in_parts_beats_the_bounds(seed: int) -> None:
+    """All placements of a block in parts."""
+    rng = np.random.default_rng(seed)
+    target = random_target(rng, topology="ring", num_chips=2, sram_bytes=60_000, overlap=True)
+    rows, inner, columns = (int(n) for n in rng.integers(2, 9, 3))
+    graph = feed_forward(rows, inner, int(rng.integers(9, 40)), columns)
+    divisible = np.array([name in (*BETWEEN, "last") for name in graph.op_names])
+    tables, roles = cost_tables(graph, target), loop_roles(graph)
+    interval = throughput_bound(
+        graph, tables, roles, fusion_is_open=False, replication_is_open=False, divisible=divisible
+    )
+    latency = sample_bound(graph, tables, roles, fusion_is_open=False, divisible=divisible)
+    for splits in (in_parts(2), in_parts(2)[-1:]):
+        split = split_graph(graph, splits)
+        ops = np.arange(split.num_ops, dtype=np.int32)
+        found = evaluate_placements(
+            cost_tables(split, target), all_placements(split, cost_tables(split, target)), ops, ops
+        )
+        assert interval.seconds <= found.interval_s.min() * (1 + 1e-9)
+        assert latency.seconds <= found.latency_s.min() * (1 + 1e-9)
