@@ -12,22 +12,23 @@ from go_opt.model.graph import INPUT, WEIGHT
 def least_host_s(tables: CostTables, divisible: BoolArray | None = None, *, forwards: bool) -> float:
     """Returns a lower bound on the interval from inputs and streamed weights, where transfers overlap.
 
-    If the D chips of a stage may forward weights, each byte crosses the host's link at least once per
-    D inferences. Each link between chips carries ``T / link`` bytes within an interval T. So stages of k
-    chips stream at most ``k T / link`` forwarded bytes, and ``T / host`` bytes directly.
+    If the chips of a stage may forward weights, each byte crosses the host's link at least once per D
+    inferences, for D chips. S stages hold weights in S memories, since the chips of a stage hold the same.
+    What they stream within an interval T crosses the host's link, ``T / host`` bytes, or one of the D - S
+    links inside stages, ``T / link`` bytes each. The bound is that of the best S.
 
     Args:
       divisible: [N] ops that may be split.
       forwards: whether stages may forward weights.
     """
     input_bytes = float(tables.tensor_bytes[tables.tensor_kind == INPUT].sum())
-    streamed = least_streamed_bytes(tables, divisible)
-    host_s = tables.host_in_s_per_byte
-    if streamed == 0.0 or not (forwards and may_forward(tables)):
-        return (input_bytes + streamed) * host_s
-    shared = least_streamed_bytes(tables, divisible, sharers=tables.num_chips)
-    bytes_per_s = 1.0 / host_s + forwarded_bytes_per_s(tables)
-    return max((input_bytes + shared) * host_s, (input_bytes + streamed) / bytes_per_s)
+    streamed, host_s = _streamed_by_stages(tables, divisible), tables.host_in_s_per_byte
+    if not (forwards and may_forward(tables)):
+        return (input_bytes + float(streamed[-1])) * host_s
+    shared = _streamed_by_stages(tables, divisible, sharers=tables.num_chips)
+    links_inside = np.arange(tables.num_chips)[::-1]
+    bytes_per_s = 1.0 / host_s + links_inside / float(tables.link_s_per_byte.min())
+    return float(np.maximum((input_bytes + shared) * host_s, (input_bytes + streamed) / bytes_per_s).min())
 
 
 def may_forward(tables: CostTables) -> bool:
@@ -35,13 +36,15 @@ def may_forward(tables: CostTables) -> bool:
     return tables.is_ring and tables.overlap and tables.num_chips > 1
 
 
-def forwarded_bytes_per_s(tables: CostTables) -> float:
-    """Returns an upper bound on the forwarded bytes per second of all stages together."""
-    return tables.num_chips / float(tables.link_s_per_byte.min())
+def least_streamed_bytes(tables: CostTables) -> float:
+    """Returns the bytes each inference must stream because the weights exceed all memories together."""
+    return float(_streamed_by_stages(tables)[-1])
 
 
-def least_streamed_bytes(tables: CostTables, divisible: BoolArray | None = None, sharers: int = 1) -> float:
-    """Returns the bytes each inference must stream because the weights exceed all memories together.
+def _streamed_by_stages(
+    tables: CostTables, divisible: BoolArray | None = None, sharers: int = 1
+) -> FloatArray:
+    """Returns the bytes [D] each inference must stream because the weights exceed 1 to D memories together.
 
     Each weight is resident or streamed at least once. The cheapest way to remove the excess,
     with fractions of weights allowed, is by least touched bytes per stored byte.
@@ -60,14 +63,13 @@ def least_streamed_bytes(tables: CostTables, divisible: BoolArray | None = None,
         always += float(touched[never_fits].sum())
         sizes[number] = stored[~never_fits], touched[~never_fits]
     stored, touched = (np.concatenate(column) for column in zip(*sizes, strict=True))
-    excess = float(stored.sum()) - float(tables.sram_bytes.sum())
-    if excess <= 0:
-        return always
+    excess = float(stored.sum()) - np.cumsum(np.sort(tables.sram_bytes)[::-1])
     share = touched / np.maximum(stored, 1.0)
     cheapest = np.argsort(share, kind="stable")
-    shed_before = np.concatenate([[0.0], np.cumsum(stored[cheapest])[:-1]])
-    shed = np.clip(excess - shed_before, 0.0, stored[cheapest])
-    return always + float((shed * share[cheapest]).sum())
+    shed_before = np.cumsum(stored[cheapest]) - stored[cheapest]
+    shed = np.clip(excess[:, None] - shed_before, 0.0, stored[cheapest])
+    streamed: FloatArray = always + shed @ share[cheapest]
+    return streamed
 
 
 def _sizes(tables: CostTables, of_ops: BoolArray, sharers: int) -> tuple[FloatArray, FloatArray]:

@@ -177,15 +177,16 @@ def one_reader_each(*weights: tuple[int, int]) -> Graph:
     return b.build()
 
 
-# The host brings in 200 bytes in 1 us, and sends what both chips read as a whole once for two
-# inferences; two chips hold 1000 bytes each.
+# The host brings in 200 bytes in 1 us, the link between two chips carries 100. They hold 1000 bytes each. As
+# one stage they hold the same 1000 bytes, and what they read as a whole comes once for two inferences.
 @pytest.mark.parametrize(
     ("weights", "streamed_us"),
     [
         ([(1000, 1000), (1000, 1000)], 0.0),
         ([(1001, 600)], 3.0),  # fits no chip: what is touched streams
-        ([(800, 800), (800, 800), (800, 800)], 1.0),  # 2400 - 2000 bytes, at least, once for two inferences
+        ([(800, 800), (800, 800), (800, 800)], 2.0),  # 2400 - 2000 bytes; as one stage 1400 / 2
         ([(800, 800), (800, 200), (800, 800)], 0.5),  # … of the one of which a quarter is touched
+        ([(900, 900)] * 5, 35 / 3),  # as one stage, 3500 bytes over both links
         ([(1001, 600), (800, 800), (800, 200), (800, 800)], 3.5),
     ],
 )

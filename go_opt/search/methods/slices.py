@@ -31,6 +31,7 @@ STREAMED: Final = ", streaming counted"
 FORWARDED: Final = ", weights forwarded"
 WAITING: Final = ", weights forwarded, waiting counted"
 ONE_STAGE: Final = ", all chips one stage"
+FAR: Final = 1.1  # times the best plan: chips wait so much that counting it takes long and seldom helps
 ALLOTTED: Final = ", replicas allocated"
 
 
@@ -112,8 +113,10 @@ def _replicated(search: SearchView, method: str, order: IntArray, group: IntArra
     if streams and search.target.goes_forward:
         forward = partial(slice_order_forwarded, *given, passing=passing, **rules)
         at_most_s = min(search.best_s, search.last_interval_s)
-        yield _sliced(search, method + FORWARDED, order, group, forward(at_most_s=at_most_s))
-        if not search.tables.weight_prefetch and math.isfinite(search.best_s):
+        before_s, slicing = search.best_s, forward(at_most_s=at_most_s)
+        yield _sliced(search, method + FORWARDED, order, group, slicing)
+        is_far = slicing is not None and search.last_interval_s > FAR * before_s
+        if not (search.tables.weight_prefetch or is_far) and math.isfinite(search.best_s):
             waited = forward(at_most_s=search.best_s, waits=True)
             yield _sliced(search, method + WAITING, order, group, waited)
 
