@@ -129,7 +129,15 @@ def _chip_buffers(placed: _Placed, chip: int) -> ChipBuffers:
     mine = slice(held.activation_ptr[chip], held.activation_ptr[chip + 1])
     weights = slice(held.weight_ptr[chip], held.weight_ptr[chip + 1])
     streams = fit.is_streamed[weights]
-    stays = [(graph.tensor_names[k], int(tables.stored_bytes[k])) for k in held.weight[weights][~streams]]
+    pages = held.weight_touched[weights] - fit.streamed_bytes[weights]  # that stay of a streamed weight
+    stays = [
+        (graph.tensor_names[k], int(kept))
+        for k, kept in zip(
+            held.weight[weights],
+            np.where(streams, pages, tables.stored_bytes[held.weight[weights]]),
+            strict=True,
+        )
+    ]
     crossing = np.flatnonzero(_crossing(tables, plan.placement, chip))
     stays += [(graph.tensor_names[k], BORDER_BUFFERS * int(tables.stored_bytes[k])) for k in crossing]
     buffers, end = [], 0

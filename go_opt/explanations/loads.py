@@ -232,17 +232,12 @@ class Loads:
         return self._most_bytes_first(np.flatnonzero(is_sent))
 
     def streamed(self, chip: int, peak_bytes: int) -> list[tuple[int, int]]:
-        """``(weight, bytes touched)`` that stream to ``chip``, by the rule of :mod:`go_opt.env.model.memory`.
+        """``(weight, bytes)`` that stream to ``chip``, by the rule of :mod:`go_opt.env.model.memory`.
 
         Weights stream in that order until the resident ones fit next to ``peak_bytes`` of activations.
         """
-        tables = self.tables
-        is_here = (self.op_chip[tables.reader_op] == chip) & (
-            tables.tensor_kind[tables.reader_tensor] == WEIGHT
-        )
-        touched = np.zeros(len(tables.tensor_kind), dtype=np.int64)
-        np.maximum.at(touched, tables.reader_tensor[is_here], tables.read_bytes[is_here])
-        weights = np.unique(tables.reader_tensor[is_here])
+        tables, touched = self.tables, self.touched_weights(chip)
+        weights = np.flatnonzero(touched >= 0)
         stored = tables.stored_bytes
         excess = int(stored[weights].sum()) + peak_bytes - int(tables.sram_bytes[chip])
         excess += int(tables.stream_buffer_bytes[chip]) if excess > 0 else 0
@@ -251,9 +246,22 @@ class Loads:
         for k in weights[stream_order(tables, weights, touched[weights])].tolist():
             if excess <= 0:
                 break
-            streamed.append((k, int(touched[k])))
+            stays = 0
+            if touched[k] == tables.tensor_bytes[k]:
+                stays = max(int(stored[k]) - excess, 0) // tables.page_bytes * tables.page_bytes
+            streamed.append((k, int(touched[k]) - stays))
             excess -= int(stored[k])
         return streamed
+
+    def touched_weights(self, chip: int) -> LongArray:
+        """[K] most bytes that an op on ``chip`` touches of each weight; -1 where none reads it."""
+        tables = self.tables
+        is_here = (self.op_chip[tables.reader_op] == chip) & (
+            tables.tensor_kind[tables.reader_tensor] == WEIGHT
+        )
+        touched = np.full(len(tables.tensor_kind), -1, dtype=np.int64)
+        np.maximum.at(touched, tables.reader_tensor[is_here], tables.read_bytes[is_here])
+        return touched
 
     @cached_property
     def _reader_kernel(self) -> IntArray:
@@ -282,7 +290,8 @@ def streamed_weights(
     if chip not in loads.plan.forwards or loads.stage_size[chip] == 1:
         return streamed, frozenset()
     first_kernel = {k: _first_reader(loads, k, chip) for k, _ in streamed}
-    in_part = {first_kernel[k] for k, touched in streamed if touched < loads.tables.tensor_bytes[k]}
+    reads_a_part = loads.touched_weights(chip) < loads.tables.tensor_bytes
+    in_part = {kernel for k, kernel in first_kernel.items() if reads_a_part[k]}
     return streamed, frozenset(k for k, kernel in first_kernel.items() if kernel not in in_part)
 
 
