@@ -196,8 +196,8 @@ def fit_chips(tables: CostTables, held: Holdings) -> Fit:
     """Give every activation an address if memory is tight, and choose the weights to stream.
 
     Weights stream in order of the touched share of their bytes, then larger first, then by index. Of the
-    last, the pages that fit stay if ops read it as a whole: the rows of an embedding table that are read
-    differ between inferences. For the same reason chips that share a stream forward a kernel's weights
+    last, only as many pages as necessary stream if ops read it as a whole: the rows of an embedding table
+    that are read differ between inferences. For the same reason chips that share a stream forward a kernel's weights
     only if it reads all of each.
     """
     num_chips = len(tables.chip_kind)
@@ -225,12 +225,12 @@ def fit_chips(tables: CostTables, held: Holdings) -> Fit:
                 if resident[chip] <= room or tables.tensor_bytes[weight] == 0:
                     break
                 is_streamed[pair] = True
-                resident[chip] -= tables.stored_bytes[weight]
-                stays = int64(0)
-                if held.weight_touched[pair] == tables.tensor_bytes[weight] and resident[chip] < room:
-                    stays = (room - resident[chip]) // tables.page_bytes * tables.page_bytes
-                resident[chip] += stays
-                streamed_bytes[pair] = held.weight_touched[pair] - stays
+                leaves = tables.stored_bytes[weight]
+                is_last = resident[chip] - leaves < room
+                if is_last and held.weight_touched[pair] == tables.tensor_bytes[weight]:
+                    leaves = -(-(resident[chip] - room) // tables.page_bytes) * tables.page_bytes
+                resident[chip] -= leaves
+                streamed_bytes[pair] = min(leaves, held.weight_touched[pair])
                 streamed[chip] += streamed_bytes[pair]
         if tables.stream_sharers[chip] > 1 and streamed[chip] > 0:
             forwarded[chip] = _forward(tables, held, chip, is_streamed, streamed_bytes, is_forwarded)

@@ -246,11 +246,11 @@ class Loads:
         for k in weights[stream_order(tables, weights, touched[weights])].tolist():
             if excess <= 0:
                 break
-            stays = 0
+            leaves = int(stored[k])
             if touched[k] == tables.tensor_bytes[k]:
-                stays = max(int(stored[k]) - excess, 0) // tables.page_bytes * tables.page_bytes
-            streamed.append((k, int(touched[k]) - stays))
-            excess -= int(stored[k])
+                leaves = min(leaves, -(-excess // tables.page_bytes) * tables.page_bytes)
+            streamed.append((k, min(leaves, int(touched[k]))))
+            excess -= leaves
         return streamed
 
     def touched_weights(self, chip: int) -> LongArray:

@@ -6,8 +6,8 @@
   others gets the lowest address that is free as long as it lives, the largest first, and
   they need what lies below the highest end. Elsewhere they need the most alive at once.
 * Where weights do not fit beside that, a buffer is set aside for streams, and weights leave,
-  the least touched for each byte first, until the others fit. Of the last, the pages that fit stay
-  where a kernel touches all of it.
+  the least touched for each byte first, until the others fit. Of a weight that a kernel
+  touches as a whole, no more pages leave than must.
 * Chips that forward do so with what a kernel waits for, if it touches all of each weight of that.
 """
 
@@ -82,11 +82,11 @@ def chip_memory(costs: Twin, chip: int) -> ChipMemory:
         for k in sorted(weights, key=lambda k: (weights[k].use, -costs.tensor_bytes[k], k)):
             if resident > room and costs.tensor_bytes[k]:
                 is_whole = weights[k].touched == costs.tensor_bytes[k]
-                stays = 0
-                while is_whole and resident - costs.stored_bytes[k] + stays + parameters.page_bytes <= room:
-                    stays += parameters.page_bytes
-                resident -= costs.stored_bytes[k] - stays
-                streams.append((weights[k].first, weights[k].touched - stays, is_whole))
+                leaves = 0 if is_whole else costs.stored_bytes[k]
+                while leaves < costs.stored_bytes[k] and resident - leaves > room:
+                    leaves += parameters.page_bytes
+                resident -= leaves
+                streams.append((weights[k].first, min(weights[k].touched, leaves), is_whole))
     return ChipMemory(border, lives, address, most, border + top, resident, streams, max(0, -room))
 
 

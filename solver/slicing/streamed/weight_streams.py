@@ -131,8 +131,7 @@ def streamed_bytes(reads: WeightReads, held: HeldWeights, room_bytes: int, buffe
         place += goes_on * step
         step >>= 1
     unit = reads.unit_bytes[place + 1]
-    stays = (reads.stored_bytes[place + 1] - excess) // unit * unit
-    return streamed + reads.touched_bytes[place + 1] - stays
+    return streamed + min(-(-excess // unit) * unit, reads.touched_bytes[place + 1])
 
 
 @compiled_inner
