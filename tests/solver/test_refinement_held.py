@@ -145,7 +145,7 @@ def test_no_plan_with_clones_beats_the_bound(decide: str) -> None:
 def test_weights_and_buffers_by_hand() -> None:
     """Two ops of 10 us, each with a weight of 600 bytes, on two chips of 1000: 200 bytes cross.
 
-    Together they hold 1200 and 200 alive: 600 stream, 12 us of the host's link at 50 bytes an us.
+    Together they hold 1200 and 200 alive: 400 stream, 8 us of the host's link at 50 bytes an us.
     On a chip each, 600 and a double buffer of 400: just enough, and nothing streams. With a
     byte less of memory a byte of each streams.
     """

@@ -111,7 +111,7 @@ def streamed_bytes(graph: Graph, tables: CostTables, stages: tuple[int, ...]) ->
         elif (
             tables.tensor_kind[k] == WEIGHT
             and size > tables.sram_bytes[0]
-            and (tables.num_chips == 1 or max(touched, default=0) < size)
+            and max(touched, default=0) < size
         ):
             always += max(touched, default=0)
         elif tables.tensor_kind[k] == WEIGHT and readers:

@@ -198,7 +198,8 @@ def streamed_slowly(tables: CostTables, is_here: BoolArray):
         for _, size, _, touched in sorted(weights):
             if kept <= room:
                 break
-            kept, total = kept + size, total + touched
+            leaves = min(-size, kept - room) if touched == -size else -size
+            kept, total = kept - leaves, total + min(leaves, touched)
         return total
 
     return stored, streamed
@@ -230,9 +231,9 @@ def sliced_chain(
 @pytest.mark.parametrize(
     ("num_chips", "host_bytes_per_us", "cuts", "interval_us"),
     [
-        (1, 20.0, [0, 3], 60.0),  # 1100 bytes and 100 of x
+        (1, 20.0, [0, 3], 55.0),  # 1000 bytes and 100 of x
         (1, 200.0, [0, 3], 30.0),
-        (2, 20.0, [0, 2, 3], 30.0),  # 500 bytes and 100 of x
+        (2, 20.0, [0, 2, 3], 25.0),  # 400 bytes and 100 of x
         (2, 200.0, None, 20.0),
         (3, 20.0, [0, 1, 2, 3], 10.0),  # nothing streams
     ],
