@@ -66,7 +66,7 @@ def test_bound_and_plan_meet_at_the_optimum_that_fits(overlap: bool) -> None:
         reachable += optimum_s < np.inf
         tight += optimum_s < np.inf and optimum_s > least_s * (1 + 1e-6)
     assert met > 0.9 * reachable
-    assert tight > examples(120) // 5
+    assert tight > examples(120) // 6
 
 
 @pytest.mark.parametrize("overlap", [True, False])

@@ -270,8 +270,8 @@ def test_streamed_weights_come_one_kernel_ahead() -> None:
             writes=[(f"t{i}", 1, "float32")],
         )
     graph = b.build()
-    # 4000 bytes each, 20 us over the host's link; 10 us computed each.
-    target = package(1, fields={"sram_bytes": 1000}, weight_prefetch=False)
+    # 4000 bytes each, 20 us over the host's link; 10 us computed each. There is room for t0 alone.
+    target = package(1, fields={"sram_bytes": 2}, weight_prefetch=False)
     metrics = simulate_plan(graph, target, make_plan(graph, target, [0, 0]))
     assert metrics.stream_bytes[0] == 8000
     assert metrics.interval_s == pytest.approx(40 * US)
