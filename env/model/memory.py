@@ -196,9 +196,9 @@ def fit_chips(tables: CostTables, held: Holdings) -> Fit:
     """Give every activation an address if memory is tight, and choose the weights to stream.
 
     Weights stream in order of the touched share of their bytes, then larger first, then by index. Of the
-    last, only as many pages as necessary stream if ops read it as a whole: the rows of an embedding table
-    that are read differ between inferences. For the same reason chips that share a stream forward a kernel's weights
-    only if it reads all of each.
+    last, only as many pages as necessary stream if an op reads it as a whole: the rows of an embedding
+    table that are read differ between inferences. For the same reason chips that share a stream forward a
+    kernel's weights only if it reads all of each.
     """
     num_chips = len(tables.chip_kind)
     peak, resident = held.border_bytes.copy(), np.zeros(num_chips, np.int64)

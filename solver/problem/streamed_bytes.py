@@ -73,9 +73,7 @@ def _streamed_by_stages(
     return streamed
 
 
-def _sizes(
-    tables: CostTables, of_ops: BoolArray, sharers: int
-) -> tuple[FloatArray, FloatArray, BoolArray]:
+def _sizes(tables: CostTables, of_ops: BoolArray, sharers: int) -> tuple[FloatArray, FloatArray, BoolArray]:
     """Returns, of each weight that ``of_ops`` read, its bytes, the most an op touches, and if that is all."""
     is_read = of_ops[tables.reader_op]
     touched = np.zeros(len(tables.tensor_bytes))

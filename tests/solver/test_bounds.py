@@ -186,7 +186,10 @@ def one_reader_each(*weights: tuple[int, int]) -> Graph:
         ([(1001, 600)], 3.0),  # fits no chip: what is touched streams
         ([(800, 800), (800, 800), (800, 800)], 2.0),  # 2400 - 2000 bytes; as one stage 1400 / 2
         ([(800, 800), (800, 200), (800, 800)], 0.5),  # … of the one of which a quarter is touched
-        ([(900, 900)] * 5, 35 / 3),  # as one stage, 3500 bytes over the host's link and one of 100 bytes per us
+        (
+            [(900, 900)] * 5,
+            35 / 3,
+        ),  # as one stage, 3500 bytes over the host's link and one of 100 bytes per us
         ([(1001, 600), (800, 800), (800, 200), (800, 800)], 3.5),
     ],
 )

@@ -193,8 +193,8 @@ def _weights(tables: CostTables, unit_of_op: IntArray, num_units: int) -> _Weigh
     order = tables.weight_by_size[size[tables.weight_by_size] > 0]
     share = np.where(least[order] == touched[order], touched[order] / size[order], -1.0)
     order = order[np.argsort(share, kind="stable")]
-    # Weights that no chip can hold, and no op reads as a whole, always stream. Those read by one unit, or touched differently by their readers,
-    # count once on the host's link, for any placement.
+    # Weights that no chip can hold, and no op reads as a whole, always stream. Those read by one unit, or
+    # touched differently by their readers, count once on the host's link, for any placement.
     always = is_weight & (stored > int(tables.sram_bytes.max())) & (touched < size)
     readers = np.zeros(len(size), np.int64)
     pairs = np.unique(np.stack([tables.reader_tensor, unit_of_op[tables.reader_op]], axis=1), axis=0)
