@@ -2,9 +2,9 @@
 
 A chip streams weights in order of touched per stored bytes, then larger first, then by index,
 until the others fit; of the last, only the pages that do not fit (:mod:`go_opt.env.model.memory`). Each
-pair of a weight and a share of it that some kernel touches has one place in that order. A segment stores a weight at the place of the largest
-share that it touches. Binary indexed trees over the places sum stored and touched bytes: O(log places)
-to add a weight, and to find the streamed bytes.
+pair of a weight and a share of it that some kernel touches has one place in that order. A segment stores
+a weight at the place of the largest share that it touches. Binary indexed trees over the places sum
+stored and touched bytes: O(log places) to add a weight, and to find the streamed bytes.
 """
 
 from __future__ import annotations
