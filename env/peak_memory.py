@@ -129,7 +129,10 @@ def _chip_buffers(placed: _Placed, chip: int) -> ChipBuffers:
     mine = slice(held.activation_ptr[chip], held.activation_ptr[chip + 1])
     weights = slice(held.weight_ptr[chip], held.weight_ptr[chip + 1])
     streams = fit.is_streamed[weights]
-    stays = [(graph.tensor_names[k], int(tables.stored_bytes[k])) for k in held.weight[weights][~streams]]
+    in_part = fit.streamed_bytes[weights] < held.weight_touched[weights]
+    kept = tables.stored_bytes[held.weight[weights]] - fit.streamed_bytes[weights]
+    here = zip(held.weight[weights][~streams | in_part], kept[~streams | in_part], strict=True)
+    stays = [(graph.tensor_names[k], int(size)) for k, size in here]
     crossing = np.flatnonzero(_crossing(tables, plan.placement, chip))
     stays += [(graph.tensor_names[k], BORDER_BUFFERS * int(tables.stored_bytes[k])) for k in crossing]
     buffers, end = [], 0

@@ -34,6 +34,7 @@ class CostTables(NamedTuple):
     can_run: BoolArray  # [Q, N] True where the kind may run the op
     tensor_bytes: LongArray  # [K] in the type the tensor is costed in
     stored_bytes: LongArray  # [K] in a chip's memory: whole pages
+    page_bytes: int
     tensor_kind: CodeArray  # [K] as in the graph, or COPY
     tensor_producer: IntArray  # [K]
     tensor_is_output: BoolArray  # [K]
@@ -120,6 +121,7 @@ def tables_with_effects(graph: Graph, target: Target, parameters: SimulatorParam
         can_run=_per_kind(graph.excluded, target, graph.num_ops, 0.0) == 0.0,
         tensor_bytes=sizes,
         stored_bytes=-(-sizes // parameters.page_bytes) * parameters.page_bytes,
+        page_bytes=parameters.page_bytes,
         tensor_kind=_tensor_kind(graph),
         tensor_producer=graph.tensor_producer.copy(),
         tensor_is_output=graph.tensor_is_output.copy(),

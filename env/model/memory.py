@@ -5,7 +5,7 @@ fits one fits the other. Buffers take whole pages (:attr:`CostTables.stored_byte
 enters or leaves a chip has two buffers throughout. The other activations need their peak live bytes.
 If not everything fits side by side and the target places buffers, they get addresses and need the
 highest address. If the weights exceed the remaining memory, a stream buffer is reserved, and
-weights are streamed until the others fit. The slow twin is ``tests/env/memory_twin.py``.
+weights are streamed until the others fit, the last in part. The slow twin is ``tests/env/memory_twin.py``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class Fit(NamedTuple):
     stream_bytes: LongArray  # [D] bytes of streamed weights that its ops touch
     forwarded_bytes: LongArray  # [D] the part of these that chips of a stage forward to each other
     address: LongArray  # [A] or NONE
-    is_streamed: BoolArray  # [W]
+    is_streamed: BoolArray  # [W] in part or as a whole
+    streamed_bytes: LongArray  # [W] of them, that ops touch
     is_forwarded: BoolArray  # [W]
 
 
@@ -194,15 +195,17 @@ def _weights(
 def fit_chips(tables: CostTables, held: Holdings) -> Fit:
     """Give every activation an address if memory is tight, and choose the weights to stream.
 
-    Weights stream in order of the touched share of their bytes, then larger first, then by index. Chips
-    that share a stream forward a kernel's weights if it reads all of each: the rows of an embedding
-    table that are read differ between inferences.
+    Weights stream in order of the touched share of their bytes, then larger first, then by index. Of the
+    last, only as many pages as necessary stream if an op reads it as a whole: the rows of an embedding
+    table that are read differ between inferences. For the same reason chips that share a stream forward a
+    kernel's weights only if it reads all of each.
     """
     num_chips = len(tables.chip_kind)
     peak, resident = held.border_bytes.copy(), np.zeros(num_chips, np.int64)
     streamed, forwarded = np.zeros(num_chips, np.int64), np.zeros(num_chips, np.int64)
     address = np.full(len(held.activation), NONE, np.int64)
     is_streamed, is_forwarded = np.zeros(len(held.weight), np.bool_), np.zeros(len(held.weight), np.bool_)
+    streamed_bytes = np.zeros(len(held.weight), np.int64)
     outcome, culprit = FITS, NONE
     for chip in range(num_chips):
         mine = slice(held.activation_ptr[chip], held.activation_ptr[chip + 1])
@@ -218,21 +221,35 @@ def fit_chips(tables: CostTables, held: Holdings) -> Fit:
         if resident[chip] > max(room, 0):
             room -= tables.stream_buffer_bytes[chip]
             for pair in _by_use(tables, held, chip):
-                if resident[chip] <= room or tables.tensor_bytes[held.weight[pair]] == 0:
+                weight = held.weight[pair]
+                if resident[chip] <= room or tables.tensor_bytes[weight] == 0:
                     break
                 is_streamed[pair] = True
-                resident[chip] -= tables.stored_bytes[held.weight[pair]]
-                streamed[chip] += held.weight_touched[pair]
+                leaves = tables.stored_bytes[weight]
+                is_last = resident[chip] - leaves < room
+                if is_last and held.weight_touched[pair] == tables.tensor_bytes[weight]:
+                    leaves = -(-(resident[chip] - room) // tables.page_bytes) * tables.page_bytes
+                resident[chip] -= leaves
+                streamed_bytes[pair] = min(leaves, held.weight_touched[pair])
+                streamed[chip] += streamed_bytes[pair]
         if tables.stream_sharers[chip] > 1 and streamed[chip] > 0:
-            forwarded[chip] = _forward(tables, held, chip, is_streamed, is_forwarded)
+            forwarded[chip] = _forward(tables, held, chip, is_streamed, streamed_bytes, is_forwarded)
         if room < 0 and outcome == FITS:
             outcome, culprit = TOO_LARGE if room + height < most else FRAGMENTED, chip
-    return Fit(outcome, culprit, peak, resident, streamed, forwarded, address, is_streamed, is_forwarded)
+    return Fit(
+        outcome, culprit, peak, resident, streamed, forwarded, address,
+        is_streamed, streamed_bytes, is_forwarded,
+    )  # fmt: skip
 
 
 @compiled_inner
 def _forward(
-    tables: CostTables, held: Holdings, chip: int, is_streamed: BoolArray, is_forwarded: BoolArray
+    tables: CostTables,
+    held: Holdings,
+    chip: int,
+    is_streamed: BoolArray,
+    streamed_bytes: LongArray,
+    is_forwarded: BoolArray,
 ) -> int:
     """Mark the weights that the chips of a stage forward to each other; returns their bytes."""
     pairs = range(held.weight_ptr[chip], held.weight_ptr[chip + 1])
@@ -244,7 +261,7 @@ def _forward(
     for pair in pairs:
         if is_streamed[pair] and not reads_a_part[held.weight_reader[pair]]:
             is_forwarded[pair] = True
-            forwarded += held.weight_touched[pair]
+            forwarded += streamed_bytes[pair]
     return forwarded
 
 

@@ -166,6 +166,8 @@ def _simulate(
         last -= int(package.shared["window"][0])
         over = last // 2
     out.interval_s[b] = step_s(package, last, over, ended == STEADY)
+    if ended != STEADY:  # while queues still grow, inferences may end faster than the busiest link can last
+        out.interval_s[b] = max(out.interval_s[b], out.compute_s[b].max(), out.link_s[b].max())
     out.latency_s[b] = rounds["completion_s"][last] - rounds["start_s"][last]
     for inference in range(last + 1 - over, last + 1):
         out.stall_s[b] += package.stall_s[:, inference] / over

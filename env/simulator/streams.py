@@ -71,7 +71,7 @@ def streams_of(held: Holdings, fit: Fit, num_kernels: int) -> Streams:
             kernel = held.weight_reader[pair]
             if weight_of[kernel] == NONE:
                 weight_of[kernel] = held.weight[pair]
-            bytes_of[kernel] += held.weight_touched[pair]
+            bytes_of[kernel] += fit.streamed_bytes[pair]
             is_forwarded[kernel] = fit.is_forwarded[pair]
     waiting, kernel = 0, np.empty(num_kernels, np.int32)
     for i in range(num_kernels):

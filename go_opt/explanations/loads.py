@@ -16,12 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
-from go_opt.env import Metrics
 from go_opt.env.copies.stages import size_by_chip
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.env.model.analytical import MOST_TURNS
-from go_opt.env.model.memory import stream_order
+from go_opt.env.model.memory import fit_chips, holdings
 from go_opt.model.csr import row_pointers
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT, Graph
 from go_opt.model.plan import Plan
@@ -231,30 +230,6 @@ class Loads:
         is_sent = self.tables.tensor_is_output & (self.tables.tensor_producer != NO_PRODUCER)
         return self._most_bytes_first(np.flatnonzero(is_sent))
 
-    def streamed(self, chip: int, peak_bytes: int) -> list[tuple[int, int]]:
-        """``(weight, bytes touched)`` that stream to ``chip``, by the rule of :mod:`go_opt.env.model.memory`.
-
-        Weights stream in that order until the resident ones fit next to ``peak_bytes`` of activations.
-        """
-        tables = self.tables
-        is_here = (self.op_chip[tables.reader_op] == chip) & (
-            tables.tensor_kind[tables.reader_tensor] == WEIGHT
-        )
-        touched = np.zeros(len(tables.tensor_kind), dtype=np.int64)
-        np.maximum.at(touched, tables.reader_tensor[is_here], tables.read_bytes[is_here])
-        weights = np.unique(tables.reader_tensor[is_here])
-        stored = tables.stored_bytes
-        excess = int(stored[weights].sum()) + peak_bytes - int(tables.sram_bytes[chip])
-        excess += int(tables.stream_buffer_bytes[chip]) if excess > 0 else 0
-        weights = weights[stored[weights] > 0]
-        streamed = []
-        for k in weights[stream_order(tables, weights, touched[weights])].tolist():
-            if excess <= 0:
-                break
-            streamed.append((k, int(touched[k])))
-            excess -= int(stored[k])
-        return streamed
-
     @cached_property
     def _reader_kernel(self) -> IntArray:
         return self.kernel_of[self.tables.reader_op]
@@ -271,19 +246,21 @@ class Loads:
         return tensors[np.argsort(-self.tables.tensor_bytes[tensors], kind="stable")]
 
 
-def streamed_weights(
-    loads: Loads, chip: int, metrics: Metrics
-) -> tuple[list[tuple[int, int]], frozenset[int]]:
+def streamed_weights(loads: Loads, chip: int) -> tuple[list[tuple[int, int]], frozenset[int]]:
     """The streamed weights of a stage's first chip with their bytes, and the set that the stage forwards.
 
     It forwards the weights that a kernel is first to read if that kernel's are all touched as a whole.
     """
-    streamed = loads.streamed(chip, int(metrics.peak_bytes[chip]))
+    kernel_of, kernel_chip = loads.kernel_of.astype(np.int32), loads.kernel_chip.astype(np.int32)
+    held = holdings(loads.tables, kernel_of, kernel_chip)
+    fit, here = fit_chips(loads.tables, held), range(held.weight_ptr[chip], held.weight_ptr[chip + 1])
+    pairs = [i for i in here if fit.is_streamed[i]]
+    streamed = [(int(held.weight[i]), int(fit.streamed_bytes[i])) for i in pairs]
     if chip not in loads.plan.forwards or loads.stage_size[chip] == 1:
         return streamed, frozenset()
-    first_kernel = {k: _first_reader(loads, k, chip) for k, _ in streamed}
-    in_part = {first_kernel[k] for k, touched in streamed if touched < loads.tables.tensor_bytes[k]}
-    return streamed, frozenset(k for k, kernel in first_kernel.items() if kernel not in in_part)
+    is_whole = held.weight_touched == loads.tables.tensor_bytes[held.weight]
+    in_part = {held.weight_reader[i] for i in pairs if not is_whole[i]}
+    return streamed, frozenset(int(held.weight[i]) for i in pairs if held.weight_reader[i] not in in_part)
 
 
 def forwarded_over(loads: Loads, link: int) -> int | None:
@@ -292,9 +269,3 @@ def forwarded_over(loads: Loads, link: int) -> int | None:
         return None
     chip = int(loads.first_chip[link])
     return chip if chip in loads.plan.forwards and loads.first_chip[link + 1] == chip else None
-
-
-def _first_reader(loads: Loads, k: int, chip: int) -> int:
-    """The first kernel on a chip that reads a weight."""
-    kernels = loads.kernel_of[[op for op in loads.readers(k) if loads.op_chip[op] == chip]]
-    return int(kernels.min())

@@ -157,7 +157,7 @@ class Terms:
         A weight that the stage's chips forward crosses the host's link once per ``replicas`` inferences.
         """
         chip = int(self.loads.first_chip[chip])
-        weights, forwarded = streamed_weights(self.loads, chip, self.metrics)
+        weights, forwarded = streamed_weights(self.loads, chip)
         share = 1.0 / self.replicas(chip)
         parts = [
             self._host_in(k, touched, [chip], share if k in forwarded else 1.0) for k, touched in weights
@@ -183,7 +183,7 @@ class Terms:
         chip = forwarded_over(self.loads, link)
         if chip is None or not self.metrics.stream_bytes[chip]:
             return []
-        weights, forwarded = streamed_weights(self.loads, chip, self.metrics)
+        weights, forwarded = streamed_weights(self.loads, chip)
         s_per_byte = float(self.loads.tables.link_s_per_byte[link])
         name, share = self.target.link_names[link], 1.0 / self.replicas(chip)
         return [

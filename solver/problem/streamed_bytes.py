@@ -57,12 +57,13 @@ def _streamed_by_stages(
     if divisible is not None:
         sizes = [_sizes(tables, ~divisible, sharers), _sizes(tables, divisible, sharers)]
     always = 0.0
-    for number, (stored, touched) in enumerate(sizes):
-        # A weight too large for any chip streams; its largest reader needs the most bytes.
-        never_fits = (stored > float(tables.sram_bytes.max())) & (number == 0)
+    for number, (stored, touched, is_whole) in enumerate(sizes):
+        # Of a weight too large for any chip no pages stay unless an op reads it as a whole; its largest
+        # reader needs the most bytes.
+        never_fits = (stored > float(tables.sram_bytes.max())) & (number == 0) & ~is_whole
         always += float(touched[never_fits].sum())
-        sizes[number] = stored[~never_fits], touched[~never_fits]
-    stored, touched = (np.concatenate(column) for column in zip(*sizes, strict=True))
+        sizes[number] = stored[~never_fits], touched[~never_fits], is_whole[~never_fits]
+    stored, touched, _ = (np.concatenate(column) for column in zip(*sizes, strict=True))
     excess = float(stored.sum()) - np.cumsum(np.sort(tables.sram_bytes)[::-1])
     share = touched / np.maximum(stored, 1.0)
     cheapest = np.argsort(share, kind="stable")
@@ -72,12 +73,13 @@ def _streamed_by_stages(
     return streamed
 
 
-def _sizes(tables: CostTables, of_ops: BoolArray, sharers: int) -> tuple[FloatArray, FloatArray]:
-    """Returns stored bytes, and the most bytes an op touches, of each weight that ``of_ops`` read."""
+def _sizes(tables: CostTables, of_ops: BoolArray, sharers: int) -> tuple[FloatArray, FloatArray, BoolArray]:
+    """Returns, of each weight that ``of_ops`` read, its bytes, the most an op touches, and if that is all."""
     is_read = of_ops[tables.reader_op]
     touched = np.zeros(len(tables.tensor_bytes))
     np.maximum.at(touched, tables.reader_tensor[is_read], tables.read_bytes[is_read])
     weights = np.unique(tables.reader_tensor[is_read])
     weights = weights[tables.tensor_kind[weights] == WEIGHT]
-    touched = np.where(touched < tables.tensor_bytes, touched, touched / sharers)
-    return tables.stored_bytes[weights].astype(np.float64), touched[weights]
+    is_whole = touched >= tables.tensor_bytes
+    touched = np.where(is_whole, touched / sharers, touched)
+    return tables.stored_bytes[weights].astype(np.float64), touched[weights], is_whole[weights]

@@ -6,7 +6,8 @@
   others gets the lowest address that is free as long as it lives, the largest first, and
   they need what lies below the highest end. Elsewhere they need the most alive at once.
 * Where weights do not fit beside that, a buffer is set aside for streams, and weights leave,
-  the least touched for each byte first, until the others fit.
+  the least touched for each byte first, until the others fit. Of a weight that a kernel
+  touches as a whole, no more pages leave than must.
 * Chips that forward do so with what a kernel waits for, if it touches all of each weight of that.
 """
 
@@ -80,9 +81,12 @@ def chip_memory(costs: Twin, chip: int) -> ChipMemory:
         room -= parameters.kinds[costs.target.chip_kind[chip]].stream_buffer_bytes
         for k in sorted(weights, key=lambda k: (weights[k].use, -costs.tensor_bytes[k], k)):
             if resident > room and costs.tensor_bytes[k]:
-                resident -= costs.stored_bytes[k]
                 is_whole = weights[k].touched == costs.tensor_bytes[k]
-                streams.append((weights[k].first, weights[k].touched, is_whole))
+                leaves = 0 if is_whole else costs.stored_bytes[k]
+                while leaves < costs.stored_bytes[k] and resident - leaves > room:
+                    leaves += parameters.page_bytes
+                resident -= leaves
+                streams.append((weights[k].first, min(weights[k].touched, leaves), is_whole))
     return ChipMemory(border, lives, address, most, border + top, resident, streams, max(0, -room))
 
 

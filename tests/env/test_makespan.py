@@ -146,7 +146,7 @@ def test_host_link_serves_in_order_of_need() -> None:
 
 
 def test_streamed_weights_come_before_the_first_kernel() -> None:
-    graph, target = toy_graph(), small_mcm(1, sram_bytes=21_799)
+    graph, target = toy_graph(), small_mcm(1, sram_bytes=11_800)
     metrics = evaluate_plan(graph, target, make_plan(graph, target, (0,) * 6))
     # The table, 10000 bytes = 50 us, then ids 2 us, the kernels, out.
     assert metrics.makespan_s == in_us(50 + 2 + 43.4 + 10)

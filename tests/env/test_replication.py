@@ -104,11 +104,11 @@ def test_replicas_forward_what_streams() -> None:
     graph, target, plan = toy([2, 3], [0, 0, 0, 0, 0, 1], sram_bytes=11_000)
     alone = evaluate_plan(graph, target, plan)
     metrics = evaluate_plan(graph, target, replace(plan, forwards=(2,)))
-    # The host sends the table of 10,000 bytes once for three inferences, 5 bytes a ns.
-    assert alone.link_s[-2] - metrics.link_s[-2] == in_us(10_000 * 2 / 3 * 0.005)
+    # The host sends half the table of 10,000 bytes once for three inferences, 5 bytes a ns.
+    assert alone.link_s[-2] - metrics.link_s[-2] == in_us(5_000 * 2 / 3 * 0.005)
     # Each of the two links between the three chips carries it once for three inferences, at 10 bytes a ns.
     forwarded = (metrics.link_s - alone.link_s)[:-2]
-    assert forwarded[2:4].tolist() == [in_us(10_000 / 3 * 0.01)] * 2
+    assert forwarded[2:4].tolist() == [in_us(5_000 / 3 * 0.01)] * 2
     assert forwarded[4:].tolist() == [0.0] * len(forwarded[4:])
     assert metrics.stream_bytes.tolist() == alone.stream_bytes.tolist()
 
@@ -125,9 +125,9 @@ def test_what_cannot_forward_is_costed_as_if_it_did_not(changes: dict[str, objec
 def test_replicas_stream_for_their_own_inferences() -> None:
     graph, target, plan = toy([2, 3], [0, 0, 0, 0, 0, 1], sram_bytes=11_000)
     metrics = evaluate_plan(graph, target, plan)
-    assert metrics.stream_bytes[2:5].tolist() == [10_000] * 3  # all of the table, each inference
-    assert metrics.weight_bytes[2:5].tolist() == [0] * 3
-    # ids of 400 bytes, and the table once an inference: 5 bytes a ns.
+    assert metrics.stream_bytes[2:5].tolist() == [5_000] * 3  # half the table, each inference
+    assert metrics.weight_bytes[2:5].tolist() == [5_000] * 3
+    # ids of 400 bytes, and that half once an inference: 5 bytes a ns.
     streamed = metrics.stream_bytes[0] + metrics.stream_bytes[2]
     assert metrics.link_s[-2] == in_us((400 + streamed) * 0.005)
 

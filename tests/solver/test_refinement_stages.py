@@ -109,9 +109,7 @@ def streamed_bytes(graph: Graph, tables: CostTables, stages: tuple[int, ...]) ->
             for op in {producer, *readers}:
                 active[op] += size
         elif (
-            tables.tensor_kind[k] == WEIGHT
-            and size > tables.sram_bytes[0]
-            and (tables.num_chips == 1 or max(touched, default=0) < size)
+            tables.tensor_kind[k] == WEIGHT and size > tables.sram_bytes[0] and max(touched, default=0) < size
         ):
             always += max(touched, default=0)
         elif tables.tensor_kind[k] == WEIGHT and readers:

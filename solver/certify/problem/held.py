@@ -51,7 +51,7 @@ class HeldMemory(NamedTuple):
     input_bytes: LongArray  # [I] double buffer of each
     weight_ptr: LongArray  # [U + 1]
     weight: IntArray  # numbered in streaming order
-    stored_bytes: LongArray  # [G]; 0: larger than any memory, so it streams wherever it is read
+    stored_bytes: LongArray  # [G]; 0: it streams wherever it is read
     touched_bytes: LongArray  # [G]; 0: unknown, counts as free
     sram_bytes: int
     stream_buffer_bytes: int  # reserved on a chip that streams
@@ -193,9 +193,10 @@ def _weights(tables: CostTables, unit_of_op: IntArray, num_units: int) -> _Weigh
     order = tables.weight_by_size[size[tables.weight_by_size] > 0]
     share = np.where(least[order] == touched[order], touched[order] / size[order], -1.0)
     order = order[np.argsort(share, kind="stable")]
-    # Some weights always stream. Those read by one unit, or touched differently by their readers,
-    # count once on the host's link, for any placement.
-    always, readers = is_weight & (stored > int(tables.sram_bytes.max())), np.zeros(len(size), np.int64)
+    # Weights that no chip can hold, and no op reads as a whole, always stream. Those read by one unit, or
+    # touched differently by their readers, count once on the host's link, for any placement.
+    always = is_weight & (stored > int(tables.sram_bytes.max())) & (touched < size)
+    readers = np.zeros(len(size), np.int64)
     pairs = np.unique(np.stack([tables.reader_tensor, unit_of_op[tables.reader_op]], axis=1), axis=0)
     np.add.at(readers, pairs[:, 0], 1)
     once = always & ((readers == 1) | (least < touched)) & tables.overlap

@@ -139,7 +139,7 @@ def least_memory(
         is_anywhere = may_clone is not None and producer != NO_PRODUCER and bool(may_clone[producer])
         if tables.tensor_kind[k] == WEIGHT:
             is_whole = touched.max(initial=0) == tables.tensor_bytes[k]
-            if size > most_sram and not (forwards and is_whole):
+            if size > most_sram and not is_whole:
                 reserved_bytes += int(touched.max(initial=0))
             elif len(readers):
                 # Every reader touches at least the minimum; the largest reader also touches the rest.

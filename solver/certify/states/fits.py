@@ -260,7 +260,8 @@ def _last_on_chip(
 def _streamed(memory: HeldMemory, scratch: FitScratch, excess: int) -> tuple[int, int]:
     """Returns touched and stored bytes of seen weights that stream, in order, to free ``excess`` bytes.
 
-    If weights of unknown touched bytes stream, the stored bytes are the excess plus the buffer.
+    The last streams in part. If weights of unknown touched bytes stream, the stored bytes are the excess
+    plus the buffer.
     """
     streamed = int64(0)
     left = int64(0)
@@ -274,5 +275,7 @@ def _streamed(memory: HeldMemory, scratch: FitScratch, excess: int) -> tuple[int
             left += memory.stored_bytes[weight]
             is_known &= memory.touched_bytes[weight] > 0
             if left >= excess:
+                streamed -= min(left - excess, memory.touched_bytes[weight])
+                left = excess
                 break
     return streamed, left if is_known else max(excess, int64(0))

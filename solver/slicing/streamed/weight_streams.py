@@ -1,10 +1,10 @@
 """The exact streamed bytes of a segment of a kernel sequence, while the segment grows.
 
 A chip streams weights in order of touched per stored bytes, then larger first, then by index,
-until the others fit (design section 5, Memory). Each pair of a weight and a share of it that some
-kernel touches has one place in that order. A segment stores a weight at the place of the largest
-share that it touches. Binary indexed trees over the places sum stored and touched bytes: O(log places)
-to add a weight, and to find the streamed bytes.
+until the others fit; of the last, only the pages that do not fit (:mod:`go_opt.env.model.memory`). Each
+pair of a weight and a share of it that some kernel touches has one place in that order. A segment stores
+a weight at the place of the largest share that it touches. Binary indexed trees over the places sum
+stored and touched bytes: O(log places) to add a weight, and to find the streamed bytes.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class WeightReads(NamedTuple):
     place: IntArray  # [...] of the largest share that the kernel touches
     stored_bytes: LongArray  # [P + 1]
     touched_bytes: LongArray  # [P + 1]
+    unit_bytes: LongArray  # [P + 1] pages, of which some may stay; more than is stored if none may
     num_weights: int
 
 
@@ -52,7 +53,7 @@ def weight_reads(tables: CostTables, sequence: KernelSequence) -> WeightReads:
     shares = unique_pairs(tensor, tables.read_bytes[is_weight])
     touched = shares[:, 1]
     order = stream_order(tables, shares[:, 0], touched)
-    stored = tables.stored_bytes[shares[:, 0]]
+    stored, is_whole = tables.stored_bytes[shares[:, 0]], touched == tables.tensor_bytes[shares[:, 0]]
     place_of = np.empty(len(shares), dtype=np.int64)
     place_of[order] = np.arange(1, len(shares) + 1)
     read_share = np.searchsorted(
@@ -69,6 +70,7 @@ def weight_reads(tables: CostTables, sequence: KernelSequence) -> WeightReads:
         reads[:, 1].astype(np.int32),
         np.concatenate([zero, stored[order]]),
         np.concatenate([zero, touched[order]]),
+        np.concatenate([zero + 1, np.where(is_whole, tables.page_bytes, stored + 1)[order]]),
         len(weights),
     )
 
@@ -128,7 +130,8 @@ def streamed_bytes(reads: WeightReads, held: HeldWeights, room_bytes: int, buffe
         streamed += goes_on * held.touched_bytes[following]
         place += goes_on * step
         step >>= 1
-    return streamed + reads.touched_bytes[place + 1]
+    unit = reads.unit_bytes[place + 1]
+    return streamed + min(-(-excess // unit) * unit, reads.touched_bytes[place + 1])
 
 
 @compiled_inner
