@@ -8,10 +8,12 @@ full one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from go_opt.common.arrays import FloatArray
-from go_opt.env.target.simulator_parameters import KindParameters
+from go_opt.env.target.simulator_parameters import KindParameters, OpFactor
 from go_opt.model.graph import MATRIX, VECTOR, WEIGHT, Graph
 
 
@@ -64,7 +66,19 @@ def shaped_op_seconds(graph: Graph, op_s: FloatArray, kinds: tuple[KindParameter
         seconds[q, is_matrix] += kind.fill_s
         lanes = np.ceil(elements / kind.vector_lanes) * kind.vector_lanes / elements
         seconds[q, is_vector] *= lanes[is_vector]
+        seconds[q] *= factors_of_ops(graph, kind.op_factors)
     return seconds
+
+
+def factors_of_ops(graph: Graph, factors: Sequence[OpFactor]) -> FloatArray:
+    """[N] the factor of each op: of its type and shape, else of its type, else 1."""
+    result = np.ones(graph.num_ops)
+    if factors:
+        by_key = {(one.op_type, one.shape): one.factor for one in factors}
+        shapes = np.stack(product_shapes(graph), axis=1).astype(np.int64).tolist()
+        for op, (op_type, shape) in enumerate(zip(graph.op_types, shapes, strict=True)):
+            result[op] = by_key.get((op_type, tuple(shape)), by_key.get((op_type, ()), 1.0))
+    return result
 
 
 def _output_elements(graph: Graph) -> FloatArray:
