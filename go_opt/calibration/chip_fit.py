@@ -10,7 +10,7 @@ are non-negative and regularised towards the target's own figures.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -44,7 +44,7 @@ _ERROR: Final = 0.05  # relative, of a chip's seconds: the part that no figures 
 _RATE_ERROR: Final = 0.5  # relative uncertainty of a target's rates
 _FILL_OVERHEADS: Final = 3.0  # uncertainty of the fill, in kernel overheads
 _ROUNDS: Final = 2  # each decides what bounds a kernel, solves, and updates weights
-_FACTOR_SPREADS: Final = (0.0, 0.1, 0.2, 0.4)  # standard deviations of logarithms of factors of ops
+_FACTOR_SPREADS: Final = (0.0, 0.1, 0.3)  # standard deviations of logarithms of factors of ops
 _ERRORS: Final = (0.002, 0.005, 0.01, 0.03)  # relative, of a chip's seconds
 _CAUTION: Final = 2.0  # a few measurements that fit by chance do not make errors small
 _MOST_LOG: Final = 2.0
@@ -57,7 +57,13 @@ class ChipFigures:
 
     sizes: KindParameters  # only those in _SIZES; the others are ideal
     terms: FloatArray  # [5] factors a and b, fill in seconds, factor c, overhead in seconds
-    factors: tuple[OpFactor, ...] = ()
+    groups: OpGroups | None = None  # of the ops whose factors are known
+    logs: FloatArray = field(default_factory=lambda: np.zeros(0))  # [G] of the groups' factors
+
+    @property
+    def factors(self) -> tuple[OpFactor, ...]:
+        """Factors on the seconds of ops."""
+        return () if self.groups is None else self.groups.factors(self.logs)
 
     def kind(self, sheet: ChipKind) -> ChipKind:
         """The chip kind ``sheet`` with these figures."""
@@ -159,7 +165,7 @@ class ChipFit:
             score -= float(np.log(trust).sum())
             logs = np.clip(prior @ found[: len(logs)], -_MOST_LOG, _MOST_LOG)
             terms = np.fmax(near + found[len(logs) :] * self._spread, 0.0)
-        return score, ChipFigures(sizes, terms, self._groups.factors(logs))
+        return score, ChipFigures(sizes, terms, self._groups, logs)
 
     def _by_group(self, op_s: FloatArray, is_compute: BoolArray) -> FloatArray:
         """[R, G] seconds of each chip by group of ops, in kernels that compute bounds."""
@@ -214,17 +220,18 @@ def _likeliest(left: FloatArray, right: FloatArray, num_groups: int) -> tuple[fl
     square, toward, rest = left.T @ left, left.T @ right, float(right @ right)
     best = np.inf, toward
     for spread in _FACTOR_SPREADS:
-        scale = np.ones(len(toward))
-        scale[:num_groups] = spread
-        values, vectors = np.linalg.eigh(square * scale * scale[:, None])
-        values, turned = np.fmax(values, 0.0), vectors.T @ (scale * toward)
+        scale = np.repeat([spread, 1.0], [num_groups, len(toward) - num_groups])
+        free = np.flatnonzero(scale)
+        values, basis = np.linalg.eigh(square[np.ix_(free, free)] * scale[free] * scale[free, None])
+        basis = scale[:, None] * np.eye(len(toward))[:, free] @ basis
+        values, turned = np.fmax(values, 0.0), basis.T @ toward
         for error in _ERRORS:
             around = error**2 + values
             score = 0.5 * float((rest - turned @ (turned / around)) / error**2)
             score += 0.5 * float(np.log1p(values / error**2).sum()) + len(right) * float(np.log(error))
             score += _CAUTION * float(np.log(_ERROR / error))
             if score < best[0]:
-                best = score, scale * (vectors @ (turned / around))
+                best = score, basis @ (turned / around)
     return best
 
 
