@@ -81,6 +81,16 @@ def factors_of_ops(graph: Graph, factors: Sequence[OpFactor]) -> FloatArray:
     return result
 
 
+def least_factor_shares(graph: Graph, factors: Sequence[OpFactor]) -> FloatArray:
+    """[N] the least factor of an op's type for any shape, relative to the op's own."""
+    of_op = factors_of_ops(graph, factors)
+    least = {one.op_type: 1.0 for one in factors}  # of a shape that is not listed
+    least |= {one.op_type: one.factor for one in factors if not one.shape}
+    for one in factors:
+        least[one.op_type] = min(least[one.op_type], one.factor)
+    return np.array([least.get(name, 1.0) for name in graph.op_types]) / of_op
+
+
 def _output_elements(graph: Graph) -> FloatArray:
     produced = graph.tensor_producer >= 0
     sizes = graph.tensor_elements[produced].astype(np.float64)
