@@ -58,12 +58,10 @@ class OpGroups:
             for (op_type, is_matrix, shape), log in zip(self._keys, logs.tolist(), strict=True)
             if is_matrix and len(by_type[op_type]) > 1
         ]
-        return (
-            tuple(
-                OpFactor(op_type, float(np.exp(log)), shape)
-                for op_type, log, shape in rows
-                if abs(log) > _LEAST_FACTOR or shape
-            )
-            if np.abs(logs).max() > _LEAST_FACTOR
-            else ()
+        if np.abs(logs).max() <= _LEAST_FACTOR:
+            return ()
+        return tuple(
+            OpFactor(op_type, float(np.exp(log)), shape)
+            for op_type, log, shape in rows
+            if abs(log) > _LEAST_FACTOR or shape
         )
