@@ -228,14 +228,15 @@ def methods(trained: Path | None) -> dict[str, Callable[[Case], Row]]:
 
 
 def tasks(options: argparse.Namespace) -> Iterator[tuple[int, str, int, list[int]]]:
-    """What most is learned from comes first; long runs come after the first seed."""
+    """What most is learned from comes first; long runs come after the second seed, and are of the first."""
     short, long = [c for c in options.counts if c <= 20], [c for c in options.counts if c > 20]
-    for seed in options.seeds:
-        for counts, names in ((short, options.graphs), (long, options.long_graphs or options.graphs)):
-            if counts and (counts is short or seed == options.seeds[0]):
-                for number in options.machines:
-                    for name in names:
-                        yield seed, name, number, counts
+    seeds, first = options.seeds, options.seeds[0]
+    parts = [(seed, short, options.graphs) for seed in seeds]
+    parts.insert(2, (first, long, options.long_graphs or options.graphs))
+    for seed, counts, names in parts:
+        for number in options.machines:
+            for name in names:
+                yield seed, name, number, counts
 
 
 def run(work: tuple[argparse.Namespace, float, set[tuple], tuple[int, str, int, list[int]]]) -> None:
