@@ -10,6 +10,7 @@ are non-negative and regularised towards the target's own figures.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -40,6 +41,7 @@ _SIZES: Final = {
 }
 _DRAWS: Final = 200
 _BETTERED: Final = 3  # number of these that are improved
+_KEPT: Final = 30  # number of those that are tried with factors
 _ERROR: Final = 0.05  # relative, of a chip's seconds: the part that no figures explain
 _RATE_ERROR: Final = 0.5  # relative uncertainty of a target's rates
 _FILL_OVERHEADS: Final = 3.0  # uncertainty of the fill, in kernel overheads
@@ -93,17 +95,25 @@ class ChipFit:
         self._spread = np.full(5, _RATE_ERROR)
         self._spread[[FILL, OVERHEAD]] = _FILL_OVERHEADS * overhead_s, overhead_s
         sizes = KindParameters(**{name: getattr(kind.simulator, name) for name in _SIZES})
+        self._errors: dict[KindParameters, float] = {}
         self._tried: dict[KindParameters, tuple[float, ChipFigures]] = {}
         self._own = ChipFigures(sizes, self._sheet)
 
     def run(self, seed: int) -> None:
-        """Try random sizes, then sizes near the best."""
+        """Try random sizes, then sizes near the best; first without factors, which is fast."""
         rng = np.random.default_rng(seed)
-        self._try(self._own.sizes)
+        self._rough(self._own.sizes)
         for _ in range(_DRAWS):
-            self._try(KindParameters(**{name: int(rng.choice(sizes)) for name, sizes in _SIZES.items()}))
+            self._rough(KindParameters(**{name: int(rng.choice(sizes)) for name, sizes in _SIZES.items()}))
+        for sizes in self._roughly_best(_BETTERED):
+            self._better(sizes, self._rough)
+        for sizes in self._roughly_best(_KEPT):
+            self._try(sizes)
         for _, figures in self.best()[:_BETTERED]:
-            self._better(figures.sizes)
+            self._better(figures.sizes, self._try)
+
+    def _roughly_best(self, number: int) -> list[KindParameters]:
+        return sorted(self._errors, key=self._errors.__getitem__)[:number]
 
     def best(self) -> list[tuple[float, ChipFigures]]:
         """Negative log-probabilities with their figures, likeliest first."""
@@ -120,17 +130,28 @@ class ChipFit:
         work = self._work(figures.sizes, factors_of_ops(self._graph, figures.factors))
         return _chip_seconds(figures.terms, by_kernel(work, seen), seen)
 
-    def _better(self, sizes: KindParameters) -> None:
+    def _better(self, sizes: KindParameters, score_of: Callable[[KindParameters], float]) -> None:
         """Change one size at a time while the score improves."""
-        least, is_better = self._try(sizes), True
+        least, is_better = score_of(sizes), True
         while is_better:
             is_better = False
             for name, choices in _SIZES.items():
                 for size in choices:
                     changed = replace(sizes, **{name: size})
-                    score = self._try(changed)
+                    score = score_of(changed)
                     if score < least - 1e-3:
                         sizes, least, is_better = changed, score, True
+
+    def _rough(self, sizes: KindParameters) -> float:
+        """Absolute errors of the best terms without factors, and how far they are from the target's."""
+        if sizes not in self._errors:
+            work = by_kernel(self._work(sizes, np.ones(self._graph.num_ops)), self._seen)
+            terms = self._solved(work)
+            predicted_s = _chip_seconds(terms, work, self._seen)
+            errors = np.abs(predicted_s / self._seen.measured_s(predicted_s) - 1)
+            off = (terms - self._sheet) / self._spread
+            self._errors[sizes] = float(np.nansum(errors) / _ERROR + 0.5 * off @ off)
+        return self._errors[sizes]
 
     def _try(self, sizes: KindParameters) -> float:
         if sizes not in self._tried:
@@ -165,6 +186,9 @@ class ChipFit:
             score -= float(np.log(trust).sum())
             logs = np.clip(prior @ found[: len(logs)], -_MOST_LOG, _MOST_LOG)
             terms = np.fmax(near + found[len(logs) :] * self._spread, 0.0)
+        # Where measurements decide nothing, sizes win that need no other rates than the target's.
+        far = (terms - near) / self._spread
+        score += 0.5 * float(far @ far)
         return score, ChipFigures(sizes, terms, self._groups, logs)
 
     def _by_group(self, op_s: FloatArray, is_compute: BoolArray) -> FloatArray:
