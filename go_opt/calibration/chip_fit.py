@@ -3,9 +3,9 @@
 A product takes ``a * padded / peak + fill``, padded to whole tiles (:mod:`go_opt.env.cost.shapes`). Any
 other op takes ``b * padded / peak``, padded to whole lanes. A kernel takes ``max(sum of its ops, c * bytes /
 bandwidth) + overhead``. A chip takes the sum of its kernels and, without overlap, of its transfers. Sizes of
-tiles and vectors are drawn at random; the best are improved one size at a time. For each choice of sizes,
-a, b, fill, c and overhead minimise squared relative errors (absolute ones for outliers: Huber, 1964). They
-are non-negative and regularised towards the target's own figures.
+tiles and vectors are drawn at random; the best are improved one size at a time. For each choice of sizes, a, b,
+fill, c and overhead minimise relative errors, drawn to the target's own figures. Then ops of a type and shape
+get a factor (:mod:`go_opt.calibration.op_groups`), and sizes are chosen by the probability of what was measured.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class ChipFit:
     def predicted_s(self, figures: ChipFigures, seen: Observations) -> FloatArray:
         """[R] seconds of each chip for an inference."""
         work = self._work(figures.sizes, factors_of_ops(self._graph, figures.factors))
-        return _chip_seconds(figures.terms, by_kernel(work, seen), seen)
+        return _chip_seconds(figures.terms, _by_kernel(work, seen), seen)
 
     def _better(self, sizes: KindParameters, score_of: Callable[[KindParameters], float]) -> None:
         """Change one size at a time while the score improves."""
@@ -145,7 +145,7 @@ class ChipFit:
     def _rough(self, sizes: KindParameters) -> float:
         """Absolute errors of the best terms without factors, and how far they are from the target's."""
         if sizes not in self._errors:
-            work = by_kernel(self._work(sizes, np.ones(self._graph.num_ops)), self._seen)
+            work = _by_kernel(self._work(sizes, np.ones(self._graph.num_ops)), self._seen)
             terms = self._solved(work)
             predicted_s = _chip_seconds(terms, work, self._seen)
             errors = np.abs(predicted_s / self._seen.measured_s(predicted_s) - 1)
@@ -165,11 +165,11 @@ class ChipFit:
         """
         seen, prior, near = self._seen, self._groups.root, self._sheet
         work = self._work(sizes, np.ones(self._graph.num_ops))
-        terms, logs = self._solved(by_kernel(work, seen)), np.zeros(len(self._groups))
+        terms, logs = self._solved(_by_kernel(work, seen)), np.zeros(len(self._groups))
         score = 0.0
         for _ in range(_ROUNDS):
             ops = work * np.exp(logs)[self._groups.of_op]
-            kernels = by_kernel(ops, seen)
+            kernels = _by_kernel(ops, seen)
             is_compute = terms[:3] @ kernels >= terms[BYTE] * seen.moved_s
             predicted_s = _chip_seconds(terms, kernels, seen)
             measured_s = seen.measured_s(predicted_s)
@@ -230,7 +230,7 @@ class ChipFit:
         return terms
 
 
-def by_kernel(work: FloatArray, seen: Observations) -> FloatArray:
+def _by_kernel(work: FloatArray, seen: Observations) -> FloatArray:
     """[3, M] the work [3, N + 1] of each kernel's ops."""
     return np.stack([np.bincount(seen.kernel_of, row[seen.op], len(seen.moved_s)) for row in work])
 
