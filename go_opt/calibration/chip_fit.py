@@ -3,9 +3,10 @@
 A product takes ``a * padded / peak + fill``, padded to whole tiles (:mod:`go_opt.env.cost.shapes`). Any
 other op takes ``b * padded / peak``, padded to whole lanes. A kernel takes ``max(sum of its ops, c * bytes /
 bandwidth) + overhead``. A chip takes the sum of its kernels and, without overlap, of its transfers. Sizes of
-tiles and vectors are drawn at random; the best are improved one size at a time. For each choice of sizes, a, b,
-fill, c and overhead minimise relative errors, drawn to the target's own figures. Then ops of a type and shape
-get a factor (:mod:`go_opt.calibration.op_groups`), and sizes are chosen by the probability of what was measured.
+tiles and vectors are drawn at random; the best are improved one size at a time. For each choice of sizes,
+a, b, fill, c and overhead minimise relative errors, drawn to the target's own figures. Then ops of a type and
+shape get a factor (:mod:`go_opt.calibration.op_groups`), and the sizes that make what was measured most
+probable are kept.
 """
 
 from __future__ import annotations
