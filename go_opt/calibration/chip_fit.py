@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from scipy.optimize import nnls
@@ -105,7 +105,8 @@ class ChipFit:
         rng = np.random.default_rng(seed)
         self._rough(self._own.sizes)
         for _ in range(_DRAWS):
-            self._rough(KindParameters(**{name: int(rng.choice(sizes)) for name, sizes in _SIZES.items()}))
+            drawn: dict[str, Any] = {name: int(rng.choice(sizes)) for name, sizes in _SIZES.items()}
+            self._rough(KindParameters(**drawn))
         for sizes in self._roughly_best(_BETTERED):
             self._better(sizes, self._rough)
         for sizes in self._roughly_best(_KEPT):
