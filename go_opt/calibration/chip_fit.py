@@ -51,6 +51,7 @@ _FACTOR_SPREADS: Final = (0.0, 0.1, 0.3)  # standard deviations of logarithms of
 _ERRORS: Final = (0.002, 0.005, 0.01, 0.03)  # relative, of a chip's seconds
 _CAUTION: Final = 2.0  # a few measurements that fit by chance do not make errors small
 _MOST_LOG: Final = 2.0
+_DISTURBED: Final = 0.05  # standard deviation, at a temperature of 1
 _LEAST_FACTOR: Final = 0.01  # lower limit of a, b and c
 
 
@@ -122,10 +123,15 @@ class ChipFit:
         return sorted(self._tried.values(), key=lambda tried: tried[0])
 
     def drawn(self, rng: np.random.Generator, temperature: float) -> ChipFigures:
-        """Figures drawn in proportion to their probability to the power of 1 / ``temperature``."""
+        """Figures drawn in proportion to their probability to the power of 1 / ``temperature``.
+
+        Factors are disturbed as well: many measurements leave little doubt, and their plans would repeat.
+        """
         scores = np.array([score for score, _ in self._tried.values()])
         weights = np.exp((scores.min() - scores) / temperature)
-        return list(self._tried.values())[rng.choice(len(scores), p=weights / weights.sum())][1]
+        figures = list(self._tried.values())[rng.choice(len(scores), p=weights / weights.sum())][1]
+        noise = _DISTURBED * temperature * rng.standard_normal(len(figures.logs))
+        return replace(figures, logs=figures.logs + np.clip(noise, -_MOST_LOG, _MOST_LOG))
 
     def predicted_s(self, figures: ChipFigures, seen: Observations) -> FloatArray:
         """[R] seconds of each chip for an inference."""
