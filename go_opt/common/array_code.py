@@ -17,6 +17,7 @@ from numba.core.typing.npydecl import parse_dtype, parse_shape
 from numba.extending import intrinsic
 from numba.np import arrayobj
 
+
 class _Fields:
     """The fields of an array's LLVM value."""
 
