@@ -1,13 +1,14 @@
 """Less LLVM code for arrays in compiled functions: it is generated, parsed and optimized in less time.
 
-Numba copies an array's fields to the stack before it reads one of its elements. Here they are read from
-the array's value: a third of the code for each element. Numba compiles a function of its own for each
-element type of ``np.empty`` and ``np.zeros``; here the caller allocates.
+Before numba reads or writes an element, it copies all fields of the array to the stack. Here fields are
+taken from the array's value, which needs a third of the code. For ``np.empty`` and ``np.zeros`` numba
+compiles a function for each type of elements. Here the caller's code allocates.
 """
 
 from __future__ import annotations
 
 import operator
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -17,9 +18,17 @@ from numba.core.typing.npydecl import parse_dtype, parse_shape
 from numba.extending import intrinsic
 from numba.np import arrayobj
 
+_types: Final[Any] = types  # numba has no annotations
+_values: Final[Any] = cgutils
+_arrays: Final[Any] = arrayobj
+_implements: Final[Any] = lower_builtin
+_dtype_of: Final[Any] = parse_dtype
+_axes_of: Final[Any] = parse_shape
+_in_callers_code: Final[Any] = intrinsic
+
 
 class _Fields:
-    """The fields of an array's LLVM value."""
+    """The fields of an array, taken from its LLVM value."""
 
     def __init__(self, context: Any, builder: Any, array_type: Any, value: Any) -> None:
         self._model = context.data_model_manager[array_type]
@@ -30,17 +39,17 @@ class _Fields:
 
 
 def _index_types(index_type: Any) -> tuple[Any, ...]:
-    return tuple(index_type.types) if isinstance(index_type, types.BaseTuple) else (index_type,)
+    return tuple(index_type.types) if isinstance(index_type, _types.BaseTuple) else (index_type,)
 
 
 def _pointer(context: Any, builder: Any, array_type: Any, array: Any, index_type: Any, index: Any) -> Any:
     """The address of an element; None if ``index`` is not one integer for each axis."""
     index_types = _index_types(index_type)
-    if len(index_types) != array_type.ndim or not all(isinstance(t, types.Integer) for t in index_types):
+    if len(index_types) != array_type.ndim or not all(isinstance(t, _types.Integer) for t in index_types):
         return None
-    indices = cgutils.unpack_tuple(builder, index) if isinstance(index_type, types.BaseTuple) else (index,)
+    indices = _values.unpack_tuple(builder, index) if isinstance(index_type, _types.BaseTuple) else (index,)
     fields = _Fields(context, builder, array_type, array)
-    pointer, _, _ = arrayobj.basic_indexing(
+    pointer, _, _ = _arrays.basic_indexing(
         context, builder, array_type, fields, index_types, indices, boundscheck=context.enable_boundscheck
     )
     return pointer
@@ -50,19 +59,19 @@ def _read(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     array_type, index_type = signature.args
     pointer = _pointer(context, builder, array_type, args[0], index_type, args[1])
     if pointer is None:
-        is_tuple = isinstance(index_type, types.BaseTuple)
-        by_numba = arrayobj.getitem_array_tuple if is_tuple else arrayobj.getitem_arraynd_intp
+        is_tuple = isinstance(index_type, _types.BaseTuple)
+        by_numba = _arrays.getitem_array_tuple if is_tuple else _arrays.getitem_arraynd_intp
         return by_numba(context, builder, signature, args)
-    return arrayobj.load_item(context, builder, array_type, pointer)
+    return _arrays.load_item(context, builder, array_type, pointer)
 
 
 def _write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     array_type, index_type, value_type = signature.args
     pointer = _pointer(context, builder, array_type, args[0], index_type, args[1])
     if pointer is None:
-        return arrayobj.setitem_array(context, builder, signature, args)
+        return _arrays.setitem_array(context, builder, signature, args)
     value = context.cast(builder, args[2], value_type, array_type.dtype)
-    return arrayobj.store_item(context, builder, array_type, value, pointer)
+    return _arrays.store_item(context, builder, array_type, value, pointer)
 
 
 def _length(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -71,8 +80,8 @@ def _length(context: Any, builder: Any, signature: Any, args: Any) -> Any:
 
 def _array_type(shape: Any, dtype: Any) -> Any:
     """Of the new array; None for arguments that are left to numba."""
-    element, num_axes = parse_dtype(dtype), parse_shape(shape)
-    return None if element is None or num_axes is None else types.Array(element, num_axes, "C")
+    element, num_axes = _dtype_of(dtype), _axes_of(shape)
+    return None if element is None or num_axes is None else _types.Array(element, num_axes, "C")
 
 
 def _allocating(*, zeros: bool) -> dict[int, Any]:
@@ -86,27 +95,28 @@ def _allocating(*, zeros: bool) -> dict[int, Any]:
         return generate
 
     def numbers(typing_context: Any, shape: Any) -> Any:
-        array_type = _array_type(shape, types.NumberClass(types.float64))
+        array_type = _array_type(shape, _types.NumberClass(_types.float64))
         return None if array_type is None else (array_type(shape), generator(array_type))
 
     def elements(typing_context: Any, shape: Any, dtype: Any) -> Any:
         array_type = _array_type(shape, dtype)
         return None if array_type is None else (array_type(shape, dtype), generator(array_type))
 
-    return {1: intrinsic(numbers), 2: intrinsic(elements)}
+    return {1: _in_callers_code(numbers), 2: _in_callers_code(elements)}
 
 
 def _allocated(
     context: Any, builder: Any, array_type: Any, shape_type: Any, shape: Any, *, zeros: bool
 ) -> Any:
-    is_tuple = isinstance(shape_type, types.BaseTuple)
-    sizes = cgutils.unpack_tuple(builder, shape) if is_tuple else [shape]
+    is_tuple = isinstance(shape_type, _types.BaseTuple)
+    sizes = _values.unpack_tuple(builder, shape) if is_tuple else [shape]
     sizes = [
-        context.cast(builder, size, size_type, types.intp)
+        context.cast(builder, size, size_type, _types.intp)
         for size, size_type in zip(sizes, _index_types(shape_type), strict=True)
     ]
-    item_bytes = context.get_constant(types.intp, arrayobj.get_itemsize(context, array_type))
-    strides, num_bytes = [], item_bytes
+    item_bytes = context.get_constant(_types.intp, _arrays.get_itemsize(context, array_type))
+    strides: list[Any] = []
+    num_bytes = item_bytes
     for size in reversed(sizes):
         strides.insert(0, num_bytes)
         num_bytes = builder.mul(num_bytes, size)
@@ -114,14 +124,14 @@ def _allocated(
     owner = context.nrt.meminfo_alloc_aligned(builder, num_bytes, align)
     address = context.nrt.meminfo_data(builder, owner)
     if zeros:
-        cgutils.memset(builder, address, num_bytes, 0)
-    array = arrayobj.make_array(array_type)(context, builder)
-    integer = context.get_value_type(types.intp)
-    arrayobj.populate_array(
+        _values.memset(builder, address, num_bytes, 0)
+    array = _arrays.make_array(array_type)(context, builder)
+    integer = context.get_value_type(_types.intp)
+    _arrays.populate_array(
         array,
         data=builder.bitcast(address, context.get_data_type(array_type.dtype).as_pointer()),
-        shape=cgutils.pack_array(builder, sizes, ty=integer),
-        strides=cgutils.pack_array(builder, strides, ty=integer),
+        shape=_values.pack_array(builder, sizes, ty=integer),
+        strides=_values.pack_array(builder, strides, ty=integer),
         itemsize=item_bytes,
         meminfo=owner,
     )
@@ -142,10 +152,10 @@ def find_allocation(function: Any, context: Any, args: Any, kws: Any) -> Any:
     return signature
 
 
+@cache
 def shorten_array_code() -> None:
-    """From now on, in every function that compiles."""
-    one_or_more = (types.Integer, types.BaseTuple)
-    for index in one_or_more:
-        lower_builtin(operator.getitem, types.Array, index)(_read)
-        lower_builtin(operator.setitem, types.Array, index, types.Any)(_write)
-    lower_builtin(len, types.Array)(_length)
+    """Shorten the code of every function that compiles from now on."""
+    for index in (_types.Integer, _types.BaseTuple):
+        _implements(operator.getitem, _types.Array, index)(_read)
+        _implements(operator.setitem, _types.Array, index, _types.Any)(_write)
+    _implements(len, _types.Array)(_length)

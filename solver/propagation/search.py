@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 
 from go_opt.common.arrays import IntArray, LongArray, WordArray
-from go_opt.common.compiling import compiled, compiled_inline, uncounted, uncounted_inner
+from go_opt.common.compiling import compiled, compiled_inline, compiled_inner
 from go_opt.errors import InvalidInputError
 from go_opt.solver.propagation.propagators import acyclic, between, capacity, cover, no_skip, span, triangle
 from go_opt.solver.propagation.propagators.domains import (
@@ -167,7 +167,7 @@ def reset(tables: RuleTables, store: Store) -> None:
     store.state[NUM_DECISIONS] = 0
 
 
-@uncounted
+@compiled
 def decide(store: Store, unit: int, chips: WordArray) -> bool:
     """Records the decision for ``chips`` [W] and narrows ``unit``; returns whether a chip remains."""
     state = store.state
@@ -180,7 +180,7 @@ def decide(store: Store, unit: int, chips: WordArray) -> bool:
     return narrow_to(store, unit, chips) != FAILED
 
 
-@uncounted
+@compiled
 def settle(tables: RuleTables, store: Store, is_consistent: bool) -> int:
     """Propagates; after a contradiction, undoes decisions until one has another value.
 
@@ -230,14 +230,14 @@ def _propagate(tables: RuleTables, store: Store) -> bool:
             return True
 
 
-@uncounted
+@compiled
 def _remember(store: Store, at: int) -> None:
     store.mark[at, 0] = store.state[TRAIL_SIZE]
     store.mark[at, 1] = store.state[NUM_DECIDED]
     store.mark[at, 2] = store.state[HIGHEST_LOW]
 
 
-@uncounted_inner
+@compiled_inner
 def _return_to(tables: RuleTables, store: Store, at: int) -> None:
     triangle.unlink_after(tables, store, store.mark[at, 1])
     restore(store, store.mark[at, 0], store.mark[at, 1], store.mark[at, 2])

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from go_opt.common.arrays import IntArray
-from go_opt.common.compiling import compiled_inner, uncounted_inner
+from go_opt.common.compiling import compiled_inner
 from go_opt.solver.propagation.propagators.domains import (
     FAILED,
     UNCHANGED,
@@ -60,7 +60,7 @@ def holds(tables: RuleTables, placement: IntArray) -> bool:
     return bool((with_source | (chip == placement[tables.succ[edge]])).all())
 
 
-@uncounted_inner
+@compiled_inner
 def _keep_with_an_end(tables: RuleTables, store: Store, u: int, x: int, v: int) -> int:
     last = tables.num_chips - 1
     if store.high[u] < store.low[x]:
@@ -80,7 +80,7 @@ def _keep_with_an_end(tables: RuleTables, store: Store, u: int, x: int, v: int) 
     return leave_out(store, x, store.high[u] + 1, store.low[v] - 1)
 
 
-@uncounted_inner
+@compiled_inner
 def leave_out(store: Store, unit: int, low: int, high: int) -> int:
     """Removes the chips ``low … high``."""
     result = UNCHANGED
@@ -94,6 +94,6 @@ def leave_out(store: Store, unit: int, low: int, high: int) -> int:
     return result
 
 
-@uncounted_inner
+@compiled_inner
 def _worse(status: int, other: int) -> int:
     return FAILED if other == FAILED else max(status, other)

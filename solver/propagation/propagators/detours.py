@@ -18,7 +18,7 @@ decided: O(U E W) for a whole placement.
 from __future__ import annotations
 
 from go_opt.common.arrays import WordArray
-from go_opt.common.compiling import compiled_inner, uncounted_inner
+from go_opt.common.compiling import compiled_inner
 from go_opt.solver.propagation.propagators.between import leave_out
 from go_opt.solver.propagation.propagators.domains import (
     FAILED,
@@ -85,7 +85,7 @@ def _join(store: Store, chips: WordArray, unit: int, other: int) -> None:
         chips[unit, store.low[other] // WORD_BITS] |= chip_bit(store.low[other])
 
 
-@uncounted_inner
+@compiled_inner
 def _find_paths(tables: RuleTables, store: Store) -> None:
     """Fills ``into`` and ``reach``: which chip leads to which; ``far_into`` and ``far``: via a third chip."""
     num_chips, num_words = store.links.shape
@@ -119,7 +119,7 @@ def _find_paths(tables: RuleTables, store: Store) -> None:
                     store.far[a, b // WORD_BITS] |= chip_bit(b)
 
 
-@uncounted_inner
+@compiled_inner
 def has_detour(store: Store) -> bool:
     """Returns whether a direct dependency between two chips also has a path through a third chip."""
     for a in range(store.links.shape[0]):
@@ -129,7 +129,7 @@ def has_detour(store: Store) -> bool:
     return False
 
 
-@uncounted_inner
+@compiled_inner
 def _list_long_links(tables: RuleTables, store: Store) -> int:
     """Fills ``long_links`` with the direct dependencies that skip a chip; returns their number."""
     count = 0
@@ -173,7 +173,7 @@ def _prune(tables: RuleTables, store: Store, unit: int, num_long: int) -> int:
     return result
 
 
-@uncounted_inner
+@compiled_inner
 def _follow(tables: RuleTables, store: Store, unit: int, a: int) -> int:
     """Applies rules 2 and 3 to ``unit``, which reads a unit on chip ``a``."""
     status = remove(store, unit, store.far[a])
@@ -187,7 +187,7 @@ def _follow(tables: RuleTables, store: Store, unit: int, a: int) -> int:
     return status
 
 
-@uncounted_inner
+@compiled_inner
 def _precede(tables: RuleTables, store: Store, unit: int, b: int) -> int:
     """Applies rules 2 and 3 to ``unit``, which a unit on chip ``b`` reads."""
     status = remove(store, unit, store.far_into[b])
@@ -208,7 +208,7 @@ def _worse(status: int, other: int) -> int:
     return FAILED if other == FAILED else max(status, other)
 
 
-@uncounted_inner
+@compiled_inner
 def _meets(chips: WordArray, chip: int, others: WordArray) -> bool:
     """Returns whether the set ``chips`` [W] contains ``chip`` or one of ``others`` [W]."""
     for word in range(len(chips)):
