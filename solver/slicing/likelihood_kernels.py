@@ -122,7 +122,7 @@ def run_likeliest(rows: FloatArray, num_starts: LongArray, before: IntArray, end
         end[level] = reached[num_kernels]
 
 
-@compiled
+@uncounted
 def walk_back(
     cut_filter: CutFilter, share: FloatArray, uniforms: FloatArray, chips_used: IntArray, cuts: LongArray
 ) -> None:

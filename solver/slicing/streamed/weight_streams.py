@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import IntArray, LongArray
-from go_opt.common.compiling import compiled, int64, uncounted, uncounted_inner
+from go_opt.common.compiling import int64, uncounted, uncounted_inner
 from go_opt.env.cost import CostTables
 from go_opt.env.model.memory import stream_order
 from go_opt.model.csr import row_pointers
@@ -108,7 +108,7 @@ def hold_weights(reads: WeightReads, held: HeldWeights, kernel: int) -> None:
             _add(held, before, -reads.stored_bytes[before], -reads.touched_bytes[before])
 
 
-@compiled
+@uncounted
 def streamed_bytes(reads: WeightReads, held: HeldWeights, room_bytes: int, buffer_bytes: int) -> int:
     """Returns the weight bytes that a segment streams if ``room_bytes`` of memory remain for weights.
 
