@@ -51,7 +51,7 @@ def target() -> Target:
 def opinion(graph: Graph, target: Target) -> Advice:
     rng = np.random.default_rng(1)
     outputs = Outputs(
-        rng.standard_normal((graph.num_ops, target.num_chips)),
+        *(rng.standard_normal((graph.num_ops, target.num_chips)) for _ in range(2)),
         *(rng.standard_normal(graph.num_ops) for _ in range(3)),
         np.zeros((2, NUM_EXPLORED)),
     )
