@@ -18,7 +18,7 @@ class Settings:
 
     lessons: tuple[Lesson, ...] = (ORDER_AND_FUSION, PLACEMENT, SAMPLED)
     graphs_per_step: int = 4
-    learning_rate: float = 4e-4
+    learning_rate: float = 8e-4
     last_learning_rate: float = 2e-5
     warm_up_updates: int = 20
     is_taught: bool = True  # whether the placements of a rule are tried too

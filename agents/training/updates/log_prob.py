@@ -6,6 +6,8 @@ not include do not contribute.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from go_opt.agents.decoding.exploration import key_density
@@ -15,8 +17,13 @@ from go_opt.agents.training.problems.cases import Case
 from go_opt.agents.training.problems.rollout import Episodes
 
 
+# Labels are likely under flatter logits than those that draw: labels differ by chance, and logits as flat as
+# they differ would draw every op apart from its neighbours.
+WARMTH: Final = 1.0 / 3.0
+
+
 def mean_log_prob(case: Case, outputs: Outputs, episodes: Episodes) -> tuple[float, Outputs]:
-    """The mean log-probability of ``episodes``, and its gradient by ``outputs``.
+    """The mean log-probability of ``episodes`` under flattened ``outputs``, and its gradient by ``outputs``.
 
     Episodes without a chance under ``outputs`` count as zero, and have no gradient.
     """
@@ -36,14 +43,14 @@ def mean_log_prob(case: Case, outputs: Outputs, episodes: Episodes) -> tuple[flo
     if "placement" in lesson.tasks:
         placed = placement_density(
             case.instance,
-            outputs.logits(lesson.mode),
-            outputs.cut_score,
+            WARMTH * outputs.logits(lesson.mode),
+            WARMTH * outputs.cut_score,
             episodes.decoded,
             lesson.mode,
             draws=1 if lesson.draws_keys else count,
         )
         total += float(np.where(np.isneginf(placed.log_prob), 0.0, placed.log_prob).mean())
         to_logits, to_cut = placed.gradient(weight)
-        gradient.logits(lesson.mode)[:] += to_logits
-        gradient.cut_score[:] += to_cut
+        gradient.logits(lesson.mode)[:] += WARMTH * to_logits
+        gradient.cut_score[:] += WARMTH * to_cut
     return total, gradient

@@ -59,7 +59,7 @@ def test_outputs_are_those_of_the_policy() -> None:
     policy = learner.policy(state)
     for of, said in zip(CASES, learner.outputs(state, CASES, BUCKET), strict=True):
         for got, expected in zip(said, policy(of.features), strict=True):
-            np.testing.assert_allclose(got, expected, atol=1e-4)
+            np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_each_graph_has_the_same_share() -> None:
@@ -139,7 +139,7 @@ def test_two_devices_do_what_one_does(tmp_path: Path) -> None:
         np.testing.assert_allclose(saved["step"], step, atol=1e-5 * np.abs(step).max())
         assert float(saved["norm"]) == pytest.approx(norm, rel=1e-5)
         for i, numbers in enumerate(said[0] + said[1]):
-            np.testing.assert_allclose(saved[str(i)], numbers, atol=1e-4)
+            np.testing.assert_allclose(saved[str(i)], numbers, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
