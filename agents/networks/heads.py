@@ -99,9 +99,7 @@ class TaskHeads(nnx.Module):
         self.schedule_readout = readout(width + 2 * added, 1)
         self.fusion_readout = readout(width + 3 * added, 1)
 
-    def __call__(
-        self, ops: jax.Array, op_mask: jax.Array, chips: ChipRows, graph: jax.Array
-    ) -> Proposal:
+    def __call__(self, ops: jax.Array, op_mask: jax.Array, chips: ChipRows, graph: jax.Array) -> Proposal:
         """From ``ops`` [N, width], the chips and the graph's embedding [width]."""
         for_placement = self.placement(self.norm(ops), op_mask, graph)
         for_schedule = self.schedule(for_placement, op_mask, graph)
@@ -120,9 +118,7 @@ class TaskHeads(nnx.Module):
         )
 
 
-def placement_logits(
-    ops: jax.Array, shift: jax.Array, sharpness: jax.Array, chips: ChipRows
-) -> jax.Array:
+def placement_logits(ops: jax.Array, shift: jax.Array, sharpness: jax.Array, chips: ChipRows) -> jax.Array:
     """[N, D] ``ops · chips / M + sharpness (1 - √(1 + apart²))`` for any number of chips.
 
     ``apart`` is how many chips the op, moved by its ``shift`` [N], is away from where equal shares

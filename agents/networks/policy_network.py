@@ -117,7 +117,9 @@ class PolicyNetwork(nnx.Module):
             schedule_key=bounded(decisions.schedule_key),
             fusion_key=bounded(decisions.fusion_key),
             exploration_log_std=jnp.where(
-                raw < 0, -LEAST_LOG_STD * jnp.tanh(raw / -LEAST_LOG_STD), MOST_LOG_STD * jnp.tanh(raw / MOST_LOG_STD)
+                raw < 0,
+                -LEAST_LOG_STD * jnp.tanh(raw / -LEAST_LOG_STD),
+                MOST_LOG_STD * jnp.tanh(raw / MOST_LOG_STD),
             ),
         )
 

@@ -14,7 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.agents.decoding.outputs import Outputs
-from go_opt.agents.inputs.config import LEAST_LOG_STD, MOST_LOG_STD, NO_CHANCE, TYPICAL_OPS, UNIT, PolicyConfig
+from go_opt.agents.inputs.config import (
+    LEAST_LOG_STD,
+    MOST_LOG_STD,
+    NO_CHANCE,
+    TYPICAL_OPS,
+    UNIT,
+    PolicyConfig,
+)
 from go_opt.agents.inputs.features import CHIP_MIDDLE, NUM_EXPLORED, OP_COLUMNS, OP_MIDDLE, GraphFeatures
 from go_opt.agents.inputs.op_types import NUM_OP_TYPES
 from go_opt.agents.inputs.padding import rows_to_ops

@@ -28,7 +28,7 @@ def test_by_op_and_by_row_are_the_same_numbers(bucket: Bucket) -> None:
     by_op = random_outputs(np.random.default_rng(0), CASE)
     rows = to_rows(features, by_op, bucket)
     assert [rows_of.shape for rows_of in rows] == [
-        (bucket.ops, bucket.chips), (bucket.ops, bucket.chips), *((bucket.ops,) for _ in range(3)), (2, NUM_EXPLORED),
+        *[(bucket.ops, bucket.chips)] * 2, *[(bucket.ops,)] * 3, (2, NUM_EXPLORED),
     ]  # fmt: skip
     assert {rows_of.dtype for rows_of in rows} == {np.dtype(np.float32)}
     for logits, of_ops in zip(rows[:2], by_op[:2], strict=True):
@@ -68,7 +68,7 @@ def test_answers_follow_the_ops_not_their_storage() -> None:
     for got, expected in zip(of_permuted[:5], said[:5], strict=True):
         np.testing.assert_allclose(got, expected[order], atol=1e-5)
     np.testing.assert_allclose(of_permuted.exploration_log_std, said.exploration_log_std, atol=1e-5)
-    assert np.abs(said.slice_logits).max() < 100  # padded chips are out
+    assert np.abs(said.slice_logits).max() < 1e5  # padded chips are out
 
 
 def test_parameters_make_the_policy() -> None:

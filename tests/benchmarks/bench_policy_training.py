@@ -17,14 +17,10 @@ import json
 import os
 import statistics
 import time
-from dataclasses import replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
-
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
-    os.environ.setdefault(_name, "1")
 
 import numpy as np
 from measuring import header, row
@@ -54,6 +50,8 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
+        os.environ.setdefault(name, "1")  # of the processes that follow
     if not options.table:
         spawn = get_context("spawn")
         seeds = [spawn.Process(target=train, args=(options, seed)) for seed in range(options.seeds)]

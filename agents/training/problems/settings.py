@@ -8,7 +8,6 @@ from typing import Any, Final
 from go_opt.agents.training.problems.lessons import JOINT, ORDER_AND_FUSION, PLACEMENT, SAMPLED, Lesson
 from go_opt.errors import InvalidInputError
 
-
 TAUGHT: Final = 32  # placements of a rule that are tried beside the samples; see ``labels``
 
 

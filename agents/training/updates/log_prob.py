@@ -16,7 +16,6 @@ from go_opt.agents.policy.network import Outputs
 from go_opt.agents.training.problems.cases import Case
 from go_opt.agents.training.problems.rollout import Episodes
 
-
 # Labels are likely under flatter logits than those that draw: labels differ by chance, and logits as flat as
 # they differ would draw every op apart from its neighbours.
 WARMTH: Final = 1.0 / 3.0

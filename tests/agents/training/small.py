@@ -72,7 +72,14 @@ def trained_parameters(seed: int = 0, scale: float = 0.3) -> nnx.State:
 def random_outputs(rng: np.random.Generator, of: Case, scale: float = 1.0) -> Outputs:
     """What a network might say."""
     num_ops, num_chips = of.features.num_ops, of.features.num_chips
-    shapes = ((num_ops, num_chips), (num_ops, num_chips), (num_ops,), (num_ops,), (num_ops,), (2, NUM_EXPLORED))
+    shapes = (
+        (num_ops, num_chips),
+        (num_ops, num_chips),
+        (num_ops,),
+        (num_ops,),
+        (num_ops,),
+        (2, NUM_EXPLORED),
+    )
     return Outputs(*(scale * rng.standard_normal(shape) for shape in shapes))
 
 

@@ -64,7 +64,9 @@ def test_the_rule_gives_valid_placements_that_can_be_learned(lesson: Lesson) -> 
     assert len(found.reward) == TAUGHT
     assert len(np.unique(decoded.placement, axis=0)) > 1
     for placement, order, group in zip(decoded.placement, decoded.order, decoded.fusion_group, strict=True):
-        assert verify(graph, target, make_plan(graph, target, placement, order=order, fusion_group=group)) == []
+        assert (
+            verify(graph, target, make_plan(graph, target, placement, order=order, fusion_group=group)) == []
+        )
     log_prob, gradient = mean_log_prob(CASE, OUTPUTS, found)
     assert np.isfinite(log_prob)
     assert log_prob < 0.0

@@ -37,7 +37,9 @@ def test_it_is_the_sum_of_what_was_drawn(lesson: Lesson) -> None:
     of = small_case(1)
     outputs = random_outputs(np.random.default_rng(0), of)
     episodes = played(of, outputs, lesson, 0)
-    steeper = {name: getattr(outputs, name) / WARMTH for name in ("slice_logits", "sample_logits", "cut_score")}
+    steeper = {
+        name: getattr(outputs, name) / WARMTH for name in ("slice_logits", "sample_logits", "cut_score")
+    }
     expected = episodes.decoded.log_prob.copy()
     keys = (episodes.schedule_key, episodes.fusion_key)
     means = (outputs.schedule_key, outputs.fusion_key)
@@ -45,7 +47,9 @@ def test_it_is_the_sum_of_what_was_drawn(lesson: Lesson) -> None:
         if task in lesson.tasks:
             log_std = outputs.exploration_log_std[i]
             expected += key_density(of.key_space, means[i], log_std, keys[i]).log_density
-    assert mean_log_prob(of, outputs._replace(**steeper), episodes)[0] == pytest.approx(expected.mean(), abs=1e-9)
+    assert mean_log_prob(of, outputs._replace(**steeper), episodes)[0] == pytest.approx(
+        expected.mean(), abs=1e-9
+    )
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)

@@ -46,7 +46,7 @@ CASES = [small_case(0), small_case(1)]
 
 def unsure_parameters() -> nnx.State:
     """Under which samples differ, placements too."""
-    return trained_parameters(scale=0.02)
+    return trained_parameters(scale=0.004)
 
 
 def analytical_sessions() -> list[Session]:
