@@ -120,17 +120,15 @@ class _Forward:
         scale = np.float32(TYPICAL_OPS / features.num_ops)
         cut, schedule, fusion = decided.scores.T
         cut = np.float32(UNIT) * cut
-        rows = (
-            decided.slice_logits * scale,
-            decided.sample_logits * scale,
-            cut,
-            _bounded(schedule),
-            _bounded(fusion),
+        rows = (decided.slice_logits * scale, decided.sample_logits * scale, cut)
+        keys = (_bounded(schedule), _bounded(fusion))
+        slices, samples, cut, schedule, fusion = (
+            rows_to_ops(features, row.astype(np.float64)) for row in (*rows, *keys)
         )
         raw = self._linear("exploration", graph).reshape(2, NUM_EXPLORED)
         bound = np.where(raw < 0, np.float32(-LEAST_LOG_STD), np.float32(MOST_LOG_STD))
         log_std = (bound * np.tanh(raw / bound)).astype(np.float64)
-        return Outputs(*(rows_to_ops(features, row.astype(np.float64)) for row in rows), log_std)
+        return Outputs(slices, samples, cut, schedule, fusion, log_std)
 
     def _encoded(self) -> Array:
         """[N, W] embeddings of ops with their neighbourhood."""

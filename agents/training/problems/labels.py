@@ -8,7 +8,7 @@ placements teach less: they fill the first chips up to the slowest, so any devia
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -77,10 +77,13 @@ def _joined(first: Episodes, second: Episodes) -> Episodes:
     decoded = Decoded(
         *(np.concatenate([getattr(each.decoded, name) for each in (first, second)]) for name in _DECODED)
     )
-    both = {name: np.concatenate([getattr(each, name) for each in (first, second)]) for name in _ARRAYS}
+    both: dict[str, Any] = {
+        name: np.concatenate([getattr(each, name) for each in (first, second)]) for name in _ARRAYS
+    }
     return replace(first, decoded=decoded, **both)
 
 
 def _chosen(episodes: Episodes, samples: LongArray) -> Episodes:
     decoded = Decoded(*(getattr(episodes.decoded, name)[samples] for name in _DECODED))
-    return replace(episodes, decoded=decoded, **{name: getattr(episodes, name)[samples] for name in _ARRAYS})
+    arrays: dict[str, Any] = {name: getattr(episodes, name)[samples] for name in _ARRAYS}
+    return replace(episodes, decoded=decoded, **arrays)
