@@ -1,6 +1,6 @@
 """The environment: targets, costs, and the analytical model that evaluates plans."""
 
-from go_opt.env.cost import CostTables, cost_tables
+from go_opt.env.cost import CostTables, cost_tables, divided_tables
 from go_opt.env.evaluation import evaluate_plan
 from go_opt.env.kernels.fusion import fused_within_chips, greedy_fusion, is_one_loop, loop_roles
 from go_opt.env.kernels.priority_fusion import priority_fusion
@@ -20,6 +20,7 @@ __all__ = [
     "ZooEntry",
     "cost_tables",
     "depth",
+    "divided_tables",
     "evaluate_batch",
     "evaluate_plan",
     "fused_within_chips",

@@ -378,6 +378,8 @@ def random_simulated_target(rng: np.random.Generator, *, rates_differ: bool = Tr
             alignment_bytes=int(rng.choice([1, 64, 256])),
             stream_buffer_bytes=int(rng.choice([0, 1000])),
         )
+        if number == 0:
+            tables["op_factors"] = [{"op_type": "MatMul", "factor": 0.5}, {"op_type": "Relu", "factor": 2.0}]
         return chip_kind(
             f"chip{number}",
             sram_bytes=sram_bytes,

@@ -45,10 +45,8 @@ class KeyDensity:
     """Log-density of drawn keys under a mean and a spread, and its gradient."""
 
     log_density: FloatArray  # [S]
-    entropy: float
     to_mean: FloatArray  # [S, N] d log density / d mean
     to_log_std: FloatArray  # [S, F] d log density / d log std
-    entropy_to_log_std: FloatArray  # [F] d entropy / d log std
 
 
 def key_space(features: NDArray[np.floating]) -> KeySpace:
@@ -82,8 +80,6 @@ def key_density(space: KeySpace, mean: FloatArray, log_std: FloatArray, keys: Fl
     spread = variance * np.einsum("kf,kl,lf->f", projected, precision, projected)
     return KeyDensity(
         log_density=-0.5 * ((offset * pull).sum(axis=1) + log_det + constant),
-        entropy=0.5 * (log_det + constant + len(covariance)),
         to_mean=pull @ space.basis.T,
         to_log_std=variance * (pull @ projected) ** 2 - spread,
-        entropy_to_log_std=spread,
     )

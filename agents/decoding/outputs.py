@@ -13,8 +13,13 @@ class Outputs(NamedTuple):
     Axes: ``N`` ops, ``D`` chips, ``F`` exploration features.
     """
 
-    placement_logits: FloatArray  # [N, D]
+    slice_logits: FloatArray  # [N, D] for slicings
+    sample_logits: FloatArray  # [N, D] for placements op by op
     cut_score: FloatArray  # [N]
     schedule_key: FloatArray  # [N]
     fusion_key: FloatArray  # [N]
     exploration_log_std: FloatArray  # [2, F] schedule, fusion
+
+    def logits(self, mode: str) -> FloatArray:
+        """[N, D] those for a mode of decoding: op by op, or slices."""
+        return self.sample_logits if mode.startswith(("sample", "fix")) else self.slice_logits

@@ -105,7 +105,7 @@ def own_plans(advised: Advice, instance: Instance, seed: int) -> Iterator[Policy
     keys = outputs.schedule_key[None], outputs.fusion_key[None]
     with suppress(InfeasibleError):
         for mode in chain(means, cycle(draws)):
-            decisions = Decisions(*keys, outputs.placement_logits, outputs.cut_score)
+            decisions = Decisions(*keys, outputs.logits(mode), outputs.cut_score)
             yield from _decoded(instance, decisions, mode, 1, rng)
             keys = keys if mode == means[0] else _drawn_keys(space, outputs, rng)
 
@@ -167,7 +167,7 @@ def _drawn_placements(
     Yields nothing if excluded chip kinds leave the default order without a valid placement.
     """
     neutral = np.zeros((1, instance.graph.num_ops))
-    decisions = Decisions(neutral, neutral, outputs.placement_logits, outputs.cut_score)
+    decisions = Decisions(neutral, neutral, outputs.logits(mode), outputs.cut_score)
     rng = np.random.default_rng(seed)
     with suppress(InfeasibleError):
         while True:

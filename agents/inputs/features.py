@@ -1,7 +1,8 @@
-"""The policy's features: a graph on a target as plain arrays, independent of the storage order.
+"""The policy's features: a graph on a target as plain arrays.
 
 Axes: ``N`` ops, ``E`` edges, ``D`` chips. Rows of ops are in canonical order
-(:mod:`go_opt.agents.inputs.canonical`); ``row_op`` maps them to ops. Columns about ops are
+(:mod:`go_opt.agents.inputs.canonical`); ``row_op`` maps them to ops. All but the columns ``STORED`` are
+the same for every storage order. Columns about ops are
 standardised within the graph; the global features contain the means and spreads, so that the
 policy also knows the scale.
 """
@@ -9,6 +10,7 @@ policy also knows the scale.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import fsum
 from typing import Final
 
 import numpy as np
@@ -17,12 +19,14 @@ from numpy.typing import NDArray
 from go_opt.agents.inputs.canonical import canonical_order
 from go_opt.agents.inputs.chip_bounds import chip_bounds
 from go_opt.agents.inputs.op_types import op_type_rows
-from go_opt.agents.inputs.target_features import chip_features, package_features
+from go_opt.agents.inputs.target_features import CHIP_COLUMNS, LEAST_S, chip_features, package_features
 from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.env import CostTables, Target, cost_tables, depth, height
 from go_opt.env.cost.op_quantities import bytes_out, smallest_op_s, standardise, weight_bytes
+from go_opt.env.model.memory import BORDER_BUFFERS
 from go_opt.model.graph import OP_CLASSES, Graph
 from go_opt.solver import placement_problem
+from go_opt.solver.problem.sequence import kernel_sequence
 
 STANDARDISED: Final = (
     "log flops",
@@ -37,6 +41,13 @@ STANDARDISED: Final = (
     "cumulative seconds",
     "cumulative weight bytes",
 )
+# Along the order of storage, which is the one that placements cut.
+STORED: Final = (
+    "share of seconds before its middle in the stored order",
+    "share of weight bytes before its middle in the stored order",
+    "log link seconds of a cut right before it, of the seconds of a chip",
+    "log bytes of a cut right before it, of a chip's SRAM",
+)
 OP_COLUMNS: Final = (
     *STANDARDISED,
     "share of depth",
@@ -47,13 +58,18 @@ OP_COLUMNS: Final = (
     "first chip",
     "last chip",
     "share of chips that may run it",
+    *STORED,
     *OP_CLASSES,
 )
 # Columns that may reasonably decide orders and kernels: keys are perturbed along them.
 EXPLORED: Final = (*STANDARDISED, *OP_CLASSES)
 NUM_EXPLORED: Final = len(EXPLORED)  # F, columns of the exploration features
+# Where an op is, and which chip is there if all chips work equally long.
+OP_MIDDLE: Final = OP_COLUMNS.index(STORED[0])
+CHIP_MIDDLE: Final = CHIP_COLUMNS.index("share of that speed before its middle")
 
 _SCALE_OF_LOGS: Final = 10.0  # natural logs of sizes go up to 30
+_LEAST_SHARE: Final = 1e-2  # less is as good as nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +114,7 @@ def graph_features(graph: Graph, target: Target) -> GraphFeatures:
             standardised,
             levels / np.maximum(levels.max(axis=0), 1e-30) * 2 - 1,
             _chip_columns(graph, target, tables, row_op),
+            _stored_columns(tables, target, sizes[:, 2])[row_op],
             classes,
         ],
         axis=1,
@@ -141,6 +158,31 @@ def _chip_columns(graph: Graph, target: Target, tables: CostTables, row_op: IntA
     last_chip = max(1, target.num_chips - 1)
     may_run = tables.can_run[tables.chip_kind].mean(axis=0)
     return np.column_stack([first / last_chip * 2 - 1, last / last_chip * 2 - 1, may_run])[row_op]
+
+
+def _stored_columns(tables: CostTables, target: Target, weight_bytes: FloatArray) -> FloatArray:
+    """[N, len(STORED)] of the ops along the order of storage."""
+    seconds = smallest_op_s(tables)
+    order = np.arange(tables.num_ops, dtype=np.int32)
+    crossing = kernel_sequence(tables, order, order, adjacent=False).crossing_bytes[:-1]
+    rates = target.topology.rate_bytes_per_s
+    chip_s = fsum(seconds) / target.num_chips + LEAST_S
+    link_s = crossing / (rates.mean() if len(rates) else 1e10)
+    sram_bytes = BORDER_BUFFERS * crossing / tables.sram_bytes.mean()
+    return np.column_stack(
+        [
+            _middles(seconds),
+            _middles(weight_bytes),
+            np.log10(link_s / chip_s + _LEAST_SHARE),
+            np.log10(sram_bytes + _LEAST_SHARE),
+        ]
+    )
+
+
+def _middles(amount: FloatArray) -> FloatArray:
+    """[N] the share of the whole before the middle of each, from -1 to 1."""
+    before: FloatArray = np.cumsum(amount) - 0.5 * amount
+    return before / max(float(amount.sum()), 1e-30) * 2 - 1
 
 
 def _row_edges(graph: Graph, row_op: IntArray) -> tuple[IntArray, IntArray]:

@@ -22,6 +22,7 @@ CHIP_COLUMNS: Final = (
     "position",
     *(f"{wave} {2**k}" for wave in ("sine", "cosine") for k in range(_WAVES)),
     "log share of the package's speed on this graph",
+    "share of that speed before its middle",
     "log matrix flops per s",
     "log vector flops per s",
     "log SRAM bytes",
@@ -48,7 +49,7 @@ GLOBAL_COLUMNS: Final = (
     *(f"mean {name}" for name in ("log flops", "log bytes out", "log weight bytes", "log seconds")),
     *(f"spread {name}" for name in ("log flops", "log bytes out", "log weight bytes", "log seconds")),
 )
-_LEAST_S: Final = 1e-12  # below all real times; keeps logarithms finite
+LEAST_S: Final = 1e-12  # below all real times; keeps logarithms finite
 
 
 def chip_features(tables: CostTables, target: Target) -> FloatArray:
@@ -73,10 +74,10 @@ def chip_features(tables: CostTables, target: Target) -> FloatArray:
             for kind in target.kinds
         ]
     )
-    share = np.log(_share_of_speed(tables) * target.num_chips)
-    return np.column_stack(
-        [position * 2 - 1, np.sin(angles), np.cos(angles), share, of_kinds[target.chip_kind]]
-    )
+    share = _share_of_speed(tables)
+    middle = (np.cumsum(share) - 0.5 * share) * 2 - 1
+    columns = [position * 2 - 1, np.sin(angles), np.cos(angles), np.log(share * target.num_chips), middle]
+    return np.column_stack([*columns, of_kinds[target.chip_kind]])
 
 
 def package_features(graph: Graph, tables: CostTables, target: Target) -> FloatArray:
@@ -84,7 +85,7 @@ def package_features(graph: Graph, tables: CostTables, target: Target) -> FloatA
     links, dependency_s = target.topology, tables.dependency_s[tables.chip_kind].mean()
     rate = _mean_log10(links.rate_bytes_per_s)
     op_s = smallest_op_s(tables)
-    ideal_s = fsum(op_s) / target.num_chips + _LEAST_S
+    ideal_s = fsum(op_s) / target.num_chips + LEAST_S
     all_tensors_s = tables.tensor_bytes[tables.tensor_producer != NO_PRODUCER].sum() / 10**rate
     weight_bytes = tables.tensor_bytes[tables.tensor_kind == WEIGHT].sum()
     return np.array(
@@ -101,8 +102,8 @@ def package_features(graph: Graph, tables: CostTables, target: Target) -> FloatA
             np.log10(graph.num_ops) - 3,
             np.log1p(graph.num_edges / graph.num_ops),
             np.log10(ideal_s) + 5,
-            np.log10((op_s.max() + _LEAST_S) / ideal_s),
-            np.log10((all_tensors_s + _LEAST_S) / ideal_s),
+            np.log10((op_s.max() + LEAST_S) / ideal_s),
+            np.log10((all_tensors_s + LEAST_S) / ideal_s),
             np.log10((weight_bytes + 1) / tables.sram_bytes.sum()),
         ]
     )
@@ -111,7 +112,7 @@ def package_features(graph: Graph, tables: CostTables, target: Target) -> FloatA
 def _share_of_speed(tables: CostTables) -> FloatArray:
     """[D] each chip's share of the package's speed: graphs per second if its kind ran each op alone."""
     # fsum rounds once: the same for every storage order of the ops.
-    speed = 1.0 / (np.array([fsum(op_s) for op_s in tables.kernel_floor_s()]) + _LEAST_S)
+    speed = 1.0 / (np.array([fsum(op_s) for op_s in tables.kernel_floor_s()]) + LEAST_S)
     of_chips: FloatArray = speed[tables.chip_kind] / speed[tables.chip_kind].sum()
     return of_chips
 

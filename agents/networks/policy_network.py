@@ -15,22 +15,23 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from go_opt.agents.inputs.config import TYPICAL_OPS, PolicyConfig
-from go_opt.agents.inputs.features import NUM_EXPLORED, OP_COLUMNS
+from go_opt.agents.inputs.config import LEAST_LOG_STD, MOST_LOG_STD, TYPICAL_OPS, PolicyConfig
+from go_opt.agents.inputs.features import CHIP_MIDDLE, NUM_EXPLORED, OP_COLUMNS, OP_MIDDLE
 from go_opt.agents.inputs.op_types import NUM_OP_TYPES
 from go_opt.agents.inputs.padding import PaddedGraph
 from go_opt.agents.inputs.target_features import CHIP_COLUMNS, GLOBAL_COLUMNS
 from go_opt.agents.networks.attention import AttentionSizes, SegmentedAttention, by_segments
 from go_opt.agents.networks.conditioning import Conditioning, GraphEmbedding
 from go_opt.agents.networks.graphsage import GraphSageLayer
-from go_opt.agents.networks.heads import Proposal, TaskHeads, expectation, undecided
+from go_opt.agents.networks.heads import ChipRows, Proposal, TaskHeads, expectation, undecided
 from go_opt.agents.networks.initialisation import ZERO_INITIALISED, numpy_parameters
 
 
 class PolicyOutput(NamedTuple):
     """Proposals for a padded graph. Axes: ``N`` ops, ``D`` chips, ``F`` exploration features."""
 
-    placement_logits: jax.Array  # [N, D] padded chips at NO_CHANCE, padded ops 0
+    slice_logits: jax.Array  # [N, D] padded chips at NO_CHANCE, padded ops 0
+    sample_logits: jax.Array  # [N, D] the same for placements op by op
     cut_score: jax.Array  # [N] of a cut right before the op in the order
     schedule_key: jax.Array  # [N] mean priority, higher is earlier
     fusion_key: jax.Array  # [N] mean priority
@@ -96,14 +97,30 @@ class PolicyNetwork(nnx.Module):
         chips = self._embed_chips(padded, graph)
         decisions = self._refine(padded, ops, chips, graph)
         is_op = padded.op_mask
+        num_ops = is_op.sum(dtype=jnp.float32)
+
+        def bounded(key: jax.Array) -> jax.Array:
+            """At most about as large as the noise, which would else be without effect."""
+            key = jnp.where(is_op, key, 0.0)
+            return key / jnp.sqrt(1.0 + jnp.sum(key**2) / num_ops)
+
+        # Slicing sums the logits of all ops; scaling keeps the sum equally sharp for all sizes.
+        slice_logits, sample_logits = (
+            jnp.where(is_op[:, None], logits, 0.0) * (TYPICAL_OPS / num_ops)
+            for logits in (decisions.slice_logits, decisions.sample_logits)
+        )
+        raw = self.exploration(graph).reshape(2, NUM_EXPLORED)
         return PolicyOutput(
-            # Slicing sums the logits of all ops; scaling keeps the sum equally sharp for all sizes.
-            placement_logits=jnp.where(is_op[:, None], decisions.placement_logits, 0.0)
-            * (TYPICAL_OPS / is_op.sum(dtype=jnp.float32)),
+            slice_logits=slice_logits,
+            sample_logits=sample_logits,
             cut_score=jnp.where(is_op, decisions.cut_score, 0.0),
-            schedule_key=jnp.where(is_op, decisions.schedule_key, 0.0),
-            fusion_key=jnp.where(is_op, decisions.fusion_key, 0.0),
-            exploration_log_std=self.exploration(graph).reshape(2, NUM_EXPLORED),
+            schedule_key=bounded(decisions.schedule_key),
+            fusion_key=bounded(decisions.fusion_key),
+            exploration_log_std=jnp.where(
+                raw < 0,
+                -LEAST_LOG_STD * jnp.tanh(raw / -LEAST_LOG_STD),
+                MOST_LOG_STD * jnp.tanh(raw / MOST_LOG_STD),
+            ),
         )
 
     def _encode(self, padded: PaddedGraph) -> tuple[jax.Array, jax.Array]:
@@ -138,7 +155,13 @@ class PolicyNetwork(nnx.Module):
         ops = ops + self.decided(expectation(last, chips))
         for block in self.blocks:
             ops = block(ops, padded.op_mask, graph)
-        return self.heads(ops, padded.op_mask, chips, padded.chip_mask, graph)
+        rows = ChipRows(
+            chips,
+            padded.chip_mask,
+            jnp.where(padded.chip_mask, padded.chips[:, CHIP_MIDDLE], 0.0),
+            jnp.where(padded.op_mask, padded.ops[:, OP_MIDDLE], 0.0),
+        )
+        return self.heads(ops, padded.op_mask, rows, graph)
 
 
 def initial_parameters(config: PolicyConfig, seed: int) -> nnx.State:

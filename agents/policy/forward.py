@@ -14,8 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.agents.decoding.outputs import Outputs
-from go_opt.agents.inputs.config import NO_CHANCE, TYPICAL_OPS, PolicyConfig
-from go_opt.agents.inputs.features import NUM_EXPLORED, OP_COLUMNS, GraphFeatures
+from go_opt.agents.inputs.config import (
+    LEAST_LOG_STD,
+    MOST_LOG_STD,
+    NO_CHANCE,
+    TYPICAL_OPS,
+    UNIT,
+    PolicyConfig,
+)
+from go_opt.agents.inputs.features import CHIP_MIDDLE, NUM_EXPLORED, OP_COLUMNS, OP_MIDDLE, GraphFeatures
 from go_opt.agents.inputs.op_types import NUM_OP_TYPES
 from go_opt.agents.inputs.padding import rows_to_ops
 from go_opt.agents.inputs.target_features import CHIP_COLUMNS, GLOBAL_COLUMNS
@@ -30,7 +37,8 @@ _TASKS = ("placement", "schedule", "fusion")
 class _Decisions(NamedTuple):
     """The decisions of one refinement round."""
 
-    placement_logits: Array  # [N, D]
+    slice_logits: Array  # [N, D]
+    sample_logits: Array  # [N, D]
     scores: Array  # [N, 3] score of a cut before the op, schedule priority, fusion priority
 
 
@@ -78,7 +86,9 @@ def parameter_shapes(config: PolicyConfig) -> dict[str, tuple[int, ...]]:
         attention(f"heads.{task}", width + number * half, half)
         linear(f"heads.{task}.dense", half, half)
         norm(f"heads.{task}.norm", width + (number + 1) * half)
-    linear("heads.op_readout", width + half, half)
+    linear("heads.op_readout", width + half, 2 * half)
+    linear("heads.shift_readout", width + half, 2)
+    linear("heads.sharpness_readout", width, 2)
     linear("heads.cut_readout", width + half, 1)
     linear("heads.schedule_readout", width + 2 * half, 1)
     linear("heads.fusion_readout", width + 3 * half, 1)
@@ -102,20 +112,23 @@ class _Forward:
         ops = self._encoded()
         graph = self._graph_embedding(ops)
         chips = self._chip_embeddings(graph)
-        decided = _Decisions(
-            np.zeros((features.num_ops, features.num_chips), np.float32),
-            np.zeros((features.num_ops, 3), np.float32),
-        )
+        uniform = np.zeros((features.num_ops, features.num_chips), np.float32)
+        decided = _Decisions(uniform, uniform, np.zeros((features.num_ops, 3), np.float32))
         for _ in range(self._config.rounds):
             decided = self._decided(ops, chips, graph, decided)
         # Slicing sums the logits of all ops; the scaling keeps the sum equally sharp for all graph sizes.
-        logits = decided.placement_logits * np.float32(TYPICAL_OPS / features.num_ops)
+        scale = np.float32(TYPICAL_OPS / features.num_ops)
         cut, schedule, fusion = decided.scores.T
-        log_std = self._linear("exploration", graph).reshape(2, NUM_EXPLORED)
-        placement, cut, schedule, fusion = (
-            rows_to_ops(features, rows.astype(np.float64)) for rows in (logits, cut, schedule, fusion)
+        cut = np.float32(UNIT) * cut
+        rows = (decided.slice_logits * scale, decided.sample_logits * scale, cut)
+        keys = (_bounded(schedule), _bounded(fusion))
+        slices, samples, cut, schedule, fusion = (
+            rows_to_ops(features, row.astype(np.float64)) for row in (*rows, *keys)
         )
-        return Outputs(placement, cut, schedule, fusion, log_std.astype(np.float64))
+        raw = self._linear("exploration", graph).reshape(2, NUM_EXPLORED)
+        bound = np.where(raw < 0, np.float32(-LEAST_LOG_STD), np.float32(MOST_LOG_STD))
+        log_std = (bound * np.tanh(raw / bound)).astype(np.float64)
+        return Outputs(slices, samples, cut, schedule, fusion, log_std)
 
     def _encoded(self) -> Array:
         """[N, W] embeddings of ops with their neighbourhood."""
@@ -146,7 +159,7 @@ class _Forward:
 
     def _decided(self, ops: Array, chips: Array, graph: Array, last: _Decisions) -> _Decisions:
         """One round, conditioned on the expectation of the ``last``."""
-        expected = np.concatenate([_softmax(last.placement_logits) @ chips, np.tanh(last.scores)], axis=1)
+        expected = np.concatenate([_softmax(last.slice_logits) @ chips, np.tanh(last.scores)], axis=1)
         ops = ops + self._linear("decided", expected)
         for block in range(self._config.attention_layers):
             ops = self._block(f"blocks.{block}", ops, graph)
@@ -156,13 +169,27 @@ class _Forward:
             ops = self._task(f"heads.{task}", ops, graph)
             of_task.append(ops)
         placement, schedule, fusion = of_task
-        logits = self._linear("heads.op_readout", placement) @ chips.T / np.sqrt(np.float32(chips.shape[1]))
+        shift = np.tanh(self._linear("heads.shift_readout", placement))
+        sharpness = np.float32(UNIT) * self._linear("heads.sharpness_readout", graph)
+        of_decoder = np.split(self._linear("heads.op_readout", placement), 2, axis=1)
+        slice_logits, sample_logits = (
+            self._logits(of_decoder[i], shift[:, i], sharpness[i], chips) for i in range(2)
+        )
         scores = [
             self._linear("heads.cut_readout", placement),
             self._linear("heads.schedule_readout", schedule),
             self._linear("heads.fusion_readout", fusion),
         ]
-        return _Decisions(logits, np.concatenate(scores, axis=1))
+        return _Decisions(slice_logits, sample_logits, np.concatenate(scores, axis=1))
+
+    def _logits(self, ops: Array, shift: Array, sharpness: np.float32, chips: Array) -> Array:
+        """[N, D] see :func:`go_opt.agents.networks.heads.placement_logits`."""
+        features = self._features
+        apart = (features.ops[:, OP_MIDDLE] + shift)[:, None] - features.chips[:, CHIP_MIDDLE]
+        apart *= np.float32(features.num_chips / 2)
+        near = np.float32(1.0) - np.sqrt(np.float32(1.0) + apart * apart)
+        logits: Array = ops @ chips.T / np.float32(chips.shape[1]) + sharpness * near
+        return logits
 
     def _block(self, name: str, ops: Array, graph: Array) -> Array:
         """[N, W] an attention block: attention, then a feed-forward layer."""
@@ -247,6 +274,12 @@ def _aggregate(messages: Array, source: IntArray, destination: IntArray) -> Arra
     received[reached, :features] = np.add.reduceat(sent, begin, axis=0) / degree[:, None].astype(np.float32)
     received[reached, features:] = np.maximum.reduceat(sent, begin, axis=0)
     return received
+
+
+def _bounded(key: Array) -> Array:
+    """A key of the policy network, which its norm does not let drown the noise."""
+    bounded: Array = key / np.sqrt(np.float32(1.0) + np.mean(key * key))
+    return bounded
 
 
 def _relu(rows: Array) -> Array:

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from go_opt.agents.decoding.outputs import Outputs as Outputs
 from go_opt.agents.inputs.features import GraphFeatures
-from go_opt.agents.inputs.padding import Bucket, ops_to_rows, pad, rows_to_ops, smallest_bucket
-from go_opt.agents.networks import PolicyConfig, PolicyOutput, policy_outputs
+from go_opt.agents.inputs.padding import Bucket, ops_to_rows, rows_to_ops
+from go_opt.agents.networks import PolicyConfig, PolicyOutput
 from go_opt.agents.networks.policy_network import PolicyNetwork
+from go_opt.agents.policy.forward import forward
 from go_opt.agents.policy.policy_file import LoadedPolicy, write_policy
 
 
@@ -29,24 +30,25 @@ class Policy:
     parameters: nnx.State
 
     def __call__(self, features: GraphFeatures) -> Outputs:
-        """The outputs for a graph; compiles once for each bucket."""
-        padded = pad(features, smallest_bucket(features))
-        return to_ops(features, policy_outputs(self.config, self.parameters, padded))
+        """The outputs for a graph; nothing is compiled."""
+        return forward(self.config, _arrays(self), features)
 
 
 def to_ops(features: GraphFeatures, rows: PolicyOutput) -> Outputs:
     """The outputs of one padded graph, by op and without padding."""
     *by_row, log_std = (np.asarray(output, dtype=np.float64) for output in rows)
-    placement, cut_score, schedule_key, fusion_key = (rows_to_ops(features, output) for output in by_row)
-    return Outputs(placement[:, : features.num_chips], cut_score, schedule_key, fusion_key, log_std)
+    *logits, cut_score, schedule_key, fusion_key = (rows_to_ops(features, output) for output in by_row)
+    slices, samples = (each[:, : features.num_chips] for each in logits)
+    return Outputs(slices, samples, cut_score, schedule_key, fusion_key, log_std)
 
 
 def to_rows(features: GraphFeatures, by_op: Outputs, bucket: Bucket) -> PolicyOutput:
     """The inverse of :func:`to_ops`, with zeros in the padding; gradients reach the network this way."""
-    placement = np.zeros((bucket.ops, bucket.chips), dtype=np.float32)
-    placement[:, : features.num_chips] = ops_to_rows(features, by_op.placement_logits, bucket)
-    by_row = (ops_to_rows(features, output.astype(np.float32), bucket) for output in by_op[1:4])
-    rows: tuple[Any, ...] = (placement, *by_row, by_op.exploration_log_std.astype(np.float32))
+    logits = np.zeros((2, bucket.ops, bucket.chips), dtype=np.float32)
+    for padded, output in zip(logits, by_op[:2], strict=True):
+        padded[:, : features.num_chips] = ops_to_rows(features, output, bucket)
+    by_row = (ops_to_rows(features, output.astype(np.float32), bucket) for output in by_op[2:5])
+    rows: tuple[Any, ...] = (*logits, *by_row, by_op.exploration_log_std.astype(np.float32))
     return PolicyOutput(*rows)
 
 

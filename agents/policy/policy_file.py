@@ -28,7 +28,7 @@ from go_opt.errors import PolicyError
 
 # Increase the version if the network computes something else from parameters of the same shapes,
 # or if a column changes its meaning under the same name.
-FORMAT: Final = TensorFormat("go-opt policy", 1)
+FORMAT: Final = TensorFormat("go-opt policy", 2)
 _DTYPES: Final[dict[str, np.dtype[Any]]] = {
     "float32": np.dtype(np.float32),
     "float16": np.dtype(np.float16),

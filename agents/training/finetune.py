@@ -27,8 +27,8 @@ from go_opt.model.graph import Graph
 def finetuning_settings(lessons: Sequence[Lesson] = Settings().lessons) -> Settings:
     """Settings that suit a few hundred samples of one graph."""
     settings = Settings(graphs_per_step=len(jax.devices()))
-    small = tuple(replace(lesson, samples=16, best_of=4) for lesson in lessons)
-    return replace(settings, lessons=small, epochs=4, warm_up_updates=4)
+    small = tuple(replace(lesson, samples=16) for lesson in lessons)
+    return replace(settings, lessons=small, warm_up_updates=4, is_taught=False)
 
 
 @dataclass(frozen=True, eq=False)

@@ -48,7 +48,7 @@ def run(
       InvalidInputError: the folder holds another job, or cannot be written to.
       EnvironmentFailedError: the environment failed; the last whole step is saved first.
     """
-    learner = Learner(job.config, job.settings, job.steps * job.settings.epochs)
+    learner = Learner(job.config, job.settings, job.steps)
     state = resumed(job, learner, folder)
     is_first = jax.process_index() == 0
     with (
@@ -100,7 +100,6 @@ def _advance(
         sessions.open(cases),
         job.settings,
         seed=(job.seed, state.step, jax.process_index()),
-        done=state.step / job.steps,
         executor=executor,
     )
     on_step(step)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import comb
 from typing import Final
 
 import numpy as np
@@ -13,7 +14,7 @@ from go_opt.agents.training.problems.cases import Case
 from go_opt.agents.training.problems.environment import Session
 from go_opt.agents.training.problems.lessons import Lesson
 from go_opt.agents.training.problems.rollout import play
-from go_opt.agents.training.updates.advantage import expected_best
+from go_opt.common.arrays import FloatArray
 
 PROPOSALS: Final = 16
 DRAWS: Final = 48  # that the best of so many proposals is estimated from
@@ -61,3 +62,9 @@ def validate(
             best = expected_best(np.maximum(drawn.reward, LEAST_REWARD), PROPOSALS)
             by_graph[lesson.name][case.instance.graph.name] = best
     return Score(by_graph)
+
+
+def expected_best(rewards: FloatArray, k: int) -> float:
+    """Mean of the largest of k of ``rewards`` [S] drawn without replacement: E[max of k], unbiased."""
+    chance = np.array([comb(j, k - 1) for j in range(len(rewards))], dtype=np.float64)
+    return float(np.sort(rewards) @ chance / comb(len(rewards), k))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.common.arrays import IntArray, LongArray
-from go_opt.common.compiling import compiled, compiled_inner, int64
+from go_opt.common.compiling import compiled, compiled_inner, int64, uncounted_inner
 from go_opt.env.copies.relays import Copies as Copies
 from go_opt.env.copies.relays import copies_of as copies_of
 from go_opt.env.copies.stages import size_by_chip, with_sharers
@@ -206,7 +206,7 @@ def _tensors(tables: CostTables, copies: Copies, rows: _Rows) -> tuple[IntArray,
     return original, producer
 
 
-@compiled_inner
+@uncounted_inner
 def _sources(
     tables: CostTables, copies: Copies, rows: _Rows, reads: IntArray, chips: IntArray, source: IntArray
 ) -> None:
@@ -293,7 +293,7 @@ def _first_readers(
     return before
 
 
-@compiled_inner
+@uncounted_inner
 def _push(
     tables: CostTables, copies: Copies, rows: _Rows, op: int, chip: int, kernel: int, before: LongArray
 ) -> None:

@@ -4,6 +4,7 @@ from go_opt.env.cost.tables import (
     COPY,
     CostTables,
     cost_tables,
+    divided_tables,
     tables_with_effects,
 )
 
@@ -11,5 +12,6 @@ __all__ = [
     "COPY",
     "CostTables",
     "cost_tables",
+    "divided_tables",
     "tables_with_effects",
 ]

@@ -8,10 +8,12 @@ full one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from go_opt.common.arrays import FloatArray
-from go_opt.env.target.simulator_parameters import KindParameters
+from go_opt.env.target.simulator_parameters import KindParameters, OpFactor
 from go_opt.model.graph import MATRIX, VECTOR, WEIGHT, Graph
 
 
@@ -64,7 +66,29 @@ def shaped_op_seconds(graph: Graph, op_s: FloatArray, kinds: tuple[KindParameter
         seconds[q, is_matrix] += kind.fill_s
         lanes = np.ceil(elements / kind.vector_lanes) * kind.vector_lanes / elements
         seconds[q, is_vector] *= lanes[is_vector]
+        seconds[q] *= factors_of_ops(graph, kind.op_factors)
     return seconds
+
+
+def factors_of_ops(graph: Graph, factors: Sequence[OpFactor]) -> FloatArray:
+    """[N] the factor of each op: of its type and shape, else of its type, else 1."""
+    result = np.ones(graph.num_ops)
+    if factors:
+        by_key = {(one.op_type, one.shape): one.factor for one in factors}
+        shapes = np.stack(product_shapes(graph), axis=1).astype(np.int64).tolist()
+        for op, (op_type, shape) in enumerate(zip(graph.op_types, shapes, strict=True)):
+            result[op] = by_key.get((op_type, tuple(shape)), by_key.get((op_type, ()), 1.0))
+    return result
+
+
+def least_factor_shares(graph: Graph, factors: Sequence[OpFactor]) -> FloatArray:
+    """[N] the least factor of an op's type for any shape, relative to the op's own."""
+    of_op = factors_of_ops(graph, factors)
+    least = {one.op_type: 1.0 for one in factors}  # of a shape that is not listed
+    least |= {one.op_type: one.factor for one in factors if not one.shape}
+    for one in factors:
+        least[one.op_type] = min(least[one.op_type], one.factor)
+    return np.array([least.get(name, 1.0) for name in graph.op_types]) / of_op
 
 
 def _output_elements(graph: Graph) -> FloatArray:

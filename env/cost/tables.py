@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.common.arrays import BoolArray, CodeArray, FloatArray, IntArray, LongArray
-from go_opt.env.cost.shapes import shaped_op_seconds
+from go_opt.env.cost.shapes import least_factor_shares, shaped_op_seconds
 from go_opt.env.target import Target
 from go_opt.env.target.simulator_parameters import SimulatorParameters
 from go_opt.env.target.topology import Topology
@@ -105,6 +105,15 @@ class CostTables(NamedTuple):
 def cost_tables(graph: Graph, target: Target) -> CostTables:
     """Cost every op, tensor and route of ``graph`` on ``target``, for the analytical model."""
     return tables_with_effects(graph, target, target.modelled)
+
+
+def divided_tables(graph: Graph, target: Target, divisible: BoolArray | None) -> CostTables:
+    """The tables for bounds: the parts of ops ``divisible`` [N] may have shapes with smaller factors."""
+    tables = cost_tables(graph, target)
+    if divisible is None:
+        return tables
+    share = np.stack([least_factor_shares(graph, kind.op_factors) for kind in target.modelled.kinds])
+    return tables._replace(op_s=np.where(divisible, tables.op_s * share, tables.op_s))
 
 
 def tables_with_effects(graph: Graph, target: Target, parameters: SimulatorParameters) -> CostTables:

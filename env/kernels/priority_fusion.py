@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from go_opt.common.arrays import FloatArray, IntArray, LongArray
-from go_opt.common.compiling import compiled, compiled_inner
+from go_opt.common.compiling import compiled, compiled_inner, uncounted_inner
 from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTION, LoopRoles
 from go_opt.model.graph import Graph
 
@@ -92,7 +92,7 @@ def _priority_fusion(roles: LoopRoles, source: IntArray, reader: IntArray) -> In
     return _numbered(kernel_of, sequence)
 
 
-@compiled_inner
+@uncounted_inner
 def _is_bypassed(
     roles: LoopRoles,
     kernel_of: IntArray,
@@ -116,7 +116,7 @@ def _is_bypassed(
     return _reads_behind(roles, kernel_of, following, second, first, e, behind)
 
 
-@compiled_inner
+@uncounted_inner
 def _reads_behind(
     roles: LoopRoles,
     kernel_of: IntArray,

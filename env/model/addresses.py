@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from go_opt.common.arrays import LongArray
-from go_opt.common.compiling import compiled, compiled_inner, int64
+from go_opt.common.compiling import compiled, int64, uncounted_inner
 from go_opt.env.kernels.plain_loops import stable_order
 
 MOST_BY_SIZE = 1024  # most buffers of a chip that are placed by size
@@ -85,7 +85,7 @@ def place_in_order(size_bytes: LongArray, born: LongArray, dead: LongArray, addr
     return height
 
 
-@compiled_inner
+@uncounted_inner
 def _free(begin: LongArray, end: LongArray, holes: int, start: int, stop: int) -> int:
     """Add the hole [start, stop), merged with adjacent holes; returns the number of holes."""
     if start == stop:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
-from go_opt.common.compiling import compiled, compiled_inner, int64
+from go_opt.common.compiling import compiled, compiled_inner, int64, uncounted_inner
 from go_opt.env.cost import CostTables
 from go_opt.env.cost.read_only import read_only
 from go_opt.env.model.latency import sample_latency_s
@@ -141,14 +141,14 @@ def _evaluate_batch(
         out.latency_s[b] = sample_latency_s(tables, order[b], kernel_of, kernel_chip, kernel_s, num_kernels)
 
 
-@compiled_inner
+@uncounted_inner
 def _clear(array: LongArray | FloatArray, size: int) -> None:
     # A plain loop: assigning to slices makes the kernels take seconds longer to compile.
     for i in range(size):
         array[i] = 0
 
 
-@compiled_inner
+@uncounted_inner
 def _replicate(
     first: int, size: int, out: BatchMetrics, b: int, chip_host_in: LongArray, chip_host_out: LongArray
 ) -> None:
@@ -163,7 +163,7 @@ def _replicate(
         chip_host_out[replica] += chip_host_out[first]
 
 
-@compiled_inner
+@uncounted_inner
 def _number_kernels(
     tables: CostTables,
     placement: IntArray,
@@ -193,7 +193,7 @@ def _number_kernels(
     return kernel + 1
 
 
-@compiled_inner
+@uncounted_inner
 def _account_tensors(
     tables: CostTables,
     stamp: int,
@@ -279,7 +279,7 @@ def _account_tensors(
             link_bytes[link] += link_bytes[link - 1]
 
 
-@compiled_inner
+@uncounted_inner
 def _load_ring(home: int, hops: int, num_chips: int, size: int, link_bytes: LongArray) -> None:
     """Add ``size`` to links home … home + hops - 1 as a difference array, summed afterwards."""
     end = home + hops
@@ -291,7 +291,7 @@ def _load_ring(home: int, hops: int, num_chips: int, size: int, link_bytes: Long
         link_bytes[end - num_chips] -= size
 
 
-@compiled_inner
+@uncounted_inner
 def _load_routes(
     tables: CostTables,
     home: int,
@@ -323,7 +323,7 @@ def _load_routes(
                     turn_bytes[link] += size / cycle
 
 
-@compiled_inner
+@uncounted_inner
 def _finish_kernels(
     tables: CostTables,
     num_kernels: int,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import FloatArray, IntArray, LongArray, RecordArray
-from go_opt.common.compiling import compiled
+from go_opt.common.compiling import uncounted
 from go_opt.env.cost import CostTables
 from go_opt.env.model.execution import execute
 from go_opt.env.model.package import KERNEL, NONE, OP, Package, package_of
@@ -82,7 +82,7 @@ def decisions(order: IntArray, kernel_of: IntArray) -> tuple[RecordArray, Record
     return kernels, ops
 
 
-@compiled
+@uncounted
 def _execute(
     package: Package, kernels: RecordArray, ops: RecordArray, sequence: IntArray, stream_bytes: LongArray
 ) -> float:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from go_opt.common.arrays import FloatArray, IntArray, LongArray
-from go_opt.common.compiling import compiled_inner
+from go_opt.common.compiling import uncounted_inner
 
 
-@compiled_inner
+@uncounted_inner
 def number_stages(
     placement: IntArray,
     replication: IntArray,
@@ -29,7 +29,7 @@ def number_stages(
             sharers[replica] = stage_size[d]
 
 
-@compiled_inner
+@uncounted_inner
 def share_stream(first: int, size: int, bytes_a_turn: float, turn_bytes: FloatArray) -> None:
     """Add forwarded weights: the host sends them once per stage, and each chip sends them to the next."""
     turn_bytes[-1] += bytes_a_turn

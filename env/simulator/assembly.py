@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, Record, RecordArray
-from go_opt.common.compiling import compiled, compiled_inner, int64
+from go_opt.common.compiling import compiled, compiled_inner, int64, uncounted_inner
 from go_opt.env.cost.tables import CostTables
 from go_opt.env.kernels.numbering import seconds_of_kernels
 from go_opt.env.kernels.plain_loops import largest
@@ -116,7 +116,7 @@ def assemble(
     return Assembly(kernel_chip, kernel_s, held, fit, package)
 
 
-@compiled_inner
+@uncounted_inner
 def _most_waiting(flows: RecordArray, deliveries: RecordArray, window: int, buffers: int) -> tuple[int, int]:
     """Upper limits of the nodes and the events that exist at a time, without those of chips."""
     # Tensors without credit pile up over the whole window.
@@ -134,7 +134,7 @@ def _most_waiting(flows: RecordArray, deliveries: RecordArray, window: int, buff
     return nodes, events + len(deliveries) * limit
 
 
-@compiled_inner
+@uncounted_inner
 def rounds_limit(window: int) -> int:
     """Inferences after which a package without a period is measured anyway."""
     return 8 * window + 64
@@ -227,7 +227,7 @@ def _connect(plumbing: Plumbing, chips: RecordArray, stages: RecordArray, stage_
     return refs
 
 
-@compiled_inner
+@uncounted_inner
 def _stage_on(chips: RecordArray, row: Record, stage: int) -> int:
     """The stage on the chip of a flow or delivery, given the same stage on its first replica."""
     return stage + chips[row.chip].stage_begin - chips[row.chip - row.replica].stage_begin

@@ -7,7 +7,7 @@ from math import gcd
 import numpy as np
 
 from go_opt.common.arrays import FloatArray, Record, RecordArray
-from go_opt.common.compiling import compiled_inner, int64
+from go_opt.common.compiling import compiled_inner, int64, uncounted_inner
 from go_opt.env.cost.tables import CostTables
 from go_opt.env.model.analytical import MOST_TURNS
 from go_opt.env.simulator.package import CHIP_FLOW, HOST_OUT, LINK, crosses
@@ -60,7 +60,7 @@ def lay_links(
     return links
 
 
-@compiled_inner
+@uncounted_inner
 def _crossings(others: RecordArray, flow: Record, hop: Record, cycle: int) -> int:
     """The number of inferences of a link's cycle in which a flow crosses it."""
     crossings = int64(0)
@@ -69,7 +69,7 @@ def _crossings(others: RecordArray, flow: Record, hop: Record, cycle: int) -> in
     return crossings
 
 
-@compiled_inner
+@uncounted_inner
 def _crossings_of_ring(chips: RecordArray, flow: Record, hop: Record, cycle: int) -> int:
     """The same on a ring, in closed form; the first replica counts for all."""
     if cycle > 1 and hop.link - chips[hop.link].replica == flow.chip - flow.replica:

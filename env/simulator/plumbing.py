@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray, Record, RecordArray
-from go_opt.common.compiling import compiled_inner, int64
+from go_opt.common.compiling import compiled_inner, int64, uncounted_inner
 from go_opt.env.cost.tables import CostTables
 from go_opt.env.simulator.package import (
     CHIP_FLOW,
@@ -131,7 +131,7 @@ def lay_plumbing(
     )
 
 
-@compiled_inner
+@uncounted_inner
 def _most_rows(
     tables: CostTables, kernel_of: IntArray, kernel_chip: IntArray, replicas: IntArray, streams: Streams
 ) -> tuple[int, int]:
@@ -152,7 +152,7 @@ def _most_rows(
     return flows, ends
 
 
-@compiled_inner
+@uncounted_inner
 def _add_deliveries(
     deliveries: RecordArray,
     number: int,
@@ -174,7 +174,7 @@ def _add_deliveries(
     return num_came
 
 
-@compiled_inner
+@uncounted_inner
 def _add_flows(
     flows: RecordArray, number: int, kind: int, chip: int, replicas: int, tensor: int, size_bytes: int
 ) -> int:
@@ -234,7 +234,7 @@ def lay_hops(
     return hops[:num_hops].copy(), others[:num_others].copy()
 
 
-@compiled_inner
+@uncounted_inner
 def _come_as_far(hop: Record, others: RecordArray, num_others: int, delivery: Record) -> int:
     """Let the inferences of a delivery cross a hop; returns the new number of ``others``.
 
@@ -267,7 +267,7 @@ def _come_as_far(hop: Record, others: RecordArray, num_others: int, delivery: Re
     return num_others
 
 
-@compiled_inner
+@uncounted_inner
 def _list_children(flow: Record, hops: RecordArray) -> None:
     flow.first_hop = NONE
     for number in range(flow.hop_begin, flow.hop_end):
@@ -281,7 +281,7 @@ def _list_children(flow: Record, hops: RecordArray) -> None:
             hop.sibling, hops[hop.parent].child = hops[hop.parent].child, number
 
 
-@compiled_inner
+@uncounted_inner
 def _route(tables: CostTables, source: int, destination: int, route: LongArray) -> int:
     """Fill ``route`` with the links from one chip to another; returns their number, 0 without a route."""
     if tables.is_ring:

@@ -129,6 +129,17 @@ _KIND: Final[_Schema] = {
     "matrix_flops_per_s": _rates("FLOP/s of matrix products, by type."),
     "vector_flops_per_s": _rates("FLOP/s of all other work, by type."),
 }
+_OP_FACTOR: Final[_Schema] = {
+    "op_type": _text("Type of the ops."),
+    "factor": _positive("Factor on their seconds."),
+}
+_SHAPE: Final[_Schema] = {
+    "type": "array",
+    "minItems": 4,
+    "maxItems": 4,
+    "items": _whole("Elements."),
+    "description": "Only products of this batch, rows, inner size and columns; these win.",
+}
 _KIND_SIM: Final = _table(
     "Simulator parameters of the kind.",
     {
@@ -146,6 +157,14 @@ _KIND_SIM: Final = _table(
         "dma_setup_s": _non_negative("Seconds of each transfer before its first byte."),
         "alignment_bytes": _whole("Alignment of buffers in memory."),
         "stream_buffer_bytes": _whole("Reserved on a chip that streams weights.", 0),
+    },
+    {
+        "op_factors": {
+            "type": "array",
+            "minItems": 1,
+            "items": _table("A factor on the seconds of ops of a type.", _OP_FACTOR, {"shape": _SHAPE}),
+            "description": "How much longer ops take than rates, tiles and lanes explain.",
+        }
     },
 )
 _KIND_OPTIONAL: Final[_Schema] = {

@@ -18,6 +18,15 @@ UNLIMITED: Final = 0
 
 
 @dataclass(frozen=True)
+class OpFactor:
+    """A factor on the seconds of ops of one type."""
+
+    op_type: str
+    factor: float
+    shape: tuple[int, ...] = ()  # only products of this batch, rows, inner and columns; empty: all other ops
+
+
+@dataclass(frozen=True)
 class KindParameters:
     """Parameters of one kind of chip."""
 
@@ -27,6 +36,7 @@ class KindParameters:
     tiles_at_once: int = 1  # output tiles computed in parallel; the last wave may be partly empty
     fill_s: float = 0.0  # until the first result leaves a matrix unit
     vector_lanes: int = 1  # elements that a vector unit takes at once
+    op_factors: tuple[OpFactor, ...] = ()  # for ops that run better or worse than shapes explain
     dma_engines: int = UNLIMITED  # transfers that a chip sends at once
     dma_setup_s: float = 0.0  # of each transfer, before its first byte
     alignment_bytes: int = 1  # of buffers in SRAM; the largest of all kinds counts
@@ -67,7 +77,10 @@ class SimulatorParameters:
             "noise": {"noise": 0.0},
         }
         chip = {
-            "shapes": ("tile_rows", "tile_inner", "tile_columns", "tiles_at_once", "fill_s", "vector_lanes"),
+            "shapes": (
+                *("tile_rows", "tile_inner", "tile_columns", "tiles_at_once", "fill_s", "vector_lanes"),
+                "op_factors",
+            ),
             "dma": ("dma_engines", "dma_setup_s"),
             "memory": ("alignment_bytes", "stream_buffer_bytes"),
         }
@@ -108,6 +121,9 @@ def read_kind(table: TomlTable) -> KindParameters:
         tiles_at_once=table.count("tiles_at_once"),
         fill_s=table.non_negative("fill_s"),
         vector_lanes=table.count("vector_lanes"),
+        op_factors=tuple(_op_factor(row) for row in table.tables("op_factors"))
+        if table.has("op_factors")
+        else (),
         dma_engines=table.natural("dma_engines"),
         dma_setup_s=table.non_negative("dma_setup_s"),
         alignment_bytes=table.count("alignment_bytes"),
@@ -115,6 +131,13 @@ def read_kind(table: TomlTable) -> KindParameters:
     )
     table.finish()
     return kind
+
+
+def _op_factor(table: TomlTable) -> OpFactor:
+    shape = table.counts("shape", 4) if table.has("shape") else ()
+    factor = OpFactor(table.text("op_type"), table.positive("factor"), shape)
+    table.finish()
+    return factor
 
 
 def read_effects(top: TomlTable) -> tuple[str, ...]:

@@ -74,7 +74,14 @@ def _kind(kind: ChipKind) -> dict[str, Any]:
         return fields
     table = dict(vars(kind.simulator))
     tile = [table.pop(f"tile_{axis}") for axis in ("rows", "inner", "columns")]
-    return {**fields, "simulator": {"tile": tile, **table}}
+    factors = [
+        {"op_type": one.op_type, "factor": one.factor} | ({"shape": list(one.shape)} if one.shape else {})
+        for one in table.pop("op_factors")
+    ]
+    return {
+        **fields,
+        "simulator": {"tile": tile, **table} | ({"op_factors": factors} if factors else {}),
+    }
 
 
 def _simulator(parameters: SimulatorParameters) -> dict[str, Any]:

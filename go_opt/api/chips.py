@@ -69,7 +69,7 @@ def fewest_chips(
     request: Request | None = None,
     *,
     rate_per_s: float | None = None,
-    policy: str | Path | None = "default",
+    policy: str | Path | None = None,
     on_count: Callable[[ChipCount], None] = lambda found: None,
     on_step: Callable[[Step], None] = lambda step: None,
     should_stop: Callable[[], bool] = lambda: False,
@@ -142,7 +142,7 @@ def chip_counts(
     request: Request | None = None,
     *,
     counts: Sequence[int] | None = None,
-    policy: str | Path | None = "default",
+    policy: str | Path | None = None,
     on_step: Callable[[Step], None] = lambda step: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[ChipCount]:

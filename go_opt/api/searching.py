@@ -42,7 +42,7 @@ def optimize(
     max_latency_s: float | str | None = None,
     simulate: bool = True,
     start: Start | Plan | str | Path | None = None,
-    policy: str | Path | None = "default",
+    policy: str | Path | None = None,
     dims: Mapping[str, int] | None = None,
     precision: Precision = "native",
     costs: str | Path | None = None,
@@ -73,8 +73,8 @@ def optimize(
       max_latency_s: the longest ``latency_s`` of a plan, in seconds or as ``"2ms"``, while its
         interval is minimised.
       policy: ``default`` is the shipped policy, a path is your own, None or ``"none"`` means no
-        policy. The policy takes part if the budget has room for it. With ``"only"`` the shipped
-        policy decides placement, order and kernels, and no other method runs.
+        policy. With ``"only"`` the shipped policy decides placement, order and kernels, and no
+        other method runs.
       costs: CSV file of measured seconds (:func:`with_measured_costs`).
       on_step: called after every method of the portfolio.
       on_improvement: called with every better plan, as the result at that time.

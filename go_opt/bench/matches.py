@@ -19,7 +19,7 @@ from go_opt.result import Decide
 from go_opt.result_json import finite
 
 ZOO_PREFIX: Final = "zoo:"
-OURS: Final[Mapping[str, str | None]] = {"portfolio": "default", "portfolio-no-policy": None}
+OURS: Final[Mapping[str, str | None]] = {"portfolio": None, "portfolio-policy": "default"}
 """The names of the portfolio in the benchmark, with the policy that takes part."""
 METHODS: Final = (*RIVALS, *OURS)
 

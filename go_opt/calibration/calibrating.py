@@ -24,7 +24,7 @@ from go_opt.model.plan import Plan
 
 EVALUATIONS: Final = 12  # of the search for one plan
 _FIT_AGAIN: Final = 1.25  # at this multiple of the last fit's samples
-_MOST_SEEN: Final = 24  # samples that a fit uses at most, evenly spaced
+_MOST_SEEN: Final = 64  # samples that a fit uses at most, evenly spaced
 _HOTTER: Final = 4.0  # factor on the temperature if a plan was measured already
 _TRIES: Final = 4
 _FOLDS: Final = 4

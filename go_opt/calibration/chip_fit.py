@@ -4,25 +4,28 @@ A product takes ``a * padded / peak + fill``, padded to whole tiles (:mod:`go_op
 other op takes ``b * padded / peak``, padded to whole lanes. A kernel takes ``max(sum of its ops, c * bytes /
 bandwidth) + overhead``. A chip takes the sum of its kernels and, without overlap, of its transfers. Sizes of
 tiles and vectors are drawn at random; the best are improved one size at a time. For each choice of sizes,
-a, b, fill, c and overhead minimise squared relative errors (absolute ones for outliers: Huber, 1964). They
-are non-negative and regularised towards the target's own figures.
+a, b, fill, c and overhead minimise relative errors, drawn to the target's own figures. Then ops of a type and
+shape get a factor (:mod:`go_opt.calibration.op_groups`), and the sizes that make what was measured most
+probable are kept.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Final
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import numpy as np
 from scipy.optimize import nnls
 
 from go_opt.calibration.observations import Observations
-from go_opt.common.arrays import FloatArray
+from go_opt.calibration.op_groups import OpGroups
+from go_opt.common.arrays import BoolArray, FloatArray
 from go_opt.env import Target
-from go_opt.env.cost.shapes import shaped_op_seconds
+from go_opt.env.cost.shapes import factors_of_ops, shaped_op_seconds
 from go_opt.env.cost.tables import tables_with_effects
 from go_opt.env.target.definition import ChipKind
-from go_opt.env.target.simulator_parameters import KindParameters, ideal_parameters
+from go_opt.env.target.simulator_parameters import KindParameters, OpFactor, ideal_parameters
 from go_opt.model.graph import MATRIX as IS_MATRIX
 from go_opt.model.graph import Graph
 
@@ -39,10 +42,16 @@ _SIZES: Final = {
 }
 _DRAWS: Final = 200
 _BETTERED: Final = 3  # number of these that are improved
+_KEPT: Final = 30  # number of those that are tried with factors
 _ERROR: Final = 0.05  # relative, of a chip's seconds: the part that no figures explain
 _RATE_ERROR: Final = 0.5  # relative uncertainty of a target's rates
 _FILL_OVERHEADS: Final = 3.0  # uncertainty of the fill, in kernel overheads
 _ROUNDS: Final = 2  # each decides what bounds a kernel, solves, and updates weights
+_FACTOR_SPREADS: Final = (0.0, 0.1, 0.3)  # standard deviations of logarithms of factors of ops
+_ERRORS: Final = (0.002, 0.005, 0.01, 0.03)  # relative, of a chip's seconds
+_CAUTION: Final = 2.0  # a few measurements that fit by chance do not make errors small
+_MOST_LOG: Final = 2.0
+_DISTURBED: Final = 0.05  # standard deviation, at a temperature of 1
 _LEAST_FACTOR: Final = 0.01  # lower limit of a, b and c
 
 
@@ -52,6 +61,13 @@ class ChipFigures:
 
     sizes: KindParameters  # only those in _SIZES; the others are ideal
     terms: FloatArray  # [5] factors a and b, fill in seconds, factor c, overhead in seconds
+    groups: OpGroups | None = None  # of the ops whose factors are known
+    logs: FloatArray = field(default_factory=lambda: np.zeros(0))  # [G] of the groups' factors
+
+    @property
+    def factors(self) -> tuple[OpFactor, ...]:
+        """Factors on the seconds of ops."""
+        return () if self.groups is None else self.groups.factors(self.logs)
 
     def kind(self, sheet: ChipKind) -> ChipKind:
         """The chip kind ``sheet`` with these figures."""
@@ -63,7 +79,9 @@ class ChipFigures:
             vector_flops_per_s={name: rate / b for name, rate in sheet.vector_flops_per_s.items()},
             sram_bytes_per_s=sheet.sram_bytes_per_s / c,
             kernel_overhead_s=float(self.terms[OVERHEAD]),
-            simulator=replace(sheet.simulator, fill_s=float(self.terms[FILL]), **sizes),
+            simulator=replace(
+                sheet.simulator, fill_s=float(self.terms[FILL]), op_factors=self.factors, **sizes
+            ),
         )
 
 
@@ -71,7 +89,7 @@ class ChipFit:
     """Figures tried on the observations of a graph, and their negative log-probabilities."""
 
     def __init__(self, graph: Graph, target: Target, seen: Observations) -> None:
-        self._graph, self._seen = graph, seen
+        self._graph, self._seen, self._groups = graph, seen, OpGroups(graph)
         self._peak_s = tables_with_effects(graph, target, ideal_parameters(1)).op_s
         kind = target.kinds[0]
         self._sheet = np.array([1.0, 1.0, kind.simulator.fill_s, 1.0, kind.kernel_overhead_s])
@@ -79,62 +97,127 @@ class ChipFit:
         self._spread = np.full(5, _RATE_ERROR)
         self._spread[[FILL, OVERHEAD]] = _FILL_OVERHEADS * overhead_s, overhead_s
         sizes = KindParameters(**{name: getattr(kind.simulator, name) for name in _SIZES})
+        self._errors: dict[KindParameters, float] = {}
         self._tried: dict[KindParameters, tuple[float, ChipFigures]] = {}
         self._own = ChipFigures(sizes, self._sheet)
 
     def run(self, seed: int) -> None:
-        """Try random sizes, then sizes near the best."""
+        """Try random sizes, then sizes near the best; first without factors, which is fast."""
         rng = np.random.default_rng(seed)
-        self._try(self._own.sizes)
+        self._rough(self._own.sizes)
         for _ in range(_DRAWS):
-            self._try(KindParameters(**{name: int(rng.choice(sizes)) for name, sizes in _SIZES.items()}))
+            drawn: dict[str, Any] = {name: int(rng.choice(sizes)) for name, sizes in _SIZES.items()}
+            self._rough(KindParameters(**drawn))
+        for sizes in self._roughly_best(_BETTERED):
+            self._better(sizes, self._rough)
+        for sizes in self._roughly_best(_KEPT):
+            self._try(sizes)
         for _, figures in self.best()[:_BETTERED]:
-            self._better(figures.sizes)
+            self._better(figures.sizes, self._try)
+
+    def _roughly_best(self, number: int) -> list[KindParameters]:
+        return sorted(self._errors, key=self._errors.__getitem__)[:number]
 
     def best(self) -> list[tuple[float, ChipFigures]]:
         """Negative log-probabilities with their figures, likeliest first."""
         return sorted(self._tried.values(), key=lambda tried: tried[0])
 
     def drawn(self, rng: np.random.Generator, temperature: float) -> ChipFigures:
-        """Figures drawn in proportion to their probability to the power of 1 / ``temperature``."""
+        """Figures drawn in proportion to their probability to the power of 1 / ``temperature``.
+
+        Factors are disturbed as well: many measurements leave little doubt, and their plans would repeat.
+        """
         scores = np.array([score for score, _ in self._tried.values()])
         weights = np.exp((scores.min() - scores) / temperature)
-        return list(self._tried.values())[rng.choice(len(scores), p=weights / weights.sum())][1]
+        figures = list(self._tried.values())[rng.choice(len(scores), p=weights / weights.sum())][1]
+        noise = _DISTURBED * temperature * rng.standard_normal(len(figures.logs))
+        return replace(figures, logs=figures.logs + np.clip(noise, -_MOST_LOG, _MOST_LOG))
 
     def predicted_s(self, figures: ChipFigures, seen: Observations) -> FloatArray:
         """[R] seconds of each chip for an inference."""
-        return _chip_seconds(figures.terms, self._work(figures.sizes, seen), seen)
+        work = self._work(figures.sizes, factors_of_ops(self._graph, figures.factors))
+        return _chip_seconds(figures.terms, _by_kernel(work, seen), seen)
 
-    def _better(self, sizes: KindParameters) -> None:
+    def _better(self, sizes: KindParameters, score_of: Callable[[KindParameters], float]) -> None:
         """Change one size at a time while the score improves."""
-        least, is_better = self._try(sizes), True
+        least, is_better = score_of(sizes), True
         while is_better:
             is_better = False
             for name, choices in _SIZES.items():
                 for size in choices:
                     changed = replace(sizes, **{name: size})
-                    score = self._try(changed)
+                    score = score_of(changed)
                     if score < least - 1e-3:
                         sizes, least, is_better = changed, score, True
 
-    def _try(self, sizes: KindParameters) -> float:
-        if sizes not in self._tried:
-            work = self._work(sizes, self._seen)
+    def _rough(self, sizes: KindParameters) -> float:
+        """Absolute errors of the best terms without factors, and how far they are from the target's."""
+        if sizes not in self._errors:
+            work = _by_kernel(self._work(sizes, np.ones(self._graph.num_ops)), self._seen)
             terms = self._solved(work)
             predicted_s = _chip_seconds(terms, work, self._seen)
             errors = np.abs(predicted_s / self._seen.measured_s(predicted_s) - 1)
             off = (terms - self._sheet) / self._spread
-            score = float(np.nansum(errors) / _ERROR + 0.5 * off @ off)
-            self._tried[sizes] = score, ChipFigures(sizes, terms)
+            self._errors[sizes] = float(np.nansum(errors) / _ERROR + 0.5 * off @ off)
+        return self._errors[sizes]
+
+    def _try(self, sizes: KindParameters) -> float:
+        if sizes not in self._tried:
+            self._tried[sizes] = self._fitted(sizes)
         return self._tried[sizes][0]
 
-    def _work(self, sizes: KindParameters, seen: Observations) -> FloatArray:
-        """[3, M] of each kernel: seconds of products, seconds of other ops, number of products."""
+    def _fitted(self, sizes: KindParameters) -> tuple[float, ChipFigures]:
+        """The negative logarithm of the probability of what was measured, and the likeliest figures.
+
+        Gauss-Newton: the seconds of chips are linear in the terms and, nearly, in the logarithms of factors.
+        """
+        seen, prior, near = self._seen, self._groups.root, self._sheet
+        work = self._work(sizes, np.ones(self._graph.num_ops))
+        terms, logs = self._solved(_by_kernel(work, seen)), np.zeros(len(self._groups))
+        score = 0.0
+        for _ in range(_ROUNDS):
+            ops = work * np.exp(logs)[self._groups.of_op]
+            kernels = _by_kernel(ops, seen)
+            is_compute = terms[:3] @ kernels >= terms[BYTE] * seen.moved_s
+            predicted_s = _chip_seconds(terms, kernels, seen)
+            measured_s = seen.measured_s(predicted_s)
+            known = measured_s > 0
+            off = 1 - (predicted_s / measured_s)[known]
+            trust = 1 / np.sqrt(np.fmax(np.abs(off) / _ERROR, 1.0))
+            scale = (trust / measured_s[known])[:, None]
+            columns = [*(kernels * is_compute), seen.moved_s * ~is_compute, np.ones(len(seen.moved_s))]
+            by_term = np.stack([_by_chip(seen, column) for column in columns], axis=1)[known] * scale
+            by_group = self._by_group(terms[:3] @ ops, is_compute)[known] * scale
+            off = off * trust + by_term @ (terms - near) + by_group @ logs
+            left = np.concatenate([by_group @ prior, by_term * self._spread], axis=1)
+            score, found = _likeliest(left, off, len(logs))
+            score -= float(np.log(trust).sum())
+            logs = np.clip(prior @ found[: len(logs)], -_MOST_LOG, _MOST_LOG)
+            terms = np.fmax(near + found[len(logs) :] * self._spread, 0.0)
+        # Where measurements decide nothing, sizes win that need no other rates than the target's.
+        far = (terms - near) / self._spread
+        score += 0.5 * float(far @ far)
+        return score, ChipFigures(sizes, terms, self._groups, logs)
+
+    def _by_group(self, op_s: FloatArray, is_compute: BoolArray) -> FloatArray:
+        """[R, G] seconds of each chip by group of ops, in kernels that compute bounds."""
+        seen, num_groups = self._seen, len(self._groups)
+        place = seen.row_of[seen.kernel_of] * num_groups + self._groups.of_op[seen.op]
+        seconds = op_s[seen.op] * is_compute[seen.kernel_of]
+        table = np.bincount(place, seconds, len(seen.turns) * num_groups).reshape(-1, num_groups)
+        return table / seen.turns[:, None]
+
+    def _work(self, sizes: KindParameters, factors: FloatArray) -> FloatArray:
+        """[3, N + 1] of each op: seconds of products, seconds of other ops, number of products.
+
+        The last column is for relays, which have no work.
+        """
         seconds = shaped_op_seconds(self._graph, self._peak_s, (sizes,))[0]
         is_matrix = self._graph.op_class == IS_MATRIX
-        of_op = np.zeros((3, self._graph.num_ops + 1))  # last column: relays, without work
+        of_op = np.zeros((3, self._graph.num_ops + 1))
         of_op[:, :-1] = seconds * is_matrix, seconds * ~is_matrix, is_matrix & (seconds > 0)
-        return np.stack([np.bincount(seen.kernel_of, row[seen.op], len(seen.moved_s)) for row in of_op])
+        of_op[:, :-1] *= factors
+        return of_op
 
     def _solved(self, work: FloatArray) -> FloatArray:
         """[5] the terms that fit the observations best."""
@@ -153,6 +236,35 @@ class ChipFit:
             off = np.abs(_chip_seconds(terms, work, seen) / measured_s - 1) / _ERROR
             weights = 1 / np.sqrt(np.fmax(off, 1.0))  # NaN gives 1: the chip may count in the next round
         return terms
+
+
+def _by_kernel(work: FloatArray, seen: Observations) -> FloatArray:
+    """[3, M] the work [3, N + 1] of each kernel's ops."""
+    return np.stack([np.bincount(seen.kernel_of, row[seen.op], len(seen.moved_s)) for row in work])
+
+
+def _likeliest(left: FloatArray, right: FloatArray, num_groups: int) -> tuple[float, FloatArray]:
+    """The negative logarithm of the probability of ``right``, and the likeliest x of ``right = left @ x``.
+
+    The prior of x is normal, with the spread of factors for the first ``num_groups`` and 1 for the rest. The
+    spread and the errors are those that make ``right`` likeliest (empirical Bayes).
+    """
+    square, toward, rest = left.T @ left, left.T @ right, float(right @ right)
+    best = np.inf, toward
+    for spread in _FACTOR_SPREADS:
+        scale = np.repeat([spread, 1.0], [num_groups, len(toward) - num_groups])
+        free = np.flatnonzero(scale)
+        values, basis = np.linalg.eigh(square[np.ix_(free, free)] * scale[free] * scale[free, None])
+        basis = scale[:, None] * np.eye(len(toward))[:, free] @ basis
+        values, turned = np.fmax(values, 0.0), basis.T @ toward
+        for error in _ERRORS:
+            around = error**2 + values
+            score = 0.5 * float((rest - turned @ (turned / around)) / error**2)
+            score += 0.5 * float(np.log1p(values / error**2).sum()) + len(right) * float(np.log(error))
+            score += _CAUTION * float(np.log(_ERROR / error))
+            if score < best[0]:
+                best = score, basis @ (turned / around)
+    return best
 
 
 def _chip_seconds(terms: FloatArray, work: FloatArray, seen: Observations) -> FloatArray:

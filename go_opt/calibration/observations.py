@@ -39,10 +39,10 @@ class Observations:
     def measured_s(self, predicted_s: FloatArray) -> FloatArray:
         """[R] measured, or NaN: an interval alone goes to the busiest chip by ``predicted_s``."""
         seconds = self.seconds.copy()
-        for plan, interval_s in enumerate(self.interval_s):
+        for plan in np.unique(self.plan_of[np.isnan(seconds)]):
             rows = np.flatnonzero(self.plan_of == plan)
             if np.isnan(seconds[rows]).all():
-                seconds[rows[np.argmax(predicted_s[rows])]] = interval_s
+                seconds[rows[np.argmax(predicted_s[rows])]] = self.interval_s[plan]
         return seconds
 
 

@@ -15,12 +15,14 @@ from go_opt.env.copies.expanded_tables import plan_tables
 from go_opt.env.model.analytical import BatchMetrics
 from go_opt.model.graph import Graph
 
-_MEMORIES: Final = (1.0, 0.9, 0.8, 0.7)
-_PAGES: Final = (1.0, 4.0, 16.0)
+_MEMORIES: Final = (1.0, 0.97, 0.94, 0.9, 0.8, 0.7)
+_PAGES: Final = (1.0, 4.0, 8.0, 16.0)
+_STREAMS: Final = (1.0, 2.0)
 _RATES: Final = (1.2, 1.1, 1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5)
 _MOST_LOSS: Final = 0.5  # of one plan: wrongly predicted to run or not, or far off
 _TELLS: Final = 0.02  # least difference of losses that decides whether weights stream ahead
-_PRIOR: Final = 0.05  # for a factor of e: without measurements, factors stay at 1
+# For a factor of e: without measurements, factors stay at 1. Data sheets state memory, but not pages.
+_PRIOR: Final = np.array([1.0, 0.01, 0.01, 0.05, 0.05])
 
 
 class Factors(NamedTuple):
@@ -28,6 +30,7 @@ class Factors(NamedTuple):
 
     memory: float = 1.0
     page: float = 1.0  # bytes that buffers are aligned to
+    stream: float = 1.0  # bytes reserved on chips that stream weights
     links: float = 1.0
     host: float = 1.0
     prefetch: bool | None = None  # all weights may stream ahead; None: undecided, as in the target
@@ -37,10 +40,11 @@ def scaled(target: Target, factors: Factors) -> Target:
     """The target with these factors applied."""
     topology, kind = target.topology, target.kinds[0]
     page_bytes = int(kind.simulator.alignment_bytes * factors.page)
+    stream_bytes = int(kind.simulator.stream_buffer_bytes * factors.stream)
     kind = replace(
         kind,
         sram_bytes=int(kind.sram_bytes * factors.memory),
-        simulator=replace(kind.simulator, alignment_bytes=page_bytes),
+        simulator=replace(kind.simulator, alignment_bytes=page_bytes, stream_buffer_bytes=stream_bytes),
     )
     return replace(
         target,
@@ -60,7 +64,7 @@ def scaled(target: Target, factors: Factors) -> Target:
 
 def fit_package(graph: Graph, target: Target, samples: Sequence[Sample]) -> Factors:
     """The factors that fit the samples best, by least absolute errors of logarithms."""
-    memories = [Factors(memory, page) for memory, page in product(_MEMORIES, _PAGES)]
+    memories = [Factors(*factors) for factors in product(_MEMORIES, _PAGES, _STREAMS)]
     found = min((_with_rates(graph, target, samples, one) for one in memories), key=lambda found: found[0])[1]
     streams = [one for one in samples if _terms(graph, scaled(target, found), one).stream_bytes.any()]
     tried = [found._replace(prefetch=prefetch) for prefetch in (False, True)]
@@ -97,7 +101,7 @@ def _with_rates(
     def loss_of(factors: Factors) -> float:
         expected_s = np.maximum(chip_s, np.maximum(link_s / factors.links, host_s / factors.host))
         off = np.minimum(np.abs(np.log(expected_s / measured_s)), _MOST_LOSS)
-        return loss + float(off.sum() + _PRIOR * np.abs(np.log(factors[:4])).sum())
+        return loss + float(off.sum() + _PRIOR @ np.abs(np.log(factors[:5])))
 
     tried = [memory._replace(links=links, host=host) for links, host in product(_RATES, _RATES)]
     return min(((loss_of(factors), factors) for factors in tried), key=lambda found: found[0])

@@ -20,6 +20,7 @@ from numba import njit
 from numba.core.targetconfig import ConfigStack
 from numba.core.types.functions import BaseFunction
 
+from go_opt.common.array_code import find_allocation, shorten_array_code
 from go_opt.common.inner_code import no_inner_machine_code
 
 _Decorator = Callable[[Callable[..., Any]], Any]
@@ -52,10 +53,12 @@ def quick_compilation() -> Iterator[None]:
         ).top_or_none()  # implementations inherit from it whether references are counted
         key = function, context, tuple(args), tuple(kws.items()), flags is None or flags.nrt
         if key not in found:
-            found[key] = find(function, context, args, kws)
+            allocation = find_allocation(function, context, args, kws)
+            found[key] = allocation or find(function, context, args, kws)
         return found[key]
 
-    gc.set_threshold(50_000, *thresholds[1:])
+    shorten_array_code()
+    gc.set_threshold(200_000, 50, *thresholds[2:])
     numba_calls.get_call_type = find_once
     try:
         with no_inner_machine_code():

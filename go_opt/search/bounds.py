@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from go_opt.common.arrays import BoolArray
-from go_opt.env import Target, cost_tables, loop_roles
+from go_opt.env import Target, divided_tables, loop_roles
 from go_opt.env.copies.clonable import clonable_ops
 from go_opt.model.graph import Graph
 from go_opt.result import OPTIMAL_GAP, OptimizeResult, Request, Status
@@ -31,7 +31,7 @@ def lower_bound(graph: Graph, target: Target, request: Request, divisible: BoolA
     """
     if request.fidelity != "analytical":
         return Bound(0.0, f"none is proven at the {request.fidelity} fidelity")
-    tables, roles = cost_tables(graph, target), loop_roles(graph, target.kernel_patterns)
+    tables, roles = divided_tables(graph, target, divisible), loop_roles(graph, target.kernel_patterns)
     is_open = request.decide == "all"
     if request.objective == "latency":
         given = request.start.plan if request.start is not None else None

@@ -45,7 +45,7 @@ def main() -> None:
         with quick_compilation():
             _compile(_REQUESTS)
             _compile(_LATENCY, on="gpu-2")
-            warm_up(policy=True)
+            warm_up()
             write_atomically(marker(), "")
             _compile(_CONSTRAINED)
 

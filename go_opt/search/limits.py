@@ -8,7 +8,7 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray, LongArray
 from go_opt.common.units import format_bytes, format_duration
-from go_opt.env import Target, cost_tables, loop_roles
+from go_opt.env import Target, cost_tables, divided_tables, loop_roles
 from go_opt.env.kernels.fusion import ALONE
 from go_opt.env.op_memory import op_activation_bytes, op_that_runs_nowhere
 from go_opt.errors import InfeasibleError
@@ -58,9 +58,11 @@ def refuse_latency(
     Raises:
       InfeasibleError: with the proven limit.
     """
+    if request.max_latency_s is None:
+        return  # and the kernels of the bound are not compiled
     bound = sample_bound(
         graph,
-        cost_tables(graph, target),
+        divided_tables(graph, target, divisible),
         loop_roles(graph, target.kernel_patterns),
         fusion_is_open=request.decide == "all",
         divisible=divisible,

@@ -17,12 +17,11 @@ from go_opt.env import Target
 from go_opt.errors import InvalidInputError
 from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult, Request, Step
-from go_opt.search.compiling.kernel_cache import are_compiled, start_compiling
+from go_opt.search.compiling.kernel_cache import start_compiling
 from go_opt.search.compiling.warm_up import FIRST, are_loaded, common_families, load
 from go_opt.search.limits import refuse_unreachable
 from go_opt.search.methods.copies import COPIED, copies
 from go_opt.search.methods.events import Event
-from go_opt.search.policies import find_policy
 from go_opt.search.portfolio import policy_takes_part, portfolio_events
 from go_opt.search.rehearsal import rehearsal
 from go_opt.search.simulated_claim import is_simulated
@@ -45,7 +44,7 @@ def optimize_request(
     """Answer ``request``. ``on_step`` receives every step; ``should_stop`` is called after each.
 
     Args:
-      policy: the file of the policy that takes part if the budget allows.
+      policy: the file of the policy that takes part.
       policy_alone: whether only the policy proposes plans.
       on_improvement: receives every better plan, as the answer if the search ended there.
 
@@ -77,7 +76,7 @@ def _search_whole_ops(
     should_stop: Callable[[], bool],
 ) -> OptimizeResult:
     refuse_unreachable(graph, target, request)
-    if not (policy_alone or _asks_policy(graph, target, request, policy)):
+    if not (policy_alone or policy_takes_part(target, request)):
         policy = None
     if request.objective == "throughput" and target.goes_forward:
         start_compiling()
@@ -125,13 +124,6 @@ def _search_whole_ops(
     if search.best is not None and not (is_stopped or policy_alone):
         _try_fewer_copies(search, search.best)
     return search.answer(checks=checks and not is_stopped)
-
-
-def _asks_policy(graph: Graph, target: Target, request: Request, policy: Path | None) -> bool:
-    """Like ``policy_takes_part``; under a time limit alone, the shipped policy needs compiled kernels too."""
-    if not policy_takes_part(graph, target, request):
-        return False
-    return request.max_evaluations is not None or policy != find_policy("default") or are_compiled()
 
 
 def _try_fewer_copies(search: Search, best: OptimizeResult) -> None:

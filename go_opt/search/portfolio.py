@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 
 from go_opt.env import Target
-from go_opt.model.graph import Graph
 from go_opt.result import Request
 from go_opt.search.compiling.kernel_cache import are_compiled
 from go_opt.search.methods.background import has_core_to_spare, in_background
@@ -18,29 +17,18 @@ from go_opt.search.methods.guesses import policy_alone, until_advised
 from go_opt.search.policies import ask_policy
 from go_opt.search.table import is_along_ring, is_for_latency, serving
 
-# The smallest budgets in which the policy takes part.
-LEAST_EVALUATIONS: Final = 16
-LEAST_BUDGET_S: Final = 2.0
-# Most ops per second of budget. A forward pass takes 50 to 75 us per op: then 3 % of two cores' time.
-OPS_PER_S: Final = 1_000
-LONGEST_S: Final = 60.0  # longer budgets, and those only in evaluations, count as this
 FAVOUR: Final = 3.0  # turns of the finder of the best plan, for each turn of another method
 NOTABLY: Final = 0.999  # a finder improves the objective to this share: tiny gains do not count
 HEAD_START: Final = 0.2  # share of the time limit for guesses first; on small graphs they end much earlier
 
 
-def policy_takes_part(graph: Graph, target: Target, request: Request) -> bool:
-    """Whether a policy has anything to decide, and the budget is large enough for it.
+def policy_takes_part(target: Target, request: Request) -> bool:
+    """Whether a policy has anything to decide.
 
     For latency it takes part only if all placements are legal: its orders are placed by earliest finish.
     """
-    return (
-        request.decide == "all"
-        and (request.objective == "throughput" or not has_static_constraints(target))
-        and graph.num_ops <= OPS_PER_S * min(request.time_limit_s, LONGEST_S)
-        and (request.max_evaluations is None or request.max_evaluations >= LEAST_EVALUATIONS)
-        and request.time_limit_s >= LEAST_BUDGET_S
-    )
+    is_free = request.objective == "throughput" or not has_static_constraints(target)
+    return request.decide == "all" and is_free
 
 
 def portfolio_events(

@@ -17,7 +17,7 @@ from itertools import groupby
 import numpy as np
 
 from go_opt.common.arrays import IntArray, LongArray, WordArray
-from go_opt.common.compiling import compiled, compiled_inner, int64, uint64
+from go_opt.common.compiling import compiled, compiled_inner, int64, uint64, uncounted_inner
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.plain_loops import largest
 from go_opt.env.target import Triangle
@@ -101,12 +101,12 @@ def _needed_relays(
     return _pairs(far, home, last, relay)
 
 
-@compiled_inner
+@uncounted_inner
 def _put(bits: WordArray, row: int, chip: int) -> None:
     bits[row, chip >> 6] |= uint64(1) << uint64(chip & 63)
 
 
-@compiled_inner
+@uncounted_inner
 def _has(bits: WordArray, row: int, chip: int) -> bool:
     return (bits[row, chip >> 6] >> uint64(chip & 63)) & uint64(1) != 0
 

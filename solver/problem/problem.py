@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray
-from go_opt.common.compiling import compiled, compiled_inner
+from go_opt.common.compiling import compiled, uncounted_inner
 from go_opt.env.kernels.schedule import list_schedule
 from go_opt.env.target import Target
 from go_opt.errors import PlanError
@@ -223,7 +223,7 @@ def _span_from_sources(problem: PlacementProblem) -> IntArray:
     return span
 
 
-@compiled_inner
+@uncounted_inner
 def _last_level(
     problem: PlacementProblem,
     source: int,

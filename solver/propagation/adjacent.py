@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from go_opt.common.arrays import CodeArray, FloatArray, IntArray
-from go_opt.common.compiling import compiled, compiled_inner, int64
+from go_opt.common.compiling import compiled, int64, uncounted_inner
 from go_opt.errors import InvalidInputError
 from go_opt.solver.problem.problem import PlacementProblem
 from go_opt.solver.propagation.adjacent_cover import Cover, anchor, close_gaps, what_to_cover
@@ -217,7 +217,7 @@ def _sample(
             out.status[s] = GAPS
 
 
-@compiled_inner
+@uncounted_inner
 def _draw_all(
     domains: Domains, rows: FloatArray, order: IntArray, uniforms: FloatArray, s: int, out: AdjacentSamples
 ) -> float:
@@ -281,7 +281,7 @@ def _fix(
             out.status[s] = GAPS
 
 
-@compiled_inner
+@uncounted_inner
 def _keep_possible(domains: Domains, order: IntArray, proposal: IntArray) -> None:
     """Fixes every unit whose proposal is in its domain when it is visited."""
     lower, upper, pairs, marks = domains.lower, domains.upper, domains.pairs, domains.marks
@@ -293,7 +293,7 @@ def _keep_possible(domains: Domains, order: IntArray, proposal: IntArray) -> Non
         unit = next_open(lower, upper, pairs, marks, order)
 
 
-@compiled_inner
+@uncounted_inner
 def _fill(
     domains: Domains, rows: FloatArray, order: IntArray, uniforms: FloatArray, proposal: IntArray
 ) -> None:

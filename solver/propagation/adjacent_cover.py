@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import FloatArray, IntArray
-from go_opt.common.compiling import compiled_inner, int32, int64
+from go_opt.common.compiling import compiled_inner, int32, int64, uncounted_inner
 from go_opt.errors import InfeasibleError
 from go_opt.solver.problem.problem import (
     NO_SKIP_ALL,
@@ -101,7 +101,7 @@ def anchor(
     return True
 
 
-@compiled_inner
+@uncounted_inner
 def _raise_a_sink(
     problem: PlacementProblem,
     domains: Domains,

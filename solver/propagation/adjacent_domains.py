@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
-from go_opt.common.compiling import compiled, compiled_inner, int32, int64
+from go_opt.common.compiling import int32, int64, uncounted, uncounted_inner
 from go_opt.solver.problem.problem import PlacementProblem
 
 NO_UNIT: Final = -1
@@ -105,7 +105,7 @@ def chip_runs(problem: PlacementProblem) -> tuple[IntArray, IntArray]:
     return first, last
 
 
-@compiled
+@uncounted
 def _propagate_all(domains: Domains) -> bool:
     """Propagates all bounds to the fixpoint; returns False if some domain is empty."""
     num_units = len(domains.lower)
@@ -117,7 +117,7 @@ def _propagate_all(domains: Domains) -> bool:
     return _drain(domains, num_units)
 
 
-@compiled_inner
+@uncounted_inner
 def fix(domains: Domains, unit: int, chip: int) -> None:
     """Fixes ``unit`` to a chip of its domain and propagates; no domain can become empty."""
     domains.lower[unit] = chip
@@ -127,7 +127,7 @@ def fix(domains: Domains, unit: int, chip: int) -> None:
     _drain(domains, 1)
 
 
-@compiled_inner
+@uncounted_inner
 def _drain(domains: Domains, waiting: int) -> bool:
     """Propagates from ``queue[:waiting]`` to the fixpoint; returns False if a domain is empty."""
     # Tuple fields are reference-counted on each access: as locals, only once per call.
@@ -165,7 +165,7 @@ def _drain(domains: Domains, waiting: int) -> bool:
     return True
 
 
-@compiled_inner
+@uncounted_inner
 def reset(domains: Domains, start: Domains) -> None:
     """Resets domains to ``start``, with no unit visited."""
     domains.marks[0] = 0
@@ -178,7 +178,7 @@ def reset(domains: Domains, start: Domains) -> None:
             domains.marks[0] += 1
 
 
-@compiled_inner
+@uncounted_inner
 def next_open(lower: IntArray, upper: IntArray, pairs: IntArray, marks: LongArray, order: IntArray) -> int:
     """Returns an open unit: the last one narrowed to two chips, else the next of ``order``, else NO_UNIT.
 
@@ -198,7 +198,7 @@ def next_open(lower: IntArray, upper: IntArray, pairs: IntArray, marks: LongArra
     return int32(NO_UNIT)
 
 
-@compiled_inner
+@uncounted_inner
 def draw_chip(row: FloatArray, lower: int, upper: int, uniform: float) -> tuple[int, float]:
     """Draws a chip in [lower, upper] from ``row`` [D]; returns the chip and its log-probability.
 

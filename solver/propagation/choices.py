@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import FloatArray, IntArray, WordArray
-from go_opt.common.compiling import compiled
+from go_opt.common.compiling import uncounted
 from go_opt.solver.propagation.propagators.domains import has_chip
 
 
@@ -44,7 +44,7 @@ def choice_gradient(choices: Choices, log_mass: FloatArray, weight: FloatArray) 
     return gradient
 
 
-@compiled
+@uncounted
 def _sum_choices(choices: Choices, log_prob: FloatArray, log_mass: FloatArray) -> None:
     rows, drawn, open_chips = choices.log_probs, choices.drawn, choices.open_chips
     num_units, num_chips = rows.shape
@@ -72,7 +72,7 @@ def _sum_choices(choices: Choices, log_prob: FloatArray, log_mass: FloatArray) -
         log_prob[s] = total
 
 
-@compiled
+@uncounted
 def _add_gradients(choices: Choices, log_mass: FloatArray, weight: FloatArray, gradient: FloatArray) -> None:
     rows, drawn, open_chips = choices.log_probs, choices.drawn, choices.open_chips
     num_units, num_chips = rows.shape

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import CodeArray, FloatArray, IntArray, LongArray, WordArray
-from go_opt.common.compiling import compiled, compiled_inline, compiled_inner, int64
+from go_opt.common.compiling import compiled, compiled_inline, compiled_inner, int64, uncounted_inner
 from go_opt.solver.propagation.propagators.domains import (
     ALL_BITS,
     BACKTRACKS,
@@ -117,14 +117,14 @@ def _working_space(store: Store) -> Work:
     return Work(order, np.zeros(num_units, np.int64), np.zeros(num_words, np.uint64), np.zeros(num_units))
 
 
-@compiled_inner
+@uncounted_inner
 def _set_order(work: Work, order: IntArray) -> None:
     for i in range(len(order)):
         work.order[0, i] = order[i]
         work.failures[i] = 0
 
 
-@compiled_inner
+@uncounted_inner
 def _failures_first(work: Work) -> None:
     """Moves units with backtracks to the front; the second pass uses the same order as the first."""
     num_units = len(work.failures)
@@ -138,7 +138,7 @@ def _failures_first(work: Work) -> None:
         work.order[0, i] = work.order[1, i]
 
 
-@compiled_inner
+@uncounted_inner
 def _may_try_again(store: Store, begin: int, max_backtracks: int, s: int, draws: Draws) -> bool:
     """Returns whether to try again; sets the next backtrack limit, small at first for cheap restarts."""
     used = store.counters[BACKTRACKS] - begin
@@ -234,7 +234,7 @@ def _fix(
     return place
 
 
-@compiled_inner
+@uncounted_inner
 def _finish(tables: RuleTables, store: Store, place: int, begin: int, s: int, draws: Draws) -> None:
     """Records the ending and the placement of a try, and resets the store."""
     if place < 0:
@@ -246,7 +246,7 @@ def _finish(tables: RuleTables, store: Store, place: int, begin: int, s: int, dr
     reset(tables, store)
 
 
-@compiled_inner
+@uncounted_inner
 def _next_unit(store: Store, order: LongArray, place: int, is_constrained: bool) -> int:
     """Returns the unit at ``place``; ``is_constrained`` first swaps in the unit with fewest open chips."""
     if is_constrained:
@@ -260,20 +260,20 @@ def _next_unit(store: Store, order: LongArray, place: int, is_constrained: bool)
     return order[place]
 
 
-@compiled_inner
+@uncounted_inner
 def _only(chips: WordArray, chip: int) -> None:
     for word in range(len(chips)):
         chips[word] = NO_BITS
     chips[chip // WORD_BITS] = chip_bit(chip)
 
 
-@compiled_inner
+@uncounted_inner
 def _fill(chips: WordArray) -> None:
     for word in range(len(chips)):
         chips[word] = ALL_BITS
 
 
-@compiled_inner
+@uncounted_inner
 def _nearest(store: Store, unit: int, wanted: int) -> int:
     """Returns the open chip nearest to ``wanted``; the lower chip on a tie."""
     best = store.low[unit]
@@ -283,13 +283,13 @@ def _nearest(store: Store, unit: int, wanted: int) -> int:
     return best
 
 
-@compiled_inner
+@uncounted_inner
 def draw_open(store: Store, unit: int, row: FloatArray, uniform: float) -> tuple[int, float]:
     """Draws an open chip of ``unit`` from ``row``; see :func:`draw_chip`."""
     return draw_chip(store.domain[unit], store.low[unit], store.high[unit], row, uniform)
 
 
-@compiled_inner
+@uncounted_inner
 def draw_chip(chips: WordArray, low: int, high: int, row: FloatArray, uniform: float) -> tuple[int, float]:
     """Draws a chip of the set ``chips`` [W], all within ``low … high``; returns it and its log-probability.
 

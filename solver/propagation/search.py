@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 
 from go_opt.common.arrays import IntArray, LongArray, WordArray
-from go_opt.common.compiling import compiled, compiled_inline, compiled_inner
+from go_opt.common.compiling import compiled, compiled_inline, uncounted, uncounted_inner
 from go_opt.errors import InvalidInputError
 from go_opt.solver.propagation.propagators import acyclic, between, capacity, cover, no_skip, span, triangle
 from go_opt.solver.propagation.propagators.domains import (
@@ -160,14 +160,14 @@ def start(tables: RuleTables, store: Store) -> bool:
     return True
 
 
-@compiled
+@uncounted
 def reset(tables: RuleTables, store: Store) -> None:
     """Restores the domains after :func:`start`."""
     _return_to(tables, store, len(store.choice_unit))
     store.state[NUM_DECISIONS] = 0
 
 
-@compiled
+@uncounted
 def decide(store: Store, unit: int, chips: WordArray) -> bool:
     """Records the decision for ``chips`` [W] and narrows ``unit``; returns whether a chip remains."""
     state = store.state
@@ -230,14 +230,14 @@ def _propagate(tables: RuleTables, store: Store) -> bool:
             return True
 
 
-@compiled
+@uncounted
 def _remember(store: Store, at: int) -> None:
     store.mark[at, 0] = store.state[TRAIL_SIZE]
     store.mark[at, 1] = store.state[NUM_DECIDED]
     store.mark[at, 2] = store.state[HIGHEST_LOW]
 
 
-@compiled_inner
+@uncounted_inner
 def _return_to(tables: RuleTables, store: Store, at: int) -> None:
     triangle.unlink_after(tables, store, store.mark[at, 1])
     restore(store, store.mark[at, 0], store.mark[at, 1], store.mark[at, 2])

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.common.arrays import FloatArray, LongArray
-from go_opt.common.compiling import compiled, compiled_inner, int64
+from go_opt.common.compiling import compiled, int64, uncounted_inner
 from go_opt.solver.slicing.segments.problem import SliceProblem, least_s, slicing_cost_s
 
 RELATIVE_TOLERANCE: Final = 1e-10
@@ -176,7 +176,7 @@ def fewest_chips(
     return (chips[num_kernels] if chips[num_kernels] <= max_chips else NO_SLICING), next_s
 
 
-@compiled_inner
+@uncounted_inner
 def _offer(least_s: FloatArray, least_at: LongArray, top: int, chips: int, seconds: float, cut: int) -> int:
     """Lowers the least start of every chip count >= ``chips``; returns the highest count stored."""
     while top < chips:

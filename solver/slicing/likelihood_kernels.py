@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from go_opt.common.arrays import FloatArray, IntArray, LongArray
-from go_opt.common.compiling import compiled, compiled_inner, int64
+from go_opt.common.compiling import compiled, int64, uncounted, uncounted_inner
 
 if TYPE_CHECKING:
     from go_opt.solver.slicing.likelihood import CutFilter
 
 
-@compiled_inner
+@uncounted_inner
 def _prefix_sums(
     row: FloatArray, centre: int, low_part: FloatArray, prefix: FloatArray, stretch: IntArray
 ) -> None:
@@ -122,7 +122,7 @@ def run_likeliest(rows: FloatArray, num_starts: LongArray, before: IntArray, end
         end[level] = reached[num_kernels]
 
 
-@compiled
+@uncounted
 def walk_back(
     cut_filter: CutFilter, share: FloatArray, uniforms: FloatArray, chips_used: IntArray, cuts: LongArray
 ) -> None:
@@ -195,7 +195,7 @@ def run_marginals(cut_filter: CutFilter, marginals: FloatArray) -> None:
             marginals[level, m] = max(inside, 0.0) if begins[m + 1] <= m else 0.0
 
 
-@compiled_inner
+@uncounted_inner
 def _reached_before(cut_filter: CutFilter, level: int, cut: int) -> float:
     """Returns ``reached`` of ``run_filter``: log-weight of ``level`` chips for the kernels before ``cut``."""
     if level == 0:
@@ -206,7 +206,7 @@ def _reached_before(cut_filter: CutFilter, level: int, cut: int) -> float:
     return cut_filter.prefix[level - 1, cut] + cut_filter.cumulative[level - 1, last]
 
 
-@compiled
+@uncounted
 def sum_log_probs(cut_filter: CutFilter, cuts: LongArray, result: FloatArray) -> None:
     """Fills ``result`` [S] with the log-probability of each row of ``cuts``, segment by segment."""
     num_kernels = cut_filter.cumulative.shape[1]

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, CodeArray, IntArray, WordArray
-from go_opt.common.compiling import compiled, compiled_inner, uint64
+from go_opt.common.compiling import compiled, compiled_inner, uint64, uncounted_inner
 from go_opt.solver.problem.problem import (
     NO_SKIP_ALL,
     NO_SKIP_OFF,
@@ -50,7 +50,7 @@ def _check_all(problem: PlacementProblem, placements: IntArray, broken: CodeArra
             broken[s] = TRIANGLE
 
 
-@compiled_inner
+@uncounted_inner
 def _check_units(problem: PlacementProblem, placement: IntArray, is_used: BoolArray) -> int:
     for unit in range(len(placement)):
         chip = placement[unit]
@@ -62,7 +62,7 @@ def _check_units(problem: PlacementProblem, placement: IntArray, is_used: BoolAr
     return NONE
 
 
-@compiled_inner
+@uncounted_inner
 def _check_edges(problem: PlacementProblem, placement: IntArray, depends: WordArray) -> int:
     goes_far = False
     for unit in range(len(placement)):
@@ -77,7 +77,7 @@ def _check_edges(problem: PlacementProblem, placement: IntArray, depends: WordAr
     return TRIANGLE if goes_far else NONE
 
 
-@compiled_inner
+@uncounted_inner
 def _is_gapless(problem: PlacementProblem, is_used: BoolArray) -> bool:
     if problem.no_skip == NO_SKIP_OFF:
         return True

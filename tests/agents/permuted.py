@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from go_opt.agents.inputs.features import OP_COLUMNS, STORED, GraphFeatures
 from go_opt.common.arrays import IntArray
 from go_opt.model.graph import NO_PRODUCER, Graph
 
@@ -30,3 +31,10 @@ def permuted(graph: Graph, order: IntArray) -> Graph:
         measured_s={kind: seconds[order] for kind, seconds in graph.measured_s.items()},
         excluded={kind: mask[order] for kind, mask in graph.excluded.items()},
     )
+
+
+def without_storage(features: GraphFeatures) -> GraphFeatures:
+    """``features`` but for the columns that tell of the stored order."""
+    ops = features.ops.copy()
+    ops[:, [OP_COLUMNS.index(name) for name in STORED]] = 0.0
+    return replace(features, ops=ops)

@@ -12,7 +12,7 @@ from go_opt.agents.inputs.features import NUM_EXPLORED, graph_features
 from go_opt.agents.inputs.padding import Bucket
 from go_opt.agents.networks import PolicyOutput, initial_parameters
 from go_opt.agents.policy.network import Policy, to_ops, to_rows
-from tests.agents.permuted import permuted
+from tests.agents.permuted import permuted, without_storage
 from tests.agents.training.small import BUCKET, CONFIG, random_outputs, small_case, trained_parameters
 from tests.strategies import random_order
 
@@ -28,12 +28,13 @@ def test_by_op_and_by_row_are_the_same_numbers(bucket: Bucket) -> None:
     by_op = random_outputs(np.random.default_rng(0), CASE)
     rows = to_rows(features, by_op, bucket)
     assert [rows_of.shape for rows_of in rows] == [
-        (bucket.ops, bucket.chips), *((bucket.ops,) for _ in range(3)), (2, NUM_EXPLORED),
+        *[(bucket.ops, bucket.chips)] * 2, *[(bucket.ops,)] * 3, (2, NUM_EXPLORED),
     ]  # fmt: skip
     assert {rows_of.dtype for rows_of in rows} == {np.dtype(np.float32)}
-    np.testing.assert_allclose(rows.placement_logits[0, :4], by_op.placement_logits[features.row_op[0]])
-    assert not rows.placement_logits[:, 4:].any()
-    assert not any(rows_of[features.num_ops :].any() for rows_of in rows[:4])
+    for logits, of_ops in zip(rows[:2], by_op[:2], strict=True):
+        np.testing.assert_allclose(logits[0, :4], of_ops[features.row_op[0]])
+        assert not logits[:, 4:].any()
+    assert not any(rows_of[features.num_ops :].any() for rows_of in rows[:5])
     for got, expected in zip(to_ops(features, rows), by_op, strict=True):
         np.testing.assert_allclose(got, expected, atol=1e-6)
 
@@ -42,7 +43,7 @@ def test_gradients_by_row_weigh_what_they_weigh_by_op() -> None:
     """One map is the other's transpose: Σ outputs * gradient is the same, padding and all."""
     rng = np.random.default_rng(0)
     gradient = random_outputs(rng, CASE)
-    shapes = ((128, 8), (128,), (128,), (128,), (2, NUM_EXPLORED))
+    shapes = ((128, 8), (128, 8), (128,), (128,), (128,), (2, NUM_EXPLORED))
     rows = PolicyOutput(*(rng.standard_normal(shape) for shape in shapes))  # type: ignore[arg-type]
     by_op = to_ops(CASE.features, rows)
     by_row = to_rows(CASE.features, gradient, BUCKET)
@@ -54,19 +55,20 @@ def test_gradients_by_row_weigh_what_they_weigh_by_op() -> None:
 def test_an_untrained_policy_prefers_nothing() -> None:
     said = Policy(CONFIG, initial_parameters(CONFIG, 0))(CASE.features)
     assert isinstance(said, Outputs)
-    assert said.placement_logits.shape == (50, 4)
+    assert said.slice_logits.shape == said.sample_logits.shape == (50, 4)
     assert not any(numbers.any() for numbers in said)
 
 
 def test_answers_follow_the_ops_not_their_storage() -> None:
     policy = Policy(CONFIG, trained_parameters())
     order = random_order(np.random.default_rng(0), CASE.instance.graph)
-    said = policy(CASE.features)
-    of_permuted = policy(graph_features(permuted(CASE.instance.graph, order), CASE.instance.target))
-    for got, expected in zip(of_permuted[:4], said[:4], strict=True):
+    said = policy(without_storage(CASE.features))
+    again = graph_features(permuted(CASE.instance.graph, order), CASE.instance.target)
+    of_permuted = policy(without_storage(again))
+    for got, expected in zip(of_permuted[:5], said[:5], strict=True):
         np.testing.assert_allclose(got, expected[order], atol=1e-5)
     np.testing.assert_allclose(of_permuted.exploration_log_std, said.exploration_log_std, atol=1e-5)
-    assert np.abs(said.placement_logits).max() < 100  # padded chips are out
+    assert np.abs(said.slice_logits).max() < 1e5  # padded chips are out
 
 
 def test_parameters_make_the_policy() -> None:

@@ -35,10 +35,11 @@ def outputs(num_ops: int, seed: int | None, num_chips: int = CHIPS) -> Outputs:
     """Of a policy that nothing was learned for (None), or of one that has its own opinion."""
     if seed is None:
         zeros = np.zeros(num_ops)
-        return Outputs(np.zeros((num_ops, num_chips)), zeros, zeros, zeros, np.zeros((2, NUM_EXPLORED)))
+        uniform = np.zeros((num_ops, num_chips))
+        return Outputs(uniform, uniform, zeros, zeros, zeros, np.zeros((2, NUM_EXPLORED)))
     rng = np.random.default_rng(seed)
     return Outputs(
-        rng.standard_normal((num_ops, num_chips)),
+        *(rng.standard_normal((num_ops, num_chips)) for _ in range(2)),
         *(rng.standard_normal(num_ops) for _ in range(3)),
         rng.standard_normal((2, NUM_EXPLORED)),
     )

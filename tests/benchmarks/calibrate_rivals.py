@@ -1,14 +1,15 @@
 """Rivals of go-opt calibrate, on its samples: a fit of five terms, gradient boosting, and GraphSAGE.
 
-The last two are trained on many machines drawn at random. What they are told of a new machine are the five
-terms fitted to its samples; they predict by how much the seconds of an op differ from these.
+The last two are trained on many machines drawn at random. What they are told of a new machine is a fit to its
+samples: the five terms, or what go-opt calibrate finds. They predict by how much the seconds of an op differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import pickle
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 import go_opt
+from go_opt.calibration.chip_fit import ChipFit
 from go_opt.calibration.observations import observe
 from go_opt.calibration.samples import Sample
 from go_opt.env import Target, cost_tables, evaluate_plan
@@ -31,7 +33,7 @@ from go_opt.env.target.simulator_parameters import ideal_parameters
 from go_opt.model.graph import MATRIX, Graph
 
 TRAINING = ("mobilenet_v2", "resnet50", "squeezenet", "shufflenet", "efficientnet_b0", "xception")
-TRAINING_MACHINES, STEPS = 100, 6000
+TRAINING_MACHINES, STEPS = 50, 6000
 DEPTHWISE_INNER = 25  # multiply-adds of an output: one channel's 5x5
 OVERHEAD_S, LEAST_S = 1e-7, 1e-12
 MOST_TYPES = 64
@@ -78,11 +80,35 @@ def seconds_of(ops: Ops, rates: NDArray) -> NDArray:
     return np.maximum(seconds, LEAST_S)
 
 
-def features(ops: Ops, rates: NDArray) -> NDArray:
-    """[N, 13] of ops on a machine whose five terms are known."""
+@dataclass(frozen=True, eq=False)
+class Told:
+    """What a fit to samples of a machine says."""
+
+    base_s: NDArray  # [N] seconds of ops
+    terms: NDArray  # [5]
+
+
+def told_by_terms(ops: Ops, sheet: Target, samples: Sequence[Sample]) -> Told:
+    rates = five_terms(ops, sheet, samples)
+    return Told(seconds_of(ops, rates), rates)
+
+
+def told_by_calibrate(ops: Ops, sheet: Target, samples: Sequence[Sample]) -> Told:
+    ran = [sample for sample in samples if np.isfinite(sample.interval_s)]
+    fit = ChipFit(ops.graph, sheet, observe(ops.graph, sheet, ran))
+    fit.run(0)
+    figures = fit.best()[0][1]
+    kind = figures.kind(sheet.kinds[0])
+    found = replace(sheet, kinds=(kind,), simulator=replace(sheet.simulator, kinds=(kind.simulator,)))
+    op_s = tables_with_effects(ops.graph, found, found.simulator).op_s[0]
+    return Told(np.maximum(op_s, LEAST_S), figures.terms)
+
+
+def features(ops: Ops, told: Told) -> NDArray:
+    """[N, 13] of ops on a machine that a fit describes."""
     numbers = [np.log2(ops.shapes).T, np.log2(ops.elements)[:, None], np.log(ops.peak_s + 1e-10)[:, None] / 3]
-    numbers += [ops.graph.op_class[:, None] == MATRIX, np.log(seconds_of(ops, rates))[:, None] / 3]
-    machine = np.tile(np.log(np.maximum(rates, 1e-9)), (len(ops.peak_s), 1))
+    numbers += [ops.graph.op_class[:, None] == MATRIX, np.log(told.base_s)[:, None] / 3]
+    machine = np.tile(np.log(np.maximum(told.terms, 1e-9)), (len(ops.peak_s), 1))
     return np.concatenate([*numbers, machine], axis=1).astype(np.float32)
 
 
@@ -91,51 +117,59 @@ class Lesson:
     """A graph on a machine, as trained on: its ops, what was fitted, and the truth."""
 
     ops: Ops
-    rates: NDArray
+    told: Told
     true_s: NDArray  # [N]
 
     @property
     def label(self) -> NDArray:
-        return np.log(np.maximum(self.true_s, LEAST_S) / seconds_of(self.ops, self.rates))
+        off = np.log(np.maximum(self.true_s, LEAST_S) / self.told.base_s)
+        return np.clip(off, -MOST_OFF, MOST_OFF)
 
 
-def learned_tables(sheet: Target, drawn: Callable, planned: Callable) -> dict[str, Table]:
-    """By rival, the seconds of a graph's ops by samples of it."""
+def ops_of(graph: Graph, sheet: Target) -> Ops:
+    written = np.zeros(graph.num_ops)
+    is_written = graph.tensor_producer >= 0
+    np.add.at(written, graph.tensor_producer[is_written], graph.tensor_elements[is_written])
+    shapes = np.array(product_shapes(graph))
+    peak_s = tables_with_effects(graph, sheet, ideal_parameters(1)).op_s[0]
+    return Ops(graph, peak_s, shapes, np.maximum(written, 1.0))
 
-    def ops_of(graph: Graph) -> Ops:
-        written = np.zeros(graph.num_ops)
-        is_written = graph.tensor_producer >= 0
-        np.add.at(written, graph.tensor_producer[is_written], graph.tensor_elements[is_written])
-        shapes = np.array(product_shapes(graph))
-        peak_s = tables_with_effects(graph, sheet, ideal_parameters(1)).op_s[0]
-        return Ops(graph, peak_s, shapes, np.maximum(written, 1.0))
 
-    lessons = list(_lessons(sheet, drawn, planned, ops_of))
-    boosted, net = cache(lambda: _boosted(lessons)), cache(lambda: GraphSage(lessons, STEPS))
+def learned_tables(sheet: Target, drawn: Callable, planned: Callable, trained: Path) -> dict[str, Table]:
+    """By rival, the seconds of a graph's ops by samples of it; ``trained`` keeps what was trained."""
+    if not trained.exists():
+        lessons = list(_lessons(sheet, drawn, planned))
+        nets = [GraphSage([pair[i] for pair in lessons], STEPS) for i in range(2)]
+        trained.write_bytes(pickle.dumps((_boosted([pair[0] for pair in lessons]), *nets)))
+    boosted, on_terms, on_fit = pickle.loads(trained.read_bytes())
 
-    def of(predict: Callable[[Ops, NDArray], NDArray]) -> Table:
+    def of(tell: Callable[..., Told], predict: Callable[[Ops, Told], Any]) -> Table:
         def table(graph: Graph, samples: Sequence[Sample]) -> NDArray:
-            ops = ops_of(graph)
-            rates = five_terms(ops, sheet, samples)
-            return seconds_of(ops, rates) * predict(ops, rates) * (ops.peak_s > 0)
+            ops = ops_of(graph, sheet)
+            told = tell(ops, sheet, samples)
+            return told.base_s * predict(ops, told) * (ops.peak_s > 0)
 
         return table
 
+    def boosting(ops: Ops, told: Told) -> NDArray:
+        return np.exp(boosted.predict(features(ops, told), num_threads=1))
+
     return {
-        "five terms": of(lambda ops, rates: np.ones(1)),
-        "lightgbm": of(lambda ops, rates: np.exp(boosted().predict(features(ops, rates), num_threads=1))),
-        "GraphSAGE": of(lambda ops, rates: net().ratio(ops, rates)),
+        "five terms": of(told_by_terms, lambda ops, told: 1.0),
+        "lightgbm": of(told_by_terms, boosting),
+        "GraphSAGE": of(told_by_terms, on_terms.ratio),
+        "GraphSAGE on the fit": of(told_by_calibrate, on_fit.ratio),
     }
 
 
-def _lessons(sheet: Target, drawn: Callable, planned: Callable, ops_of: Callable) -> Any:
-    """Training graphs on training machines, each with one, three or five plans."""
-    from tests.benchmarks.bench_calibrate import op_seconds
+def _lessons(sheet: Target, drawn: Callable, planned: Callable) -> Iterator[tuple[Lesson, Lesson]]:
+    """Training graphs on training machines, each with one, three or five plans: told by either fit."""
+    from tests.benchmarks.calibrate_machines import op_seconds
 
     rng = np.random.default_rng(0)
     for name in TRAINING:
         graph = go_opt.load(f"zoo:{name}")
-        ops, plans = ops_of(graph), [planned(graph, sheet)]
+        ops, plans = ops_of(graph, sheet), [planned(graph, sheet)]
         for seed in range(4):
             factor = dict(zip(graph.op_names, np.exp(0.5 * rng.standard_normal(graph.num_ops)), strict=True))
 
@@ -150,13 +184,14 @@ def _lessons(sheet: Target, drawn: Callable, planned: Callable, ops_of: Callable
                     there = replace(plan, target_fingerprint=machine.target.fingerprint)
                     samples.append(Sample(plan, 1.0, evaluate_plan(own, machine.target, there).compute_s))
                 true_s = cost_tables(own, machine.target).op_s[0]
-            yield Lesson(ops, five_terms(ops, sheet, samples), true_s)
+            told = [tell(ops, sheet, samples) for tell in (told_by_terms, told_by_calibrate)]
+            yield Lesson(ops, told[0], true_s), Lesson(ops, told[1], true_s)
 
 
 def _boosted(lessons: Sequence[Lesson]) -> lightgbm.Booster:
     """LightGBM on the logarithm of the ratio to the five terms."""
     keep = np.concatenate([one.true_s > 0 for one in lessons])
-    rows = np.concatenate([features(one.ops, one.rates) for one in lessons])[keep]
+    rows = np.concatenate([features(one.ops, one.told) for one in lessons])[keep]
     labels = np.concatenate([one.label for one in lessons])[keep]
     options = {"objective": "l2", "num_leaves": 63, "learning_rate": 0.1, "verbose": -1, "num_threads": 1}
     return lightgbm.train(options | {"seed": 0}, lightgbm.Dataset(rows, labels), 300)
@@ -202,7 +237,7 @@ class GraphSage:
     """The network, trained for so many steps."""
 
     def __init__(self, lessons: Sequence[Lesson], steps: int) -> None:
-        rows = np.concatenate([features(one.ops, one.rates) for one in lessons])
+        rows = np.concatenate([features(one.ops, one.told) for one in lessons])
         self._mean, self._std = rows.mean(axis=0), rows.std(axis=0) + 1e-6
         self._size = max(one.ops.graph.num_ops for one in lessons)
         self._num_edges = max(one.ops.graph.num_edges for one in lessons)
@@ -217,10 +252,11 @@ class GraphSage:
         rng = np.random.default_rng(0)
         for _ in range(steps):
             step(model, optimizer, self._batch(lessons[rng.integers(len(lessons))]))
-        self._model, self._run = model, nnx.jit(lambda model, x, edges: model(x, edges))
+        self._wide = rows.shape[1] + MOST_TYPES
+        self._state = jax.tree.map(np.asarray, nnx.to_pure_dict(nnx.state(model)))
 
-    def _inputs(self, ops: Ops, rates: NDArray, size: int, num_edges: int) -> tuple[NDArray, NDArray]:
-        rows = np.clip((features(ops, rates) - self._mean) / self._std, -MOST_OFF, MOST_OFF)
+    def _inputs(self, ops: Ops, told: Told, size: int, num_edges: int) -> tuple[NDArray, NDArray]:
+        rows = np.clip((features(ops, told) - self._mean) / self._std, -MOST_OFF, MOST_OFF)
         types = np.zeros((len(rows), MOST_TYPES), np.float32)
         types[np.arange(len(rows)), [crc32(name.encode()) % MOST_TYPES for name in ops.graph.op_types]] = 1.0
         x = np.zeros((size, rows.shape[1] + MOST_TYPES), np.float32)
@@ -233,10 +269,14 @@ class GraphSage:
         def padded(values: NDArray) -> NDArray:
             return np.pad(values, (0, self._size - len(values)))
 
-        base = np.log(seconds_of(one.ops, one.rates)).astype(np.float32)
-        inputs = self._inputs(one.ops, one.rates, self._size, self._num_edges)
+        base = np.log(one.told.base_s).astype(np.float32)
+        inputs = self._inputs(one.ops, one.told, self._size, self._num_edges)
         return *inputs, padded(base), padded(one.label.astype(np.float32)), padded(one.true_s > 0)
 
-    def ratio(self, ops: Ops, rates: NDArray) -> NDArray:
-        x, edges = self._inputs(ops, rates, ops.graph.num_ops, ops.graph.num_edges)
-        return np.exp(np.clip(np.asarray(self._run(self._model, x, edges)), -MOST_OFF, MOST_OFF))
+    def ratio(self, ops: Ops, told: Told) -> NDArray:
+        model = Net(self._wide, nnx.Rngs(0))
+        state = nnx.state(model)
+        nnx.replace_by_pure_dict(state, self._state)
+        nnx.update(model, state)
+        x, edges = self._inputs(ops, told, ops.graph.num_ops, ops.graph.num_edges)
+        return np.exp(np.clip(np.asarray(model(x, edges)), -MOST_OFF, MOST_OFF))

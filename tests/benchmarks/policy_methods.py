@@ -14,7 +14,6 @@ from policy_runs import Part, Row
 
 import go_opt
 from go_opt.agents.decoding.outputs import Outputs
-from go_opt.agents.decoding.proposals import advice, policy_plans
 from go_opt.agents.networks import PolicyConfig, initial_parameters
 from go_opt.agents.policy.network import Policy, trainable
 from go_opt.agents.policy.policy_file import load_policy
@@ -25,16 +24,13 @@ from go_opt.agents.training.problems.lessons import Lesson
 from go_opt.agents.training.problems.rollout import decide, play
 from go_opt.bench.rivals import Limits, Outcome, Problem, Rival, Trial, compete
 from go_opt.env import Target
-from go_opt.env.evaluation import Evaluate, Plans
+from go_opt.env.evaluation import Plans
 from go_opt.env.model.metrics import Fidelity, Metrics
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.solver.orders.cheapest import cheapest_slicing
 from go_opt.solver.orders.instance import Instance
-from tests.strategies import make_plan
 
 BATCH = 16  # samples of one lesson at a time, before the next lesson has its turn
-BEST_OF = 4
 
 Search = Callable[[Trial, int], None]
 
@@ -53,7 +49,7 @@ def zero_shot(policy: Policy, lessons: Sequence[Lesson]) -> Search:
         try_means(known, outputs, lessons, session)
         for turn, lesson in enumerate(itertools.cycle(lessons)):
             trial.check()
-            few = replace(lesson, samples=int(min(BATCH, trial.left)), best_of=1)
+            few = replace(lesson, samples=int(min(BATCH, trial.left)), elites=1)
             play(known, outputs, few, session, int(np.random.default_rng((seed, turn)).integers(2**31)))
 
     return search
@@ -67,7 +63,7 @@ def finetuned(policy: Policy, lessons: Sequence[Lesson]) -> Search:
         known, session = case(graph, target), Counted(trial)
         try_means(known, policy(known.features), lessons, session)
         trial.check()
-        few = tuple(replace(lesson, samples=BATCH, best_of=BEST_OF) for lesson in lessons)
+        few = tuple(replace(lesson, samples=BATCH) for lesson in lessons)
         settings = replace(finetuning_settings(), lessons=few)
         request = FinetuneRequest(graph, target, policy, int(trial.left), seed, settings)
         with TemporaryDirectory() as folder:
@@ -83,20 +79,6 @@ def from_scratch(lessons: Sequence[Lesson]) -> Search:
     def search(trial: Trial, seed: int) -> None:
         start = Policy(config, initial_parameters(config, seed))
         finetuned(start, lessons)(trial, seed)
-
-    return search
-
-
-def mixed(policy: Policy) -> Search:
-    """What the policy adds to the portfolio: its own plans and the prior's, half and half."""
-
-    def search(trial: Trial, seed: int) -> None:
-        instance = trial.problem.instance
-        for plan in policy_plans(advice(policy, instance.graph, instance.target), instance, seed):
-            placement = plan.placement
-            if placement is None:
-                placement = cheapest_slicing(instance, plan.order, plan.fusion_group).placement
-            trial.one(placement, plan.order, plan.fusion_group)
 
     return search
 
@@ -129,20 +111,6 @@ class Counted:
         """Nothing is held."""
 
 
-class Failures:
-    """An evaluator that counts what it was asked, and what was invalid."""
-
-    def __init__(self, evaluate: Evaluate) -> None:
-        self._evaluate = evaluate
-        self.asked = self.failed = 0
-
-    def __call__(self, placement: Plans, order: Plans, fusion_group: Plans) -> np.ndarray:
-        interval_s = self._evaluate(placement, order, fusion_group)
-        self.asked += len(interval_s)
-        self.failed += int(np.isinf(interval_s).sum())
-        return interval_s
-
-
 def searched(search: Search | str, problem: Problem, evaluations: int, seed: int) -> Outcome:
     """What a search reaches, or the rival of that name."""
     rival = POLICY_RIVALS[search] if isinstance(search, str) else Rival("policy", "", search)
@@ -173,8 +141,3 @@ def checked(instance: Instance, plan: Plan, fidelity: Fidelity = "analytical") -
     metrics = go_opt.evaluate(instance.graph, instance.target, plan, fidelity=fidelity)
     assert metrics.valid
     return metrics
-
-
-def plan_of(instance: Instance, placement: np.ndarray, order: np.ndarray, fusion_group: np.ndarray) -> Plan:
-    """As the verifier wants it; [N] each."""
-    return make_plan(instance.graph, instance.target, placement, order=order, fusion_group=fusion_group)

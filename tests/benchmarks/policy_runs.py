@@ -190,11 +190,6 @@ def curve_of(row: Row) -> Curve:
     return curve_s
 
 
-def reached_s(row: Row, samples: int) -> float:
-    """Best seconds after so many samples."""
-    return float(curve_of(row)[min(samples, row["evaluations"]) - 1])
-
-
 # --------------------------------------------------------------------------- tables
 
 
@@ -215,11 +210,6 @@ def spread(values: Sequence[float], form: str = ".2f") -> str:
         for value in (statistics.median(values), min(values), max(values))
     )
     return middle if least == most else f"{middle} ({least}-{most})"
-
-
-def geometric_mean(ratios: Sequence[float]) -> float:
-    """0 where a method had no plan somewhere."""
-    return math.exp(statistics.fmean(map(math.log, ratios))) if min(ratios) > 0 else 0.0
 
 
 def by_seed(rows: Mapping[Part, Row], graph: str, method: str, seeds: int) -> list[Row]:

@@ -31,10 +31,10 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[Match]:
 
 
 def test_one_run_for_real(cli: Cli) -> None:
-    run = cli("bench", "dcn_v2", "--methods", "slice,portfolio-no-policy", "--evaluations", 8, "--seeds", 1)
+    run = cli("bench", "dcn_v2", "--methods", "slice,portfolio", "--evaluations", 8, "--seeds", 1)
     assert run.code == 0
     assert "dcn_v2" in run.out
-    assert "portfolio-no-policy against the best rival of each graph" in run.out
+    assert "portfolio against the best rival of each graph" in run.out
     assert run.err[0].startswith("1/2 dcn_v2, slice, seed 0: ")
 
 

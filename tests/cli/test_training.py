@@ -84,7 +84,7 @@ def test_pretrain_to_the_end(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     run = cli(*PRETRAIN, "--out", "run", "--graphs-per-step", "1", "--json")
     assert said(run.err) == []
     answer = run.json
-    assert (answer["steps"], answer["samples"], answer["complete"]) == (1, 128, True)
+    assert (answer["steps"], answer["samples"], answer["complete"]) == (1, 96, True)
     assert answer["best_interval_s"] is None
     assert answer["best_score"] is not None
     table = cli(*PRETRAIN, "--out", "run", "--graphs-per-step", "1")

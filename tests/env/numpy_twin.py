@@ -156,7 +156,15 @@ class Twin:
         return self.shaped(op, seconds, self.parameters.kinds[self.target.chip_kind[chip]])
 
     def shaped(self, op: int, seconds: float, kind: KindParameters) -> float:
-        """As long as whole tiles, waves and lanes take, and the unit to fill."""
+        """As long as whole tiles, waves and lanes take, and the unit to fill, times the op's factor."""
+        output = sum(int(self.graph.tensor_elements[k]) for k in self.writes[op])
+        is_matrix = self.graph.op_class[op] == MATRIX
+        shape = self.product(op, output) if is_matrix else (1, 1, 1, 1)
+        of_type = [one for one in kind.op_factors if one.op_type == self.graph.op_types[op]]
+        found = [one for one in of_type if one.shape == shape] or [one for one in of_type if not one.shape]
+        return self.padded(op, seconds, kind) * (found[0].factor if found else 1.0)
+
+    def padded(self, op: int, seconds: float, kind: KindParameters) -> float:
         if not self.graph.op_flops[op]:
             return seconds
         output = sum(int(self.graph.tensor_elements[k]) for k in self.writes[op])

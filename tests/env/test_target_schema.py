@@ -29,6 +29,8 @@ def full(topology: str) -> dict[str, Any]:
     data["analytical"] = {"effects": ["shapes"]}
     data["constraints"]["triangle"] = "off"
     data["kinds"][0]["dependency_overhead_s"] = 1e-6
+    factor = {"op_type": "Conv", "factor": 1.5, "shape": [1, 49, 512, 512]}
+    data["kinds"][0]["simulator"]["op_factors"] = [factor]
     shape: dict[str, Any] = {"kind": topology, "rate_bytes_per_s": 1e9, "latency_s": 0.0}
     if topology == "mesh2d":
         shape["columns"] = 2
@@ -99,7 +101,8 @@ def test_both_know_the_same_fields(monkeypatch: pytest.MonkeyPatch) -> None:
         assert problem(full(topology)) == ""
     tables = SCHEMA["properties"]
     expected = {("", ""): SCHEMA, ("kinds.", ""): tables["kinds"]["items"]}
-    expected["kinds.simulator.", ""] = tables["kinds"]["items"]["properties"]["simulator"]
+    expected["kinds.simulator.", ""] = of_kind = tables["kinds"]["items"]["properties"]["simulator"]
+    expected["kinds.simulator.op_factors.", ""] = of_kind["properties"]["op_factors"]["items"]
     for name in ("constraints", "host", "simulator", "analytical"):
         expected[f"{name}.", ""] = tables[name]
     for schema in tables["topology"]["oneOf"]:

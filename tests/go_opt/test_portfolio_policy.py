@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,11 @@ from go_opt.env import Target, load_target
 from go_opt.errors import InfeasibleError, InvalidInputError, PolicyError
 from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult, Request, Step
-from go_opt.search import optimizer, portfolio, table
+from go_opt.search import portfolio, table
 from go_opt.search.methods import events, guesses
 from go_opt.search.methods.guesses import PATIENCE
 from go_opt.search.optimizer import optimize_request
-from go_opt.search.portfolio import LEAST_BUDGET_S, LEAST_EVALUATIONS, OPS_PER_S, policy_takes_part
+from go_opt.search.portfolio import policy_takes_part
 from tests.go_opt.test_optimizer import answer, assert_consistent
 from tests.strategies import random_graph, small_mcm
 
@@ -51,7 +50,7 @@ def target() -> Target:
 def opinion(graph: Graph, target: Target) -> Advice:
     rng = np.random.default_rng(1)
     outputs = Outputs(
-        rng.standard_normal((graph.num_ops, target.num_chips)),
+        *(rng.standard_normal((graph.num_ops, target.num_chips)) for _ in range(2)),
         *(rng.standard_normal(graph.num_ops) for _ in range(3)),
         np.zeros((2, NUM_EXPLORED)),
     )
@@ -139,48 +138,21 @@ def test_alone_without_an_answer_there_is_no_plan(graph: Graph, target: Target, 
 # --------------------------------------------------------------------------- who takes part
 
 
-def test_it_takes_part_where_it_has_something_to_decide_and_room(graph: Graph) -> None:
+def test_it_takes_part_where_it_has_something_to_decide() -> None:
     ring, free = load_target("mcm-2x2"), load_target("gpu-4")
 
     def takes_part(on: Target = ring, **options: Any) -> bool:
-        return policy_takes_part(graph, on, Request(**options))
+        return policy_takes_part(on, Request(**options))
 
     assert takes_part()
     assert not takes_part(decide="placement")
     assert not takes_part(objective="latency")
     assert takes_part(free, objective="latency")
-    assert takes_part(max_evaluations=LEAST_EVALUATIONS)
-    assert not takes_part(max_evaluations=LEAST_EVALUATIONS - 1)
-    assert takes_part(budget_s=LEAST_BUDGET_S)
-    assert not takes_part(budget_s=LEAST_BUDGET_S * 0.99, max_evaluations=100)
 
 
-def test_it_does_not_take_part_on_a_huge_graph(graph: Graph) -> None:
-    target, huge = load_target("mcm-2x2"), replace(graph, op_names=tuple(map(str, range(10 * OPS_PER_S))))
-    assert policy_takes_part(huge, target, Request(budget_s=10))
-    assert not policy_takes_part(huge, target, Request(budget_s=9.9))
-    assert policy_takes_part(huge, target, Request(max_evaluations=100))
-
-
-def test_nobody_waits_for_the_kernels_of_the_shipped_one(
-    graph: Graph, target: Target, asking: Asking, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_takes_no_part_is_not_asked(graph: Graph, target: Target, asking: Asking) -> None:
     questions = asking()
-    monkeypatch.setattr(optimizer, "are_compiled", lambda: False)
-    counted, timed = {"max_evaluations": LEAST_EVALUATIONS}, {"budget_s": LEAST_BUDGET_S}
-    for shipped, options, is_asked in ((FILE, timed, False), (FILE, counted, True), (None, timed, True)):
-        monkeypatch.setattr(optimizer, "find_policy", lambda name, shipped=shipped: shipped)
-        del questions[:]
-        search(graph, target, **options)
-        assert bool(questions) == is_asked
-
-
-@pytest.mark.parametrize("options", [{"decide": "placement"}, {"max_evaluations": 5}])
-def test_who_takes_no_part_is_not_asked(
-    graph: Graph, target: Target, asking: Asking, options: dict[str, Any]
-) -> None:
-    questions = asking()
-    assert by_policy(search(graph, target, **options)) == []
+    assert by_policy(search(graph, target, decide="placement")) == []
     assert questions == []
 
 
@@ -264,10 +236,7 @@ def test_it_is_waited_for_when_patience_is_out(graph: Graph, target: Target, ask
     assert result.wall_s < 60.0
 
 
-def test_the_deadline_ends_the_wait(
-    graph: Graph, target: Target, asking: Asking, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(portfolio, "LEAST_BUDGET_S", 0.0)
+def test_the_deadline_ends_the_wait(graph: Graph, target: Target, asking: Asking) -> None:
     asking(looks=None)
     result = search(graph, target, budget_s=0.3)
     assert 0.3 <= result.wall_s < 5.0

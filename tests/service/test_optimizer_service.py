@@ -81,7 +81,7 @@ def test_every_keyword_arrives(address: str, optimizer: Any, graph: Graph) -> No
         client.optimize(graph, "mcm-6x6", **given_options)
         client.optimize(graph, "mcm-6x6")
     defaults = {"objective": "throughput", "budget_s": None, "max_evaluations": None, "seed": 0}
-    defaults |= {"decide": "all", "relays": True, "replication": True, "policy": "default"}
+    defaults |= {"decide": "all", "relays": True, "replication": True, "policy": None}
     defaults |= {"splits": True, "output_parts": False}
     defaults |= {"fidelity": "analytical", "constraints": (), "max_latency_s": None, "simulate": True}
     start = optimizer.asked[0].pop("start")  # equal to no other

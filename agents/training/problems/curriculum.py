@@ -1,8 +1,8 @@
 """Draws the problems of pretraining: given and generated graphs, on varied packages.
 
 The graphs of a step depend only on the seed and the step's number, so that a resumed run sees
-the same graphs. All graphs of a step share one bucket: the first is drawn freely, the others
-among graphs of its size.
+the same graphs, and processes can draw a step's graphs apart. All have similar sizes, so that they
+share a bucket.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from go_opt.errors import InvalidInputError
 from go_opt.model.graph import Graph
 
 LEAST_OPS: Final = 50
-LEAST_BUCKET_OPS: Final = 256  # shared by smaller graphs: each bucket costs seconds of compilation
+LEAST_BUCKET_OPS: Final = 512  # shared by smaller graphs: each bucket costs seconds of compilation
 MOST_CHIPS: Final = 64
 
 
@@ -42,12 +42,22 @@ class Curriculum:
 
     def draw(self, seed: int, step: int, number: int) -> tuple[list[Case], Bucket]:
         """``number`` cases of one step, and the bucket that holds them all."""
-        rng = np.random.default_rng((seed, step))
-        first = self._draw_graph(rng, range(LEAST_OPS, self.most_ops + 1))
-        sizes = same_size(first.num_ops, self.most_ops)
-        graphs = [first, *(self._draw_graph(rng, sizes) for _ in range(number - 1))]
-        cases = [case(graph, self._draw_target(rng)) for graph in graphs]
+        cases = [self.draw_one(seed, step, place) for place in range(number)]
         return cases, common_bucket(cases)
+
+    def draw_one(self, seed: int, step: int, place: int) -> Case:
+        """The case at a place of a step."""
+        sizes = self._sizes(np.random.default_rng((seed, step)))
+        rng = np.random.default_rng((seed, step, place))
+        return case(self._draw_graph(rng, sizes), self._draw_target(rng))
+
+    def _sizes(self, rng: np.random.Generator) -> range:
+        """Those of a graph drawn freely."""
+        if self.graphs and rng.random() >= self.generated_share:
+            num_ops = self.graphs[int(rng.integers(len(self.graphs)))].num_ops
+        else:
+            num_ops = int(np.exp(rng.uniform(np.log(LEAST_OPS), np.log(self.most_ops))))
+        return same_size(num_ops, self.most_ops)
 
     def _draw_graph(self, rng: np.random.Generator, sizes: range) -> Graph:
         """A graph whose number of ops is in ``sizes``."""

@@ -19,7 +19,7 @@ class Lesson:
     mode: Mode
     tasks: tuple[Task, ...]
     samples: int = 32  # that share one pass of the network
-    best_of: int = 8  # k: what the best of is raised
+    elites: int = 1  # the best of them, whose chance is raised
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -32,9 +32,9 @@ class Lesson:
             raise InvalidInputError(
                 f"tasks must hold schedule or fusion: {self.mode} draws nothing else.", field="tasks"
             )
-        if not 1 <= self.best_of <= self.samples:
+        if not 1 <= self.elites <= self.samples:
             raise InvalidInputError(
-                f"best_of is {self.best_of}, must be 1 to {self.samples}, the samples.", field="best_of"
+                f"elites is {self.elites}, must be 1 to {self.samples}, the samples.", field="elites"
             )
 
     @property
@@ -49,9 +49,9 @@ class Lesson:
 
 
 # The exact slicer places, the policy orders and fuses.
-ORDER_AND_FUSION: Final = Lesson("slice_cheapest", ("schedule", "fusion"))
+ORDER_AND_FUSION: Final = Lesson("slice_cheapest", ("schedule", "fusion"), samples=16, elites=2)
 # Rewards are a black box: nothing reads costs. Its samples share one filter: many cost little.
-PLACEMENT: Final = Lesson("slice_sampled", ("placement",), samples=128, best_of=16)
+PLACEMENT: Final = Lesson("slice_sampled", ("placement",), samples=64, elites=4)
 # The same op by op within the solver's domains, as Xie et al.: parallel branches on any chips.
-SAMPLED: Final = Lesson("sample_adjacent", ("placement",))
+SAMPLED: Final = Lesson("sample_adjacent", ("placement",), elites=4)
 JOINT: Final = Lesson("slice_sampled", TASKS)

@@ -19,7 +19,7 @@ from go_opt.common.arrays import FloatArray
 from go_opt.env import reward
 
 # What a mode that draws becomes where the likeliest is wanted.
-_LIKELIEST: Final[Mapping[Mode, Mode]] = MappingProxyType(
+LIKELIEST: Final[Mapping[Mode, Mode]] = MappingProxyType(
     {"slice_sampled": "slice_likeliest", "sample": "fix", "sample_adjacent": "fix_adjacent"}
 )
 
@@ -40,6 +40,18 @@ def play(case: Case, outputs: Outputs, lesson: Lesson, session: Session, seed: i
     """Draw, decode and evaluate the samples of ``lesson``; the same for the same ``seed``."""
     schedule_key, fusion_key = _keys(case, outputs, lesson, seed)
     decoded = _decode(case, outputs, lesson, schedule_key, fusion_key, seed)
+    return judged(case, lesson, session, schedule_key, fusion_key, decoded)
+
+
+def judged(
+    case: Case,
+    lesson: Lesson,
+    session: Session,
+    schedule_key: FloatArray,
+    fusion_key: FloatArray,
+    decoded: Decoded,
+) -> Episodes:
+    """Episodes with what the environment says of their plans."""
     answer = session.evaluate(decoded.placement, decoded.order, decoded.fusion_group)
     return Episodes(
         lesson,
@@ -57,7 +69,7 @@ def decide(case: Case, outputs: Outputs, lesson: Lesson) -> Decoded:
     none = np.zeros((1, num_ops))
     schedule_key = outputs.schedule_key[None] if "schedule" in lesson.tasks else none
     fusion_key = outputs.fusion_key[None] if "fusion" in lesson.tasks else none
-    mode = _LIKELIEST.get(lesson.mode, lesson.mode)
+    mode = LIKELIEST.get(lesson.mode, lesson.mode)
     return decode(case.instance, _decisions(case, outputs, lesson, schedule_key, fusion_key), mode)
 
 
@@ -93,6 +105,6 @@ def _decisions(
     return Decisions(
         schedule_priority=schedule_key,
         fusion_priority=fusion_key,
-        placement_logits=outputs.placement_logits if is_placed else np.zeros_like(outputs.placement_logits),
+        placement_logits=outputs.logits(lesson.mode) if is_placed else np.zeros_like(outputs.slice_logits),
         cut_score=outputs.cut_score if is_placed else np.zeros_like(outputs.cut_score),
     )

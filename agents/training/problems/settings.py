@@ -3,41 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from go_opt.agents.training.problems.lessons import JOINT, ORDER_AND_FUSION, PLACEMENT, SAMPLED, Lesson
 from go_opt.errors import InvalidInputError
 
+TAUGHT: Final = 32  # placements of a rule that are tried beside the samples; see ``labels``
+
 
 @dataclass(frozen=True)
 class Settings:
-    """PPO and its optimiser. A pair of values changes linearly over a run, from first to last."""
+    """Self-labelling and its optimiser."""
 
     lessons: tuple[Lesson, ...] = (ORDER_AND_FUSION, PLACEMENT, SAMPLED)
     graphs_per_step: int = 4
-    epochs: int = 2  # passes over each batch
-    clip: float = 0.2
-    learning_rate: float = 1e-3
-    last_learning_rate: float = 2e-4
+    learning_rate: float = 8e-4
+    last_learning_rate: float = 2e-5
     warm_up_updates: int = 20
-    weight_decay: float = (
-        0.1  # times the learning rate, of the read-outs of keys alone: means that grow end exploration
-    )
-    largest_gradient: float = 1.0  # norm, of each graph's
-    key_entropy: tuple[float, float] = (3e-3, 3e-4)
-    placement_entropy: tuple[float, float] = (3e-3, 3e-4)
+    is_taught: bool = True  # whether the placements of a rule are tried too
 
     def __post_init__(self) -> None:
-        for name in ("graphs_per_step", "epochs"):
-            if getattr(self, name) < 1:
-                raise InvalidInputError(f"{name} is {getattr(self, name)}, must be 1 or more.", field=name)
+        if self.graphs_per_step < 1:
+            raise InvalidInputError(
+                f"graphs_per_step is {self.graphs_per_step}, must be 1 or more.", field="graphs_per_step"
+            )
         if not self.lessons:
             raise InvalidInputError("lessons is empty: there is nothing to learn.", field="lessons")
 
     @property
     def samples_per_graph(self) -> int:
         """The number of evaluations per graph of a step."""
-        return sum(lesson.samples for lesson in self.lessons)
+        tried = TAUGHT * self.is_taught
+        return sum(lesson.samples + tried * (not lesson.draws_keys) for lesson in self.lessons)
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""

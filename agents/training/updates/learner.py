@@ -1,4 +1,4 @@
-"""The network's side of PPO: a forward pass, then a backward pass from gradients of its outputs.
+"""The network's side of a step: a forward pass, then a backward pass from gradients of its outputs.
 
 Between the two stand the solver and the environment, which JAX does not see: a program with
 a call-back could not be cached on disk. Graphs of a step are stacked in one bucket and
@@ -26,22 +26,16 @@ from go_opt.agents.training.problems.cases import Case
 from go_opt.agents.training.problems.settings import Settings
 from go_opt.errors import InvalidInputError
 
-# Read-outs whose outputs only matter relative to each other.
-_DECAYED: Final = ("schedule_readout", "fusion_readout")
-
-
 _ADAM: Final = optax.scale_by_adam()
 
 
 class Descent(NamedTuple):
-    """AdamW's numbers. The compiled update takes them as arguments: one program serves all runs."""
+    """Adam's numbers. The compiled update takes them as arguments: one program serves all runs."""
 
     learning_rate: float
     last_learning_rate: float
     warm_up_updates: int
     updates: int
-    weight_decay: float  # of ``_DECAYED``, times the rate
-    largest_gradient: float  # norm, of each graph's
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +57,6 @@ class Learner:
             settings.last_learning_rate,
             settings.warm_up_updates,
             updates,
-            settings.weight_decay,
-            settings.largest_gradient,
         )
         self._mesh = Mesh(np.array(jax.devices()), ("graphs",))
         if settings.graphs_per_step % self._mesh.size:
@@ -152,7 +144,7 @@ def _update(
 ) -> tuple[nnx.State, optax.ScaleByAdamState, jax.Array]:
     """A step along the network's gradients, pulled back from those of its outputs.
 
-    Each graph's is clipped by its own norm before the mean is taken: log-probabilities are
+    Each graph's is divided by its own norm before the mean is taken: log-probabilities are
     sums over ops, and large graphs would drown the others.
     """
 
@@ -166,16 +158,12 @@ def _update(
 
     by_graph = jax.vmap(jax.grad(linear), in_axes=(None, 0, 0))(parameters, padded, gradients)
     norms = jax.vmap(_norm)(by_graph)
-    share = jnp.minimum(1.0, descent.largest_gradient / norms) / len(norms)
+    share = 1.0 / (jnp.maximum(norms, 1e-12) * len(norms))
     gradient = jax.tree.map(lambda leaf: jnp.tensordot(share, leaf, axes=1), by_graph)
     rate = learning_rate(descent, adam.count)
     direction, adam = _ADAM.update(gradient, adam)
-
-    def moved(path: Any, parameter: jax.Array, along: jax.Array) -> jax.Array:
-        is_decayed = any(name in jax.tree_util.keystr(path) for name in _DECAYED)
-        return parameter - rate * (along + (descent.weight_decay * parameter if is_decayed else 0.0))
-
-    return jax.tree_util.tree_map_with_path(moved, parameters, direction), adam, norms.mean()
+    moved = jax.tree.map(lambda parameter, along: parameter - rate * along, parameters, direction)
+    return moved, adam, norms.mean()
 
 
 def _norm(tree: nnx.State) -> jax.Array:

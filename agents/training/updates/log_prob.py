@@ -1,4 +1,4 @@
-"""The log-probability of the executed plans under any outputs, and its gradient.
+"""The log-probability of episodes under a policy's outputs, and its gradient.
 
 Design section 7: ``log p(keys) + log p(placement | order, kernels)``. Tasks that the lesson does
 not include do not contribute.
@@ -6,89 +6,50 @@ not include do not contribute.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
-from go_opt.agents.decoding.exploration import KeyDensity, key_density
-from go_opt.agents.decoding.placement_density import PlacementDensity, placement_density
-from go_opt.agents.inputs.features import NUM_EXPLORED
+from go_opt.agents.decoding.exploration import key_density
+from go_opt.agents.decoding.placement_density import placement_density
 from go_opt.agents.policy.network import Outputs
 from go_opt.agents.training.problems.cases import Case
 from go_opt.agents.training.problems.rollout import Episodes
-from go_opt.common.arrays import FloatArray
+
+# Labels are likely under flatter logits than those that draw: labels differ by chance, and logits as flat as
+# they differ would draw every op apart from its neighbours.
+WARMTH: Final = 1.0 / 3.0
 
 
-@dataclass(frozen=True, eq=False)
-class EpisodeDensity:
-    """The density of a batch of episodes. Axes: ``S`` samples, ``N`` ops, ``D`` chips, ``F`` features."""
+def mean_log_prob(case: Case, outputs: Outputs, episodes: Episodes) -> tuple[float, Outputs]:
+    """The mean log-probability of ``episodes`` under flattened ``outputs``, and its gradient by ``outputs``.
 
-    keys: tuple[KeyDensity | None, KeyDensity | None]  # schedule, fusion
-    placement: PlacementDensity | None
-    shape: tuple[int, int]  # N, D
-
-    @property
-    def log_prob(self) -> FloatArray:
-        """[S]."""
-        parts = [density.log_density for density in self.keys if density is not None]
-        if self.placement is not None:
-            parts.append(self.placement.log_prob)
-        total: FloatArray = np.sum(parts, axis=0)
-        return total
-
-    @property
-    def key_entropy(self) -> float:
-        """Entropy of the drawn keys, in nats."""
-        return sum(density.entropy for density in self.keys if density is not None)
-
-    def gradient(self, weight: FloatArray, *, key_entropy: float, placement_entropy: float) -> Outputs:
-        """Gradient of ``Σ_s weight[s] log_prob[s]`` less the weighted entropies, by the outputs.
-
-        The gradient of the placement entropy is estimated as ``-E[log p ∇ log p]``. It is divided
-        by the number of ops, so that one weight suits graphs of all sizes.
-        """
-        num_ops, num_chips = self.shape
-        (to_schedule, to_schedule_log_std), (to_fusion, to_fusion_log_std) = (
-            _key_gradient(density, weight, key_entropy, num_ops) for density in self.keys
-        )
-        to_placement, to_cut = np.zeros((num_ops, num_chips)), np.zeros(num_ops)
-        if self.placement is not None:
-            surprise = self.placement.log_prob - self.placement.log_prob.mean()
-            entropy_weight = placement_entropy * surprise / (len(surprise) * num_ops)
-            to_placement, to_cut = self.placement.gradient(weight + entropy_weight)
-        to_log_std = np.stack([to_schedule_log_std, to_fusion_log_std])
-        return Outputs(to_placement, to_cut, to_schedule, to_fusion, to_log_std)
-
-
-def episode_density(case: Case, outputs: Outputs, episodes: Episodes) -> EpisodeDensity:
-    """The density of ``episodes`` under ``outputs``."""
-    lesson = episodes.lesson
-    drawn = {
-        "schedule": (outputs.schedule_key, episodes.schedule_key),
-        "fusion": (outputs.fusion_key, episodes.fusion_key),
-    }
-    keys = [
-        key_density(case.key_space, mean, log_std, key) if task in lesson.tasks else None
-        for (task, (mean, key)), log_std in zip(drawn.items(), outputs.exploration_log_std, strict=True)
-    ]
-    placement = None
+    Episodes without a chance under ``outputs`` count as zero, and have no gradient.
+    """
+    lesson, count = episodes.lesson, len(episodes.reward)
+    weight = np.full(count, 1.0 / count)
+    total, gradient = 0.0, Outputs(*(np.zeros_like(output) for output in outputs))
+    drawn = (
+        ("schedule", outputs.schedule_key, episodes.schedule_key, gradient.schedule_key),
+        ("fusion", outputs.fusion_key, episodes.fusion_key, gradient.fusion_key),
+    )
+    for row, (task, mean, keys, to_mean) in enumerate(drawn):
+        if task in lesson.tasks:
+            density = key_density(case.key_space, mean, outputs.exploration_log_std[row], keys)
+            total += float(density.log_density.mean())
+            to_mean += weight @ density.to_mean
+            gradient.exploration_log_std[row] += weight @ density.to_log_std
     if "placement" in lesson.tasks:
-        placement = placement_density(
+        placed = placement_density(
             case.instance,
-            outputs.placement_logits,
-            outputs.cut_score,
+            WARMTH * outputs.logits(lesson.mode),
+            WARMTH * outputs.cut_score,
             episodes.decoded,
             lesson.mode,
-            draws=1 if lesson.draws_keys else lesson.samples,
+            draws=1 if lesson.draws_keys else count,
         )
-    return EpisodeDensity((keys[0], keys[1]), placement, outputs.placement_logits.shape)
-
-
-def _key_gradient(
-    density: KeyDensity | None, weight: FloatArray, key_entropy: float, num_ops: int
-) -> tuple[FloatArray, FloatArray]:
-    """[N] gradient with respect to the mean, and [F] to the log standard deviation."""
-    if density is None:
-        return np.zeros(num_ops), np.zeros(NUM_EXPLORED)
-    to_log_std = weight @ density.to_log_std - key_entropy * density.entropy_to_log_std
-    return weight @ density.to_mean, to_log_std
+        total += float(np.where(np.isneginf(placed.log_prob), 0.0, placed.log_prob).mean())
+        to_logits, to_cut = placed.gradient(weight)
+        gradient.logits(lesson.mode)[:] += WARMTH * to_logits
+        gradient.cut_score[:] += WARMTH * to_cut
+    return total, gradient

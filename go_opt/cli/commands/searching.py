@@ -35,8 +35,8 @@ class Search:
     seed: Annotated[int, typer.Option(help="Same seed and evaluations, same answer.")] = 0
     policy: Annotated[
         str,
-        typer.Option(metavar="NAME|PATH", help="default, none, a policy file, or only: no other method."),
-    ] = "default"
+        typer.Option(metavar="NAME|PATH", help="none, default, a policy file, or only: no other method."),
+    ] = "none"
     decide: Annotated[Decide, typer.Option(help="placement: one kernel per op, default order.")] = "all"
     fidelity: Annotated[Fidelity, typer.Option(help="What evaluates plans; simulated proves no bound.")] = (
         "analytical"

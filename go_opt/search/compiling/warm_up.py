@@ -137,7 +137,7 @@ def _decode(graph: Graph, target: Target) -> None:
     """A plan of each kind, by a policy that has no opinion."""
     neutral = np.zeros(graph.num_ops)
     logits, log_std = np.zeros((graph.num_ops, target.num_chips)), np.zeros((2, NUM_EXPLORED))
-    outputs = Outputs(logits, neutral, neutral, neutral, log_std)
+    outputs = Outputs(logits, logits, neutral, neutral, neutral, log_std)
     advised = Advice(outputs, np.ones((graph.num_ops, NUM_EXPLORED), dtype=np.float32))
     list(islice(policy_plans(advised, instance(graph, target), seed=0), 8))
 

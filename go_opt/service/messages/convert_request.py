@@ -221,7 +221,7 @@ def read_options(options: SearchOptions, graph: Graph | None) -> tuple[Request, 
       InvalidInputError: a value is out of range.
       TypeError: there is no such option.
     """
-    asked: dict[str, Any] = {"constraints": (), "policy": "default", **options}
+    asked: dict[str, Any] = {"constraints": (), "policy": None, **options}
     policy = asked.pop("policy")
     if not isinstance(policy, str | None):
         raise InvalidInputError(

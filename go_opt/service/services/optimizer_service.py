@@ -22,7 +22,7 @@ from go_opt.service.messages.sized_cache import SizedCache
 from go_opt.service.workers.optimizer import Improve, Judgement, Optimizer, Policy
 
 SERVICE_NAME: Final = optimizer_pb2.DESCRIPTOR.services_by_name["Optimizer"].full_name
-_NAMED: Final[Mapping[str, Policy]] = {"": "default", "default": "default", "only": "only", "none": None}
+_NAMED: Final[Mapping[str, Policy]] = {"": None, "none": None, "default": "default", "only": "only"}
 _MAX_CACHE_BYTES: Final = 64 * 2**20
 
 

@@ -129,7 +129,7 @@ def _chains(reads: _Reads) -> tuple[LongArray, LongArray, LongArray, LongArray]:
     return chain_ptr[: number + 1], units[:size], hashes[:number], due[:number]
 
 
-@compiled_inner
+@uncounted_inner
 def _hashed(value: int, part: int) -> int:
     # Two polynomials modulo primes below 2^31, so products never overflow (or warn in NumPy).
     high = ((value >> 31) * 48271 + part + 2) % 2147483647
@@ -147,7 +147,7 @@ def _readers(reads: _Reads, unit: int) -> IntArray:
     return reads.reader[reads.reader_ptr[k] : reads.reader_ptr[k + 1]]
 
 
-@compiled_inner
+@uncounted_inner
 def _class_of_product(reads: _Reads, unit: int) -> int:
     at = reads.produced_ptr[unit]
     return reads.tensor_class[reads.produced[at]] if at < reads.produced_ptr[unit + 1] else int64(-1)
@@ -180,7 +180,7 @@ def _edges(
     return edges[:number]
 
 
-@compiled_inner
+@uncounted_inner
 def _are_alike(reads: _Reads, before: LongArray, after: LongArray) -> bool:
     """Returns whether two chains cost the same, unit by unit, and begin with the same reads."""
     if len(before) != len(after):
@@ -205,7 +205,7 @@ def _are_equal(a: IntArray, b: IntArray) -> bool:
     return is_equal
 
 
-@compiled_inner
+@uncounted_inner
 def _is_due_before(reads: _Reads, readers: IntArray, later: IntArray, search: _Search) -> bool:
     if _are_equal(readers, later):
         return True
@@ -216,7 +216,7 @@ def _is_due_before(reads: _Reads, readers: IntArray, later: IntArray, search: _S
     )
 
 
-@compiled_inner
+@uncounted_inner
 def _all_reached(
     reads: _Reads, sources: IntArray, wanted: IntArray, is_forward: bool, search: _Search
 ) -> bool:

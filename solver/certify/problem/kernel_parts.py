@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, CodeArray, IntArray, LongArray
-from go_opt.common.compiling import compiled, compiled_inner, int64
+from go_opt.common.compiling import compiled, int64, uncounted_inner
 from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, REDUCTION, LoopRoles
 
 MOST_OPS: Final = 8192  # larger graphs have one part per trip count: ancestor sets take N^2 bits
@@ -118,7 +118,7 @@ def _parts(
     return root, is_on_chain
 
 
-@compiled_inner
+@uncounted_inner
 def root_of(root: LongArray, member: int) -> int:
     """Returns the root of the component of ``member``; halves the path (Tarjan and van Leeuwen 1984)."""
     while root[member] != member:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from go_opt.common.arrays import IntArray, LongArray
-from go_opt.common.compiling import compiled, compiled_inner, int64
+from go_opt.common.compiling import compiled, int64, uncounted_inner
 from go_opt.solver.certify.problem.memory import UnitMemory
 from go_opt.solver.certify.problem.problem import MOST_TICKS, UnitGraph
 from go_opt.solver.certify.problem.streams import NEVER_FITS, forwarded_bytes, spare_bytes, streamed_bytes
@@ -161,7 +161,7 @@ def _reach_end_in_stages(
     return chips[last] <= num_chips
 
 
-@compiled_inner
+@uncounted_inner
 def _held_anew(memory: UnitMemory, shared_before: LongArray, unit: int, start: int) -> int:
     """Returns the bytes that ``unit`` adds to a stage that begins at ``start``."""
     held = memory.held_bytes[unit]
@@ -171,7 +171,7 @@ def _held_anew(memory: UnitMemory, shared_before: LongArray, unit: int, start: i
     return held
 
 
-@compiled_inner
+@uncounted_inner
 def _chips_of(work: int, enters: int, leaves: int, overlap: bool, ticks: int) -> int:
     """Returns the chips that a stage needs within ``ticks``; 2**31 if no number is enough."""
     most = int64(0) if overlap else max(enters, leaves)

@@ -6,12 +6,12 @@ Bounds are complete for it: ``low(v) >= low(u) + r`` and ``high(u) <= high(v) - 
 from __future__ import annotations
 
 from go_opt.common.arrays import IntArray
-from go_opt.common.compiling import compiled_inner
+from go_opt.common.compiling import uncounted_inner
 from go_opt.solver.propagation.propagators.domains import FAILED, UNCHANGED, Store, narrow_range
 from go_opt.solver.propagation.propagators.tables import RuleTables
 
 
-@compiled_inner
+@uncounted_inner
 def propagate(tables: RuleTables, store: Store, unit: int) -> int:
     if not tables.acyclic:
         return UNCHANGED

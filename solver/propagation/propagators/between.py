@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from go_opt.common.arrays import IntArray
-from go_opt.common.compiling import compiled_inner
+from go_opt.common.compiling import uncounted_inner
 from go_opt.solver.propagation.propagators.domains import (
     FAILED,
     UNCHANGED,
@@ -26,7 +26,7 @@ from go_opt.solver.propagation.propagators.domains import (
 from go_opt.solver.propagation.propagators.tables import RuleTables
 
 
-@compiled_inner
+@uncounted_inner
 def propagate(tables: RuleTables, store: Store, unit: int) -> int:
     if len(tables.between) == 0:
         return UNCHANGED
@@ -60,7 +60,7 @@ def holds(tables: RuleTables, placement: IntArray) -> bool:
     return bool((with_source | (chip == placement[tables.succ[edge]])).all())
 
 
-@compiled_inner
+@uncounted_inner
 def _keep_with_an_end(tables: RuleTables, store: Store, u: int, x: int, v: int) -> int:
     last = tables.num_chips - 1
     if store.high[u] < store.low[x]:
@@ -80,7 +80,7 @@ def _keep_with_an_end(tables: RuleTables, store: Store, u: int, x: int, v: int) 
     return leave_out(store, x, store.high[u] + 1, store.low[v] - 1)
 
 
-@compiled_inner
+@uncounted_inner
 def leave_out(store: Store, unit: int, low: int, high: int) -> int:
     """Removes the chips ``low … high``."""
     result = UNCHANGED
@@ -94,6 +94,6 @@ def leave_out(store: Store, unit: int, low: int, high: int) -> int:
     return result
 
 
-@compiled_inner
+@uncounted_inner
 def _worse(status: int, other: int) -> int:
     return FAILED if other == FAILED else max(status, other)

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray
-from go_opt.common.compiling import compiled_inner
+from go_opt.common.compiling import compiled_inner, uncounted_inner
 from go_opt.solver.propagation.propagators.domains import (
     FAILED,
     NARROWED,
@@ -59,7 +59,7 @@ def holds(tables: RuleTables, placement: IntArray) -> bool:
     return True
 
 
-@compiled_inner
+@uncounted_inner
 def _has_changed(tables: RuleTables, store: Store, limit: int) -> bool:
     """Returns whether the least load may have grown or the most may have fallen; records the counts.
 
@@ -114,7 +114,7 @@ def _propagate_limit(tables: RuleTables, store: Store, limit: int) -> int:
     return result
 
 
-@compiled_inner
+@uncounted_inner
 def _items_of(limits: Limits, limit: int, unit: int, users: LongArray, num_users: int) -> float:
     """Returns the amount of the items of ``unit`` with ``num_users`` users: 0 none yet, 1 only ``unit``."""
     amount = 0.0
@@ -125,7 +125,7 @@ def _items_of(limits: Limits, limit: int, unit: int, users: LongArray, num_users
     return amount
 
 
-@compiled_inner
+@uncounted_inner
 def _missing_items(limits: Limits, limit: int, unit: int, held_items: BoolArray) -> float:
     """Returns the amount of the items of ``unit`` that are not yet on the chip."""
     amount = 0.0
@@ -136,13 +136,13 @@ def _missing_items(limits: Limits, limit: int, unit: int, held_items: BoolArray)
     return amount
 
 
-@compiled_inner
+@uncounted_inner
 def _count_items(limits: Limits, limit: int, unit: int, users: LongArray) -> None:
     for i in range(limits.item_ptr[unit], limits.item_ptr[unit + 1]):
         users[limits.item[i]] += 1
 
 
-@compiled_inner
+@uncounted_inner
 def _hold_items(limits: Limits, limit: int, unit: int, held_items: BoolArray) -> None:
     for i in range(limits.item_ptr[unit], limits.item_ptr[unit + 1]):
         held_items[limits.item[i]] = True

@@ -9,14 +9,14 @@ Chips with a decided unit need no match.
 from __future__ import annotations
 
 from go_opt.common.arrays import IntArray
-from go_opt.common.compiling import compiled_inner
+from go_opt.common.compiling import uncounted_inner
 from go_opt.solver.problem.problem import NO_SKIP_ALL, NO_SKIP_OFF
 from go_opt.solver.propagation.propagators import no_skip
 from go_opt.solver.propagation.propagators.domains import FAILED, HIGHEST_LOW, UNCHANGED, Store, has_chip
 from go_opt.solver.propagation.propagators.tables import RuleTables
 
 
-@compiled_inner
+@uncounted_inner
 def propagate(tables: RuleTables, store: Store, unit: int) -> int:
     if tables.no_skip == NO_SKIP_OFF:
         return UNCHANGED
@@ -33,7 +33,7 @@ def holds(tables: RuleTables, placement: IntArray) -> bool:
     return no_skip.holds(tables, placement)
 
 
-@compiled_inner
+@uncounted_inner
 def _serves(store: Store, unit: int, chip: int) -> bool:
     return (
         unit >= 0
@@ -43,7 +43,7 @@ def _serves(store: Store, unit: int, chip: int) -> bool:
     )
 
 
-@compiled_inner
+@uncounted_inner
 def _find_server(store: Store, chip: int, needed: int) -> bool:
     """Matches ``chip`` along an augmenting path, breadth first; returns False if there is none."""
     num_units = len(store.size)
@@ -71,7 +71,7 @@ def _find_server(store: Store, chip: int, needed: int) -> bool:
     return False
 
 
-@compiled_inner
+@uncounted_inner
 def _hand_over(store: Store, unit: int, chip: int) -> None:
     """Rematches every chip along the path that ends at ``unit`` with the unit it asked for."""
     while True:

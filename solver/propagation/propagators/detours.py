@@ -18,7 +18,7 @@ decided: O(U E W) for a whole placement.
 from __future__ import annotations
 
 from go_opt.common.arrays import WordArray
-from go_opt.common.compiling import compiled_inner
+from go_opt.common.compiling import uncounted_inner
 from go_opt.solver.propagation.propagators.between import leave_out
 from go_opt.solver.propagation.propagators.domains import (
     FAILED,
@@ -39,7 +39,7 @@ from go_opt.solver.propagation.propagators.domains import (
 from go_opt.solver.propagation.propagators.tables import RuleTables
 
 
-@compiled_inner
+@uncounted_inner
 def propagate(tables: RuleTables, store: Store) -> int:
     _spread(tables, store)
     _find_paths(tables, store)
@@ -57,7 +57,7 @@ def propagate(tables: RuleTables, store: Store) -> int:
     return result
 
 
-@compiled_inner
+@uncounted_inner
 def _spread(tables: RuleTables, store: Store) -> None:
     """Fills ``above`` and ``below`` of every unit."""
     num_units = len(store.size)
@@ -76,7 +76,7 @@ def _spread(tables: RuleTables, store: Store) -> None:
             _join(store, store.below, unit, tables.succ[j])
 
 
-@compiled_inner
+@uncounted_inner
 def _join(store: Store, chips: WordArray, unit: int, other: int) -> None:
     """Adds the set of ``other``, and its chip if decided, to the set of ``unit``."""
     for word in range(chips.shape[1]):
@@ -85,7 +85,7 @@ def _join(store: Store, chips: WordArray, unit: int, other: int) -> None:
         chips[unit, store.low[other] // WORD_BITS] |= chip_bit(store.low[other])
 
 
-@compiled_inner
+@uncounted_inner
 def _find_paths(tables: RuleTables, store: Store) -> None:
     """Fills ``into`` and ``reach``: which chip leads to which; ``far_into`` and ``far``: via a third chip."""
     num_chips, num_words = store.links.shape
@@ -119,7 +119,7 @@ def _find_paths(tables: RuleTables, store: Store) -> None:
                     store.far[a, b // WORD_BITS] |= chip_bit(b)
 
 
-@compiled_inner
+@uncounted_inner
 def has_detour(store: Store) -> bool:
     """Returns whether a direct dependency between two chips also has a path through a third chip."""
     for a in range(store.links.shape[0]):
@@ -129,7 +129,7 @@ def has_detour(store: Store) -> bool:
     return False
 
 
-@compiled_inner
+@uncounted_inner
 def _list_long_links(tables: RuleTables, store: Store) -> int:
     """Fills ``long_links`` with the direct dependencies that skip a chip; returns their number."""
     count = 0
@@ -144,7 +144,7 @@ def _list_long_links(tables: RuleTables, store: Store) -> int:
     return count
 
 
-@compiled_inner
+@uncounted_inner
 def _prune(tables: RuleTables, store: Store, unit: int, num_long: int) -> int:
     """Applies the three rules to one unit."""
     result = UNCHANGED
@@ -173,7 +173,7 @@ def _prune(tables: RuleTables, store: Store, unit: int, num_long: int) -> int:
     return result
 
 
-@compiled_inner
+@uncounted_inner
 def _follow(tables: RuleTables, store: Store, unit: int, a: int) -> int:
     """Applies rules 2 and 3 to ``unit``, which reads a unit on chip ``a``."""
     status = remove(store, unit, store.far[a])
@@ -187,7 +187,7 @@ def _follow(tables: RuleTables, store: Store, unit: int, a: int) -> int:
     return status
 
 
-@compiled_inner
+@uncounted_inner
 def _precede(tables: RuleTables, store: Store, unit: int, b: int) -> int:
     """Applies rules 2 and 3 to ``unit``, which a unit on chip ``b`` reads."""
     status = remove(store, unit, store.far_into[b])
@@ -203,12 +203,12 @@ def _precede(tables: RuleTables, store: Store, unit: int, b: int) -> int:
     return status
 
 
-@compiled_inner
+@uncounted_inner
 def _worse(status: int, other: int) -> int:
     return FAILED if other == FAILED else max(status, other)
 
 
-@compiled_inner
+@uncounted_inner
 def _meets(chips: WordArray, chip: int, others: WordArray) -> bool:
     """Returns whether the set ``chips`` [W] contains ``chip`` or one of ``others`` [W]."""
     for word in range(len(chips)):

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray, WordArray
-from go_opt.common.compiling import compiled, compiled_inner, int64, uint64
+from go_opt.common.compiling import int64, uint64, uncounted, uncounted_inner
 
 FAILED, UNCHANGED, NARROWED = range(3)  # a domain became empty; no change; some domain lost chips
 
@@ -118,7 +118,7 @@ def new_store(
     return store
 
 
-@compiled
+@uncounted
 def _count(store: Store) -> None:
     """Fills the fields that follow from the domains, and enqueues every unit."""
     state = store.state
@@ -140,7 +140,7 @@ def _count(store: Store) -> None:
     state[SUPPORT_FELL] = 1
 
 
-@compiled_inner
+@uncounted_inner
 def write(store: Store, unit: int, word: int, keep: int) -> int:
     """Keeps the chips ``keep`` of one word of a domain; no other function narrows domains."""
     old = store.domain[unit, word]
@@ -173,7 +173,7 @@ def write(store: Store, unit: int, word: int, keep: int) -> int:
     return NARROWED
 
 
-@compiled
+@uncounted
 def narrow_range(store: Store, unit: int, low: int, high: int) -> int:
     """Keeps the chips ``low … high``."""
     if low <= store.low[unit] and high >= store.high[unit]:
@@ -189,7 +189,7 @@ def narrow_range(store: Store, unit: int, low: int, high: int) -> int:
     return result
 
 
-@compiled
+@uncounted
 def narrow_to(store: Store, unit: int, chips: WordArray) -> int:
     """Keeps the chips of the set ``chips`` [W]."""
     result = UNCHANGED
@@ -201,7 +201,7 @@ def narrow_to(store: Store, unit: int, chips: WordArray) -> int:
     return result
 
 
-@compiled
+@uncounted
 def remove(store: Store, unit: int, chips: WordArray) -> int:
     """Removes the chips of the set ``chips`` [W]."""
     result = UNCHANGED
@@ -213,7 +213,7 @@ def remove(store: Store, unit: int, chips: WordArray) -> int:
     return result
 
 
-@compiled
+@uncounted
 def restore(store: Store, trail_size: int, num_decided: int, highest_low: int) -> None:
     """Undoes every write since the trail had ``trail_size`` entries."""
     state = store.state
@@ -240,7 +240,7 @@ def restore(store: Store, trail_size: int, num_decided: int, highest_low: int) -
         dequeue(store)
 
 
-@compiled_inner
+@uncounted_inner
 def enqueue(store: Store, unit: int) -> None:
     """Appends ``unit`` to the work list, unless it is already there."""
     if store.is_queued[unit]:
@@ -251,7 +251,7 @@ def enqueue(store: Store, unit: int) -> None:
     store.state[QUEUE_SIZE] += 1
 
 
-@compiled
+@uncounted
 def dequeue(store: Store) -> int:
     """Takes the next unit off the work list, which must not be empty."""
     unit = store.queue[store.state[QUEUE_HEAD]]
@@ -261,19 +261,19 @@ def dequeue(store: Store) -> int:
     return unit
 
 
-@compiled_inner
+@uncounted_inner
 def has_chip(chips: WordArray, chip: int) -> bool:
     """Returns whether the set ``chips`` [W] contains ``chip``."""
     return (chips[chip // WORD_BITS] >> uint64(chip % WORD_BITS)) & ONE_BIT != NO_BITS
 
 
-@compiled_inner
+@uncounted_inner
 def chip_bit(chip: int) -> int:
     """Returns the bit of ``chip`` in its word."""
     return ONE_BIT << uint64(chip % WORD_BITS)
 
 
-@compiled_inner
+@uncounted_inner
 def range_bits(word: int, low: int, high: int) -> int:
     """Returns the bits of the chips ``low … high`` in ``word``."""
     start = max(low - word * WORD_BITS, 0)
@@ -283,7 +283,7 @@ def range_bits(word: int, low: int, high: int) -> int:
     return (ALL_BITS >> uint64(WORD_BITS - 1 - end)) & (ALL_BITS << uint64(start))
 
 
-@compiled_inner
+@uncounted_inner
 def lowest_bit(bits: int) -> int:
     """Returns the number of the lowest bit set; ``bits`` must not be 0."""
     place = 0
@@ -294,7 +294,7 @@ def lowest_bit(bits: int) -> int:
     return place
 
 
-@compiled_inner
+@uncounted_inner
 def highest_bit(bits: int) -> int:
     """Returns the number of the highest bit set; ``bits`` must not be 0."""
     place = 0
@@ -305,7 +305,7 @@ def highest_bit(bits: int) -> int:
     return place
 
 
-@compiled_inner
+@uncounted_inner
 def _tighten_bounds(store: Store, unit: int) -> None:
     word = store.low[unit] // WORD_BITS
     while store.domain[unit, word] == NO_BITS:
@@ -317,7 +317,7 @@ def _tighten_bounds(store: Store, unit: int) -> None:
     store.high[unit] = word * WORD_BITS + highest_bit(store.domain[unit, word])
 
 
-@compiled_inner
+@uncounted_inner
 def _decided(store: Store, unit: int) -> None:
     store.decided[store.state[NUM_DECIDED]] = unit
     store.state[NUM_DECIDED] += 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from go_opt.common.arrays import IntArray
-from go_opt.common.compiling import compiled_inner
+from go_opt.common.compiling import uncounted_inner
 from go_opt.solver.problem.problem import NO_SKIP_ALL, NO_SKIP_OFF
 from go_opt.solver.propagation.propagators.domains import (
     FAILED,
@@ -25,7 +25,7 @@ from go_opt.solver.propagation.propagators.domains import (
 from go_opt.solver.propagation.propagators.tables import RuleTables
 
 
-@compiled_inner
+@uncounted_inner
 def propagate(tables: RuleTables, store: Store, unit: int) -> int:
     if tables.no_skip == NO_SKIP_OFF or not store.state[SUPPORT_FELL]:
         return UNCHANGED
@@ -51,7 +51,7 @@ def holds(tables: RuleTables, placement: IntArray) -> bool:
     return len(used) == (tables.num_chips if tables.no_skip == NO_SKIP_ALL else used[-1] + 1)
 
 
-@compiled_inner
+@uncounted_inner
 def _only_unit(store: Store, chip: int) -> int:
     unit = 0
     while not has_chip(store.domain[unit], chip):
@@ -59,7 +59,7 @@ def _only_unit(store: Store, chip: int) -> int:
     return unit
 
 
-@compiled_inner
+@uncounted_inner
 def _cut_above(store: Store, chip: int) -> int:
     result = UNCHANGED
     for unit in range(len(store.size)):

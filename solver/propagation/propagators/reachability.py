@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import LongArray, WordArray
-from go_opt.common.compiling import compiled, compiled_inner
+from go_opt.common.compiling import compiled, uncounted, uncounted_inner
 from go_opt.solver.propagation.propagators.domains import NO_BITS, ONE_BIT, WORD_BITS, chip_bit, lowest_bit
 
 MAX_COUNTED_UNITS: Final = 16_384
@@ -98,7 +98,7 @@ def _spans(
     return spans, num_between
 
 
-@compiled
+@uncounted
 def _list_between(
     succ_ptr: LongArray,
     succ: LongArray,
@@ -118,7 +118,7 @@ def _list_between(
                     at += 1
 
 
-@compiled_inner
+@uncounted_inner
 def _count_bits(bits: int) -> int:
     count = 0
     while bits != NO_BITS:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from go_opt.common.arrays import IntArray
-from go_opt.common.compiling import compiled_inner
+from go_opt.common.compiling import uncounted_inner
 from go_opt.solver.problem.problem import (
     TRIANGLE_ADJACENT,
     TRIANGLE_LONGEST_PATH,
@@ -44,7 +44,7 @@ from go_opt.solver.propagation.propagators.domains import (
 from go_opt.solver.propagation.propagators.tables import RuleTables
 
 
-@compiled_inner
+@uncounted_inner
 def propagate(tables: RuleTables, store: Store, unit: int) -> int:
     state = store.state
     if tables.triangle == TRIANGLE_OFF or (tables.triangle == TRIANGLE_ADJACENT and tables.acyclic):
@@ -82,7 +82,7 @@ def holds(tables: RuleTables, placement: IntArray) -> bool:
     return True
 
 
-@compiled_inner
+@uncounted_inner
 def unlink_after(tables: RuleTables, store: Store, num_decided: int) -> None:
     """Removes the dependencies of all but the first ``num_decided`` decided units."""
     state = store.state
@@ -91,7 +91,7 @@ def unlink_after(tables: RuleTables, store: Store, num_decided: int) -> None:
         _unlink(tables, store, store.decided[state[NUM_LINKED]])
 
 
-@compiled_inner
+@uncounted_inner
 def _link(tables: RuleTables, store: Store, unit: int) -> None:
     store.is_linked[unit] = True
     for i in range(tables.succ_ptr[unit], tables.succ_ptr[unit + 1]):
@@ -102,7 +102,7 @@ def _link(tables: RuleTables, store: Store, unit: int) -> None:
             _add_edge(store, store.low[tables.pred[i]], store.low[unit])
 
 
-@compiled_inner
+@uncounted_inner
 def _unlink(tables: RuleTables, store: Store, unit: int) -> None:
     for i in range(tables.succ_ptr[unit], tables.succ_ptr[unit + 1]):
         if store.is_linked[tables.succ[i]]:
@@ -113,7 +113,7 @@ def _unlink(tables: RuleTables, store: Store, unit: int) -> None:
     store.is_linked[unit] = False
 
 
-@compiled_inner
+@uncounted_inner
 def _add_edge(store: Store, a: int, b: int) -> None:
     if a == b:
         return
@@ -123,7 +123,7 @@ def _add_edge(store: Store, a: int, b: int) -> None:
         store.state[LINKS_CHANGED] = 1
 
 
-@compiled_inner
+@uncounted_inner
 def _drop_edge(store: Store, a: int, b: int) -> None:
     if a == b:
         return
@@ -133,7 +133,7 @@ def _drop_edge(store: Store, a: int, b: int) -> None:
         store.state[LINKS_CHANGED] = 1
 
 
-@compiled_inner
+@uncounted_inner
 def _find_far(tables: RuleTables, store: Store) -> None:
     """Fills ``reach``, ``far`` and ``far_into`` from ``links``, highest chip first: links lead upwards."""
     num_words = store.links.shape[1]
@@ -159,7 +159,7 @@ def _find_far(tables: RuleTables, store: Store) -> None:
                 store.far_into[b, a // WORD_BITS] |= chip_bit(a)
 
 
-@compiled_inner
+@uncounted_inner
 def _prune(tables: RuleTables, store: Store, first: int) -> int:
     """Removes the chips with a detour to or from newly decided units from their neighbours' domains."""
     result = UNCHANGED

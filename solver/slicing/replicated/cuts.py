@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, FloatArray, LongArray
-from go_opt.common.compiling import compiled, compiled_inner, int64
+from go_opt.common.compiling import compiled, int64, uncounted_inner
 from go_opt.solver.problem.allotment import allotted_chips, share_chips
 from go_opt.solver.slicing.cuts import NO_SLICING, least_interval, walk_back
 from go_opt.solver.slicing.segments.problem import ROUNDING, SliceProblem
@@ -228,7 +228,7 @@ def fewest_replicated(
     return (stages[num_kernels] if chips[num_kernels] <= max_chips else NO_SLICING), next_s
 
 
-@compiled_inner
+@uncounted_inner
 def chips_for(work_s: float, interval_s: float, max_chips: int) -> int:
     """Returns the chips a segment needs for an interval; ``max_chips + 1`` if ``max_chips`` are too few."""
     if work_s <= interval_s:

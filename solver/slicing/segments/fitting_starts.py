@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray
-from go_opt.common.compiling import compiled, compiled_inner, int64
+from go_opt.common.compiling import compiled, compiled_inner, int64, uncounted_inner
 from go_opt.solver.slicing.segments.memory import SegmentMemory
 from go_opt.solver.slicing.segments.problem import SliceProblem, least_hop_s_per_byte
 from go_opt.solver.slicing.segments.starts import FittingStarts, first_start, with_room
@@ -101,7 +101,7 @@ def fitting_starts(
     return FittingStarts(run_ptr, runs[0], runs[1], runs[2], steps, steps <= most_steps[0])
 
 
-@compiled_inner
+@uncounted_inner
 def _runs_of_end(
     memory: SegmentMemory,
     sizes_bytes: LongArray,
@@ -166,7 +166,7 @@ def _runs_of_end(
     return _go_on(runs, num_runs, size, num_sizes, fitting, num_sizes, ZERO), steps
 
 
-@compiled_inner
+@uncounted_inner
 def _go_on(
     runs: IntArray, num_runs: int, size: int, num_sizes: int, start: int, next_size: int, stop: int
 ) -> int:
@@ -186,7 +186,7 @@ def _go_on(
     return num_runs
 
 
-@compiled_inner
+@uncounted_inner
 def _grow(
     memory: SegmentMemory, start: int, end: int, kept: LongArray, alive_bytes: int, peak_bytes: int
 ) -> tuple[int, int]:
@@ -263,7 +263,7 @@ def _nothing_held(memory: SegmentMemory) -> _Held:
     )
 
 
-@compiled_inner
+@uncounted_inner
 def _end_moves_on(memory: SegmentMemory, held: _Held, kernel: int) -> None:
     """Moves the current end from before ``kernel`` to after it."""
     for w in range(memory.write_ptr[kernel], memory.write_ptr[kernel + 1]):
@@ -281,7 +281,7 @@ def _end_moves_on(memory: SegmentMemory, held: _Held, kernel: int) -> None:
         _move(held, held.steady, memory.buffer_before[kernel], kernel, memory.buffer_bytes[kernel])
 
 
-@compiled_inner
+@uncounted_inner
 def _move(held: _Held, summands: LongArray, source: int, kernel: int, size: int) -> None:
     """Moves ``size`` bytes from the summand of ``source`` to that of ``kernel``; -1: no kernel."""
     if source >= 0:
@@ -292,7 +292,7 @@ def _move(held: _Held, summands: LongArray, source: int, kernel: int, size: int)
         held.is_fresh[kernel // BLOCK] = False
 
 
-@compiled_inner
+@uncounted_inner
 def _freshen(held: _Held, entered: LongArray, block: int) -> None:
     steady, entering, most = int64(0), int64(0), int64(0)
     for i in range((block + 1) * BLOCK - 1, block * BLOCK - 1, -1):

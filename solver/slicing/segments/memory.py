@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray
-from go_opt.common.compiling import compiled
+from go_opt.common.compiling import compiled, uncounted
 from go_opt.env.cost import CostTables
 from go_opt.env.model.addresses import most_alive, place_buffers
 from go_opt.model.csr import row_pointers
@@ -172,7 +172,7 @@ def least_needed_bytes(memory: SegmentMemory) -> LongArray:
     return needed
 
 
-@compiled
+@uncounted
 def grow_segment(memory: SegmentMemory, start: int, end: int, usage: SegmentUsage) -> int:
     """Returns the bytes that segment [start, end) needs, after a call for [start + 1, end).
 

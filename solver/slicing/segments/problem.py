@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Unpack
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
-from go_opt.common.compiling import compiled, compiled_inner
+from go_opt.common.compiling import compiled, uncounted, uncounted_inner
 from go_opt.env.cost import CostTables
 from go_opt.env.cost.routes import hop_seconds_per_byte
 from go_opt.solver.problem.segment_rules import SegmentRules, latest_ends, may_be_cut
@@ -168,7 +168,7 @@ def slicing_cost_s(problem: SliceProblem, cuts: LongArray) -> float:
     return max(problem.floor_s, float(_dearest_segment_s(problem, cuts)))
 
 
-@compiled_inner
+@uncounted_inner
 def least_hop_s_per_byte(problem: SliceProblem, max_chips: int) -> float:
     """Returns the seconds per byte of the fastest hop from one of the first ``max_chips`` chips."""
     least = problem.hop_s_per_byte[0]
@@ -191,7 +191,7 @@ def _dearest_segment_s(problem: SliceProblem, cuts: LongArray) -> float:
     return dearest_s
 
 
-@compiled
+@uncounted
 def segment_cost_s(
     problem: SliceProblem, chip: int, start: int, end: int, relayed_bytes: int, relays: int, saved_s: float
 ) -> float:

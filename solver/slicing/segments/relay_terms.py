@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import FloatArray, IntArray, LongArray
-from go_opt.common.compiling import compiled, compiled_inner
+from go_opt.common.compiling import compiled, uncounted, uncounted_inner
 from go_opt.env.cost import CostTables
 from go_opt.model.graph import NO_PRODUCER, WEIGHT
 
@@ -59,7 +59,7 @@ def no_tensors_alive(terms: RelayTerms) -> Alive:
     return Alive(counts[0], counts[1], np.zeros(2, np.int64))
 
 
-@compiled
+@uncounted
 def start_over(terms: RelayTerms, alive: Alive) -> None:
     """Sets the end before the first kernel."""
     for kernel in range(len(alive.number)):
@@ -72,7 +72,7 @@ def start_over(terms: RelayTerms, alive: Alive) -> None:
     alive.total[1] = 0
 
 
-@compiled_inner
+@uncounted_inner
 def end_moves_on(terms: RelayTerms, alive: Alive, end: int) -> None:
     """Moves the end from ``end - 1`` to ``end``, after kernel ``end - 1`` has read and produced."""
     for t in range(terms.last_ptr[end - 1], terms.last_ptr[end]):
@@ -84,7 +84,7 @@ def end_moves_on(terms: RelayTerms, alive: Alive, end: int) -> None:
     alive.total[1] += alive.number[end - 1]
 
 
-@compiled_inner
+@uncounted_inner
 def relay_s(terms: RelayTerms, kind: int, size_bytes: int, count: int) -> float:
     """Returns the seconds of ``count`` relays of ``size_bytes`` in total on a chip of ``kind``."""
     return size_bytes * terms.copy_s_per_byte[kind] + count * terms.copy_s[kind]

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import FloatArray, LongArray
-from go_opt.common.compiling import compiled, compiled_inner, int64
+from go_opt.common.compiling import compiled, int64, uncounted, uncounted_inner
 from go_opt.solver.slicing.cuts import GALLOP_STEP, RELATIVE_TOLERANCE
 from go_opt.solver.slicing.streamed.segment_table import SegmentTable
 
@@ -140,7 +140,7 @@ def least_streamed(
     return next_s
 
 
-@compiled_inner
+@uncounted_inner
 def _reach_on_each(
     problem: StreamedProblem, a: int, b: int, interval_s: float, most_bytes: float, least_bytes: FloatArray
 ) -> float:
@@ -164,7 +164,7 @@ def _reach_on_each(
     return next_s
 
 
-@compiled_inner
+@uncounted_inner
 def _chips_for(problem: StreamedProblem, cost_s: float, interval_s: float, max_chips: int) -> int:
     """Returns the chips a segment needs for an interval; ``max_chips + 1`` if it cannot meet the interval."""
     if cost_s <= interval_s:
@@ -174,7 +174,7 @@ def _chips_for(problem: StreamedProblem, cost_s: float, interval_s: float, max_c
     return int64(math.ceil(cost_s / interval_s))
 
 
-@compiled_inner
+@uncounted_inner
 def _refused_s(problem: StreamedProblem, cost_s: float, size: int) -> float:
     """Returns the least interval for which the segment needs fewer chips."""
     if size == 1:
@@ -182,7 +182,7 @@ def _refused_s(problem: StreamedProblem, cost_s: float, size: int) -> float:
     return cost_s / (size - 1) if problem.replicates else cost_s
 
 
-@compiled_inner
+@uncounted_inner
 def _may_run(problem: StreamedProblem, a: int, b: int, chip: int, size: int) -> bool:
     """Returns whether ``size`` chips from ``chip`` on exist, are identical, and may run segment a to b."""
     if chip + size > len(problem.class_of_chip):
@@ -209,7 +209,7 @@ def _walk_back(
     return StreamedCuts(problem.table.cut[cut[::-1]], np.array(sizes[::-1]), longest_s)
 
 
-@compiled
+@uncounted
 def _last_stage(
     problem: StreamedProblem, interval_s: float, least_bytes: FloatArray, b: int, chips: int
 ) -> tuple[int, int, float]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import IntArray, LongArray
-from go_opt.common.compiling import compiled, compiled_inner, int64
+from go_opt.common.compiling import int64, uncounted, uncounted_inner
 from go_opt.env.cost import CostTables
 from go_opt.env.model.memory import stream_order
 from go_opt.model.csr import row_pointers
@@ -83,7 +83,7 @@ def no_weights_held(reads: WeightReads) -> HeldWeights:
     return HeldWeights(held, sums[0], sums[1], np.zeros(1, dtype=np.int64))
 
 
-@compiled
+@uncounted
 def drop_weights(held: HeldWeights) -> None:
     """Makes the segment empty."""
     held.total_bytes[0] = 0
@@ -94,7 +94,7 @@ def drop_weights(held: HeldWeights) -> None:
         held.touched_bytes[p] = 0
 
 
-@compiled
+@uncounted
 def hold_weights(reads: WeightReads, held: HeldWeights, kernel: int) -> None:
     """Adds the weights of ``kernel`` to the segment."""
     for r in range(reads.read_ptr[kernel], reads.read_ptr[kernel + 1]):
@@ -110,7 +110,7 @@ def hold_weights(reads: WeightReads, held: HeldWeights, kernel: int) -> None:
             _add(held, before, -reads.stored_bytes[before], -reads.touched_bytes[before])
 
 
-@compiled
+@uncounted
 def streamed_bytes(reads: WeightReads, held: HeldWeights, room_bytes: int, buffer_bytes: int) -> int:
     """Returns the weight bytes that a segment streams if ``room_bytes`` of memory remain for weights.
 
@@ -134,7 +134,7 @@ def streamed_bytes(reads: WeightReads, held: HeldWeights, room_bytes: int, buffe
     return streamed + min(-(-excess // unit) * unit, reads.touched_bytes[place + 1])
 
 
-@compiled_inner
+@uncounted_inner
 def _add(held: HeldWeights, place: int, stored: int, touched: int) -> None:
     p = int64(place)
     while p < len(held.stored_bytes):

@@ -7,24 +7,26 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from go_opt.agents.inputs.config import NO_CHANCE
+from go_opt.agents.inputs.config import NO_CHANCE, UNIT
 from go_opt.agents.networks.conditioning import Conditioning
-from go_opt.agents.networks.heads import Proposal, expectation, placement_logits, undecided
+from go_opt.agents.networks.heads import ChipRows, Proposal, expectation, placement_logits, undecided
 
 CHIPS = jnp.array([[2.0, 0, 0, 0], [0, 4, 0, 0], [7, 7, 7, 7]])
 CHIP_MASK = jnp.array([True, True, False])
 
 
 def test_logits_by_hand() -> None:
-    # Products 2 and 12 over the root of the width, 4; the third chip is padding.
-    logits = placement_logits(jnp.array([[1.0, 3, 5, 5]]), CHIPS, CHIP_MASK)
-    np.testing.assert_allclose(logits, [[1, 6, NO_CHANCE]])
+    """Products 2 and 12 over the width, 4, and 0 and 1 chips apart; the third chip is padding."""
+    chips = ChipRows(CHIPS, CHIP_MASK, jnp.array([-0.5, 0.5, 0.0]), jnp.array([-0.25]))
+    ops, shift = jnp.array([[1.0, 3, 5, 5]]), jnp.array([-0.25])
+    logits = placement_logits(ops, shift, jnp.float32(10.0), chips)
+    np.testing.assert_allclose(logits, [[0.5, 3 + 10 * (1 - np.sqrt(2)), NO_CHANCE]], rtol=1e-6)
 
 
 def test_expectation_by_hand() -> None:
     # Three to one for the second chip: [0.5, 3, 0, 0].
     logits = jnp.array([[0.0, np.log(3.0), NO_CHANCE]], jnp.float32)
-    decided = Proposal(logits, jnp.array([0.5]), jnp.array([-1.0]), jnp.array([100.0]))
+    decided = Proposal(logits, logits, UNIT * jnp.array([0.5]), jnp.array([-1.0]), jnp.array([100.0]))
     np.testing.assert_allclose(
         expectation(decided, CHIPS), [[0.5, 3, 0, 0, np.tanh(0.5), np.tanh(-1), 1]], atol=1e-6
     )

@@ -42,8 +42,9 @@ def test_the_first_policy_is_uniform() -> None:
     padded = pad(features, smallest_bucket(features))
     config = PolicyConfig(width=16, graphsage_layers=1, attention_layers=1, num_heads=2)
     output = policy_outputs(config, initial_parameters(config, 0), padded)
-    probabilities = jax.nn.softmax(output.placement_logits[:6])
-    np.testing.assert_allclose(probabilities[:, :3], 1 / 3, rtol=1e-6)
-    assert not probabilities[:, 3:].any()
+    for logits in (output.slice_logits, output.sample_logits):
+        probabilities = jax.nn.softmax(logits[:6])
+        np.testing.assert_allclose(probabilities[:, :3], 1 / 3, rtol=1e-6)
+        assert not probabilities[:, 3:].any()
     for zeros in (output.cut_score, output.schedule_key, output.fusion_key, output.exploration_log_std):
         np.testing.assert_array_equal(zeros, 0.0)

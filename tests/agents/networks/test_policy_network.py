@@ -18,12 +18,13 @@ from go_opt.agents.networks import PolicyConfig, PolicyOutput, initial_parameter
 from go_opt.env import Target
 from go_opt.model.graph import Graph
 from tests.agents.degenerate import DEGENERATE, one_op
-from tests.agents.permuted import permuted
+from tests.agents.permuted import permuted, without_storage
 from tests.strategies import random_graph, random_order, small_mcm, toy_graph
 
 SMALL = PolicyConfig(width=16, graphsage_layers=1, attention_layers=1, num_heads=2, segment_ops=16)
 BUCKET = Bucket(256, 512, 8)  # of all graphs here that fit it: compiling is what takes the time
-OF_OPS = ("placement_logits", "cut_score", "schedule_key", "fusion_key")
+LOGITS = ("slice_logits", "sample_logits")
+OF_OPS = (*LOGITS, "cut_score", "schedule_key", "fusion_key")
 
 
 def trained_parameters(config: PolicyConfig = SMALL, seed: int = 0) -> nnx.State:
@@ -43,7 +44,8 @@ def answer(features: GraphFeatures, padded: PaddedGraph) -> dict[str, np.ndarray
     """Outputs about real ops and chips, in the graph's own order of ops."""
     output = policy_outputs(SMALL, trained_parameters(), padded)
     by_op = {name: rows_to_ops(features, np.asarray(getattr(output, name))) for name in OF_OPS}
-    by_op["placement_logits"] = by_op["placement_logits"][:, : features.num_chips]
+    for name in LOGITS:
+        by_op[name] = by_op[name][:, : features.num_chips]
     return by_op | {"exploration_log_std": np.asarray(output.exploration_log_std)}
 
 
@@ -53,8 +55,10 @@ def assert_same(got: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> 
         np.testing.assert_allclose(got[name], numbers, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
-def padded_of(graph: Graph, target: Target) -> tuple[GraphFeatures, PaddedGraph]:
-    features = graph_features(graph, target)
+def padded_of(
+    graph: Graph, target: Target, seen: Callable[[GraphFeatures], GraphFeatures] = lambda features: features
+) -> tuple[GraphFeatures, PaddedGraph]:
+    features = seen(graph_features(graph, target))
     least = smallest_bucket(features)
     return features, pad(features, Bucket(*map(max, least, BUCKET)))
 
@@ -63,7 +67,7 @@ def test_outputs_have_the_shape_of_the_bucket() -> None:
     _, padded = padded_of(graph_of(150), small_mcm(3))
     output = policy_outputs(SMALL, trained_parameters(), padded)
     assert jax.tree.map(jnp.shape, output) == PolicyOutput(
-        (256, 8), (256,), (256,), (256,), (2, NUM_EXPLORED)
+        (256, 8), (256, 8), (256,), (256,), (256,), (2, NUM_EXPLORED)
     )
     assert all(leaf.dtype == jnp.float32 for leaf in output)
     for name in OF_OPS:
@@ -103,25 +107,26 @@ def test_the_order_of_storage_changes_nothing_but_the_order(seed: int) -> None:
     graph = graph_of(200, seed)
     order = random_order(np.random.default_rng(seed), graph)
     assert (order != np.arange(200)).any()
-    expected = answer(*padded_of(graph, small_mcm(5)))
-    got = answer(*padded_of(permuted(graph, order), small_mcm(5)))
+    expected = answer(*padded_of(graph, small_mcm(5), without_storage))
+    got = answer(*padded_of(permuted(graph, order), small_mcm(5), without_storage))
     assert_same(got, {name: x[order] if name in OF_OPS else x for name, x in expected.items()})
 
 
 @pytest.mark.parametrize("num_chips", [1, 2, 7, 70])
 def test_any_number_of_chips(num_chips: int) -> None:
     result = answer(*padded_of(graph_of(40), small_mcm(num_chips)))
-    logits = result["placement_logits"]
-    assert logits.shape == (40, num_chips)
-    assert np.isfinite(logits).all()
-    # No two chips are alike to the policy: each lies somewhere else.
-    assert len(np.unique(logits, axis=1).T) == num_chips
+    for name in LOGITS:
+        assert result[name].shape == (40, num_chips)
+        assert np.isfinite(result[name]).all()
+        # No two chips are alike to the policy: each lies somewhere else.
+        assert len(np.unique(result[name], axis=1).T) == num_chips
 
 
 def test_chips_are_told_apart_by_their_rates() -> None:
     slow = answer(*padded_of(toy_graph(), small_mcm(2)))
     fast = answer(*padded_of(toy_graph(), small_mcm(2, matrix_flops_per_s={"bfloat16": 1e10})))
-    assert np.abs(slow["placement_logits"] - fast["placement_logits"]).max() > 1e-3
+    for name in LOGITS:
+        assert np.abs(slow[name] - fast[name]).max() > 1e-3
 
 
 def test_rounds_refine() -> None:
@@ -151,7 +156,7 @@ def test_one_trace_for_each_bucket() -> None:
 def gradient(parameters: nnx.State, padded: PaddedGraph, config: PolicyConfig) -> jax.Array:
     """Of something of every output, as a policy gradient would want."""
     output = policy_outputs(config, parameters, padded)
-    log_p = jax.nn.log_softmax(output.placement_logits)
+    log_p = jax.nn.log_softmax(output.slice_logits) + jax.nn.log_softmax(output.sample_logits)
     chosen = jnp.arange(len(log_p)) % padded.chip_mask.sum()
     scores = output.cut_score + output.schedule_key + output.fusion_key
     of_ops = log_p[jnp.arange(len(log_p)), chosen] + scores

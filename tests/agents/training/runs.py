@@ -23,10 +23,10 @@ from go_opt.model.graph import Graph
 from tests.agents.training.small import CONFIG
 
 LESSONS: Final = (
-    Lesson("slice_cheapest", ("schedule", "fusion"), samples=4, best_of=2),
-    Lesson("slice_sampled", ("placement",), samples=4, best_of=2),
+    Lesson("slice_cheapest", ("schedule", "fusion"), samples=4, elites=2),
+    Lesson("slice_sampled", ("placement",), samples=4, elites=2),
 )
-SETTINGS: Final = Settings(lessons=LESSONS, graphs_per_step=2, warm_up_updates=3)
+SETTINGS: Final = Settings(lessons=LESSONS, graphs_per_step=2, warm_up_updates=3, is_taught=False)
 STEPS: Final = 8
 
 

@@ -26,7 +26,7 @@ MOST_OPS = 600
 
 @lru_cache
 def known_graphs() -> tuple[Graph, ...]:
-    """Of three buckets."""
+    """Of two buckets."""
     return tuple(generate_graph(seed, num_ops=size) for seed, size in enumerate((60, 300, 550)))
 
 
@@ -62,7 +62,7 @@ def test_graphs_of_a_step_are_of_one_size_and_fit_the_bucket() -> None:
         sizes.add(bucket.ops)
         for each in cases:
             assert each.features.num_ops in same
-            assert each.features.num_ops <= bucket.ops < 2 * max(each.features.num_ops, 129)
+            assert each.features.num_ops <= bucket.ops < 2 * max(each.features.num_ops, 257)
             assert pad(each.features, bucket).ops.shape[0] == bucket.ops
             assert bucket.chips == MOST_CHIPS >= each.instance.target.num_chips
     assert len(sizes) > 1 or not JIT_IS_ON
@@ -89,16 +89,16 @@ def test_without_graphs_all_must_be_generated() -> None:
 def test_sizes_that_share_a_bucket(num_ops: int, most_ops: int) -> None:
     same = same_size(num_ops, most_ops)
     assert num_ops in same
-    largest = max(256, 1 << (num_ops - 1).bit_length())
-    assert same.start == (50 if largest == 256 else largest // 2 + 1)
+    largest = max(512, 1 << (num_ops - 1).bit_length())
+    assert same.start == (50 if largest == 512 else largest // 2 + 1)
     assert same.stop - 1 == max(num_ops, min(largest, most_ops))
 
 
 def test_common_bucket_by_hand() -> None:
-    """Small graphs share one bucket: 256 ops, twice as many edges, 64 chips."""
-    assert common_bucket([small_case(0), small_case(1)]) == Bucket(256, 512, 64)
-    large = case(generate_graph(0, num_ops=300), load_target("mcm-2x2"))
-    assert common_bucket([small_case(0), large]) == Bucket(512, 1024, 64)
+    """Small graphs share one bucket: 512 ops, twice as many edges, 64 chips."""
+    assert common_bucket([small_case(0), small_case(1)]) == Bucket(512, 1024, 64)
+    large = case(generate_graph(0, num_ops=600), load_target("mcm-2x2"))
+    assert common_bucket([small_case(0), large]) == Bucket(1024, 2048, 64)
 
 
 factors = st.floats(0.25, 4.0)

@@ -63,7 +63,7 @@ def test_what_is_not_decided_does_not_matter(lesson: Lesson) -> None:
         **{
             field: getattr(unheard, field)
             for task, fields in {
-                "placement": ("placement_logits", "cut_score"),
+                "placement": ("slice_logits", "sample_logits", "cut_score"),
                 "schedule": ("schedule_key",),
                 "fusion": ("fusion_key",),
             }.items()
@@ -139,7 +139,7 @@ def test_the_plan_without_exploring_is_of_the_means(lesson: Lesson) -> None:
         Decisions(
             OUTPUTS.schedule_key[None] if "schedule" in lesson.tasks else none,
             OUTPUTS.fusion_key[None] if "fusion" in lesson.tasks else none,
-            OUTPUTS.placement_logits,
+            OUTPUTS.logits(lesson.mode),
             OUTPUTS.cut_score,
         ),
         mode[lesson.mode],  # type: ignore[arg-type]
@@ -181,8 +181,8 @@ def test_a_lesson_that_draws_nothing_is_refused(mode: str) -> None:
         ({"mode": "guess", "tasks": ("schedule",)}, "mode"),
         ({"mode": "sample", "tasks": ()}, "tasks"),
         ({"mode": "sample", "tasks": ("sleep",)}, "tasks"),
-        ({"mode": "sample", "tasks": ("placement",), "samples": 4, "best_of": 5}, "best_of"),
-        ({"mode": "sample", "tasks": ("placement",), "samples": 0}, "best_of"),
+        ({"mode": "sample", "tasks": ("placement",), "samples": 4, "elites": 5}, "elites"),
+        ({"mode": "sample", "tasks": ("placement",), "samples": 0}, "elites"),
     ],
 )
 def test_malformed_lessons_are_refused(arguments: dict[str, object], field: str) -> None:

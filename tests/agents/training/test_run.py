@@ -197,7 +197,7 @@ def test_the_first_failure_is_the_one_told(tmp_path: Path) -> None:
     [
         ({"seed": 1}, "seed is 0, not 1"),
         ({"steps": 9}, f"samples is {16 * STEPS}, not {16 * 9}"),
-        ({"settings": replace(SETTINGS, clip=0.1)}, "settings is"),
+        ({"settings": replace(SETTINGS, learning_rate=0.5)}, "settings is"),
         ({"most_ops": 80}, "most_ops is 90, not 80"),
         ({"validate_every": 2}, "validate_every is 3, not 2"),
     ],

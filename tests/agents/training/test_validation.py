@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations
 from typing import cast
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from go_opt.agents.decoding.outputs import Outputs
 from go_opt.agents.inputs.features import GraphFeatures
 from go_opt.agents.policy.network import Policy
 from go_opt.agents.training.problems.cases import Case
 from go_opt.agents.training.problems.environment import Session
-from go_opt.agents.training.validation import DRAWS, LEAST_REWARD, Score, validate
+from go_opt.agents.training.validation import DRAWS, LEAST_REWARD, Score, expected_best, validate
 from go_opt.common.arrays import FloatArray
 from tests.agents.training.small import ORDER, PLACEMENT, Answers, Plans, random_outputs, small_case
 
@@ -91,3 +94,14 @@ def test_same_seed_same_proposals() -> None:
     first, again, other = asked(0), asked(0), asked(1)
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     assert any(not np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+# Few different values, so that ties are common.
+reward_lists = st.lists(st.integers(-3, 3).map(float) | st.floats(-5.0, 5.0), min_size=2, max_size=7)
+
+
+@given(rewards=reward_lists, k=st.integers(1, 7))
+def test_the_best_of_k_is_the_mean_over_all_sets(rewards: list[float], k: int) -> None:
+    k = min(k, len(rewards))
+    expected = np.mean([max(each) for each in combinations(rewards, k)])
+    assert expected_best(np.array(rewards), k) == pytest.approx(expected, abs=1e-9)

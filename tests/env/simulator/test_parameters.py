@@ -13,6 +13,7 @@ from go_opt.env.simulator.simulate import setting_of
 from go_opt.env.target.simulator_parameters import (
     EFFECTS,
     KindParameters,
+    OpFactor,
     SimulatorParameters,
     ideal_parameters,
 )
@@ -95,8 +96,9 @@ def test_kinds_keep_their_own() -> None:
 
 
 # What each effect is about: fields of the package, fields of a kind.
+SHAPES = ("tile_rows", "tile_inner", "tile_columns", "tiles_at_once", "fill_s", "vector_lanes", "op_factors")
 FIELDS = {
-    "shapes": ((), ("tile_rows", "tile_inner", "tile_columns", "tiles_at_once", "fill_s", "vector_lanes")),
+    "shapes": ((), SHAPES),
     "dma": ((), ("dma_engines", "dma_setup_s")),
     "latency": ((), ()),
     "packets": (("packet_bytes", "packet_header_bytes"), ()),
@@ -115,7 +117,7 @@ def changed(before: object, after: object) -> set[str]:
 def test_without(effect: str) -> None:
     stated = load_target("mcm-6x6").simulator
     # Every field of it differs from the ideal, so that what is switched off shows.
-    kind = replace(stated.kinds[0], tiles_at_once=2)
+    kind = replace(stated.kinds[0], tiles_at_once=2, op_factors=(OpFactor("Conv", 2.0),))
     stated = replace(stated, kinds=(kind,))
     left = stated.without([effect])
     of_package, of_kind = FIELDS[effect]

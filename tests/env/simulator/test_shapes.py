@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from go_opt.env import Target, cost_tables
+from go_opt.env import Target, cost_tables, divided_tables
 from go_opt.env.cost.shapes import product_shapes, shaped_op_seconds
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
@@ -100,3 +100,19 @@ def test_nothing_gets_faster_and_ideal_units_change_nothing() -> None:
             assert (seconds >= tables.op_s * (1 - 1e-12)).all()
             if not changes:
                 np.testing.assert_allclose(seconds, tables.op_s, rtol=1e-12)
+
+
+def test_factors_of_types_and_shapes() -> None:
+    """The factor of a shape wins; the least of a type bounds the parts that an op may be split into."""
+    rows = [
+        {"op_type": "MatMul", "factor": 2.0},
+        {"op_type": "MatMul", "factor": 3.0, "shape": [1, 16, 64, 32]},
+        {"op_type": "MatMul", "factor": 1.5, "shape": [1, 8, 64, 32]},
+    ]
+    target = package(op_factors=rows, fill_s=3e-6)
+    for graph, factor in ((linear(16, 64, 32), 3.0), (linear(8, 64, 32), 1.5), (linear(4, 64, 32), 2.0)):
+        plain_s = cost_tables(graph, package(fill_s=3e-6)).op_s[0, 0]
+        assert cost_tables(graph, target).op_s[0, 0] == pytest.approx(factor * plain_s, rel=1e-12)
+        least_s = divided_tables(graph, target, np.ones(1, np.bool_)).op_s[0, 0]
+        assert least_s == pytest.approx(1.5 * plain_s, rel=1e-12)
+        assert divided_tables(graph, target, np.zeros(1, np.bool_)).op_s[0, 0] > least_s - 1e-15

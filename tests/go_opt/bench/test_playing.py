@@ -13,16 +13,16 @@ from go_opt.bench.playing import play
 from go_opt.errors import InfeasibleError, ModelError, TargetError
 from go_opt.result import Step
 
-MATCH = Match("zoo:dcn_v2", "mcm-6x6", "portfolio-no-policy", 0, max_evaluations=20)
+MATCH = Match("zoo:dcn_v2", "mcm-6x6", "portfolio", 0, max_evaluations=20)
 
 
-@pytest.mark.parametrize("method", ["slice", "genetic", "portfolio-no-policy"])
+@pytest.mark.parametrize("method", ["slice", "genetic", "portfolio"])
 @pytest.mark.parametrize("relays", [False, True])
 def test_a_match_is_played(method: str, relays: bool) -> None:
     match = Match("zoo:dcn_v2", "mcm-6x6", method, 0, max_evaluations=20, link_scale=8.0, relays=relays)
     record = play(match)
     assert (record.match, record.ops, record.error) == (match, 52, "")
-    assert 0 < record.bound_s <= record.interval_s or method != "portfolio-no-policy"
+    assert 0 < record.bound_s <= record.interval_s or method != "portfolio"
     assert record.curve[-1].interval_s == record.interval_s
     assert 1 <= record.evaluations <= 20
 

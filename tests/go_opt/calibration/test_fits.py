@@ -10,10 +10,12 @@ import pytest
 import go_opt
 from go_opt.calibration.chip_fit import ChipFigures, ChipFit
 from go_opt.calibration.observations import observe
+from go_opt.calibration.op_groups import OpGroups
 from go_opt.calibration.package_fit import Factors, fit_package, scaled
 from go_opt.calibration.samples import Sample
 from go_opt.env import Target, cost_tables, evaluate_plan, load_target, parse_target
-from go_opt.env.target.simulator_parameters import KindParameters
+from go_opt.env.cost.shapes import product_shapes
+from go_opt.env.target.simulator_parameters import KindParameters, OpFactor
 from go_opt.env.target.toml import target_to_toml
 from go_opt.model.graph import Graph
 from tests.copies import with_legal_copies
@@ -103,6 +105,47 @@ def test_tiles_are_found_from_one_plan_of_a_real_model() -> None:
     found = replace(found, simulator=replace(target.simulator, kinds=(found.kinds[0].simulator,)))
     op_s, true_s, sheet_s = (cost_tables(graph, on).op_s[0] for on in (found, machine, target))
     assert np.abs(op_s - true_s).sum() < 0.1 * np.abs(sheet_s - true_s).sum()
+
+
+def test_hidden_efficiencies_are_found_and_written() -> None:
+    """Convolutions take longer than tiles and rates explain, those of one shape less long."""
+    graph, target = go_opt.load("zoo:mobilenet_v2"), load_target("mcm-6x6")
+    shape = (1, 784, 32, 192)
+    hidden = (OpFactor("Conv", 1.3), OpFactor("Conv", 0.8, shape))
+    kind = replace(target.kinds[0], simulator=replace(target.kinds[0].simulator, op_factors=hidden))
+    machine = replace(target, kinds=(kind,), simulator=replace(target.simulator, kinds=(kind.simulator,)))
+    samples = []
+    for seed in range(4):
+        cuts = np.sort(np.random.default_rng(seed).integers(0, 36, graph.num_ops))
+        placement = np.unique(cuts, return_inverse=True)[1].tolist()
+        plan = make_plan(graph, target, placement)
+        samples.append(Sample(plan, 1.0, evaluate_plan(graph, machine, plan).compute_s))
+    fit = ChipFit(graph, target, observe(graph, target, samples))
+    fit.run(seed=0)
+    kind = fit.best()[0][1].kind(target.kinds[0])
+    found = replace(target, kinds=(kind,), simulator=replace(target.simulator, kinds=(kind.simulator,)))
+    found = parse_target(target_to_toml(found), "found")
+    assert found.kinds[0].simulator.op_factors == kind.simulator.op_factors
+    op_s, true_s, sheet_s = (cost_tables(graph, on).op_s[0] for on in (found, machine, target))
+    assert np.abs(op_s - true_s).sum() < 0.1 * np.abs(sheet_s - true_s).sum()
+
+
+def test_groups_by_hand() -> None:
+    """Both products are of one type, and ops of a type and shape are one group."""
+    graph = toy_graph()
+    groups = OpGroups(graph)
+    assert groups.of_op.tolist() == [0, 1, 2, 3, 4, 5, 0]
+    covariance = groups.root @ groups.root.T
+    assert np.diag(covariance) == pytest.approx(np.ones(6))
+    shapes = np.log2(np.stack(product_shapes(graph), axis=1))
+    near = 0.5 + 0.5 * np.exp(-((shapes[1] - shapes[3]) ** 2).sum() / 8)
+    assert covariance[1, 3] == pytest.approx(near)
+    assert (covariance[0, 1], covariance[2, 4]) == pytest.approx((0.0, 0.5))
+    factors = {(one.op_type, one.shape): one.factor for one in groups.factors(np.log([1, 2, 3, 8, 1, 1]))}
+    assert factors[("Relu", ())] == pytest.approx(3)
+    assert factors[("MatMul", ())] == pytest.approx(2 * 2 ** (1 / 3))
+    assert ("Add", ()) not in factors
+    assert groups.factors(np.zeros(6)) == ()
 
 
 def test_links_and_memory_by_hand() -> None:
