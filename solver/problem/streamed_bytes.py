@@ -56,13 +56,15 @@ def _streamed_by_stages(
     sizes = [_sizes(tables, np.ones(tables.num_ops, dtype=np.bool_), sharers)]
     if divisible is not None:
         sizes = [_sizes(tables, ~divisible, sharers), _sizes(tables, divisible, sharers)]
-    always = 0.0
-    for number, (stored, touched, is_whole) in enumerate(sizes):
-        # Of a weight too large for any chip no pages stay unless an op reads it as a whole; its largest
-        # reader needs the most bytes.
-        never_fits = (stored > float(tables.sram_bytes.max())) & (number == 0) & ~is_whole
-        always += float(touched[never_fits].sum())
-        sizes[number] = stored[~never_fits], touched[~never_fits], is_whole[~never_fits]
+    # Of a weight of whole ops that is too large for any chip, the bytes stream for which no chip has room; if
+    # its largest reader reads a part of it, all that this one reads.
+    stored, touched, is_whole = sizes[0]
+    room = max(float((tables.sram_bytes - tables.stream_buffer_bytes).max()), 0.0)
+    never_fits = stored > float(tables.sram_bytes.max())
+    stays = np.where(never_fits, np.where(is_whole, room, 0.0), stored)
+    stays_touched = np.where(never_fits, stays / sharers, touched)
+    always = float(np.maximum(touched - stays_touched, 0.0).sum())
+    sizes[0] = stays, stays_touched, is_whole
     stored, touched, _ = (np.concatenate(column) for column in zip(*sizes, strict=True))
     excess = float(stored.sum()) - np.cumsum(np.sort(tables.sram_bytes)[::-1])
     share = touched / np.maximum(stored, 1.0)

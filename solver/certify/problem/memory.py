@@ -131,6 +131,7 @@ def least_memory(
     pays = bool(tables.pays_transfers.all())  # otherwise a chip may stream at no cost
     forwards = may_forward(tables)
     most_sram = int(tables.sram_bytes.max())
+    room_bytes = max(int((tables.sram_bytes - tables.stream_buffer_bytes).max()), 0)
     alive_bytes = np.zeros(num_units, np.int64)
     for k, size in enumerate(tables.stored_bytes.tolist()):
         reads = slice(int(tables.reader_ptr[k]), int(tables.reader_ptr[k + 1]))
@@ -139,8 +140,11 @@ def least_memory(
         is_anywhere = may_clone is not None and producer != NO_PRODUCER and bool(may_clone[producer])
         if tables.tensor_kind[k] == WEIGHT:
             is_whole = touched.max(initial=0) == tables.tensor_bytes[k]
-            if size > most_sram and not is_whole:
-                reserved_bytes += int(touched.max(initial=0))
+            if size > most_sram and not (is_whole and forwards):
+                # What no chip has room for streams; of a weight that is read in part, all that is read.
+                stays_bytes = room_bytes if is_whole else 0
+                reserved_bytes += max(int(touched.max(initial=0)) - stays_bytes, 0)
+                held.add(readers[np.argmax(touched)][None], stays_bytes)
             elif len(readers):
                 # Every reader touches at least the minimum; the largest reader also touches the rest.
                 held.add(readers, int(touched.min()))
