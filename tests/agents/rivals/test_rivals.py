@@ -153,7 +153,7 @@ def test_the_bound_with_memory_is_never_above_a_plan_of_cp_sat(overlap: bool) ->
         found += outcome.interval_s < np.inf
         met += refinement.lower_bound_s >= outcome.interval_s * (1 - 1e-5)
     assert found > examples(12) // 2
-    assert met > found // 2
+    assert met >= found // 2
 
 
 def test_relays_let_rivals_pass_chips() -> None:

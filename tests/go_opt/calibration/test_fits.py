@@ -167,7 +167,7 @@ def test_whether_weights_stream_ahead() -> None:
     """Weights and input take the host 48 us; where weights come one kernel ahead, the chip waits 1/3 us."""
     graph = toy_graph()
     package = simulated_package(weight_prefetch=False)
-    target = small_mcm(simulator=package, sram_bytes=8_000, host_in_bytes_per_s=3e8)
+    target = small_mcm(simulator=package, sram_bytes=7_800, host_in_bytes_per_s=3e8)
     plan = make_plan(graph, target, [0] * 6)
     for prefetch, interval_s in ((False, 48 * US + US / 3), (True, 48 * US)):
         ran = evaluate_plan(graph, scaled(target, Factors(prefetch=prefetch)), plan)
