@@ -39,6 +39,7 @@ class Program(NamedTuple):
     freed_bytes: csr_array  # [kernels, X]
     needed_bytes: FloatArray  # [kernels]
     leaves: csr_array  # [gaps, X] a gap, less its activation, is at most 0
+    is_integer: BoolArray  # [X]; weights that are read as a whole may stream in part
 
 
 def gaps_of(placed: PlanTables, held: Holdings, kernel_of: np.ndarray, a: int) -> list[tuple[int, int]]:
@@ -57,6 +58,7 @@ def program_of(
     stored = tables.stored_bytes[held.weight[weights]].astype(float)
     demand = np.full(len(kernels), held.border_bytes[chip] + stored.sum() + tables.stream_buffer_bytes[chip])
     columns: list[tuple[float, bool]] = [(float(b), False) for b in held.weight_touched[weights]]
+    is_read_in_part = held.weight_touched[weights] < tables.tensor_bytes[held.weight[weights]]
     freed = [np.full(len(kernels), size) for size in stored]
     leaves: list[tuple[int, int]] = []
     for a in range(held.activation_ptr[chip], held.activation_ptr[chip + 1]):
@@ -81,6 +83,7 @@ def program_of(
         csr_array(np.stack(freed, axis=1)),
         demand - tables.sram_bytes[chip],
         csr_array((values, (rows, np.array(leaves, dtype=int).ravel())), shape=(len(leaves), len(columns))),
+        np.concatenate([is_read_in_part, np.ones(len(columns) - len(weights), np.bool_)]),
     )
 
 
@@ -94,7 +97,7 @@ def least_moved(program: Program, limit_s: float, *, spills: bool) -> tuple[floa
     most = np.where(program.is_spill & (not spills), 0.0, 1.0)
     found = milp(
         program.moved_bytes * scale,
-        integrality=np.ones(len(most)),
+        integrality=program.is_integer,
         bounds=Bounds(0.0, most),
         constraints=constraints,
         options={"time_limit": limit_s, "mip_rel_gap": 1e-4},
