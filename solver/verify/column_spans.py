@@ -9,7 +9,7 @@ from typing import NamedTuple
 from go_opt.model.graph import DATA_MOVEMENT, INPUT, VECTOR, Graph
 from go_opt.model.op_costs import is_elementwise
 from go_opt.model.plan import Split
-from go_opt.solver.verify.row_spans import NamedOp
+from go_opt.solver.verify.row_spans import NamedOp, part_name
 
 
 class _Held(NamedTuple):
@@ -40,7 +40,7 @@ class ColumnSpans:
         for name, op in before.items():
             if name in by_op and by_op[name].kind in ("columns", "inner"):
                 one = by_op[name]
-                names = [f"{name}/part {i + 1} of {one.parts}" for i in range(one.parts)]
+                names = [part_name(name, i, one.parts) for i in range(one.parts)]
                 parts = [after[part] for part in names if part in after]
                 check = self._wrong_columns if one.kind == "columns" else self._wrong_inner
                 self._wrong[name] = list(check(one, op, parts)) if len(parts) == one.parts else []
@@ -88,9 +88,9 @@ class ColumnSpans:
         for name, elements, is_weight in op.reads.elements():
             if name in self._held and len(self._held[name].sizes) == one.parts:
                 of_part = elements // columns * self._held[name].sizes[i]
-                needed[f"{name}/part {i + 1} of {one.parts}", of_part, False] += elements == op.writes[0][1]
+                needed[part_name(name, i, one.parts), of_part, False] += elements == op.writes[0][1]
             elif is_weight and elements > 1 and self._last(name) == columns:
-                needed[f"{name}/part {i + 1} of {one.parts}", elements // columns * size, True] += 1
+                needed[part_name(name, i, one.parts), elements // columns * size, True] += 1
             else:
                 needed[name, elements, is_weight] += elements == 1
         return needed
@@ -124,15 +124,15 @@ class ColumnSpans:
             reads[f"{weight}/inner {i + 1} of {one.parts}", elements // rows * count, True] += 1
             reads.update({(name, number, True): int(i == 0) for number, name in weights if name != weight})
             flops = 2.0 * elements * count + (op.flops - sum_flops if i == 0 else 0.0)
-            result = f"{written}/part {i + 1} of {one.parts}", elements, dtype
+            result = part_name(written, i, one.parts), elements, dtype
             if (part.reads, part.flops, part.writes) != (reads, flops, (result,)):
                 yield "a part does not multiply slices of its operands"
-        before = f"{written}/part 1 of {one.parts}"
+        before = part_name(written, 0, one.parts)
         for i in range(1, one.parts):
             is_last = i == one.parts - 1
             ending = "" if is_last else f"/sum {i + 1} of {one.parts}"
             name, total = one.op + ending, written + ending
-            added = (before, elements, False), (f"{written}/part {i + 1} of {one.parts}", elements, False)
+            added = (before, elements, False), (part_name(written, i, one.parts), elements, False)
             sums = NamedOp(
                 ("Add", VECTOR, op.kind[2]), float(elements), Counter(added), ((total, elements, dtype),)
             )

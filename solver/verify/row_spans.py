@@ -19,6 +19,11 @@ class NamedOp(NamedTuple):
     writes: tuple[tuple[str, int, int], ...]  # tensor, elements, dtype
 
 
+def part_name(name: str, part: int, parts: int) -> str:
+    """The name of a part, from 0, of an op or tensor; on purpose not taken from the code that splits."""
+    return f"{name}/part {part + 1} of {parts}"
+
+
 _Span = tuple[str, int, int]  # tensor of the whole graph, first row, row behind the last
 
 
@@ -40,7 +45,7 @@ class RowSpans:
         self._spans: dict[str, _Span] = {}
         parts: set[str] = set()
         for one in (one for one in splits if one.op in before):
-            names = [f"{one.op}/part {i + 1} of {one.parts}" for i in range(one.parts)]
+            names = [part_name(one.op, i, one.parts) for i in range(one.parts)]
             parts.update(names)
             if one.kind == "rows":
                 self._take_parts(before[one.op], [after[name] for name in names if name in after])

@@ -10,7 +10,7 @@ import numpy as np
 from go_opt.model.graph import WEIGHT, Graph
 from go_opt.model.plan import Split
 from go_opt.solver.verify.column_spans import ColumnSpans
-from go_opt.solver.verify.row_spans import NamedOp, RowSpans
+from go_opt.solver.verify.row_spans import NamedOp, RowSpans, part_name
 
 
 def broken_splits(whole: Graph, split: Graph, splits: Sequence[Split]) -> Iterator[str]:
@@ -23,7 +23,7 @@ def broken_splits(whole: Graph, split: Graph, splits: Sequence[Split]) -> Iterat
     yield from (f"op {name!r} does not have the rows that its name says." for name in spans.wrong_moves)
     outputs = {whole.tensor_names[k] for k in np.flatnonzero(whole.tensor_is_output)}
     for one in splits:
-        names = [f"{one.op}/part {i + 1} of {one.parts}" for i in range(one.parts)]
+        names = [part_name(one.op, i, one.parts) for i in range(one.parts)]
         if one.op not in before or any(name not in after for name in names):
             yield f"op {one.op!r} does not have the {one.parts} parts that the plan says."
             return

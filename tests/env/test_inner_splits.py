@@ -17,6 +17,7 @@ from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Split
 from go_opt.solver.verify.splits import broken_splits
+from tests.env.split_mutants import with_a_wrong_number
 from tests.strategies import examples, seeds, small_mcm
 
 BETWEEN = ("first", "bias", "gelu", "scaled")
@@ -146,11 +147,7 @@ def test_random_blocks(seed: int) -> None:
     split = split_graph(graph, splits)
     assert list(broken_splits(graph, split, splits)) == []
     assert split.op_flops.sum() == pytest.approx(graph.op_flops.sum() + (parts - 1) * rows * columns)
-    changed = {"op_flops": split.op_flops > 0, "tensor_elements": split.tensor_producer >= 0}
-    for array, may in {**changed, "reader_elements": split.reader_elements > 0}.items():
-        values = getattr(split, array).copy()
-        values[rng.choice(np.flatnonzero(may))] += 1
-        mutant = replace(split, **{array: values})
+    for array, mutant in with_a_wrong_number(rng, split):
         assert list(broken_splits(graph, mutant, splits)), f"{array} was not found out"
     for mutant in with_other_names(split, parts):
         assert list(broken_splits(graph, mutant, splits)), "other slices were not found out"

@@ -14,8 +14,6 @@ from go_opt.env import cost_tables, loop_roles
 from go_opt.env.copies.splits import split_graph
 from go_opt.errors import InfeasibleError, PlanError
 from go_opt.frontends import from_onnx
-from go_opt.model.codecs.plan_json import load_plan, save_plan
-from go_opt.model.codecs.wire import plan_from_proto, plan_to_proto
 from go_opt.report.parts.plan_lines import split_lines
 from go_opt.result import OptimizeResult, Request
 from go_opt.search.splits.inner_ways import blocks_of, inner_ways
@@ -24,6 +22,7 @@ from go_opt.solver import throughput_bound
 from go_opt.solver.scheduling.bounds import sample_bound
 from tests.env.test_inner_splits import BETWEEN, feed_forward, in_parts
 from tests.exports import check_stages, saved
+from tests.go_opt.plan_files import read_back
 from tests.solver.brute_force import all_placements, evaluate_placements
 from tests.strategies import examples, random_target, seeds
 from tests.transformers import encoder
@@ -49,11 +48,7 @@ def test_a_token_in_less_time_than_any_plan_of_whole_ops_needs(answer: OptimizeR
 
 def test_every_door_takes_the_plan(answer: OptimizeResult, tmp_path: Path) -> None:
     graph = go_opt.load("zoo:gpt2_step")
-    file = tmp_path / "plan.json"
-    save_plan(answer.plan, file)
-    plan = load_plan(file)
-    assert plan.splits == answer.plan.splits == plan_from_proto(plan_to_proto(plan)).splits
-    assert go_opt.verify(graph, None, file) == []
+    plan = read_back(graph, answer.plan, tmp_path)
     metrics = [go_opt.evaluate(graph, None, plan, fidelity=one) for one in ("analytical", "simulated")]
     assert metrics[0].interval_s == answer.metrics.interval_s
     assert metrics[1].interval_s == pytest.approx(answer.simulated_interval_s)

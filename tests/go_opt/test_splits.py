@@ -14,14 +14,13 @@ from go_opt.env.copies.columns import columns_of
 from go_opt.env.copies.splits import split_graph
 from go_opt.errors import InfeasibleError, PlanError
 from go_opt.model.builder import GraphBuilder
-from go_opt.model.codecs.plan_json import load_plan, save_plan
-from go_opt.model.codecs.wire import plan_from_proto, plan_to_proto
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Split
 from go_opt.result import OptimizeResult, Request
 from go_opt.search.bounds import lower_bound
 from go_opt.search.splits.ways import divisible_ops, ways_to_split
 from go_opt.solver import throughput_bound
+from tests.go_opt.plan_files import read_back
 from tests.solver.brute_force import all_placements, evaluate_placements
 from tests.strategies import examples, random_target, seeds, small_mcm, toy_graph
 
@@ -66,11 +65,7 @@ def test_history_is_that_of_one_search(answer: OptimizeResult) -> None:
 
 def test_every_door_takes_the_plan(answer: OptimizeResult, tmp_path: Path) -> None:
     graph = go_opt.load("zoo:gpt2_step")
-    file = tmp_path / "plan.json"
-    save_plan(answer.plan, file)
-    plan = load_plan(file)
-    assert plan.splits == answer.plan.splits == plan_from_proto(plan_to_proto(plan)).splits
-    assert go_opt.verify(graph, None, file) == []
+    plan = read_back(graph, answer.plan, tmp_path)
     for fidelity in ("analytical", "simulated"):
         metrics = go_opt.evaluate(graph, None, plan, fidelity=fidelity)
         assert metrics.interval_s == pytest.approx(answer.metrics.interval_s)

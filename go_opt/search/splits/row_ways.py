@@ -24,9 +24,6 @@ from go_opt.model.plan import Split
 PARTS: Final = (2, 4, 8)
 CLEARLY: Final = 0.95  # of the latency of whole ops, at most, by the estimate
 FILLED: Final = 3 / 4  # of a memory, at most, with the weights of a run or stage
-COMMON: Final = (
-    1.5  # times a tensor, at least, with the slices that are taken behind a link instead of before
-)
 # Of a link, at most, for what ends a run, in times the work of a chip when all share it.
 LINK_SHARES: Final = (1.25, 2.0, math.inf)
 
