@@ -169,8 +169,8 @@ def finetune(
 ) -> TrainingResult:
     """Train a policy further on one graph, and keep the best plan found.
 
-    At the end, a search of two seconds without a policy plans the graph. The environment also
-    evaluates that plan, which is kept if it is better.
+    A search of two seconds without a policy plans the graph first. The environment evaluates
+    that plan, which is kept unless training finds a better one.
 
     Writes ``policy.safetensors``, ``plan.json``, the checkpoint and the metrics to ``folder``.
     :func:`pretrain` explains resuming and the other arguments.
@@ -204,6 +204,11 @@ def finetune(
     request = FinetuneRequest(
         learnt, on, as_policy(policy, seed), samples, seed, finetuning_settings(as_lessons(lessons))
     )
+    with open_session(answers, learnt, on) as session:
+        greedy_s = greedy_objective_s(session, instance(learnt, on))
+        objective: Objective = getattr(answers, "objective", "throughput")
+        found = _searched(session, request, Path(folder), objective, should_stop)
+    searched_interval_s = found[0][0] if found else None
     trained = run(
         request,
         folder,
@@ -212,17 +217,8 @@ def finetune(
         on_progress=on_progress,
         should_stop=of_any_host(should_stop),
     )
-    best, is_complete = trained.best_plan, trained.is_complete
-    if best is None and not is_complete:
-        return _result(folder, trained)
-    with open_session(answers, learnt, on) as session:
-        greedy_s = greedy_objective_s(session, instance(learnt, on))
-        # A user who stops training does not want to wait for a search.
-        objective: Objective = getattr(answers, "objective", "throughput")
-        found = _searched(session, request, Path(folder), objective, should_stop) if is_complete else []
-    searched_interval_s = found[0][0] if found else None
-    if best is not None:
-        found.insert(0, (best.interval_s, _verified(learnt, on, best)))
+    if trained.best_plan is not None:
+        found.insert(0, (trained.best_plan.interval_s, _verified(learnt, on, trained.best_plan)))
     if not found:
         return _result(folder, trained)
     best_interval_s, plan = min(found, key=operator.itemgetter(0))
@@ -280,6 +276,7 @@ def _searched(
 ) -> list[tuple[float, Plan]]:
     """The search's plan and its objective in the environment; empty if that refuses the plan."""
     graph, target, file = request.graph, request.target, folder / SEARCHED_NAME
+    folder.mkdir(parents=True, exist_ok=True)
     is_whole = session.takes_plans
     if not file.exists():
         try:
@@ -291,7 +288,8 @@ def _searched(
             return []
         save_plan(found.plan, file)
     plan = load_plan(file)
-    if not is_whole and plan.clones:
+    is_other_run = (plan.graph_fingerprint, plan.target_fingerprint) != (graph.fingerprint, target.fingerprint)
+    if is_other_run or (not is_whole and plan.clones):
         return []
     arrays = (plan.placement[None], plan.order[None], plan.fusion_group[None])
     answer = session.evaluate_plans([plan]) if is_whole else session.evaluate(*arrays)

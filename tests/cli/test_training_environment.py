@@ -33,4 +33,3 @@ def test_a_service_without_hardware(cli: Cli) -> None:
     sentence = run.err[-1]
     assert sentence.startswith("go-opt: RemoteEnvironment for 'din' on 'mcm-6x6' cannot be opened: ")
     assert "does not serve hardware, but analytical" in sentence
-    assert "holds step 0 of " in sentence
