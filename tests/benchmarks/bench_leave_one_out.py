@@ -1,11 +1,11 @@
 """What each method of the portfolio earns: the search without it, against the whole search.
 
-Run: PYTHONPATH=. python tests/benchmarks/bench_leave_one_out.py --out FILE.jsonl [--budget 2s]
-     [--seeds 0,1,2] [--graphs 40] [--without NAME,...]
+Run: PYTHONPATH=. python tests/benchmarks/bench_leave_one_out.py --out FILE.jsonl
+     [--budget 2s | --evaluations 100] [--seeds 0,1,2] [--graphs 40 | --names GRAPH,...] [--without NAME,...]
      [--no-replication | --strict | --target gpu-4 --objective latency]
      PYTHONPATH=. python tests/benchmarks/bench_leave_one_out.py --out FILE.jsonl --table
 
-Training and validation graphs of up to 6,000 ops alone: the middle one of each of so many families,
+Without --names, training and validation graphs of up to 6,000 ops: the middle one of so many families,
 which are taken at equal steps from the smallest to the largest. Every result is a line of the file;
 what stands there is not run again, so a run goes on where it was stopped. A second of the budget is
 two seconds of processor time, as on two cores with nothing else to do, so that other work on the
@@ -87,13 +87,18 @@ def run_all(options: argparse.Namespace) -> None:
     without = options.without.split(",") if options.without else list(changes())
     first, *others = map(int, options.seeds.split(","))
     for name in without:
-        for entry in sample(options.graphs):
+        for entry in _entries(options):
             _run(name, entry, first, options)
     for name in without:
-        for entry in sample(options.graphs):
+        for entry in _entries(options):
             for seed in others if _is_apart(rows(options.out), name, entry.name, first) else ():
                 _run("full", entry, seed, options)
                 _run(name, entry, seed, options)
+
+
+def _entries(options: argparse.Namespace) -> list[Any]:
+    names = options.names.split(",")
+    return [entry for entry in zoo_entries() if entry.name in names] or sample(options.graphs)
 
 
 def _is_apart(found: list[dict[str, Any]], name: str, graph: str, seed: int) -> bool:
@@ -140,7 +145,8 @@ def _searched(entry: Any, name: str, seed: int, options: argparse.Namespace) -> 
             graph,
             target,
             objective=options.objective,
-            budget_s=parse_duration_s(options.budget, "--budget"),
+            budget_s=None if options.evaluations else parse_duration_s(options.budget, "--budget"),
+            max_evaluations=options.evaluations,
             seed=seed,
             policy=_policy(POLICIES.get(name), options.out),
             simulate=False,
@@ -206,7 +212,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--budget", default="2s")
     parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--evaluations", type=int, help="in place of a budget")
     parser.add_argument("--graphs", type=int, default=40)
+    parser.add_argument("--names", default="", help="graphs of the zoo, in place of the sample")
     parser.add_argument("--without", default="")
     parser.add_argument("--target", default="")
     parser.add_argument("--objective", choices=("throughput", "latency"), default="throughput")
