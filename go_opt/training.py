@@ -288,8 +288,9 @@ def _searched(
             return []
         save_plan(found.plan, file)
     plan = load_plan(file)
-    is_other_run = (plan.graph_fingerprint, plan.target_fingerprint) != (graph.fingerprint, target.fingerprint)
-    if is_other_run or (not is_whole and plan.clones):
+    made_for = (plan.graph_fingerprint, plan.target_fingerprint)
+    is_of_other_run = made_for != (graph.fingerprint, target.fingerprint)  # which training will refuse
+    if is_of_other_run or (not is_whole and plan.clones):
         return []
     arrays = (plan.placement[None], plan.order[None], plan.fusion_group[None])
     answer = session.evaluate_plans([plan]) if is_whole else session.evaluate(*arrays)
