@@ -22,7 +22,7 @@ from go_opt.errors import InvalidInputError
 from go_opt.model.graph import Graph
 
 LEAST_OPS: Final = 50
-LEAST_BUCKET_OPS: Final = 512  # shared by smaller graphs: each bucket costs seconds of compilation
+LEAST_BUCKET_OPS: Final = 128  # shared by smaller graphs: each bucket costs seconds of compilation
 MOST_CHIPS: Final = 64
 
 

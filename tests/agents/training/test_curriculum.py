@@ -89,14 +89,14 @@ def test_without_graphs_all_must_be_generated() -> None:
 def test_sizes_that_share_a_bucket(num_ops: int, most_ops: int) -> None:
     same = same_size(num_ops, most_ops)
     assert num_ops in same
-    largest = max(512, 1 << (num_ops - 1).bit_length())
-    assert same.start == (50 if largest == 512 else largest // 2 + 1)
+    largest = max(128, 1 << (num_ops - 1).bit_length())
+    assert same.start == (50 if largest == 128 else largest // 2 + 1)
     assert same.stop - 1 == max(num_ops, min(largest, most_ops))
 
 
 def test_common_bucket_by_hand() -> None:
-    """Small graphs share one bucket: 512 ops, twice as many edges, 64 chips."""
-    assert common_bucket([small_case(0), small_case(1)]) == Bucket(512, 1024, 64)
+    """Small graphs share one bucket: 128 ops, twice as many edges, 64 chips."""
+    assert common_bucket([small_case(0), small_case(1)]) == Bucket(128, 256, 64)
     large = case(generate_graph(0, num_ops=600), load_target("mcm-2x2"))
     assert common_bucket([small_case(0), large]) == Bucket(1024, 2048, 64)
 
