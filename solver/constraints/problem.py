@@ -19,7 +19,6 @@ from go_opt.solver.constraints.limits import chip_limits
 from go_opt.solver.problem.op_constraints import OpConstraints, op_constraints
 from go_opt.solver.problem.problem import PlacementProblem, placement_problem
 from go_opt.solver.problem.user_constraints import UserConstraint
-from go_opt.solver.propagation.adjacent_orders import Visiting
 from go_opt.solver.propagation.mode_kernels import CONFLICT
 from go_opt.solver.propagation.modes import MAX_BACKTRACKS, Placements, fix, sample
 from go_opt.solver.propagation.propagators.tables import Limits, RuleTables, rule_tables
@@ -117,7 +116,6 @@ def sample_constrained(
     log_probs: FloatArray | None = None,
     seed: int = 0,
     num_samples: int = 1,
-    order: Visiting = "random",
     max_backtracks: int | None = None,
 ) -> ConstrainedPlacements:
     """SAMPLE under user constraints; errors as of :func:`constrained_problem`.
@@ -131,7 +129,7 @@ def sample_constrained(
     case = problem_under(asked, fusion_group)
     rows = np.zeros((case.problem.num_units, target.num_chips)) if log_probs is None else log_probs
     drawn = sample(
-        case.problem, rows, seed=seed, num_samples=num_samples, order=order,
+        case.problem, rows, seed=seed, num_samples=num_samples,
         max_backtracks=case.max_backtracks if max_backtracks is None else max_backtracks,
         tables=case.tables,
     )  # fmt: skip

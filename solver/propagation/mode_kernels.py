@@ -27,10 +27,7 @@ from go_opt.solver.propagation.propagators.domains import (
 from go_opt.solver.propagation.propagators.tables import RuleTables
 from go_opt.solver.propagation.search import EXHAUSTED, decide, reset, settle
 
-ENDINGS: Final = ("kept", "searched", "backtracked", "adjacent", "limit", "conflict")
 KEPT, SEARCHED, BACKTRACKED, ADJACENT, LIMIT, CONFLICT = range(6)
-
-
 FIRST_TRY: Final = 60  # backtracks before the first restart
 
 
@@ -40,7 +37,7 @@ class Draws(NamedTuple):
     placement: IntArray  # [S, U]
     proposal: IntArray  # [S, U]
     log_prob: FloatArray  # [S] of the draws within ``open_chips``; valid if the ending is SEARCHED
-    ending: CodeArray  # [S] index into ENDINGS
+    ending: CodeArray  # [S] KEPT … CONFLICT
     open_chips: WordArray  # [S, U, W] the domain of each unit when it was drawn
 
 
@@ -50,7 +47,6 @@ def sample_all(
     store: Store,
     rows: FloatArray,
     orders: IntArray,
-    is_constrained: bool,
     max_backtracks: int,
     rng: np.random.Generator,
     draws: Draws,
@@ -69,7 +65,7 @@ def sample_all(
         _set_order(work, orders[s % len(orders)])
         while _may_try_again(store, begin, max_backtracks, s, draws):
             _failures_first(work)
-            place = _sample(tables, store, row, work, is_constrained, rng, s, draws)
+            place = _sample(tables, store, row, work, rng, s, draws)
             _finish(tables, store, place, begin, s, draws)
 
 
@@ -79,7 +75,6 @@ def fix_all(
     store: Store,
     rows: FloatArray,
     orders: IntArray,
-    is_constrained: bool,
     max_backtracks: int,
     rng: np.random.Generator,
     draws: Draws,
@@ -97,7 +92,7 @@ def fix_all(
         _set_order(work, orders[s % len(orders)])
         while _may_try_again(store, begin, max_backtracks, s, draws):
             _failures_first(work)
-            place = _fix(tables, store, row, work, is_constrained, rng, s, draws)
+            place = _fix(tables, store, row, work, rng, s, draws)
             _finish(tables, store, place, begin, s, draws)
 
 
@@ -176,7 +171,6 @@ def _sample(
     store: Store,
     row: FloatArray,
     work: Work,
-    is_constrained: bool,
     rng: np.random.Generator,
     s: int,
     draws: Draws,
@@ -185,7 +179,7 @@ def _sample(
     chips = work.chips
     place = 0
     while 0 <= place < num_units:
-        unit = _next_unit(store, work.order[0], place, is_constrained)
+        unit = work.order[0, place]
         chip, work.gains[place] = draw_open(store, unit, row[unit], rng.random())
         for word in range(len(chips)):
             draws.open_chips[s, unit, word] = store.domain[unit, word]
@@ -204,7 +198,6 @@ def _fix(
     store: Store,
     row: FloatArray,
     work: Work,
-    is_constrained: bool,
     rng: np.random.Generator,
     s: int,
     draws: Draws,
@@ -214,7 +207,7 @@ def _fix(
     place = 0
     while 0 <= place < 2 * num_units:
         is_filling = place >= num_units
-        unit = _next_unit(store, work.order[int(is_filling)], place % num_units, is_constrained)
+        unit = work.order[int(is_filling), place % num_units]
         wanted = int64(draws.proposal[s, unit])
         is_open = 0 <= wanted < tables.num_chips and has_chip(store.domain[unit], wanted)
         if is_open:
@@ -244,20 +237,6 @@ def _finish(tables: RuleTables, store: Store, place: int, begin: int, s: int, dr
         for unit in range(len(store.low)):
             draws.placement[s, unit] = store.low[unit]
     reset(tables, store)
-
-
-@uncounted_inner
-def _next_unit(store: Store, order: LongArray, place: int, is_constrained: bool) -> int:
-    """Returns the unit at ``place``; ``is_constrained`` first swaps in the unit with fewest open chips."""
-    if is_constrained:
-        best = place
-        for i in range(place + 1, len(order)):
-            if store.size[order[best]] == 1:
-                break
-            if store.size[order[i]] < store.size[order[best]]:
-                best = i
-        order[place], order[best] = order[best], order[place]
-    return order[place]
 
 
 @uncounted_inner

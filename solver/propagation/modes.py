@@ -17,9 +17,15 @@ import numpy as np
 from go_opt.common.arrays import BoolArray, CodeArray, FloatArray, IntArray, LongArray, WordArray
 from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.solver.problem.problem import PlacementProblem
-from go_opt.solver.propagation.adjacent import ANCHORED, DRAWN, checked_rows, fix_adjacent, sample_adjacent
+from go_opt.solver.propagation.adjacent import (
+    ANCHORED,
+    DRAWN,
+    checked_rows,
+    fix_adjacent,
+    sample_adjacent,
+    visiting_orders,
+)
 from go_opt.solver.propagation.adjacent_domains import longest_stretches
-from go_opt.solver.propagation.adjacent_orders import VISITING, Visiting, visiting_orders
 from go_opt.solver.propagation.mode_kernels import (
     ADJACENT,
     CONFLICT,
@@ -52,7 +58,7 @@ class Placements:
 
     placement: IntArray  # [S, U]; -1 if none was found (user constraints only)
     log_prob: FloatArray  # [S]; NaN if no log-probabilities were given
-    ending: CodeArray  # [S] index into ENDINGS
+    ending: CodeArray  # [S] KEPT … CONFLICT of the kernels
     drawn: IntArray  # [S, U]
     open_chips: WordArray  # [S, U, W] sets of chips
     statistics: Statistics  # of the whole batch, without the adjacent core
@@ -79,7 +85,6 @@ def sample(
     *,
     seed: int = 0,
     num_samples: int = 1,
-    order: Visiting = "random",
     rule: Rule = "full",
     max_backtracks: int = MAX_BACKTRACKS,
     tables: RuleTables | None = None,
@@ -88,7 +93,6 @@ def sample(
 
     Args:
       log_probs: [U, D], or [S, U, D] with separate rows per sample; any scale, -inf is no mass.
-      order: the mode in which units are visited.
       max_backtracks: limit of the engine for each sample.
       tables: precomputed tables of ``problem``, which may include user constraints.
 
@@ -96,7 +100,7 @@ def sample(
       InfeasibleError: under the adjacent rule, all chips must be used and no placement does.
     """
     rows = checked_rows(problem, log_probs, num_samples)
-    batch = _batch(problem, tables, num_samples, order, rule, seed)
+    batch = _batch(problem, tables, num_samples, rule, seed)
     statistics = _search(batch, sample_all, rows, max_backtracks)
     _sample_rest(batch, rows)
     return _placements(batch, rows, statistics, search_is_drawn=True)
@@ -124,7 +128,7 @@ def fix(
     """
     proposals = _checked_proposals(problem, proposals)
     rows = _NO_ROWS if log_probs is None else checked_rows(problem, log_probs, len(proposals))
-    batch = _batch(problem, tables, len(proposals), "random", rule, seed)
+    batch = _batch(problem, tables, len(proposals), rule, seed)
     batch.draws.proposal[:] = proposals
     statistics = _search(batch, fix_all, rows, max_backtracks)
     _fix_rest(batch, rows)
@@ -138,7 +142,6 @@ _NO_ROWS: Final = np.zeros((0, 0, 0))
 class _Batch:
     problem: PlacementProblem
     tables: RuleTables
-    order: Visiting
     rule: Rule
     orders: IntArray  # [1 or S, U] units in the order they are visited
     seed: int
@@ -149,12 +152,9 @@ def _batch(
     problem: PlacementProblem,
     tables: RuleTables | None,
     num_samples: int,
-    order: Visiting,
     rule: Rule,
     seed: int,
 ) -> _Batch:
-    if order not in VISITING:
-        raise InvalidInputError(f"order is {order!r}, must be one of {', '.join(VISITING)}.", field="order")
     if rule not in RULES:
         raise InvalidInputError(f"rule is {rule!r}, must be one of {', '.join(RULES)}.", field="rule")
     tables = rule_tables(problem) if tables is None else tables
@@ -166,8 +166,8 @@ def _batch(
         ending=np.full(num_samples, LIMIT if rule == "adjacent" else CONFLICT, np.int8),
         open_chips=np.zeros((num_samples, num_units, num_words), np.uint64),
     )
-    orders = visiting_orders(problem, order, np.random.default_rng((seed, 0)), num_samples)
-    return _Batch(problem, tables, order, rule, orders, seed, draws)
+    orders = visiting_orders(problem, np.random.default_rng((seed, 0)), num_samples)
+    return _Batch(problem, tables, rule, orders, seed, draws)
 
 
 def _search(batch: _Batch, kernel: Any, rows: FloatArray, max_backtracks: int) -> Statistics:
@@ -178,10 +178,7 @@ def _search(batch: _Batch, kernel: Any, rows: FloatArray, max_backtracks: int) -
     before = solver.statistics
     if not solver.is_exhausted:
         rng = np.random.default_rng((batch.seed, 1))
-        is_constrained = batch.order == "most_constrained"
-        kernel(
-            batch.tables, solver.store, rows, batch.orders, is_constrained, max_backtracks, rng, batch.draws
-        )
+        kernel(batch.tables, solver.store, rows, batch.orders, max_backtracks, rng, batch.draws)
     return solver.statistics - before
 
 
@@ -224,12 +221,9 @@ def _by_core(batch: _Batch, rest: LongArray, core: Callable[..., _Made]) -> _Mad
     """Runs the adjacent core on the samples ``rest``; returns ``None`` if ``rest`` is empty or infeasible."""
     if not len(rest):
         return None
-    # With a listed order the core would not pick the smallest domain first.
-    is_listed = batch.order != "most_constrained"
-    orders = _rows_of(batch.orders, rest) if is_listed else "most_constrained"
     first, last = longest_stretches(unpack_chips(batch.tables.allowed, batch.tables.num_chips))
     try:
-        return core(orders=orders, seed=batch.seed, first_chip=first, last_chip=last)
+        return core(orders=_rows_of(batch.orders, rest), seed=batch.seed, first_chip=first, last_chip=last)
     except InfeasibleError:
         if batch.rule == "adjacent":
             raise

@@ -1,7 +1,7 @@
 """What each method of the portfolio earns: the search without it, against the whole search.
 
 Run: PYTHONPATH=. python tests/benchmarks/bench_leave_one_out.py --out FILE.jsonl [--budget 2s]
-     [--seeds 0,1,2] [--graphs 40] [--without NAME,...]
+     [--seeds 0,1,2] [--graphs 40] [--only GRAPH,...] [--without NAME,...]
      [--no-replication | --strict | --target gpu-4 --objective latency]
      PYTHONPATH=. python tests/benchmarks/bench_leave_one_out.py --out FILE.jsonl --table
 
@@ -61,18 +61,20 @@ def changes() -> dict[str, list[Change]]:
         kept = tuple(method for method in table.METHODS if method.name not in names)
         return [("go_opt.search.table.METHODS", kept)]
 
+    no_ops = lambda graph, target, request: build.np.zeros(graph.num_ops, build.np.bool_)  # noqa: E731
     no_edges = lambda *args: build.np.empty((0, 2), build.np.int32)  # noqa: E731
     return {
         "full": [],
         "control": [],
         **{name: [] for name in POLICIES},
+        "splits": [("go_opt.search.optimizer.divisible_ops", no_ops)],
         "interchange": [("go_opt.solver.certify.problem.build._interchange_edges", no_edges)],
         "forwarded weights": [("go_opt.search.methods.slices.slice_order_forwarded", no_slicing)],
         **{method.name: without(method.name) for method in table.METHODS if method.when != "first"},
     }
 
 
-def sample(count: int) -> list[Any]:
+def sample(count: int, only: str = "") -> list[Any]:
     """Training and validation graphs: the middle one of a family, for families of all sizes alike."""
     entries = [entry for entry in zoo_entries() if entry.split != "test" and entry.ops <= MOST_OPS]
     families: dict[str, list[Any]] = {}
@@ -80,17 +82,18 @@ def sample(count: int) -> list[Any]:
         families.setdefault(entry.family, []).append(entry)
     middle = sorted((of[len(of) // 2] for of in families.values()), key=lambda entry: entry.ops)
     count = min(count, len(middle))
-    return [middle[i * (len(middle) - 1) // max(count - 1, 1)] for i in range(count)]
+    found = [middle[i * (len(middle) - 1) // max(count - 1, 1)] for i in range(count)]
+    return [entry for entry in found if not only or entry.name in only.split(",")]
 
 
 def run_all(options: argparse.Namespace) -> None:
     without = options.without.split(",") if options.without else list(changes())
     first, *others = map(int, options.seeds.split(","))
     for name in without:
-        for entry in sample(options.graphs):
+        for entry in sample(options.graphs, options.only):
             _run(name, entry, first, options)
     for name in without:
-        for entry in sample(options.graphs):
+        for entry in sample(options.graphs, options.only):
             for seed in others if _is_apart(rows(options.out), name, entry.name, first) else ():
                 _run("full", entry, seed, options)
                 _run(name, entry, seed, options)
@@ -207,6 +210,7 @@ def main() -> None:
     parser.add_argument("--budget", default="2s")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--graphs", type=int, default=40)
+    parser.add_argument("--only", default="")
     parser.add_argument("--without", default="")
     parser.add_argument("--target", default="")
     parser.add_argument("--objective", choices=("throughput", "latency"), default="throughput")
