@@ -10,7 +10,7 @@ infeasibility (a conflict) holds for every plan. Axes: ``S`` starts, ``N`` ops, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy as np
 from go_opt.common.arrays import IntArray
 from go_opt.env.cost import CostTables, cost_tables
 from go_opt.env.kernels.fusion import greedy_fusion, loop_roles
-from go_opt.solver.constraints.batch_filter import ConstraintFilter
+from go_opt.model.plan import Plan
 from go_opt.solver.constraints.limits import loosest_limits
 from go_opt.solver.constraints.problem import (
     ConstrainedProblem,
@@ -26,7 +26,7 @@ from go_opt.solver.constraints.problem import (
     problem_under,
     smallest_conflict,
 )
-from go_opt.solver.copies.relays import needed_relays
+from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
 from go_opt.solver.problem.op_constraints import OpConstraints
 from go_opt.solver.problem.passing import Passing
 from go_opt.solver.problem.problem import NO_SKIP_OFF, TRIANGLE_OFF, PlacementProblem
@@ -34,10 +34,14 @@ from go_opt.solver.problem.user_constraints import UserConstraint
 from go_opt.solver.propagation.mode_kernels import CONFLICT
 from go_opt.solver.propagation.modes import MAX_BACKTRACKS, fix
 from go_opt.solver.propagation.propagators.tables import Limits
+from go_opt.solver.verify.verifier import verify
 
 # Backtracks cost more in larger graphs; the adjacent core is the fallback of the engine.
 BACKTRACKS_OF_UNITS: Final = 60_000
 LEAST_BACKTRACKS: Final = 10
+STARTS: Final = 4  # to try for
+# Of the rules of the verifier, those that decide whether other kernels are tried.
+KEPT: Final = ("pin", "forbid", "colocate", "cut", "limit", "no_skip")
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +78,6 @@ def constrained_starts(
     passing: Passing,
     guides: Sequence[IntArray] = (),
     fusion_is_open: bool = True,
-    num_starts: int = 4,
     seed: int = 0,
 ) -> ConstrainedStarts:
     """Returns placements that keep ``asked`` and the target's rules except memory.
@@ -85,11 +88,10 @@ def constrained_starts(
       passing: ``adjacent`` keeps the target's own triangle rule; ``relayed`` and ``free`` have none.
       guides: placements ([N] each) that the starts follow as far as possible.
       fusion_is_open: whether other kernels may be used if these cannot be placed.
-      num_starts: number of starts to try for; the result may have fewer.
     """
     backtracks, is_proven = 0, False
     for case in _cases(asked, fusion_group, passing, fusion_is_open):
-        found, is_proven, used = _place(case.problem, guides, num_starts, seed)
+        found, is_proven, used = _place(case.problem, guides, seed)
         backtracks += used
         starts = [_start(asked, order, case.kernels, placement) for placement in found]
         kept = [start for start in starts if _is_kept(asked, passing, *start)]
@@ -165,14 +167,12 @@ def _rules(passing: Passing) -> Callable[[PlacementProblem], PlacementProblem]:
     return change
 
 
-def _place(
-    case: ConstrainedProblem, guides: Sequence[IntArray], num_starts: int, seed: int
-) -> tuple[IntArray, bool, int]:
+def _place(case: ConstrainedProblem, guides: Sequence[IntArray], seed: int) -> tuple[IntArray, bool, int]:
     """Returns distinct placements of the ops [S, N], whether infeasibility is proven, and the backtracks."""
     problem = case.problem
     _, first_op = np.unique(problem.unit_of_op, return_index=True)
     wanted = [guide[first_op] for guide in guides]
-    wanted += [_spread(problem, problem.num_chips >> i) for i in range(max(num_starts - len(wanted), 1))]
+    wanted += [_spread(problem, problem.num_chips >> i) for i in range(max(STARTS - len(wanted), 1))]
     few = max(LEAST_BACKTRACKS, min(MAX_BACKTRACKS, BACKTRACKS_OF_UNITS // problem.num_units))
     tries = [fix(problem, np.array(wanted), seed=seed, max_backtracks=few, tables=case.tables)]
     if not tries[0].found.any() and case.max_backtracks > MAX_BACKTRACKS:
@@ -213,16 +213,18 @@ def _is_kept(
     asked: OpConstraints, passing: Passing, placement: IntArray, order: IntArray, fusion_group: IntArray
 ) -> bool:
     """Returns whether the start keeps all constraints with its own kernels, and the no-skip rule."""
-    is_kept = ConstraintFilter(asked, fusion_group, passing).are_kept(placement[None])[0]
-    rule = asked.target.constraints.no_skip
-    if rule == "off" or not is_kept:
-        return bool(is_kept)
-    used = np.zeros(asked.target.num_chips, np.bool_)
-    used[placement] = True
+    graph, target = asked.graph, asked.target
+    plan = Plan.create(
+        graph,
+        target.source,
+        target.fingerprint,
+        placement=placement,
+        order=order,
+        fusion_group=fusion_group,
+        provenance="constraints",
+    )
     if passing == "relayed":
-        _, relay_chips = needed_relays(
-            cost_tables(asked.graph, asked.target), placement, asked.target.constraints.triangle
-        )
-        used[relay_chips] = True
-    last = asked.target.num_chips - 1 if rule == "all" else int(np.flatnonzero(used)[-1])
-    return bool(used[: last + 1].all())
+        relays = needed_relays(cost_tables(graph, target), placement, target.constraints.triangle)
+        plan = replace(plan, relays=relays_of_arrays(graph, *relays))
+    broken = {violation.constraint for violation in verify(graph, target, plan, asked.constraints)}
+    return broken.isdisjoint(KEPT)
