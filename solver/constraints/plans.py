@@ -181,7 +181,7 @@ def _place(case: ConstrainedProblem, guides: Sequence[IntArray], seed: int) -> t
     found = np.concatenate([tried.placement[tried.found] for tried in tries])
     _, distinct = np.unique(found, axis=0, return_index=True)
     is_proven = any((tried.ending == CONFLICT).any() for tried in tries)
-    backtracks = sum(tried.statistics.backtracks for tried in tries)
+    backtracks = sum(tried.backtracks for tried in tries)
     return found[np.sort(distinct)][:, problem.unit_of_op], is_proven, backtracks
 
 

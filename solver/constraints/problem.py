@@ -65,21 +65,6 @@ class ConstrainedPlacements:
         return self.placements.placement[:, self.problem.unit_of_op]
 
 
-def constrained_problem(
-    graph: Graph,
-    target: Target,
-    constraints: Sequence[UserConstraint],
-    fusion_group: IntArray | None = None,
-) -> ConstrainedProblem:
-    """Returns the constrained problem of ``graph`` on ``target``; units are kernels, or ops by default.
-
-    Raises:
-      InvalidInputError: a pattern matches no op, a chip is unknown, or a constraint needs ordered
-        chips and the target has none.
-    """
-    return problem_under(op_constraints(graph, target, constraints), fusion_group)
-
-
 def problem_under(
     asked: OpConstraints,
     fusion_group: IntArray | None = None,
@@ -118,12 +103,16 @@ def sample_constrained(
     num_samples: int = 1,
     max_backtracks: int | None = None,
 ) -> ConstrainedPlacements:
-    """SAMPLE under user constraints; errors as of :func:`constrained_problem`.
+    """SAMPLE under user constraints.
 
     Args:
       log_probs: [U, D] of the constrained problem's units; uniform where not given.
       max_backtracks: for each sample; by default ``SMALL_BACKTRACKS`` up to ``SMALL_UNITS``
         units, ``MAX_BACKTRACKS`` above.
+
+    Raises:
+      InvalidInputError: a pattern matches no op, a chip is unknown, or a constraint needs ordered
+        chips and the target has none.
     """
     asked = op_constraints(graph, target, constraints)
     case = problem_under(asked, fusion_group)
@@ -196,7 +185,7 @@ def _prove(case: ConstrainedProblem) -> tuple[bool, int]:
         return Solver(case.tables).is_exhausted, 0
     proposal = np.zeros((1, case.problem.num_units), np.int32)
     fixed = fix(case.problem, proposal, max_backtracks=case.max_backtracks, tables=case.tables)
-    return bool((fixed.ending == CONFLICT).any()), fixed.statistics.backtracks
+    return bool((fixed.ending == CONFLICT).any()), fixed.backtracks
 
 
 def _cut_units(asked: OpConstraints, problem: PlacementProblem) -> IntArray:

@@ -61,7 +61,7 @@ def sample_all(
             draws.proposal[s, unit] = chip
         if _keep_proposal(tables, store, draws.proposal[s], s, draws):
             continue
-        begin = store.counters[BACKTRACKS]
+        begin = store.state[BACKTRACKS]
         _set_order(work, orders[s % len(orders)])
         while _may_try_again(store, begin, max_backtracks, s, draws):
             _failures_first(work)
@@ -88,7 +88,7 @@ def fix_all(
         if _keep_proposal(tables, store, draws.proposal[s], s, draws):
             continue
         row = rows[s % len(rows)] if len(rows) > 0 else np.zeros((0, 0))
-        begin = store.counters[BACKTRACKS]
+        begin = store.state[BACKTRACKS]
         _set_order(work, orders[s % len(orders)])
         while _may_try_again(store, begin, max_backtracks, s, draws):
             _failures_first(work)
@@ -136,11 +136,11 @@ def _failures_first(work: Work) -> None:
 @uncounted_inner
 def _may_try_again(store: Store, begin: int, max_backtracks: int, s: int, draws: Draws) -> bool:
     """Returns whether to try again; sets the next backtrack limit, small at first for cheap restarts."""
-    used = store.counters[BACKTRACKS] - begin
+    used = store.state[BACKTRACKS] - begin
     if used > 0 and (draws.ending[s] != LIMIT or used >= max_backtracks):
         return False
     budget = max(FIRST_TRY, used // 4)
-    store.state[MAX_BACKTRACKS] = store.counters[BACKTRACKS] + min(budget, max_backtracks - used)
+    store.state[MAX_BACKTRACKS] = store.state[BACKTRACKS] + min(budget, max_backtracks - used)
     return used > 0 or draws.ending[s] == CONFLICT
 
 
@@ -233,7 +233,7 @@ def _finish(tables: RuleTables, store: Store, place: int, begin: int, s: int, dr
     if place < 0:
         draws.ending[s] = CONFLICT if place == EXHAUSTED else LIMIT
     else:
-        draws.ending[s] = BACKTRACKED if store.counters[BACKTRACKS] > begin else SEARCHED
+        draws.ending[s] = BACKTRACKED if store.state[BACKTRACKS] > begin else SEARCHED
         for unit in range(len(store.low)):
             draws.placement[s, unit] = store.low[unit]
     reset(tables, store)

@@ -38,7 +38,7 @@ from go_opt.solver.propagation.mode_kernels import (
 )
 from go_opt.solver.propagation.propagators.domains import pack_chips, unpack_chips
 from go_opt.solver.propagation.propagators.tables import RuleTables, rule_tables
-from go_opt.solver.propagation.search import Solver, Statistics, holds
+from go_opt.solver.propagation.search import Solver, holds
 
 Rule = Literal["full", "adjacent"]
 _Made = TypeVar("_Made")
@@ -61,7 +61,7 @@ class Placements:
     ending: CodeArray  # [S] KEPT … CONFLICT of the kernels
     drawn: IntArray  # [S, U]
     open_chips: WordArray  # [S, U, W] sets of chips
-    statistics: Statistics  # of the whole batch, without the adjacent core
+    backtracks: int  # of the whole batch
 
     @property
     def found(self) -> BoolArray:
@@ -101,9 +101,9 @@ def sample(
     """
     rows = checked_rows(problem, log_probs, num_samples)
     batch = _batch(problem, tables, num_samples, rule, seed)
-    statistics = _search(batch, sample_all, rows, max_backtracks)
+    backtracks = _search(batch, sample_all, rows, max_backtracks)
     _sample_rest(batch, rows)
-    return _placements(batch, rows, statistics, search_is_drawn=True)
+    return _placements(batch, rows, backtracks, search_is_drawn=True)
 
 
 def fix(
@@ -130,9 +130,9 @@ def fix(
     rows = _NO_ROWS if log_probs is None else checked_rows(problem, log_probs, len(proposals))
     batch = _batch(problem, tables, len(proposals), rule, seed)
     batch.draws.proposal[:] = proposals
-    statistics = _search(batch, fix_all, rows, max_backtracks)
+    backtracks = _search(batch, fix_all, rows, max_backtracks)
     _fix_rest(batch, rows)
-    return _placements(batch, rows, statistics, search_is_drawn=False)
+    return _placements(batch, rows, backtracks, search_is_drawn=False)
 
 
 _NO_ROWS: Final = np.zeros((0, 0, 0))
@@ -170,16 +170,16 @@ def _batch(
     return _Batch(problem, tables, rule, orders, seed, draws)
 
 
-def _search(batch: _Batch, kernel: Any, rows: FloatArray, max_backtracks: int) -> Statistics:
-    """Runs the engine under the full rule; returns its statistics."""
+def _search(batch: _Batch, kernel: Any, rows: FloatArray, max_backtracks: int) -> int:
+    """Runs the engine under the full rule; returns its backtracks."""
     if batch.rule == "adjacent":
-        return Statistics(0, 0, 0, 0)
+        return 0
     solver = Solver(batch.tables)
-    before = solver.statistics
+    before = solver.backtracks
     if not solver.is_exhausted:
         rng = np.random.default_rng((batch.seed, 1))
         kernel(batch.tables, solver.store, rows, batch.orders, max_backtracks, rng, batch.draws)
-    return solver.statistics - before
+    return solver.backtracks - before
 
 
 def _sample_rest(batch: _Batch, rows: FloatArray) -> None:
@@ -245,9 +245,7 @@ def _accept(batch: _Batch, rest: LongArray, placement: IntArray, status: CodeArr
     return is_valid
 
 
-def _placements(
-    batch: _Batch, rows: FloatArray, statistics: Statistics, *, search_is_drawn: bool
-) -> Placements:
+def _placements(batch: _Batch, rows: FloatArray, backtracks: int, *, search_is_drawn: bool) -> Placements:
     draws = batch.draws
     is_drawn = (draws.ending == SEARCHED) & search_is_drawn
     if batch.rule == "adjacent" and search_is_drawn:
@@ -257,7 +255,7 @@ def _placements(
         drawn = np.where(is_drawn[:, None], draws.placement, draws.proposal)
         open_chips = np.where(is_drawn[:, None, None], draws.open_chips, everywhere)
         log_prob = np.where(is_drawn, draws.log_prob, _proposal_log_prob(rows, draws.proposal))
-    return Placements(draws.placement, log_prob, draws.ending, drawn, open_chips, statistics)
+    return Placements(draws.placement, log_prob, draws.ending, drawn, open_chips, backtracks)
 
 
 def _proposal_log_prob(rows: FloatArray, proposals: IntArray) -> FloatArray:

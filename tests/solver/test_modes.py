@@ -90,7 +90,7 @@ def test_a_budget_of_no_backtracks_falls_back() -> None:
     problem = placement_problem(graph, small_mcm(12))
     drawn = sample(problem, uniform_rows(problem), num_samples=30, max_backtracks=0)
     assert drawn.found.all()
-    assert drawn.statistics.backtracks == 0
+    assert drawn.backtracks == 0
     assert (drawn.fell_back == drawn.backtracked).all()
 
 
