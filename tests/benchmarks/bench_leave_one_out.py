@@ -29,6 +29,8 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
+import numpy as np
+
 import go_opt
 from go_opt.common.units import parse_duration_s
 from go_opt.env import zoo_entries
@@ -55,20 +57,17 @@ def no_slicing(*given: object, **rules: object) -> None:
 def changes() -> dict[str, list[Change]]:
     """By method, or part of one: what takes its place."""
     from go_opt.search import table
-    from go_opt.solver.certify.problem import build
 
     def without(*names: str) -> list[Change]:
         kept = tuple(method for method in table.METHODS if method.name not in names)
         return [("go_opt.search.table.METHODS", kept)]
 
-    no_ops = lambda graph, target, request: build.np.zeros(graph.num_ops, build.np.bool_)  # noqa: E731
-    no_edges = lambda *args: build.np.empty((0, 2), build.np.int32)  # noqa: E731
+    no_ops = lambda graph, target, request: np.zeros(graph.num_ops, np.bool_)  # noqa: E731
     return {
         "full": [],
         "control": [],
         **{name: [] for name in POLICIES},
         "splits": [("go_opt.search.optimizer.divisible_ops", no_ops)],
-        "interchange": [("go_opt.solver.certify.problem.build._interchange_edges", no_edges)],
         "forwarded weights": [("go_opt.search.methods.slices.slice_order_forwarded", no_slicing)],
         **{method.name: without(method.name) for method in table.METHODS if method.when != "first"},
     }
