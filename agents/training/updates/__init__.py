@@ -1,1 +1,1 @@
-"""One step of training: PPO on what the plans earned."""
+"""One step of training: the best plans that were drawn become likelier."""
