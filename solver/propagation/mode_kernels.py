@@ -42,57 +42,36 @@ class Draws(NamedTuple):
 
 
 @compiled
-def sample_all(
+def place_all(
     tables: RuleTables,
     store: Store,
     rows: FloatArray,
     orders: IntArray,
+    is_sample: bool,
     max_backtracks: int,
     rng: np.random.Generator,
     draws: Draws,
 ) -> None:
-    """SAMPLE: keeps an independent draw from the rows if it is valid, else draws during a search."""
-    work = _working_space(store)
-    for s in range(len(draws.placement)):
-        row = rows[s % len(rows)]
-        _fill(work.chips)
-        for unit in range(len(store.low)):
-            chip, _ = draw_chip(work.chips, 0, tables.num_chips - 1, row[unit], rng.random())
-            draws.proposal[s, unit] = chip
-        if _keep_proposal(tables, store, draws.proposal[s], s, draws):
-            continue
-        begin = store.state[BACKTRACKS]
-        _set_order(work, orders[s % len(orders)])
-        while _may_try_again(store, begin, max_backtracks, s, draws):
-            _failures_first(work)
-            place = _sample(tables, store, row, work, rng, s, draws)
-            _finish(tables, store, place, begin, s, draws)
+    """SAMPLE: keeps an independent draw from the rows if it is valid, else draws during a search.
 
-
-@compiled
-def fix_all(
-    tables: RuleTables,
-    store: Store,
-    rows: FloatArray,
-    orders: IntArray,
-    max_backtracks: int,
-    rng: np.random.Generator,
-    draws: Draws,
-) -> None:
-    """FIX: keeps a valid proposal, else searches for a placement that keeps the possible values.
-
-    Other units are drawn from the rows, or take the nearest chip if there are no rows.
+    FIX: keeps a valid proposal, else searches for a placement that keeps the possible values; other
+    units are drawn from the rows, or take the nearest chip if there are no rows.
     """
     work = _working_space(store)
     for s in range(len(draws.placement)):
+        row = rows[s % len(rows)] if len(rows) > 0 else np.zeros((0, 0))
+        if is_sample:
+            _fill(work.chips)
+            for unit in range(len(store.low)):
+                chip, _ = draw_chip(work.chips, 0, tables.num_chips - 1, row[unit], rng.random())
+                draws.proposal[s, unit] = chip
         if _keep_proposal(tables, store, draws.proposal[s], s, draws):
             continue
-        row = rows[s % len(rows)] if len(rows) > 0 else np.zeros((0, 0))
         begin = store.state[BACKTRACKS]
         _set_order(work, orders[s % len(orders)])
         while _may_try_again(store, begin, max_backtracks, s, draws):
             _failures_first(work)
-            place = _fix(tables, store, row, work, rng, s, draws)
+            place = _search(tables, store, row, work, is_sample, rng, s, draws)
             _finish(tables, store, place, begin, s, draws)
 
 
@@ -166,57 +145,36 @@ def _keep_proposal(tables: RuleTables, store: Store, proposal: IntArray, s: int,
 
 
 @compiled_inline
-def _sample(
+def _search(
     tables: RuleTables,
     store: Store,
     row: FloatArray,
     work: Work,
+    is_sample: bool,
     rng: np.random.Generator,
     s: int,
     draws: Draws,
 ) -> int:
+    """Visits all units, in FIX twice: the first time only possible proposals are decided."""
     num_units = len(store.low)
     chips = work.chips
+    passes = 1 if is_sample else 2
     place = 0
-    while 0 <= place < num_units:
-        unit = work.order[0, place]
-        chip, work.gains[place] = draw_open(store, unit, row[unit], rng.random())
-        for word in range(len(chips)):
-            draws.open_chips[s, unit, word] = store.domain[unit, word]
-        _only(chips, chip)
-        before = place
-        place = settle(tables, store, decide(store, unit, chips))
-        if place <= before:
-            work.failures[unit] += 1
-    draws.log_prob[s] = work.gains.sum()
-    return place
-
-
-@compiled_inline
-def _fix(
-    tables: RuleTables,
-    store: Store,
-    row: FloatArray,
-    work: Work,
-    rng: np.random.Generator,
-    s: int,
-    draws: Draws,
-) -> int:
-    num_units = len(store.low)
-    chips = work.chips
-    place = 0
-    while 0 <= place < 2 * num_units:
-        is_filling = place >= num_units
-        unit = work.order[int(is_filling), place % num_units]
+    while 0 <= place < passes * num_units:
+        is_last_pass = place >= (passes - 1) * num_units
+        unit = work.order[place // num_units, place % num_units]
         wanted = int64(draws.proposal[s, unit])
-        is_open = 0 <= wanted < tables.num_chips and has_chip(store.domain[unit], wanted)
-        if is_open:
+        if not is_sample and 0 <= wanted < tables.num_chips and has_chip(store.domain[unit], wanted):
             _only(chips, wanted)
-        elif not is_filling:
+        elif not is_last_pass:
             for word in range(len(chips)):
                 chips[word] = store.domain[unit, word]
         elif len(row) > 0:
-            chip, _ = draw_open(store, unit, row[unit], rng.random())
+            chip, gain = draw_open(store, unit, row[unit], rng.random())
+            if is_sample:
+                work.gains[place] = gain
+                for word in range(len(chips)):
+                    draws.open_chips[s, unit, word] = store.domain[unit, word]
             _only(chips, chip)
         else:
             _only(chips, _nearest(store, unit, wanted))
@@ -224,6 +182,8 @@ def _fix(
         place = settle(tables, store, decide(store, unit, chips))
         if place <= before:
             work.failures[unit] += 1
+    if is_sample:
+        draws.log_prob[s] = work.gains.sum()
     return place
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 import numpy as np
 
@@ -33,8 +33,7 @@ from go_opt.solver.propagation.mode_kernels import (
     LIMIT,
     SEARCHED,
     Draws,
-    fix_all,
-    sample_all,
+    place_all,
 )
 from go_opt.solver.propagation.propagators.domains import pack_chips, unpack_chips
 from go_opt.solver.propagation.propagators.tables import RuleTables, rule_tables
@@ -101,7 +100,7 @@ def sample(
     """
     rows = checked_rows(problem, log_probs, num_samples)
     batch = _batch(problem, tables, num_samples, rule, seed)
-    backtracks = _search(batch, sample_all, rows, max_backtracks)
+    backtracks = _search(batch, rows, max_backtracks, is_sample=True)
     _sample_rest(batch, rows)
     return _placements(batch, rows, backtracks, search_is_drawn=True)
 
@@ -130,7 +129,7 @@ def fix(
     rows = _NO_ROWS if log_probs is None else checked_rows(problem, log_probs, len(proposals))
     batch = _batch(problem, tables, len(proposals), rule, seed)
     batch.draws.proposal[:] = proposals
-    backtracks = _search(batch, fix_all, rows, max_backtracks)
+    backtracks = _search(batch, rows, max_backtracks, is_sample=False)
     _fix_rest(batch, rows)
     return _placements(batch, rows, backtracks, search_is_drawn=False)
 
@@ -170,7 +169,7 @@ def _batch(
     return _Batch(problem, tables, rule, orders, seed, draws)
 
 
-def _search(batch: _Batch, kernel: Any, rows: FloatArray, max_backtracks: int) -> int:
+def _search(batch: _Batch, rows: FloatArray, max_backtracks: int, *, is_sample: bool) -> int:
     """Runs the engine under the full rule; returns its backtracks."""
     if batch.rule == "adjacent":
         return 0
@@ -178,7 +177,8 @@ def _search(batch: _Batch, kernel: Any, rows: FloatArray, max_backtracks: int) -
     before = solver.backtracks
     if not solver.is_exhausted:
         rng = np.random.default_rng((batch.seed, 1))
-        kernel(batch.tables, solver.store, rows, batch.orders, max_backtracks, rng, batch.draws)
+        search = (is_sample, max_backtracks, rng, batch.draws)
+        place_all(batch.tables, solver.store, rows, batch.orders, *search)
     return solver.backtracks - before
 
 
