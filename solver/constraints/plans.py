@@ -48,7 +48,7 @@ KEPT: Final = ("pin", "forbid", "colocate", "cut", "limit", "no_skip")
 class ConstrainedStarts:
     """One of three results: starts; a conflict; or the limit of the search."""
 
-    asked: OpConstraints
+    requested: OpConstraints
     placement: IntArray  # [S, N] no two alike
     order: IntArray  # [S, N] topological; ops of a kernel are adjacent
     fusion_group: IntArray  # [S, N]
@@ -63,15 +63,16 @@ class ConstrainedStarts:
     def why_none(self) -> str:
         """Returns one sentence that says why there is no start."""
         if self.conflict is not None:
-            return conflict_sentence(self.asked.graph, self.asked.target, self.conflict)
+            return conflict_sentence(self.requested.graph, self.requested.target, self.conflict)
         return (
-            f"no placement that keeps the {len(self.asked.constraints)} constraints was found on "
-            f"{self.asked.target.name} within {self.backtracks} backtracks, and none is proven impossible."
+            f"no placement that keeps the {len(self.requested.constraints)} constraints was found on "
+            f"{self.requested.target.name} within {self.backtracks} backtracks, and none is proven "
+            "impossible."
         )
 
 
 def constrained_starts(
-    asked: OpConstraints,
+    requested: OpConstraints,
     order: IntArray,
     fusion_group: IntArray,
     *,
@@ -80,7 +81,7 @@ def constrained_starts(
     fusion_is_open: bool = True,
     seed: int = 0,
 ) -> ConstrainedStarts:
-    """Returns placements that keep ``asked`` and the target's rules except memory.
+    """Returns placements that keep ``requested`` and the target's rules except memory.
 
     Args:
       order: [N] topological; the ops of each kernel are adjacent.
@@ -90,32 +91,32 @@ def constrained_starts(
       fusion_is_open: whether other kernels may be used if these cannot be placed.
     """
     backtracks, is_proven = 0, False
-    for case in _cases(asked, fusion_group, passing, fusion_is_open):
+    for case in _cases(requested, fusion_group, passing, fusion_is_open):
         found, is_proven, used = _place(case.problem, guides, seed)
         backtracks += used
-        starts = [_start(asked, order, case.kernels, placement) for placement in found]
-        kept = [start for start in starts if _is_kept(asked, passing, *start)]
+        starts = [_start(requested, order, case.kernels, placement) for placement in found]
+        kept = [start for start in starts if _is_kept(requested, passing, *start)]
         if kept:
             placement, along, group = (np.stack(column) for column in zip(*kept, strict=True))
-            return ConstrainedStarts(asked, placement, along, group, None, backtracks)
-    none = np.zeros((0, asked.graph.num_ops), np.int32)
+            return ConstrainedStarts(requested, placement, along, group, None, backtracks)
+    none = np.zeros((0, requested.graph.num_ops), np.int32)
     conflict = None
     if is_proven:
-        conflict = smallest_conflict(asked, lambda fewer: _loosest(fewer, passing, fusion_is_open))
-    return ConstrainedStarts(asked, none, none, none, conflict, backtracks)
+        conflict = smallest_conflict(requested, lambda fewer: _loosest(fewer, passing, fusion_is_open))
+    return ConstrainedStarts(requested, none, none, none, conflict, backtracks)
 
 
-def constrained_tables(asked: OpConstraints) -> CostTables:
+def constrained_tables(requested: OpConstraints) -> CostTables:
     """Returns cost tables in which each chip is a separate kind that runs only the ops allowed there.
 
     So any method that places by these tables keeps pins and forbids.
     """
-    tables = cost_tables(asked.graph, asked.target)
+    tables = cost_tables(requested.graph, requested.target)
     kind = tables.chip_kind
     return tables._replace(
         op_s=tables.op_s[kind],
         measured_s=tables.measured_s[kind],
-        can_run=np.ascontiguousarray(asked.allowed.T),
+        can_run=np.ascontiguousarray(requested.allowed.T),
         chip_kind=np.arange(tables.num_chips, dtype=np.int32),
         sram_s_per_byte=tables.sram_s_per_byte[kind],
         kernel_overhead_s=tables.kernel_overhead_s[kind],
@@ -131,16 +132,16 @@ class _Case(NamedTuple):
 
 
 def _cases(
-    asked: OpConstraints, fusion_group: IntArray, passing: Passing, fusion_is_open: bool
+    requested: OpConstraints, fusion_group: IntArray, passing: Passing, fusion_is_open: bool
 ) -> Iterator[_Case]:
     """Yields problems in which to find a start; the last is a relaxation of every plan's problem."""
-    yield _Case(problem_under(asked, fusion_group, change=_rules(passing)), fusion_group)
-    if fusion_is_open and len(np.unique(fusion_group)) < asked.graph.num_ops:
-        yield _Case(problem_under(asked, change=_rules(passing)), None)
-    yield _Case(_loosest(asked, passing, fusion_is_open), None if fusion_is_open else fusion_group)
+    yield _Case(problem_under(requested, fusion_group, change=_rules(passing)), fusion_group)
+    if fusion_is_open and len(np.unique(fusion_group)) < requested.graph.num_ops:
+        yield _Case(problem_under(requested, change=_rules(passing)), None)
+    yield _Case(_loosest(requested, passing, fusion_is_open), None if fusion_is_open else fusion_group)
 
 
-def _loosest(asked: OpConstraints, passing: Passing, fusion_is_open: bool) -> ConstrainedProblem:
+def _loosest(requested: OpConstraints, passing: Passing, fusion_is_open: bool) -> ConstrainedProblem:
     """Returns the rules that every plan keeps, for any kernels, relays and clones.
 
     Relays may occupy chips that ops skip, so the no-skip rule is dropped for them.
@@ -150,12 +151,12 @@ def _loosest(asked: OpConstraints, passing: Passing, fusion_is_open: bool) -> Co
         no_skip = NO_SKIP_OFF if passing == "relayed" else problem.no_skip
         return _rules(passing)(problem)._replace(no_skip=no_skip)
 
-    def limits(asked: OpConstraints, problem: PlacementProblem) -> Limits | None:
+    def limits(requested: OpConstraints, problem: PlacementProblem) -> Limits | None:
         return loosest_limits(
-            asked, problem, fusion_is_open=fusion_is_open, clones_are_open=passing == "relayed"
+            requested, problem, fusion_is_open=fusion_is_open, clones_are_open=passing == "relayed"
         )
 
-    return problem_under(asked, change=change, limits=limits)
+    return problem_under(requested, change=change, limits=limits)
 
 
 def _rules(passing: Passing) -> Callable[[PlacementProblem], PlacementProblem]:
@@ -193,15 +194,15 @@ def _spread(problem: PlacementProblem, num_chips: int) -> IntArray:
 
 
 def _start(
-    asked: OpConstraints, order: IntArray, kernels: IntArray | None, placement: IntArray
+    requested: OpConstraints, order: IntArray, kernels: IntArray | None, placement: IntArray
 ) -> tuple[IntArray, IntArray, IntArray]:
     """Returns placement, order and kernels of a start."""
     along = order
-    if asked.target.goes_forward:
+    if requested.target.goes_forward:
         along = order[np.argsort(placement[order], kind="stable")]
     if kernels is not None:
         return placement, along, kernels
-    group = greedy_fusion(loop_roles(asked.graph, asked.target.kernel_patterns), along)[along]
+    group = greedy_fusion(loop_roles(requested.graph, requested.target.kernel_patterns), along)[along]
     chip = placement[along]
     starts = np.concatenate([[True], (group[1:] != group[:-1]) | (chip[1:] != chip[:-1])])
     split = np.empty_like(along)
@@ -210,10 +211,10 @@ def _start(
 
 
 def _is_kept(
-    asked: OpConstraints, passing: Passing, placement: IntArray, order: IntArray, fusion_group: IntArray
+    requested: OpConstraints, passing: Passing, placement: IntArray, order: IntArray, fusion_group: IntArray
 ) -> bool:
     """Returns whether the start keeps all constraints with its own kernels, and the no-skip rule."""
-    graph, target = asked.graph, asked.target
+    graph, target = requested.graph, requested.target
     plan = Plan.create(
         graph,
         target.source,
@@ -226,5 +227,5 @@ def _is_kept(
     if passing == "relayed":
         relays = needed_relays(cost_tables(graph, target), placement, target.constraints.triangle)
         plan = replace(plan, relays=relays_of_arrays(graph, *relays))
-    broken = {violation.constraint for violation in verify(graph, target, plan, asked.constraints)}
+    broken = {violation.constraint for violation in verify(graph, target, plan, requested.constraints)}
     return broken.isdisjoint(KEPT)

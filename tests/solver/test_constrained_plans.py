@@ -36,7 +36,7 @@ def starts_of(graph, target, constraints, passing="adjacent", **options):
 
 
 def plans_of(starts, passing):
-    graph, target = starts.asked.graph, starts.asked.target
+    graph, target = starts.requested.graph, starts.requested.target
     for placement, order, group in zip(starts.placement, starts.order, starts.fusion_group, strict=True):
         plan = Plan.create(
             graph, target.source, target.fingerprint,
