@@ -85,12 +85,12 @@ def why_no_plan(graph: Graph, target: Target, rejection: str, closest: Plan | No
 def _held_by(graph: Graph, target: Target, op: int) -> list[Held]:
     """The activations that an op reads and writes as a kernel of its own, most bytes first."""
     tables = cost_tables(graph, target)
-    read_ptr, reads = graph.op_reads
-    out_ptr, outputs = graph.op_outputs
-    read = tables.reader_tensor[reads[read_ptr[op] : read_ptr[op + 1]]]
-    tensors = [*read[tables.tensor_kind[read] != WEIGHT], *outputs[out_ptr[op] : out_ptr[op + 1]]]
+    read = [k for k, _ in graph.reads_of(op) if tables.tensor_kind[k] != WEIGHT]
     held_bytes, crosses = _held_bytes(tables), _crosses(tables)
-    held = [Held(graph.tensor_names[k], int(held_bytes[k]), bool(crosses[k])) for k in tensors]
+    held = [
+        Held(graph.tensor_names[k], int(held_bytes[k]), bool(crosses[k]))
+        for k in [*read, *graph.outputs_of(op)]
+    ]
     return sorted(held, key=lambda one: -one.held_bytes)
 
 

@@ -5,7 +5,7 @@ from go_opt.solver.certify.problem.build import refinement_problem
 from go_opt.solver.certify.problem.joint_floors import joint_refinement_problem
 from go_opt.solver.certify.problem.problem import RefinementProblem
 from go_opt.solver.certify.refinement import Refinement
-from go_opt.solver.constraints.problem import constrained_problem, sample_constrained
+from go_opt.solver.constraints.problem import sample_constrained
 from go_opt.solver.copies.clones import improve_with_clones
 from go_opt.solver.copies.relays import clones_of_arrays, needed_relays, relays_of_arrays
 from go_opt.solver.problem.passing import Passing
@@ -47,7 +47,6 @@ __all__ = [
     "Violation",
     "broken_rules",
     "clones_of_arrays",
-    "constrained_problem",
     "earliest_finish_placement",
     "fix",
     "fix_adjacent",

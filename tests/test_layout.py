@@ -25,8 +25,6 @@ LONG_FILES: Final = {
     "env.model.analytical": 398,
     "env.simulator.engine": 321,
     "solver.certify.states.states": 302,
-    "solver.propagation.adjacent": 310,
-    "solver.propagation.mode_kernels": 319,
     "solver.propagation.propagators.domains": 340,
     "solver.slicing.segments.fitting_starts": 303,
 }

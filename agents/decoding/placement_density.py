@@ -1,6 +1,6 @@
 """The log-probability of drawn placements under any logits, and its gradient.
 
-PPO compares the policy with the one that drew: ``decoded`` stays fixed, the logits change.
+``decoded`` stays fixed, the logits change.
 :class:`go_opt.agents.decoding.decode.Decoded` defines the density for each mode:
 
 * ``slice_sampled``: the cuts given the order. With ``w`` the log-weights of

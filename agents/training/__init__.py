@@ -1,1 +1,1 @@
-"""PPO training of the policy: pretraining on many graphs, finetuning on one. Imports JAX."""
+"""Training of the policy: pretraining on many graphs, finetuning on one. Imports JAX."""

@@ -91,11 +91,11 @@ def resumed(job: Job, learner: Learner, folder: str | Path) -> RunState:
 
 
 def _check_same(request: dict[str, Any], found: Mapping[str, Any], folder: str | Path) -> None:
-    asked = json.loads(json.dumps(request))  # tuples become lists, as in the file
-    for name in asked.keys() | found.keys():
-        if asked.get(name) != found.get(name):
+    requested = json.loads(json.dumps(request))  # tuples become lists, as in the file
+    for name in requested.keys() | found.keys():
+        if requested.get(name) != found.get(name):
             raise InvalidInputError(
                 f"{str(folder)!r} holds another run: its {name} is {found.get(name)!r:.80}, "
-                f"not {asked.get(name)!r:.80}; give another folder or the same request.",
+                f"not {requested.get(name)!r:.80}; give another folder or the same request.",
                 field="out",
             )

@@ -51,7 +51,7 @@ class ColumnParts:
         graph = self._graph
         if op not in self._divided:
             measured = {kind: float(s[op]) for kind, s in graph.measured_s.items() if not np.isnan(s[op])}
-            reads = [self._read(*read) for read in self._reads(op)]
+            reads = [self._read(*read) for read in self._graph.reads_of(op)]
             yield self.make(op, graph.op_names[op], float(graph.op_flops[op]), reads, self._writes(op)) | {
                 "measured_s": measured
             }
@@ -90,7 +90,7 @@ class ColumnParts:
                 else (part_name(self._graph.tensor_names[k], part, split.parts), None)
                 if k in columns.activations
                 else self._read(k, touched)
-                for k, touched in self._reads(op)
+                for k, touched in self._graph.reads_of(op)
             ]
             slices.append((part_name(output, part, split.parts), elements // columns.number * size, dtype))
             flops = float(self._graph.op_flops[op]) * size / columns.number
@@ -115,7 +115,7 @@ class ColumnParts:
                 else (taken, None)
                 if k == inner.activation
                 else self._read(k, touched)
-                for k, touched in self._reads(op)
+                for k, touched in self._graph.reads_of(op)
                 if part == 0 or k not in inner.once
             ]
             flops = 2.0 * elements * size + (0.0 if part else once_flops)
@@ -143,18 +143,11 @@ class ColumnParts:
             "reads": [(graph.tensor_names[k], elements)], "writes": [(name, elements, dtype)],
         }  # fmt: skip
 
-    def _reads(self, op: int) -> list[tuple[int, int]]:
-        graph = self._graph
-        rows = _row(graph.op_reads, op)
-        return list(
-            zip(graph.reader_tensor[rows].tolist(), graph.reader_elements[rows].tolist(), strict=True)
-        )
-
     def _writes(self, op: int) -> list[_Write]:
         graph = self._graph
         return [
             (graph.tensor_names[k], int(graph.tensor_elements[k]), DTYPES[graph.tensor_dtype[k]])
-            for k in _row(graph.op_outputs, op)
+            for k in graph.outputs_of(op)
         ]
 
     def _read(self, k: int, touched: int) -> _Read:
@@ -170,8 +163,3 @@ class ColumnParts:
             whole = self._graph.tensor_names[k]
             raise PlanError(f"splits: ops divide {whole!r} differently.", field="splits")
         return name, elements
-
-
-def _row(rows: tuple[np.ndarray, np.ndarray], i: int) -> np.ndarray:
-    pointers, values = rows
-    return values[pointers[i] : pointers[i + 1]]

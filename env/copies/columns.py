@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from go_opt.errors import PlanError
 from go_opt.model.graph import ACTIVATION, MATRIX, WEIGHT, Graph
 from go_opt.model.op_costs import is_elementwise
@@ -48,9 +46,9 @@ def columns_of(graph: Graph, op: int) -> Columns | None:
     """
     if graph.op_types[op] not in SPLITTABLE or graph.op_class[op] != MATRIX:
         return None
-    reads = _reads(graph, op)
+    reads = graph.reads_of(op)
     weights = [k for k, touched in reads if _is_whole_weight(graph, k, touched)]
-    output = _output(graph, op)
+    output = only_output(graph, op)
     if output is None or not weights or len(weights) == len(reads) or graph.op_flops[op] <= 0:
         return None
     elements = int(graph.tensor_elements[output])
@@ -70,12 +68,12 @@ def passed_columns(graph: Graph, op: int, number: int) -> Columns | None:
 
     An operand with as many elements as the output has the same order of elements, whatever its views are.
     """
-    output = _output(graph, op)
+    output = only_output(graph, op)
     if output is None or not is_elementwise(graph.op_types[op]):
         return None
     elements = int(graph.tensor_elements[output])
     weights, activations = [], []
-    for k, touched in _reads(graph, op):
+    for k, touched in graph.reads_of(op):
         size = int(graph.tensor_elements[k])
         if touched != size or elements % number:
             return None
@@ -93,7 +91,7 @@ def inner_of(graph: Graph, op: int) -> Inner | None:
     columns = columns_of(graph, op) if graph.op_types[op] in SUMS else None
     if columns is None:
         return None
-    reads = _reads(graph, op)
+    reads = graph.reads_of(op)
     number = int(graph.op_flops[op] // (2 * int(graph.tensor_elements[columns.output])))
     rows = int(graph.tensor_elements[columns.output]) // columns.number
     whole = [k for k, touched in reads if touched == graph.tensor_elements[k]]
@@ -124,7 +122,7 @@ def held_columns(graph: Graph, splits: Mapping[int, Split]) -> dict[int, Columns
     held: dict[int, tuple[int, int]] = {}  # tensors in parts that are not joined: columns, parts
     takers: dict[int, list[int]] = {}  # of such tensors: ops whose parts read the same parts
     for op in sorted(splits):
-        split, reads = splits[op], [k for k, _ in _reads(graph, op)]
+        split, reads = splits[op], [k for k, _ in graph.reads_of(op)]
         if split.kind == "inner":
             inner = inner_of(graph, op)
             if inner and held.get(inner.activation) == (inner.number, split.parts):
@@ -144,7 +142,7 @@ def held_columns(graph: Graph, splits: Mapping[int, Split]) -> dict[int, Columns
             held[one.output], takers[one.output] = (one.number, split.parts), []
     for op, one in found.items():
         k = one.output
-        readers: list[int] = graph.reader_op[graph.reader_ptr[k] : graph.reader_ptr[k + 1]].tolist()
+        readers = graph.readers_of(k)
         is_taken = bool(readers) and takers.get(k) == readers and not graph.tensor_is_output[k]
         if not (splits[op].joined or is_taken or stays_in_parts(graph, one)):
             where = f"splits: op {splits[op].op!r} is read by others than the host"
@@ -172,16 +170,7 @@ def _last(graph: Graph, tensor: int) -> int:
     return (graph.shapes.get(graph.tensor_names[tensor]) or (0,))[-1]
 
 
-def _reads(graph: Graph, op: int) -> list[tuple[int, int]]:
-    """Tensors and the elements touched."""
-    pointers, by_op = graph.op_reads
-    rows = by_op[pointers[op] : pointers[op + 1]]
-    return list(zip(graph.reader_tensor[rows].tolist(), graph.reader_elements[rows].tolist(), strict=True))
-
-
-def _output(graph: Graph, op: int) -> int | None:
+def only_output(graph: Graph, op: int) -> int | None:
     """The output of an op with one, unless the seconds of its parts are not known."""
-    pointers, written = graph.op_outputs
-    outputs = written[pointers[op] : pointers[op + 1]]
-    is_measured = any(not np.isnan(seconds[op]) for seconds in graph.measured_s.values())
-    return None if len(outputs) != 1 or is_measured else int(outputs[0])
+    outputs = graph.outputs_of(op)
+    return None if len(outputs) != 1 or graph.is_measured(op) else outputs[0]

@@ -56,7 +56,7 @@ class RowParts:
         """Yields the ops that replace ``op``."""
         graph, (split, rows) = self._graph, self._splits[op]
         name, elements, dtype = self._tensor(rows.output)
-        whole = [(graph.tensor_names[k], None) for k in self._reads(op) if k not in rows.windows]
+        whole = [(graph.tensor_names[k], None) for k, _ in graph.reads_of(op) if k not in rows.windows]
         parts = []
         for part, (start, stop) in enumerate(self._spans(op)):
             reads = list(whole)
@@ -77,15 +77,10 @@ class RowParts:
     def _is_read_whole(self, k: int, split: Split) -> bool:
         """Whether tensor ``k`` is a joined output, unread, or read by an op that takes no rows of it."""
         graph = self._graph
-        readers = graph.reader_op[graph.reader_ptr[k] : graph.reader_ptr[k + 1]].tolist()
+        readers = graph.readers_of(k)
         takers = [op for op in readers if op in self._splits and k in self._splits[op][1].windows]
         is_whole_output = bool(graph.tensor_is_output[k]) and split.joined
         return is_whole_output or len(takers) < max(split.joined, len(readers))
-
-    def _reads(self, op: int) -> list[int]:
-        pointers, by_op = self._graph.op_reads
-        tensors: list[int] = self._graph.reader_tensor[by_op[pointers[op] : pointers[op + 1]]].tolist()
-        return tensors
 
     def _spans(self, op: int) -> Iterator[tuple[int, int]]:
         stops = self._stops[op]

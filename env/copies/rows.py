@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, LongArray
+from go_opt.env.copies.columns import only_output
 from go_opt.errors import PlanError
 from go_opt.model.graph import SAME_ROW, WEIGHT, Graph, Window
 from go_opt.model.op_costs import is_elementwise
@@ -35,19 +36,13 @@ class Rows(NamedTuple):
 
 def rows_of(graph: Graph, op: int) -> Rows | None:
     """The rows of ``op``; None if it cannot be split by rows, or its shapes are not known."""
-    pointers, by_op = graph.op_reads
-    reads = by_op[pointers[op] : pointers[op + 1]]
-    tensors = graph.reader_tensor[reads].tolist()
-    outputs = graph.op_outputs[1][graph.op_outputs[0][op] : graph.op_outputs[0][op + 1]]
-    is_partial = (graph.reader_elements[reads] != graph.tensor_elements[tensors]).any()
-    is_measured = any(not np.isnan(seconds[op]) for seconds in graph.measured_s.values())
-    if is_partial or is_measured or len(outputs) != 1:
+    reads, output = graph.reads_of(op), only_output(graph, op)
+    if output is None or any(touched != graph.tensor_elements[k] for k, touched in reads):
         return None
-    output = int(outputs[0])
     shape = _shape(graph, output)
     if len(shape) < 2 or shape[-2] < 2:
         return None
-    windows = _windows(graph, op, shape, tensors)
+    windows = _windows(graph, op, shape, [k for k, _ in reads])
     return Rows(shape[-2], output, windows) if windows else None
 
 
@@ -137,7 +132,7 @@ def row_stops(graph: Graph, splits: Mapping[int, tuple[Split, Rows]]) -> dict[in
 def _part_readers(graph: Graph, op: int, splits: Mapping[int, tuple[Split, Rows]]) -> list[int]:
     """The readers of an op that has parts like it; others take rows anew, or read it joined."""
     split, (_, output, _) = splits[op]
-    readers: list[int] = graph.reader_op[graph.reader_ptr[output] : graph.reader_ptr[output + 1]].tolist()
+    readers = graph.readers_of(output)
     alike = [
         reader
         for reader in readers

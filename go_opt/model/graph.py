@@ -146,6 +146,27 @@ class Graph:
         by_op = np.argsort(producers, kind="stable")
         return row_pointers(producers, self.num_ops), produced[by_op]
 
+    def reads_of(self, op: int) -> list[tuple[int, int]]:
+        """The tensors that an op reads, each with the elements it touches."""
+        pointers, by_op = self.op_reads
+        rows = by_op[pointers[op] : pointers[op + 1]]
+        return list(zip(self.reader_tensor[rows].tolist(), self.reader_elements[rows].tolist(), strict=True))
+
+    def outputs_of(self, op: int) -> list[int]:
+        """The tensors that an op produces."""
+        pointers, tensors = self.op_outputs
+        outputs: list[int] = tensors[pointers[op] : pointers[op + 1]].tolist()
+        return outputs
+
+    def readers_of(self, tensor: int) -> list[int]:
+        """The ops that read a tensor, ascending."""
+        readers: list[int] = self.reader_op[self.reader_ptr[tensor] : self.reader_ptr[tensor + 1]].tolist()
+        return readers
+
+    def is_measured(self, op: int) -> bool:
+        """Whether an op has measured seconds on a kind of chip."""
+        return any(not np.isnan(seconds[op]) for seconds in self.measured_s.values())
+
     @cached_property
     def _edges(self) -> IntArray:
         producer = self.tensor_producer[self.reader_tensor]

@@ -32,9 +32,9 @@ def refuse_unreachable(graph: Graph, target: Target, request: Request) -> None:
         return  # the op may still fit inside a larger kernel
     if request.fidelity == "analytical":
         refuse_latency(graph, target, request)
-    asked = op_constraints(graph, target, request.constraints)
-    for limit in asked.limits:
-        _refuse_limit(asked, limit, request)
+    requested = op_constraints(graph, target, request.constraints)
+    for limit in requested.limits:
+        _refuse_limit(requested, limit, request)
 
 
 def _is_final(graph: Graph, target: Target, request: Request) -> bool:
@@ -76,17 +76,17 @@ def refuse_latency(
         )
 
 
-def _refuse_limit(asked: OpConstraints, limit: ChipLimit, request: Request) -> None:
+def _refuse_limit(requested: OpConstraints, limit: ChipLimit, request: Request) -> None:
     """Raise if the ops that can run on no other chip exceed the limit of this one."""
-    on_chip = asked.allowed[:, limit.chip] & (asked.allowed.sum(axis=1) == 1)
+    on_chip = requested.allowed[:, limit.chip] & (requested.allowed.sum(axis=1) == 1)
     ops = np.flatnonzero(on_chip)
-    for needed, at_most, shown in _demands(asked, limit, ops, request):
+    for needed, at_most, shown in _demands(requested, limit, ops, request):
         if at_most is not None and needed > at_most * (1 + 1e-9):
-            names = [asked.graph.op_names[op] for op in ops]
+            names = [requested.graph.op_names[op] for op in ops]
             others = f" and {len(names) - 1} more" if len(names) > 1 else ""
             pins = [
                 str(constraint)
-                for constraint, about in zip(asked.constraints, asked.ops, strict=True)
+                for constraint, about in zip(requested.constraints, requested.ops, strict=True)
                 if np.isin(about, ops).any()
             ]
             raise InfeasibleError(
@@ -97,10 +97,10 @@ def _refuse_limit(asked: OpConstraints, limit: ChipLimit, request: Request) -> N
 
 
 def _demands(
-    asked: OpConstraints, limit: ChipLimit, ops: LongArray, request: Request
+    requested: OpConstraints, limit: ChipLimit, ops: LongArray, request: Request
 ) -> Iterator[tuple[float, float | None, str]]:
     """Yields the weight bytes and least seconds of ``ops`` on a chip, each with its limit and a text."""
-    tables = cost_tables(asked.graph, asked.target)
+    tables = cost_tables(requested.graph, requested.target)
     is_read = np.isin(tables.reader_op, ops) & (tables.tensor_kind[tables.reader_tensor] == WEIGHT)
     weight_bytes = float(tables.tensor_bytes[np.unique(tables.reader_tensor[is_read])].sum())
     yield weight_bytes, limit.at_most_bytes, f"reads {format_bytes(int(weight_bytes))} of weights"

@@ -196,8 +196,8 @@ class _Race:
         began_s = time.monotonic()
         start = self._start_of(way, graph := self._graph_of(way))
         built_s = time.monotonic() - began_s
-        asked = self._request_of(share, built_s)
-        if asked is None:
+        requested = self._request_of(share, built_s)
+        if requested is None:
             return None
         outer_s, self._before_s = self._before_s, self._elapsed_s + built_s
 
@@ -209,7 +209,7 @@ class _Race:
         try:
             result = self._solve(
                 graph,
-                replace(asked, start=start),
+                replace(requested, start=start),
                 on_step=self._take_step,
                 on_improvement=lambda found: self._take(_Found(found, way)),
                 should_stop=should_stop,

@@ -45,10 +45,10 @@ class Search:
         on_step: Callable[[Step], None] = lambda step: None,
     ) -> None:
         self.graph, self.target, self.request = graph, target, request
-        self.asked = op_constraints(graph, target, request.constraints)
+        requested = self.requested = op_constraints(graph, target, request.constraints)
         self.roles = loop_roles(graph, target.kernel_patterns)
-        self.tables = constrained_tables(self.asked) if request.constraints else cost_tables(graph, target)
-        self.rules = segment_rules(self.asked) if request.constraints else SegmentRules()
+        self.tables = constrained_tables(requested) if request.constraints else cost_tables(graph, target)
+        self.rules = segment_rules(requested) if request.constraints else SegmentRules()
         self.passing = passing_of(target, request)
         # Replicated stages are not searched if transfers add to compute; the bound still allows them.
         self.replicates = may_replicate(target, request) and target.overlap

@@ -88,7 +88,7 @@ METHODS: Final = (
     Method("slicing", "first", lambda v: True,
            lambda s: slices(s.search, "slice: default order", s.order, s.kernels), MISSION),
     # Placements of the propagation engine that keep the user's constraints, or a proof that there are none.
-    Method("constraints", "first", lambda v: bool(v.asked.constraints), first_plans.constrained, MISSION),
+    Method("constraints", "first", lambda v: bool(v.requested.constraints), first_plans.constrained, MISSION),
     # All ops on one chip, for each kind of chip.
     Method("one kind", "next", is_free, first_plans.one_kind, "one kind"),
     # Each kernel on the chip where it finishes earliest, along the default order.

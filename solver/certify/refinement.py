@@ -71,7 +71,7 @@ class Refinement:
         self._work = workspace(graph)
         self._pool = state_pool(graph, FIRST_CAPACITY)
         self._search = chain_search(graph, FIRST_CAPACITY)
-        self._asked = 0  # pairs of states whose streamed bytes were computed
+        self._counted = 0  # pairs of states whose streamed bytes were computed
         self._share = 1.0  # of the distance from the bound to the best plan
         self._patience = self._round = PATIENCE
         self._most = MOST_TICKS  # larger candidates cannot be refuted
@@ -169,9 +169,11 @@ class Refinement:
     def _count_pairs(self) -> None:
         """Counts part of each search as expansions: with memory, it takes longer than its splits."""
         if self._units.held.counts:
-            asked = int(self._search.fits.stamp[0])
-            self.expansions += (asked - self._asked) // PAIRS + int(self._search.level_end.max()) // LABELS
-            self._asked = asked
+            counted = int(self._search.fits.stamp[0])
+            self.expansions += (counted - self._counted) // PAIRS + int(
+                self._search.level_end.max()
+            ) // LABELS
+            self._counted = counted
 
     def _counts_memory_now(self) -> bool:
         """Counts memory once the placement without it is nearly proven; returns whether anything changed.
@@ -239,7 +241,7 @@ class Refinement:
         graph, pool, search = self._units, self._pool, self._search
         capacity = 2 * len(pool.low)
         self._pool, self._search = state_pool(graph, capacity), chain_search(graph, capacity)
-        self._asked = 0
+        self._counted = 0
         for name, values in pool._asdict().items():
             getattr(self._pool, name)[: len(values)] = values
         self._search.by_low[: len(search.by_low)] = search.by_low

@@ -19,38 +19,38 @@ from go_opt.solver.problem.user_constraints import ChipLimit
 from go_opt.solver.propagation.propagators.tables import Limits
 
 
-def chip_limits(asked: OpConstraints, problem: PlacementProblem, fusion_group: IntArray) -> Limits | None:
-    """Returns the limits of ``asked`` for the kernels of ``fusion_group``; ``None`` if there are none."""
-    if not asked.limits:
+def chip_limits(requested: OpConstraints, problem: PlacementProblem, fusion_group: IntArray) -> Limits | None:
+    """Returns the limits of ``requested`` for the kernels of ``fusion_group``; ``None`` if there are none."""
+    if not requested.limits:
         return None
-    tables = cost_tables(asked.graph, asked.target)
-    kernel_of = placement_problem(asked.graph, asked.target, fusion_group).unit_of_op
+    tables = cost_tables(requested.graph, requested.target)
+    kernel_of = placement_problem(requested.graph, requested.target, fusion_group).unit_of_op
     kernel_s = kernel_seconds(tables, kernel_of)
     unit_of_kernel = np.zeros(kernel_s.shape[1], np.int64)
     unit_of_kernel[kernel_of] = problem.unit_of_op
     unit_s = _summed(kernel_s, unit_of_kernel, problem.num_units)
-    return _limits(list(_rows(asked.limits, problem, unit_s)), tables, problem)
+    return _limits(list(_rows(requested.limits, problem, unit_s)), tables, problem)
 
 
 def loosest_limits(
-    asked: OpConstraints, problem: PlacementProblem, *, fusion_is_open: bool, clones_are_open: bool
+    requested: OpConstraints, problem: PlacementProblem, *, fusion_is_open: bool, clones_are_open: bool
 ) -> Limits | None:
     """Returns limits that every valid plan keeps, for any kernels and clones if these are open.
 
     Fused, an op costs at least its own work, and a kernel costs at most its ops as separate kernels.
     With clones open there are no lower limits, because clones add to any chip.
     """
-    tables = cost_tables(asked.graph, asked.target)
+    tables = cost_tables(requested.graph, requested.target)
     most_s = tables.kernel_floor_s()
     least_s = tables.own_s() if fusion_is_open else most_s
     at_most = [
         ChipLimit(limit.chip, at_most_bytes=limit.at_most_bytes, at_most_s=limit.at_most_s)
-        for limit in asked.limits
+        for limit in requested.limits
         if limit.at_most_bytes is not None or limit.at_most_s is not None
     ]
     at_least = [
         ChipLimit(limit.chip, at_least_bytes=limit.at_least_bytes, at_least_s=limit.at_least_s)
-        for limit in asked.limits
+        for limit in requested.limits
         if not clones_are_open and (limit.at_least_bytes is not None or limit.at_least_s is not None)
     ]
     rows = [

@@ -10,7 +10,7 @@ infeasibility (a conflict) holds for every plan. Axes: ``S`` starts, ``N`` ops, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy as np
 from go_opt.common.arrays import IntArray
 from go_opt.env.cost import CostTables, cost_tables
 from go_opt.env.kernels.fusion import greedy_fusion, loop_roles
-from go_opt.solver.constraints.batch_filter import ConstraintFilter
+from go_opt.model.plan import Plan
 from go_opt.solver.constraints.limits import loosest_limits
 from go_opt.solver.constraints.problem import (
     ConstrainedProblem,
@@ -26,7 +26,7 @@ from go_opt.solver.constraints.problem import (
     problem_under,
     smallest_conflict,
 )
-from go_opt.solver.copies.relays import needed_relays
+from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
 from go_opt.solver.problem.op_constraints import OpConstraints
 from go_opt.solver.problem.passing import Passing
 from go_opt.solver.problem.problem import NO_SKIP_OFF, TRIANGLE_OFF, PlacementProblem
@@ -34,17 +34,21 @@ from go_opt.solver.problem.user_constraints import UserConstraint
 from go_opt.solver.propagation.mode_kernels import CONFLICT
 from go_opt.solver.propagation.modes import MAX_BACKTRACKS, fix
 from go_opt.solver.propagation.propagators.tables import Limits
+from go_opt.solver.verify.verifier import verify
 
 # Backtracks cost more in larger graphs; the adjacent core is the fallback of the engine.
 BACKTRACKS_OF_UNITS: Final = 60_000
 LEAST_BACKTRACKS: Final = 10
+STARTS: Final = 4  # to try for
+# Of the rules of the verifier, those that decide whether other kernels are tried.
+KEPT: Final = ("pin", "forbid", "colocate", "cut", "limit", "no_skip")
 
 
 @dataclass(frozen=True, eq=False)
 class ConstrainedStarts:
     """One of three results: starts; a conflict; or the limit of the search."""
 
-    asked: OpConstraints
+    requested: OpConstraints
     placement: IntArray  # [S, N] no two alike
     order: IntArray  # [S, N] topological; ops of a kernel are adjacent
     fusion_group: IntArray  # [S, N]
@@ -59,25 +63,25 @@ class ConstrainedStarts:
     def why_none(self) -> str:
         """Returns one sentence that says why there is no start."""
         if self.conflict is not None:
-            return conflict_sentence(self.asked.graph, self.asked.target, self.conflict)
+            return conflict_sentence(self.requested.graph, self.requested.target, self.conflict)
         return (
-            f"no placement that keeps the {len(self.asked.constraints)} constraints was found on "
-            f"{self.asked.target.name} within {self.backtracks} backtracks, and none is proven impossible."
+            f"no placement that keeps the {len(self.requested.constraints)} constraints was found on "
+            f"{self.requested.target.name} within {self.backtracks} backtracks, and none is proven "
+            "impossible."
         )
 
 
 def constrained_starts(
-    asked: OpConstraints,
+    requested: OpConstraints,
     order: IntArray,
     fusion_group: IntArray,
     *,
     passing: Passing,
     guides: Sequence[IntArray] = (),
     fusion_is_open: bool = True,
-    num_starts: int = 4,
     seed: int = 0,
 ) -> ConstrainedStarts:
-    """Returns placements that keep ``asked`` and the target's rules except memory.
+    """Returns placements that keep ``requested`` and the target's rules except memory.
 
     Args:
       order: [N] topological; the ops of each kernel are adjacent.
@@ -85,35 +89,34 @@ def constrained_starts(
       passing: ``adjacent`` keeps the target's own triangle rule; ``relayed`` and ``free`` have none.
       guides: placements ([N] each) that the starts follow as far as possible.
       fusion_is_open: whether other kernels may be used if these cannot be placed.
-      num_starts: number of starts to try for; the result may have fewer.
     """
     backtracks, is_proven = 0, False
-    for case in _cases(asked, fusion_group, passing, fusion_is_open):
-        found, is_proven, used = _place(case.problem, guides, num_starts, seed)
+    for case in _cases(requested, fusion_group, passing, fusion_is_open):
+        found, is_proven, used = _place(case.problem, guides, seed)
         backtracks += used
-        starts = [_start(asked, order, case.kernels, placement) for placement in found]
-        kept = [start for start in starts if _is_kept(asked, passing, *start)]
+        starts = [_start(requested, order, case.kernels, placement) for placement in found]
+        kept = [start for start in starts if _is_kept(requested, passing, *start)]
         if kept:
             placement, along, group = (np.stack(column) for column in zip(*kept, strict=True))
-            return ConstrainedStarts(asked, placement, along, group, None, backtracks)
-    none = np.zeros((0, asked.graph.num_ops), np.int32)
+            return ConstrainedStarts(requested, placement, along, group, None, backtracks)
+    none = np.zeros((0, requested.graph.num_ops), np.int32)
     conflict = None
     if is_proven:
-        conflict = smallest_conflict(asked, lambda fewer: _loosest(fewer, passing, fusion_is_open))
-    return ConstrainedStarts(asked, none, none, none, conflict, backtracks)
+        conflict = smallest_conflict(requested, lambda fewer: _loosest(fewer, passing, fusion_is_open))
+    return ConstrainedStarts(requested, none, none, none, conflict, backtracks)
 
 
-def constrained_tables(asked: OpConstraints) -> CostTables:
+def constrained_tables(requested: OpConstraints) -> CostTables:
     """Returns cost tables in which each chip is a separate kind that runs only the ops allowed there.
 
     So any method that places by these tables keeps pins and forbids.
     """
-    tables = cost_tables(asked.graph, asked.target)
+    tables = cost_tables(requested.graph, requested.target)
     kind = tables.chip_kind
     return tables._replace(
         op_s=tables.op_s[kind],
         measured_s=tables.measured_s[kind],
-        can_run=np.ascontiguousarray(asked.allowed.T),
+        can_run=np.ascontiguousarray(requested.allowed.T),
         chip_kind=np.arange(tables.num_chips, dtype=np.int32),
         sram_s_per_byte=tables.sram_s_per_byte[kind],
         kernel_overhead_s=tables.kernel_overhead_s[kind],
@@ -129,16 +132,16 @@ class _Case(NamedTuple):
 
 
 def _cases(
-    asked: OpConstraints, fusion_group: IntArray, passing: Passing, fusion_is_open: bool
+    requested: OpConstraints, fusion_group: IntArray, passing: Passing, fusion_is_open: bool
 ) -> Iterator[_Case]:
     """Yields problems in which to find a start; the last is a relaxation of every plan's problem."""
-    yield _Case(problem_under(asked, fusion_group, change=_rules(passing)), fusion_group)
-    if fusion_is_open and len(np.unique(fusion_group)) < asked.graph.num_ops:
-        yield _Case(problem_under(asked, change=_rules(passing)), None)
-    yield _Case(_loosest(asked, passing, fusion_is_open), None if fusion_is_open else fusion_group)
+    yield _Case(problem_under(requested, fusion_group, change=_rules(passing)), fusion_group)
+    if fusion_is_open and len(np.unique(fusion_group)) < requested.graph.num_ops:
+        yield _Case(problem_under(requested, change=_rules(passing)), None)
+    yield _Case(_loosest(requested, passing, fusion_is_open), None if fusion_is_open else fusion_group)
 
 
-def _loosest(asked: OpConstraints, passing: Passing, fusion_is_open: bool) -> ConstrainedProblem:
+def _loosest(requested: OpConstraints, passing: Passing, fusion_is_open: bool) -> ConstrainedProblem:
     """Returns the rules that every plan keeps, for any kernels, relays and clones.
 
     Relays may occupy chips that ops skip, so the no-skip rule is dropped for them.
@@ -148,12 +151,12 @@ def _loosest(asked: OpConstraints, passing: Passing, fusion_is_open: bool) -> Co
         no_skip = NO_SKIP_OFF if passing == "relayed" else problem.no_skip
         return _rules(passing)(problem)._replace(no_skip=no_skip)
 
-    def limits(asked: OpConstraints, problem: PlacementProblem) -> Limits | None:
+    def limits(requested: OpConstraints, problem: PlacementProblem) -> Limits | None:
         return loosest_limits(
-            asked, problem, fusion_is_open=fusion_is_open, clones_are_open=passing == "relayed"
+            requested, problem, fusion_is_open=fusion_is_open, clones_are_open=passing == "relayed"
         )
 
-    return problem_under(asked, change=change, limits=limits)
+    return problem_under(requested, change=change, limits=limits)
 
 
 def _rules(passing: Passing) -> Callable[[PlacementProblem], PlacementProblem]:
@@ -165,14 +168,12 @@ def _rules(passing: Passing) -> Callable[[PlacementProblem], PlacementProblem]:
     return change
 
 
-def _place(
-    case: ConstrainedProblem, guides: Sequence[IntArray], num_starts: int, seed: int
-) -> tuple[IntArray, bool, int]:
+def _place(case: ConstrainedProblem, guides: Sequence[IntArray], seed: int) -> tuple[IntArray, bool, int]:
     """Returns distinct placements of the ops [S, N], whether infeasibility is proven, and the backtracks."""
     problem = case.problem
     _, first_op = np.unique(problem.unit_of_op, return_index=True)
     wanted = [guide[first_op] for guide in guides]
-    wanted += [_spread(problem, problem.num_chips >> i) for i in range(max(num_starts - len(wanted), 1))]
+    wanted += [_spread(problem, problem.num_chips >> i) for i in range(max(STARTS - len(wanted), 1))]
     few = max(LEAST_BACKTRACKS, min(MAX_BACKTRACKS, BACKTRACKS_OF_UNITS // problem.num_units))
     tries = [fix(problem, np.array(wanted), seed=seed, max_backtracks=few, tables=case.tables)]
     if not tries[0].found.any() and case.max_backtracks > MAX_BACKTRACKS:
@@ -181,7 +182,7 @@ def _place(
     found = np.concatenate([tried.placement[tried.found] for tried in tries])
     _, distinct = np.unique(found, axis=0, return_index=True)
     is_proven = any((tried.ending == CONFLICT).any() for tried in tries)
-    backtracks = sum(tried.statistics.backtracks for tried in tries)
+    backtracks = sum(tried.backtracks for tried in tries)
     return found[np.sort(distinct)][:, problem.unit_of_op], is_proven, backtracks
 
 
@@ -193,15 +194,15 @@ def _spread(problem: PlacementProblem, num_chips: int) -> IntArray:
 
 
 def _start(
-    asked: OpConstraints, order: IntArray, kernels: IntArray | None, placement: IntArray
+    requested: OpConstraints, order: IntArray, kernels: IntArray | None, placement: IntArray
 ) -> tuple[IntArray, IntArray, IntArray]:
     """Returns placement, order and kernels of a start."""
     along = order
-    if asked.target.goes_forward:
+    if requested.target.goes_forward:
         along = order[np.argsort(placement[order], kind="stable")]
     if kernels is not None:
         return placement, along, kernels
-    group = greedy_fusion(loop_roles(asked.graph, asked.target.kernel_patterns), along)[along]
+    group = greedy_fusion(loop_roles(requested.graph, requested.target.kernel_patterns), along)[along]
     chip = placement[along]
     starts = np.concatenate([[True], (group[1:] != group[:-1]) | (chip[1:] != chip[:-1])])
     split = np.empty_like(along)
@@ -210,19 +211,21 @@ def _start(
 
 
 def _is_kept(
-    asked: OpConstraints, passing: Passing, placement: IntArray, order: IntArray, fusion_group: IntArray
+    requested: OpConstraints, passing: Passing, placement: IntArray, order: IntArray, fusion_group: IntArray
 ) -> bool:
     """Returns whether the start keeps all constraints with its own kernels, and the no-skip rule."""
-    is_kept = ConstraintFilter(asked, fusion_group, passing).are_kept(placement[None])[0]
-    rule = asked.target.constraints.no_skip
-    if rule == "off" or not is_kept:
-        return bool(is_kept)
-    used = np.zeros(asked.target.num_chips, np.bool_)
-    used[placement] = True
+    graph, target = requested.graph, requested.target
+    plan = Plan.create(
+        graph,
+        target.source,
+        target.fingerprint,
+        placement=placement,
+        order=order,
+        fusion_group=fusion_group,
+        provenance="constraints",
+    )
     if passing == "relayed":
-        _, relay_chips = needed_relays(
-            cost_tables(asked.graph, asked.target), placement, asked.target.constraints.triangle
-        )
-        used[relay_chips] = True
-    last = asked.target.num_chips - 1 if rule == "all" else int(np.flatnonzero(used)[-1])
-    return bool(used[: last + 1].all())
+        relays = needed_relays(cost_tables(graph, target), placement, target.constraints.triangle)
+        plan = replace(plan, relays=relays_of_arrays(graph, *relays))
+    broken = {violation.constraint for violation in verify(graph, target, plan, requested.constraints)}
+    return broken.isdisjoint(KEPT)

@@ -19,7 +19,6 @@ from go_opt.solver.constraints.limits import chip_limits
 from go_opt.solver.problem.op_constraints import OpConstraints, op_constraints
 from go_opt.solver.problem.problem import PlacementProblem, placement_problem
 from go_opt.solver.problem.user_constraints import UserConstraint
-from go_opt.solver.propagation.adjacent_orders import Visiting
 from go_opt.solver.propagation.mode_kernels import CONFLICT
 from go_opt.solver.propagation.modes import MAX_BACKTRACKS, Placements, fix, sample
 from go_opt.solver.propagation.propagators.tables import Limits, RuleTables, rule_tables
@@ -66,23 +65,8 @@ class ConstrainedPlacements:
         return self.placements.placement[:, self.problem.unit_of_op]
 
 
-def constrained_problem(
-    graph: Graph,
-    target: Target,
-    constraints: Sequence[UserConstraint],
-    fusion_group: IntArray | None = None,
-) -> ConstrainedProblem:
-    """Returns the constrained problem of ``graph`` on ``target``; units are kernels, or ops by default.
-
-    Raises:
-      InvalidInputError: a pattern matches no op, a chip is unknown, or a constraint needs ordered
-        chips and the target has none.
-    """
-    return problem_under(op_constraints(graph, target, constraints), fusion_group)
-
-
 def problem_under(
-    asked: OpConstraints,
+    requested: OpConstraints,
     fusion_group: IntArray | None = None,
     *,
     change: Callable[[PlacementProblem], PlacementProblem] = lambda problem: problem,
@@ -94,18 +78,18 @@ def problem_under(
       change: changes the target's rules.
       limits: returns the chip limits as arrays; by default those of ``fusion_group``'s kernels.
     """
-    graph, target = asked.graph, asked.target
+    graph, target = requested.graph, requested.target
     group = np.arange(graph.num_ops, dtype=np.int32) if fusion_group is None else fusion_group
-    units = asked.shared_chips(group)
+    units = requested.shared_chips(group)
     problem = placement_problem(graph, target, units, cycles_are_legal=not target.constraints.acyclic)
-    problem = problem._replace(rise=_unit_rise(asked, problem), acyclic=target.goes_forward)
+    problem = problem._replace(rise=_unit_rise(requested, problem), acyclic=target.goes_forward)
     problem = change(problem)
     allowed = np.ones((problem.num_units, problem.num_chips), np.bool_)
-    np.logical_and.at(allowed, problem.unit_of_op, asked.allowed)
-    allowed[_cut_units(asked, problem)] = False
-    held = chip_limits(asked, problem, group) if limits is None else limits(asked, problem)
+    np.logical_and.at(allowed, problem.unit_of_op, requested.allowed)
+    allowed[_cut_units(requested, problem)] = False
+    held = chip_limits(requested, problem, group) if limits is None else limits(requested, problem)
     tables = rule_tables(problem, allowed=allowed, limits=held)
-    return ConstrainedProblem(problem, tables, asked.constraints)
+    return ConstrainedProblem(problem, tables, requested.constraints)
 
 
 def sample_constrained(
@@ -117,34 +101,37 @@ def sample_constrained(
     log_probs: FloatArray | None = None,
     seed: int = 0,
     num_samples: int = 1,
-    order: Visiting = "random",
     max_backtracks: int | None = None,
 ) -> ConstrainedPlacements:
-    """SAMPLE under user constraints; errors as of :func:`constrained_problem`.
+    """SAMPLE under user constraints.
 
     Args:
       log_probs: [U, D] of the constrained problem's units; uniform where not given.
       max_backtracks: for each sample; by default ``SMALL_BACKTRACKS`` up to ``SMALL_UNITS``
         units, ``MAX_BACKTRACKS`` above.
+
+    Raises:
+      InvalidInputError: a pattern matches no op, a chip is unknown, or a constraint needs ordered
+        chips and the target has none.
     """
-    asked = op_constraints(graph, target, constraints)
-    case = problem_under(asked, fusion_group)
+    requested = op_constraints(graph, target, constraints)
+    case = problem_under(requested, fusion_group)
     rows = np.zeros((case.problem.num_units, target.num_chips)) if log_probs is None else log_probs
     drawn = sample(
-        case.problem, rows, seed=seed, num_samples=num_samples, order=order,
+        case.problem, rows, seed=seed, num_samples=num_samples,
         max_backtracks=case.max_backtracks if max_backtracks is None else max_backtracks,
         tables=case.tables,
     )  # fmt: skip
     conflict = None
     if (drawn.ending == CONFLICT).any():
-        conflict = smallest_conflict(asked, lambda fewer: problem_under(fewer, fusion_group))
+        conflict = smallest_conflict(requested, lambda fewer: problem_under(fewer, fusion_group))
     return ConstrainedPlacements(case.problem, drawn, conflict)
 
 
 def smallest_conflict(
-    asked: OpConstraints, problem_of: Callable[[OpConstraints], ConstrainedProblem]
+    requested: OpConstraints, problem_of: Callable[[OpConstraints], ConstrainedProblem]
 ) -> tuple[UserConstraint, ...]:
-    """Returns a small subset of ``asked`` that is still in conflict; ``asked`` must be in conflict.
+    """Returns a small subset of ``requested`` that is still in conflict; ``requested`` must be in conflict.
 
     Bisection (QuickXplain, Junker, AAAI 2004). If the search proves every case within its limit,
     and ``PROOF_COST`` is enough, no constraint of the result can be left out.
@@ -155,7 +142,7 @@ def smallest_conflict(
         nonlocal left
         if left <= 0:
             return False
-        case = problem_of(asked.subset(sorted(kept)))
+        case = problem_of(requested.subset(sorted(kept)))
         is_conflict, backtracks = _prove(case)
         left -= backtracks + COST_OF_A_UNIT * case.problem.num_units
         return is_conflict
@@ -170,10 +157,10 @@ def smallest_conflict(
         of_second = needed(kept + first, True, second)
         return needed(kept + of_second, bool(of_second), first) + of_second
 
-    everything = list(range(len(asked.constraints)))
+    everything = list(range(len(requested.constraints)))
     if not everything or is_proven([]):
         return ()
-    return asked.subset(sorted(needed([], False, everything))).constraints
+    return requested.subset(sorted(needed([], False, everything))).constraints
 
 
 def conflict_sentence(graph: Graph, target: Target, conflict: Sequence[UserConstraint]) -> str:
@@ -198,21 +185,21 @@ def _prove(case: ConstrainedProblem) -> tuple[bool, int]:
         return Solver(case.tables).is_exhausted, 0
     proposal = np.zeros((1, case.problem.num_units), np.int32)
     fixed = fix(case.problem, proposal, max_backtracks=case.max_backtracks, tables=case.tables)
-    return bool((fixed.ending == CONFLICT).any()), fixed.statistics.backtracks
+    return bool((fixed.ending == CONFLICT).any()), fixed.backtracks
 
 
-def _cut_units(asked: OpConstraints, problem: PlacementProblem) -> IntArray:
+def _cut_units(requested: OpConstraints, problem: PlacementProblem) -> IntArray:
     """Returns the units that contain a required cut."""
-    unit, at_cut = problem.unit_of_op, asked.rise > 0
-    source, reader = unit[asked.graph.edge_src[at_cut]], unit[asked.graph.edge_dst[at_cut]]
+    unit, at_cut = problem.unit_of_op, requested.rise > 0
+    source, reader = unit[requested.graph.edge_src[at_cut]], unit[requested.graph.edge_dst[at_cut]]
     return source[source == reader]
 
 
-def _unit_rise(asked: OpConstraints, problem: PlacementProblem) -> LongArray:
+def _unit_rise(requested: OpConstraints, problem: PlacementProblem) -> LongArray:
     """Returns the least ``f(v) - f(u)`` [E] of the problem's edges, parallel to ``successor``."""
-    at_cut = asked.rise > 0
+    at_cut = requested.rise > 0
     unit = problem.unit_of_op.astype(np.int64)
     source = np.repeat(np.arange(problem.num_units), np.diff(problem.successor_ptr))
     edges = source * problem.num_units + problem.successor
-    cuts = unit[asked.graph.edge_src[at_cut]] * problem.num_units + unit[asked.graph.edge_dst[at_cut]]
+    cuts = unit[requested.graph.edge_src[at_cut]] * problem.num_units + unit[requested.graph.edge_dst[at_cut]]
     return np.isin(edges, cuts).astype(np.int64)

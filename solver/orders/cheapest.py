@@ -80,17 +80,17 @@ class Slicer:
 
     @property
     def _slice(self) -> Any:
-        asked: dict[str, Any] = {"passing": self.passing, **self.rules}
+        options: dict[str, Any] = {"passing": self.passing, **self.rules}
         if self.replicates:
-            return partial(slice_order_replicated, **asked)
-        return partial(slice_order, min_chips=self.instance.min_chips, **asked)
+            return partial(slice_order_replicated, **options)
+        return partial(slice_order, min_chips=self.instance.min_chips, **options)
 
     @property
     def _slice_streamed(self) -> Any:
-        asked: dict[str, Any] = {"passing": self.passing, **self.rules}
+        options: dict[str, Any] = {"passing": self.passing, **self.rules}
         if self.replicates:
-            return partial(slice_order_streamed_replicated, **asked)
-        return partial(slice_order_streamed, min_chips=self.instance.min_chips, **asked)
+            return partial(slice_order_streamed_replicated, **options)
+        return partial(slice_order_streamed, min_chips=self.instance.min_chips, **options)
 
     def _cost(self, slicing: Slicing, order: IntArray, fusion_group: IntArray) -> CheapestSlicing:
         placement, replication = slicing.placement, slicing.replication

@@ -25,13 +25,13 @@ class SegmentRules(TypedDict, total=False):
     rising: Numbers | None  # [2, ...] edges whose reader must be on a later chip than their source
 
 
-def segment_rules(asked: OpConstraints) -> SegmentRules:
-    """Returns the rules of ``asked``, without chip limits."""
-    rises = asked.rise > 0
+def segment_rules(requested: OpConstraints) -> SegmentRules:
+    """Returns the rules of ``requested``, without chip limits."""
+    rises = requested.rise > 0
     return SegmentRules(
-        allowed=np.ascontiguousarray(asked.allowed.T),
-        colocated=asked.colocated,
-        rising=np.stack([asked.graph.edge_src[rises], asked.graph.edge_dst[rises]]),
+        allowed=np.ascontiguousarray(requested.allowed.T),
+        colocated=requested.colocated,
+        rising=np.stack([requested.graph.edge_src[rises], requested.graph.edge_dst[rises]]),
     )
 
 

@@ -20,33 +20,14 @@ from go_opt.errors import InvalidInputError
 from go_opt.solver.problem.problem import PlacementProblem
 from go_opt.solver.propagation.adjacent_cover import Cover, anchor, close_gaps, what_to_cover
 from go_opt.solver.propagation.adjacent_domains import (
-    NO_UNIT,
     Domains,
     draw_chip,
     fix,
-    next_open,
     reset,
     start_domains,
     working_domains,
 )
-from go_opt.solver.propagation.adjacent_orders import VISITING, Visiting, orders_from, visiting_orders
 
-__all__ = [
-    "ANCHORED",
-    "CONTRADICTION",
-    "DRAWN",
-    "GAPS",
-    "STATUS",
-    "VISITING",
-    "AdjacentFixes",
-    "AdjacentSamples",
-    "Visiting",
-    "fix_adjacent",
-    "sample_adjacent",
-    "visiting_orders",
-]
-
-STATUS: Final = ("drawn", "anchored", "gaps", "contradiction")
 DRAWN, ANCHORED, GAPS, CONTRADICTION = range(4)
 MAX_ANCHORINGS: Final = 8
 
@@ -68,7 +49,7 @@ class AdjacentSamples(NamedTuple):
 
     placement: IntArray  # [S, U]
     log_prob: FloatArray  # [S] of ``drawn``: the sum over units, each within its domain
-    status: CodeArray  # [S] index into STATUS
+    status: CodeArray  # [S]
     drawn: NDArray[np.int16]  # [S, U] chips before components moved down
     lowest: NDArray[np.int16]  # [S, U] first chip of the unit's domain when it was visited
     highest: NDArray[np.int16]  # [S, U] last chip of that domain
@@ -78,14 +59,14 @@ class AdjacentFixes(NamedTuple):
     """Repaired proposals; statuses as in :class:`AdjacentSamples`."""
 
     placement: IntArray  # [S, U]
-    status: CodeArray  # [S] index into STATUS
+    status: CodeArray  # [S]
 
 
 def sample_adjacent(
     problem: PlacementProblem,
     log_probs: FloatArray,
     *,
-    orders: Visiting | IntArray = "random",
+    orders: IntArray | None = None,
     seed: int = 0,
     num_samples: int = 1,
     first_chip: ArrayLike | None = None,
@@ -98,7 +79,7 @@ def sample_adjacent(
 
     Args:
       log_probs: [U, D], or [S, U, D] with separate rows per sample; on any scale, -inf is no mass.
-      orders: a visiting mode, or the units [S, U] of each sample in visiting order.
+      orders: [S or 1, U] the units in the order they are visited; by default random ones.
       first_chip: [U] or one number, the lowest chip of each unit; 0 by default.
       last_chip: [U] or one number, the highest chip of each unit; ``D - 1`` by default.
 
@@ -119,8 +100,8 @@ def sample_adjacent(
     cover = what_to_cover(problem, start)
     if start is not None and cover is not None:
         rng = np.random.default_rng(seed)
-        visiting = orders_from(problem, orders, rng, num_samples, start)
-        domains = working_domains(start, smallest_first=_is_smallest_first(orders))
+        visiting = visiting_orders(problem, rng, num_samples) if orders is None else orders
+        domains = working_domains(start)
         wishes = rng.random(shape if cover.may_anchor else (num_samples, 0))
         _sample(problem, start, cover, domains, rows, visiting, rng.random(shape), wishes, out)
     return out
@@ -130,7 +111,7 @@ def fix_adjacent(
     problem: PlacementProblem,
     proposals: IntArray,
     *,
-    orders: Visiting | IntArray = "random",
+    orders: IntArray | None = None,
     seed: int = 0,
     log_probs: FloatArray | None = None,
     first_chip: ArrayLike | None = None,
@@ -160,8 +141,8 @@ def fix_adjacent(
     cover = what_to_cover(problem, start)
     if start is not None and cover is not None:
         rng = np.random.default_rng(seed)
-        visiting = orders_from(problem, orders, rng, num_samples, start)
-        domains = working_domains(start, smallest_first=_is_smallest_first(orders))
+        visiting = visiting_orders(problem, rng, num_samples) if orders is None else orders
+        domains = working_domains(start)
         uniforms = rng.random((num_samples, 0) if log_probs is None else proposals.shape)
         # Sources with low proposals and sinks with high ones make the best anchors.
         wishes = np.clip(proposals, 0, problem.num_chips - 1) / problem.num_chips
@@ -170,8 +151,10 @@ def fix_adjacent(
     return out
 
 
-def _is_smallest_first(orders: Visiting | IntArray) -> bool:
-    return isinstance(orders, str) and orders == "most_constrained"
+def visiting_orders(problem: PlacementProblem, rng: np.random.Generator, num_samples: int) -> IntArray:
+    """Returns a random order [S, U] of the units for each sample."""
+    units = np.arange(problem.num_units, dtype=np.int32)
+    return rng.permuted(np.tile(units, (num_samples, 1)), axis=1)
 
 
 def checked_rows(problem: PlacementProblem, log_probs: FloatArray, num_samples: int) -> FloatArray:
@@ -223,23 +206,23 @@ def _draw_all(
 ) -> float:
     """Fixes every unit to a chip drawn from its row; returns the total log-probability."""
     # Tuple fields are reference-counted on each access: as locals, only once per call.
-    lower, upper, pairs, marks = domains.lower, domains.upper, domains.pairs, domains.marks
+    lower, upper = domains.lower, domains.upper
     placement, drawn, lowest, highest = out.placement[s], out.drawn[s], out.lowest[s], out.highest[s]
     for unit in range(len(order)):
         highest[unit] = -1
     log_prob = 0.0
     visit = 0
-    unit = next_open(lower, upper, pairs, marks, order)
-    while unit != NO_UNIT:
+    for unit in order:
         low = int64(lower[unit])
         high = int64(upper[unit])
+        if low == high:
+            continue
         lowest[unit] = low
         highest[unit] = high
         chip, gained = draw_chip(rows[unit], low, high, uniforms[visit])
         log_prob += gained
         fix(domains, unit, chip)
         visit += 1
-        unit = next_open(lower, upper, pairs, marks, order)
     for unit in range(len(order)):
         chip = lower[unit]
         drawn[unit] = chip
@@ -284,13 +267,11 @@ def _fix(
 @uncounted_inner
 def _keep_possible(domains: Domains, order: IntArray, proposal: IntArray) -> None:
     """Fixes every unit whose proposal is in its domain when it is visited."""
-    lower, upper, pairs, marks = domains.lower, domains.upper, domains.pairs, domains.marks
-    unit = next_open(lower, upper, pairs, marks, order)
-    while unit != NO_UNIT:
+    lower, upper = domains.lower, domains.upper
+    for unit in order:
         chip = int64(proposal[unit])
-        if lower[unit] <= chip and chip <= upper[unit]:
+        if lower[unit] <= chip and chip <= upper[unit] and lower[unit] < upper[unit]:
             fix(domains, unit, chip)
-        unit = next_open(lower, upper, pairs, marks, order)
 
 
 @uncounted_inner

@@ -1,4 +1,4 @@
-"""Domains of the adjacent core: bounds, their propagation, visiting, drawing.
+"""Domains of the adjacent core: bounds, their propagation, drawing.
 
 Under ``f(u) + r <= f(v) <= f(u) + 1`` (r = 1 at a cut point, else 0) bounds propagation is
 complete: once all domains are intervals at the fixpoint, any value of any domain extends to
@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
-from go_opt.common.compiling import int32, int64, uncounted, uncounted_inner
+from go_opt.common.compiling import int64, uncounted, uncounted_inner
 from go_opt.solver.problem.problem import PlacementProblem
 
 NO_UNIT: Final = -1
 
 
 class Domains(NamedTuple):
-    """Domains of one sample, with scratch for propagation and visiting."""
+    """Domains of one sample, with scratch for propagation."""
 
     lower: IntArray  # [U] first chip of the domain
     upper: IntArray  # [U] last chip of the domain
@@ -30,8 +30,6 @@ class Domains(NamedTuple):
     most: IntArray  # [2 E] … and at h + most or below
     queue: IntArray  # [U] ring of units whose bounds changed
     is_queued: BoolArray  # [U]
-    pairs: IntArray  # [U] stack of units with two open chips; [0] if not tracked
-    marks: LongArray  # [2] size of ``pairs``; place in the visiting order
 
 
 def longest_stretches(open_chips: BoolArray) -> tuple[IntArray, IntArray]:
@@ -70,19 +68,13 @@ def start_domains(
         most=np.concatenate([np.ones_like(rise), -rise_to])[by_unit].astype(np.int32),
         queue=np.zeros(num_units, dtype=np.int32),
         is_queued=np.zeros(num_units, dtype=np.bool_),
-        pairs=np.zeros(0, dtype=np.int32),
-        marks=np.zeros(2, dtype=np.int64),
     )
     return start if _propagate_all(start) else None
 
 
-def working_domains(start: Domains, *, smallest_first: bool) -> Domains:
-    """Returns scratch for the domains of a sample; ``smallest_first`` tracks pairs (:func:`next_open`)."""
-    return start._replace(
-        lower=start.lower.copy(),
-        upper=start.upper.copy(),
-        pairs=np.zeros(len(start.lower) if smallest_first else 0, dtype=np.int32),
-    )
+def working_domains(start: Domains) -> Domains:
+    """Returns scratch for the domains of a sample."""
+    return start._replace(lower=start.lower.copy(), upper=start.upper.copy())
 
 
 def chip_runs(problem: PlacementProblem) -> tuple[IntArray, IntArray]:
@@ -134,8 +126,6 @@ def _drain(domains: Domains, waiting: int) -> bool:
     neighbour_ptr, neighbour = domains.neighbour_ptr, domains.neighbour
     least, most = domains.least, domains.most
     lower, upper, queue, is_queued = domains.lower, domains.upper, domains.queue, domains.is_queued
-    pairs, marks = domains.pairs, domains.marks
-    smallest_first = len(pairs) > 0
     first = 0
     while waiting > 0:
         unit = queue[first]
@@ -154,9 +144,6 @@ def _drain(domains: Domains, waiting: int) -> bool:
             upper[other] = min(highest, upper[other])
             if lower[other] > upper[other]:
                 return False
-            if smallest_first and upper[other] - lower[other] == 1:
-                pairs[marks[0]] = other
-                marks[0] += 1
             if not is_queued[other]:
                 is_queued[other] = True
                 last = first + waiting
@@ -168,34 +155,9 @@ def _drain(domains: Domains, waiting: int) -> bool:
 @uncounted_inner
 def reset(domains: Domains, start: Domains) -> None:
     """Resets domains to ``start``, with no unit visited."""
-    domains.marks[0] = 0
-    domains.marks[1] = 0
     for unit in range(len(domains.lower)):
         domains.lower[unit] = start.lower[unit]
         domains.upper[unit] = start.upper[unit]
-        if len(domains.pairs) > 0 and start.upper[unit] - start.lower[unit] == 1:
-            domains.pairs[domains.marks[0]] = unit
-            domains.marks[0] += 1
-
-
-@uncounted_inner
-def next_open(lower: IntArray, upper: IntArray, pairs: IntArray, marks: LongArray, order: IntArray) -> int:
-    """Returns an open unit: the last one narrowed to two chips, else the next of ``order``, else NO_UNIT.
-
-    A neighbour of a fixed unit has at most two chips. So if ``order`` begins with the smallest
-    domains and ``pairs`` are tracked, no open unit has a smaller domain than the result.
-    """
-    while marks[0] > 0:
-        marks[0] -= 1
-        unit = pairs[marks[0]]
-        if lower[unit] < upper[unit]:
-            return unit
-    while marks[1] < len(order):
-        unit = order[marks[1]]
-        marks[1] += 1
-        if lower[unit] < upper[unit]:
-            return unit
-    return int32(NO_UNIT)
 
 
 @uncounted_inner

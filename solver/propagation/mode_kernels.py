@@ -27,10 +27,7 @@ from go_opt.solver.propagation.propagators.domains import (
 from go_opt.solver.propagation.propagators.tables import RuleTables
 from go_opt.solver.propagation.search import EXHAUSTED, decide, reset, settle
 
-ENDINGS: Final = ("kept", "searched", "backtracked", "adjacent", "limit", "conflict")
 KEPT, SEARCHED, BACKTRACKED, ADJACENT, LIMIT, CONFLICT = range(6)
-
-
 FIRST_TRY: Final = 60  # backtracks before the first restart
 
 
@@ -40,64 +37,41 @@ class Draws(NamedTuple):
     placement: IntArray  # [S, U]
     proposal: IntArray  # [S, U]
     log_prob: FloatArray  # [S] of the draws within ``open_chips``; valid if the ending is SEARCHED
-    ending: CodeArray  # [S] index into ENDINGS
+    ending: CodeArray  # [S] KEPT … CONFLICT
     open_chips: WordArray  # [S, U, W] the domain of each unit when it was drawn
 
 
 @compiled
-def sample_all(
+def place_all(
     tables: RuleTables,
     store: Store,
     rows: FloatArray,
     orders: IntArray,
-    is_constrained: bool,
+    is_sample: bool,
     max_backtracks: int,
     rng: np.random.Generator,
     draws: Draws,
 ) -> None:
-    """SAMPLE: keeps an independent draw from the rows if it is valid, else draws during a search."""
-    work = _working_space(store)
-    for s in range(len(draws.placement)):
-        row = rows[s % len(rows)]
-        _fill(work.chips)
-        for unit in range(len(store.low)):
-            chip, _ = draw_chip(work.chips, 0, tables.num_chips - 1, row[unit], rng.random())
-            draws.proposal[s, unit] = chip
-        if _keep_proposal(tables, store, draws.proposal[s], s, draws):
-            continue
-        begin = store.counters[BACKTRACKS]
-        _set_order(work, orders[s % len(orders)])
-        while _may_try_again(store, begin, max_backtracks, s, draws):
-            _failures_first(work)
-            place = _sample(tables, store, row, work, is_constrained, rng, s, draws)
-            _finish(tables, store, place, begin, s, draws)
+    """SAMPLE: keeps an independent draw from the rows if it is valid, else draws during a search.
 
-
-@compiled
-def fix_all(
-    tables: RuleTables,
-    store: Store,
-    rows: FloatArray,
-    orders: IntArray,
-    is_constrained: bool,
-    max_backtracks: int,
-    rng: np.random.Generator,
-    draws: Draws,
-) -> None:
-    """FIX: keeps a valid proposal, else searches for a placement that keeps the possible values.
-
-    Other units are drawn from the rows, or take the nearest chip if there are no rows.
+    FIX: keeps a valid proposal, else searches for a placement that keeps the possible values; other
+    units are drawn from the rows, or take the nearest chip if there are no rows.
     """
     work = _working_space(store)
     for s in range(len(draws.placement)):
+        row = rows[s % len(rows)] if len(rows) > 0 else np.zeros((0, 0))
+        if is_sample:
+            _fill(work.chips)
+            for unit in range(len(store.low)):
+                chip, _ = draw_chip(work.chips, 0, tables.num_chips - 1, row[unit], rng.random())
+                draws.proposal[s, unit] = chip
         if _keep_proposal(tables, store, draws.proposal[s], s, draws):
             continue
-        row = rows[s % len(rows)] if len(rows) > 0 else np.zeros((0, 0))
-        begin = store.counters[BACKTRACKS]
+        begin = store.state[BACKTRACKS]
         _set_order(work, orders[s % len(orders)])
         while _may_try_again(store, begin, max_backtracks, s, draws):
             _failures_first(work)
-            place = _fix(tables, store, row, work, is_constrained, rng, s, draws)
+            place = _search(tables, store, row, work, is_sample, rng, s, draws)
             _finish(tables, store, place, begin, s, draws)
 
 
@@ -141,11 +115,11 @@ def _failures_first(work: Work) -> None:
 @uncounted_inner
 def _may_try_again(store: Store, begin: int, max_backtracks: int, s: int, draws: Draws) -> bool:
     """Returns whether to try again; sets the next backtrack limit, small at first for cheap restarts."""
-    used = store.counters[BACKTRACKS] - begin
+    used = store.state[BACKTRACKS] - begin
     if used > 0 and (draws.ending[s] != LIMIT or used >= max_backtracks):
         return False
     budget = max(FIRST_TRY, used // 4)
-    store.state[MAX_BACKTRACKS] = store.counters[BACKTRACKS] + min(budget, max_backtracks - used)
+    store.state[MAX_BACKTRACKS] = store.state[BACKTRACKS] + min(budget, max_backtracks - used)
     return used > 0 or draws.ending[s] == CONFLICT
 
 
@@ -171,59 +145,36 @@ def _keep_proposal(tables: RuleTables, store: Store, proposal: IntArray, s: int,
 
 
 @compiled_inline
-def _sample(
+def _search(
     tables: RuleTables,
     store: Store,
     row: FloatArray,
     work: Work,
-    is_constrained: bool,
+    is_sample: bool,
     rng: np.random.Generator,
     s: int,
     draws: Draws,
 ) -> int:
+    """Visits all units, in FIX twice: the first time only possible proposals are decided."""
     num_units = len(store.low)
     chips = work.chips
+    passes = 1 if is_sample else 2
     place = 0
-    while 0 <= place < num_units:
-        unit = _next_unit(store, work.order[0], place, is_constrained)
-        chip, work.gains[place] = draw_open(store, unit, row[unit], rng.random())
-        for word in range(len(chips)):
-            draws.open_chips[s, unit, word] = store.domain[unit, word]
-        _only(chips, chip)
-        before = place
-        place = settle(tables, store, decide(store, unit, chips))
-        if place <= before:
-            work.failures[unit] += 1
-    draws.log_prob[s] = work.gains.sum()
-    return place
-
-
-@compiled_inline
-def _fix(
-    tables: RuleTables,
-    store: Store,
-    row: FloatArray,
-    work: Work,
-    is_constrained: bool,
-    rng: np.random.Generator,
-    s: int,
-    draws: Draws,
-) -> int:
-    num_units = len(store.low)
-    chips = work.chips
-    place = 0
-    while 0 <= place < 2 * num_units:
-        is_filling = place >= num_units
-        unit = _next_unit(store, work.order[int(is_filling)], place % num_units, is_constrained)
+    while 0 <= place < passes * num_units:
+        is_last_pass = place >= (passes - 1) * num_units
+        unit = work.order[place // num_units, place % num_units]
         wanted = int64(draws.proposal[s, unit])
-        is_open = 0 <= wanted < tables.num_chips and has_chip(store.domain[unit], wanted)
-        if is_open:
+        if not is_sample and 0 <= wanted < tables.num_chips and has_chip(store.domain[unit], wanted):
             _only(chips, wanted)
-        elif not is_filling:
+        elif not is_last_pass:
             for word in range(len(chips)):
                 chips[word] = store.domain[unit, word]
         elif len(row) > 0:
-            chip, _ = draw_open(store, unit, row[unit], rng.random())
+            chip, gain = draw_open(store, unit, row[unit], rng.random())
+            if is_sample:
+                work.gains[place] = gain
+                for word in range(len(chips)):
+                    draws.open_chips[s, unit, word] = store.domain[unit, word]
             _only(chips, chip)
         else:
             _only(chips, _nearest(store, unit, wanted))
@@ -231,6 +182,8 @@ def _fix(
         place = settle(tables, store, decide(store, unit, chips))
         if place <= before:
             work.failures[unit] += 1
+    if is_sample:
+        draws.log_prob[s] = work.gains.sum()
     return place
 
 
@@ -240,24 +193,10 @@ def _finish(tables: RuleTables, store: Store, place: int, begin: int, s: int, dr
     if place < 0:
         draws.ending[s] = CONFLICT if place == EXHAUSTED else LIMIT
     else:
-        draws.ending[s] = BACKTRACKED if store.counters[BACKTRACKS] > begin else SEARCHED
+        draws.ending[s] = BACKTRACKED if store.state[BACKTRACKS] > begin else SEARCHED
         for unit in range(len(store.low)):
             draws.placement[s, unit] = store.low[unit]
     reset(tables, store)
-
-
-@uncounted_inner
-def _next_unit(store: Store, order: LongArray, place: int, is_constrained: bool) -> int:
-    """Returns the unit at ``place``; ``is_constrained`` first swaps in the unit with fewest open chips."""
-    if is_constrained:
-        best = place
-        for i in range(place + 1, len(order)):
-            if store.size[order[best]] == 1:
-                break
-            if store.size[order[i]] < store.size[order[best]]:
-                best = i
-        order[place], order[best] = order[best], order[place]
-    return order[place]
 
 
 @uncounted_inner

@@ -10,16 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, CodeArray, FloatArray, IntArray, LongArray, WordArray
 from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.solver.problem.problem import PlacementProblem
-from go_opt.solver.propagation.adjacent import ANCHORED, DRAWN, checked_rows, fix_adjacent, sample_adjacent
+from go_opt.solver.propagation.adjacent import (
+    ANCHORED,
+    DRAWN,
+    checked_rows,
+    fix_adjacent,
+    sample_adjacent,
+    visiting_orders,
+)
 from go_opt.solver.propagation.adjacent_domains import longest_stretches
-from go_opt.solver.propagation.adjacent_orders import VISITING, Visiting, visiting_orders
 from go_opt.solver.propagation.mode_kernels import (
     ADJACENT,
     CONFLICT,
@@ -27,12 +33,11 @@ from go_opt.solver.propagation.mode_kernels import (
     LIMIT,
     SEARCHED,
     Draws,
-    fix_all,
-    sample_all,
+    place_all,
 )
 from go_opt.solver.propagation.propagators.domains import pack_chips, unpack_chips
 from go_opt.solver.propagation.propagators.tables import RuleTables, rule_tables
-from go_opt.solver.propagation.search import Solver, Statistics, holds
+from go_opt.solver.propagation.search import Solver, holds
 
 Rule = Literal["full", "adjacent"]
 _Made = TypeVar("_Made")
@@ -52,10 +57,10 @@ class Placements:
 
     placement: IntArray  # [S, U]; -1 if none was found (user constraints only)
     log_prob: FloatArray  # [S]; NaN if no log-probabilities were given
-    ending: CodeArray  # [S] index into ENDINGS
+    ending: CodeArray  # [S] KEPT … CONFLICT of the kernels
     drawn: IntArray  # [S, U]
     open_chips: WordArray  # [S, U, W] sets of chips
-    statistics: Statistics  # of the whole batch, without the adjacent core
+    backtracks: int  # of the whole batch
 
     @property
     def found(self) -> BoolArray:
@@ -79,7 +84,6 @@ def sample(
     *,
     seed: int = 0,
     num_samples: int = 1,
-    order: Visiting = "random",
     rule: Rule = "full",
     max_backtracks: int = MAX_BACKTRACKS,
     tables: RuleTables | None = None,
@@ -88,7 +92,6 @@ def sample(
 
     Args:
       log_probs: [U, D], or [S, U, D] with separate rows per sample; any scale, -inf is no mass.
-      order: the mode in which units are visited.
       max_backtracks: limit of the engine for each sample.
       tables: precomputed tables of ``problem``, which may include user constraints.
 
@@ -96,10 +99,10 @@ def sample(
       InfeasibleError: under the adjacent rule, all chips must be used and no placement does.
     """
     rows = checked_rows(problem, log_probs, num_samples)
-    batch = _batch(problem, tables, num_samples, order, rule, seed)
-    statistics = _search(batch, sample_all, rows, max_backtracks)
+    batch = _batch(problem, tables, num_samples, rule, seed)
+    backtracks = _search(batch, rows, max_backtracks, is_sample=True)
     _sample_rest(batch, rows)
-    return _placements(batch, rows, statistics, search_is_drawn=True)
+    return _placements(batch, rows, backtracks, search_is_drawn=True)
 
 
 def fix(
@@ -124,11 +127,11 @@ def fix(
     """
     proposals = _checked_proposals(problem, proposals)
     rows = _NO_ROWS if log_probs is None else checked_rows(problem, log_probs, len(proposals))
-    batch = _batch(problem, tables, len(proposals), "random", rule, seed)
+    batch = _batch(problem, tables, len(proposals), rule, seed)
     batch.draws.proposal[:] = proposals
-    statistics = _search(batch, fix_all, rows, max_backtracks)
+    backtracks = _search(batch, rows, max_backtracks, is_sample=False)
     _fix_rest(batch, rows)
-    return _placements(batch, rows, statistics, search_is_drawn=False)
+    return _placements(batch, rows, backtracks, search_is_drawn=False)
 
 
 _NO_ROWS: Final = np.zeros((0, 0, 0))
@@ -138,7 +141,6 @@ _NO_ROWS: Final = np.zeros((0, 0, 0))
 class _Batch:
     problem: PlacementProblem
     tables: RuleTables
-    order: Visiting
     rule: Rule
     orders: IntArray  # [1 or S, U] units in the order they are visited
     seed: int
@@ -149,12 +151,9 @@ def _batch(
     problem: PlacementProblem,
     tables: RuleTables | None,
     num_samples: int,
-    order: Visiting,
     rule: Rule,
     seed: int,
 ) -> _Batch:
-    if order not in VISITING:
-        raise InvalidInputError(f"order is {order!r}, must be one of {', '.join(VISITING)}.", field="order")
     if rule not in RULES:
         raise InvalidInputError(f"rule is {rule!r}, must be one of {', '.join(RULES)}.", field="rule")
     tables = rule_tables(problem) if tables is None else tables
@@ -166,23 +165,21 @@ def _batch(
         ending=np.full(num_samples, LIMIT if rule == "adjacent" else CONFLICT, np.int8),
         open_chips=np.zeros((num_samples, num_units, num_words), np.uint64),
     )
-    orders = visiting_orders(problem, order, np.random.default_rng((seed, 0)), num_samples)
-    return _Batch(problem, tables, order, rule, orders, seed, draws)
+    orders = visiting_orders(problem, np.random.default_rng((seed, 0)), num_samples)
+    return _Batch(problem, tables, rule, orders, seed, draws)
 
 
-def _search(batch: _Batch, kernel: Any, rows: FloatArray, max_backtracks: int) -> Statistics:
-    """Runs the engine under the full rule; returns its statistics."""
+def _search(batch: _Batch, rows: FloatArray, max_backtracks: int, *, is_sample: bool) -> int:
+    """Runs the engine under the full rule; returns its backtracks."""
     if batch.rule == "adjacent":
-        return Statistics(0, 0, 0, 0)
+        return 0
     solver = Solver(batch.tables)
-    before = solver.statistics
+    before = solver.backtracks
     if not solver.is_exhausted:
         rng = np.random.default_rng((batch.seed, 1))
-        is_constrained = batch.order == "most_constrained"
-        kernel(
-            batch.tables, solver.store, rows, batch.orders, is_constrained, max_backtracks, rng, batch.draws
-        )
-    return solver.statistics - before
+        search = (is_sample, max_backtracks, rng, batch.draws)
+        place_all(batch.tables, solver.store, rows, batch.orders, *search)
+    return solver.backtracks - before
 
 
 def _sample_rest(batch: _Batch, rows: FloatArray) -> None:
@@ -224,12 +221,9 @@ def _by_core(batch: _Batch, rest: LongArray, core: Callable[..., _Made]) -> _Mad
     """Runs the adjacent core on the samples ``rest``; returns ``None`` if ``rest`` is empty or infeasible."""
     if not len(rest):
         return None
-    # With a listed order the core would not pick the smallest domain first.
-    is_listed = batch.order != "most_constrained"
-    orders = _rows_of(batch.orders, rest) if is_listed else "most_constrained"
     first, last = longest_stretches(unpack_chips(batch.tables.allowed, batch.tables.num_chips))
     try:
-        return core(orders=orders, seed=batch.seed, first_chip=first, last_chip=last)
+        return core(orders=_rows_of(batch.orders, rest), seed=batch.seed, first_chip=first, last_chip=last)
     except InfeasibleError:
         if batch.rule == "adjacent":
             raise
@@ -251,9 +245,7 @@ def _accept(batch: _Batch, rest: LongArray, placement: IntArray, status: CodeArr
     return is_valid
 
 
-def _placements(
-    batch: _Batch, rows: FloatArray, statistics: Statistics, *, search_is_drawn: bool
-) -> Placements:
+def _placements(batch: _Batch, rows: FloatArray, backtracks: int, *, search_is_drawn: bool) -> Placements:
     draws = batch.draws
     is_drawn = (draws.ending == SEARCHED) & search_is_drawn
     if batch.rule == "adjacent" and search_is_drawn:
@@ -263,7 +255,7 @@ def _placements(
         drawn = np.where(is_drawn[:, None], draws.placement, draws.proposal)
         open_chips = np.where(is_drawn[:, None, None], draws.open_chips, everywhere)
         log_prob = np.where(is_drawn, draws.log_prob, _proposal_log_prob(rows, draws.proposal))
-    return Placements(draws.placement, log_prob, draws.ending, drawn, open_chips, statistics)
+    return Placements(draws.placement, log_prob, draws.ending, drawn, open_chips, backtracks)
 
 
 def _proposal_log_prob(rows: FloatArray, proposals: IntArray) -> FloatArray:

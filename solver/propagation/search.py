@@ -13,7 +13,6 @@ the next place in the visiting order; a contradiction lowers it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -24,13 +23,11 @@ from go_opt.errors import InvalidInputError
 from go_opt.solver.propagation.propagators import acyclic, between, capacity, cover, no_skip, span, triangle
 from go_opt.solver.propagation.propagators.domains import (
     BACKTRACKS,
-    DEAD_ENDS,
     FAILED,
     HIGHEST_LOW,
     MAX_BACKTRACKS,
     NUM_DECIDED,
     NUM_DECISIONS,
-    PROPAGATIONS,
     QUEUE_SIZE,
     TRAIL_SIZE,
     Store,
@@ -46,24 +43,6 @@ from go_opt.solver.propagation.propagators.tables import RuleTables
 
 EXHAUSTED: Final = -1  # no valid placement remains
 LIMIT_REACHED: Final = -2  # the search reached its backtrack limit
-
-
-@dataclass(frozen=True)
-class Statistics:
-    """Counters of a search."""
-
-    propagations: int  # units taken off the work list
-    narrowings: int  # words of domains that lost chips
-    backtracks: int  # decisions undone
-    dead_ends: int  # undone decisions without another open value
-
-    def __sub__(self, other: Statistics) -> Statistics:
-        return Statistics(
-            self.propagations - other.propagations,
-            self.narrowings - other.narrowings,
-            self.backtracks - other.backtracks,
-            self.dead_ends - other.dead_ends,
-        )
 
 
 class Solver:
@@ -95,9 +74,9 @@ class Solver:
         return int(self.store.state[NUM_DECISIONS])
 
     @property
-    def statistics(self) -> Statistics:
-        """Returns the counters since the solver was made."""
-        return Statistics(*(int(count) for count in self.store.counters))
+    def backtracks(self) -> int:
+        """Returns the number of decisions undone since the solver was made."""
+        return int(self.store.state[BACKTRACKS])
 
     @property
     def is_complete(self) -> bool:
@@ -187,17 +166,15 @@ def settle(tables: RuleTables, store: Store, is_consistent: bool) -> int:
     Returns the number of current decisions, or ``EXHAUSTED``, or ``LIMIT_REACHED``, which leaves
     the domains as they are. Each caller is compiled with the whole engine, so keep callers few.
     """
-    state, has_gone_back = store.state, False
+    state = store.state
     while not (is_consistent and _propagate(tables, store)):
-        store.counters[DEAD_ENDS] += has_gone_back
         if state[NUM_DECISIONS] == 0:
             return EXHAUSTED
-        if store.counters[BACKTRACKS] >= state[MAX_BACKTRACKS]:
+        if state[BACKTRACKS] >= state[MAX_BACKTRACKS]:
             return LIMIT_REACHED
         state[NUM_DECISIONS] -= 1
         at = state[NUM_DECISIONS]
-        store.counters[BACKTRACKS] += 1
-        has_gone_back = True
+        state[BACKTRACKS] += 1
         _return_to(tables, store, at)
         is_consistent = remove(store, store.choice_unit[at], store.choice[at]) != FAILED
     return state[NUM_DECISIONS]
@@ -211,7 +188,6 @@ def _propagate(tables: RuleTables, store: Store) -> bool:
         # The cheap local rules empty the work list before each run of the global rules.
         while store.state[QUEUE_SIZE] > 0:
             unit = dequeue(store)
-            store.counters[PROPAGATIONS] += 1
             if acyclic.propagate(tables, store, unit) == FAILED:
                 return False
             if span.propagate(tables, store, unit) == FAILED:

@@ -47,8 +47,8 @@ def broken_constraints(
     Raises:
       InvalidInputError: a constraint names an unknown op or chip.
     """
-    asked = op_constraints(graph, target, constraints)
-    for constraint, ops in zip(asked.constraints, asked.ops, strict=True):
+    requested = op_constraints(graph, target, constraints)
+    for constraint, ops in zip(requested.constraints, requested.ops, strict=True):
         if isinstance(constraint, ChipLimit):
             yield from _limit(target, constraint, placed, placed_plan)
         elif isinstance(constraint, Colocate):

@@ -73,10 +73,8 @@ def _relays(graph: Graph, target: Target, plan: Plan) -> Iterator[Broken]:
 def _clones(graph: Graph, plan: Plan) -> Iterator[Broken]:
     seen: set[Clone] = set()
     cloned = _chips_of_clones(graph, plan)
-    out_ptr, outputs = graph.op_outputs
     for clone in plan.clones:
         op = graph.op_index[clone.op]
-        written = outputs[out_ptr[op] : out_ptr[op + 1]]
         if clone in seen:
             yield "clones", f"op {clone.op!r} has two clones on chip {clone.chip}."
         elif not clonable_ops(graph)[op]:
@@ -84,7 +82,9 @@ def _clones(graph: Graph, plan: Plan) -> Iterator[Broken]:
             yield "clones", f"op {clone.op!r} may not be cloned: {message}"
         elif clone.chip == plan.placement[op]:
             yield "clones", f"op {clone.op!r} has a clone on its own chip {clone.chip}."
-        elif not any(clone.chip in _reader_chips(graph, plan, tensor, cloned) for tensor in written):
+        elif not any(
+            clone.chip in _reader_chips(graph, plan, tensor, cloned) for tensor in graph.outputs_of(op)
+        ):
             yield "clones", f"nothing on chip {clone.chip} reads the clone of op {clone.op!r}."
         else:
             seen.add(clone)
@@ -101,6 +101,6 @@ def _chips_of_clones(graph: Graph, plan: Plan) -> dict[int, set[int]]:
 
 def _reader_chips(graph: Graph, plan: Plan, tensor: int, cloned: dict[int, set[int]]) -> set[int]:
     """Returns the chips of the tensor's readers and of their clones."""
-    readers = graph.reader_op[graph.reader_ptr[tensor] : graph.reader_ptr[tensor + 1]].tolist()
+    readers = graph.readers_of(tensor)
     chips = set(plan.placement[readers].tolist())
     return chips.union(*(cloned[op] for op in readers if op in cloned))

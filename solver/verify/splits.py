@@ -70,18 +70,15 @@ def _wrong_parts(one: Split, op: NamedOp, parts: Sequence[NamedOp]) -> Iterator[
 
 
 def _ops(graph: Graph) -> dict[str, NamedOp]:
-    read_ptr, readers = graph.op_reads
-    write_ptr, written = graph.op_outputs
     found = {}
     for op, name in enumerate(graph.op_names):
-        rows = readers[read_ptr[op] : read_ptr[op + 1]]
         reads = Counter(
-            (graph.tensor_names[k], int(touched), bool(graph.tensor_kind[k] == WEIGHT))
-            for k, touched in zip(graph.reader_tensor[rows], graph.reader_elements[rows], strict=True)
+            (graph.tensor_names[k], touched, bool(graph.tensor_kind[k] == WEIGHT))
+            for k, touched in graph.reads_of(op)
         )
         writes = tuple(
             (graph.tensor_names[k], int(graph.tensor_elements[k]), int(graph.tensor_dtype[k]))
-            for k in written[write_ptr[op] : write_ptr[op + 1]]
+            for k in graph.outputs_of(op)
         )
         kind = graph.op_types[op], int(graph.op_class[op]), int(graph.op_dtype[op])
         found[name] = NamedOp(kind, float(graph.op_flops[op]), reads, writes)

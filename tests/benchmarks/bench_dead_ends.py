@@ -1,6 +1,6 @@
-"""How often the full-rule SAMPLE meets a dead end, per shipped graph and visiting order.
+"""How often the full-rule SAMPLE meets a dead end, per shipped graph.
 
-Run: PYTHONPATH=. python tests/benchmarks/bench_dead_ends.py [--samples 40] [--order random] [graph ...]
+Run: PYTHONPATH=. python tests/benchmarks/bench_dead_ends.py [--samples 40] [graph ...]
 
 Kernels of the default greedy fusion on ``mcm-6x6``. Policies: ``uniform``, and ``peaked``: each
 unit prefers the chip at its share of the depth, log-probability -|distance| / 2. Columns per
@@ -19,7 +19,6 @@ import numpy as np
 from go_opt.env import greedy_fusion, load_target, loop_roles
 from go_opt.env.zoo import load_zoo
 from go_opt.solver.problem.problem import placement_problem
-from go_opt.solver.propagation.adjacent import VISITING
 from go_opt.solver.propagation.modes import MAX_BACKTRACKS, sample
 from go_opt.solver.propagation.propagators import rule_tables
 from go_opt.solver.propagation.search import holds
@@ -31,16 +30,13 @@ def main() -> None:
     parser.add_argument("graphs", nargs="*")
     parser.add_argument("--samples", type=int, default=40)
     parser.add_argument("--backtracks", type=int, default=MAX_BACKTRACKS)
-    parser.add_argument("--order", choices=VISITING)
     arguments = parser.parse_args()
-    orders = (arguments.order,) if arguments.order else VISITING
-    print(f"{'':34} {'uniform':^28} {'peaked':^28}")
-    print(f"{'graph':>17} {'order':>16}" + f" {'no b.t.':>7} {'engine':>6} {'fell b.':>6} {'ms':>6}" * 2)
+    print(f"{'':17} {'uniform':^28} {'peaked':^28}")
+    print(f"{'graph':>17}" + f" {'no b.t.':>7} {'engine':>6} {'fell b.':>6} {'ms':>6}" * 2)
     for name in arguments.graphs or zoo_sample():
         problem = zoo_problem(name)
-        for order in orders:
-            cells = [measure(problem, rows, order, arguments) for rows in policies(problem)]
-            print(f"{name:>17} {order:>16}" + "".join(cells), flush=True)
+        cells = [measure(problem, rows, arguments) for rows in policies(problem)]
+        print(f"{name:>17}" + "".join(cells), flush=True)
 
 
 def zoo_problem(name):
@@ -57,9 +53,9 @@ def policies(problem):
     yield -np.abs(wanted[:, None] - np.arange(problem.num_chips)) / 2
 
 
-def measure(problem, rows, order, arguments) -> str:
+def measure(problem, rows, arguments) -> str:
     tables = rule_tables(problem)
-    settings = {"order": order, "max_backtracks": arguments.backtracks, "tables": tables}
+    settings = {"max_backtracks": arguments.backtracks, "tables": tables}
     sample(problem, rows, num_samples=1, **settings)
     start = time.perf_counter()
     drawn = sample(problem, rows, seed=1, num_samples=arguments.samples, **settings)

@@ -1,11 +1,11 @@
 """What each method of the portfolio earns: the search without it, against the whole search.
 
 Run: PYTHONPATH=. python tests/benchmarks/bench_leave_one_out.py --out FILE.jsonl
-     [--budget 2s | --evaluations 100] [--seeds 0,1,2] [--graphs 40 | --names GRAPH,...] [--without NAME,...]
+     [--budget 2s | --evaluations 100] [--seeds 0,1,2] [--graphs 40 | --only GRAPH,...] [--without NAME,...]
      [--no-replication | --strict | --target gpu-4 --objective latency]
      PYTHONPATH=. python tests/benchmarks/bench_leave_one_out.py --out FILE.jsonl --table
 
-Without --names, training and validation graphs of up to 6,000 ops: the middle one of so many families,
+Without --only, training and validation graphs of up to 6,000 ops: the middle one of so many families,
 which are taken at equal steps from the smallest to the largest. Every result is a line of the file;
 what stands there is not run again, so a run goes on where it was stopped. A second of the budget is
 two seconds of processor time, as on two cores with nothing else to do, so that other work on the
@@ -28,6 +28,8 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
+
+import numpy as np
 
 import go_opt
 from go_opt.common.units import parse_duration_s
@@ -55,18 +57,17 @@ def no_slicing(*given: object, **rules: object) -> None:
 def changes() -> dict[str, list[Change]]:
     """By method, or part of one: what takes its place."""
     from go_opt.search import table
-    from go_opt.solver.certify.problem import build
 
     def without(*names: str) -> list[Change]:
         kept = tuple(method for method in table.METHODS if method.name not in names)
         return [("go_opt.search.table.METHODS", kept)]
 
-    no_edges = lambda *args: build.np.empty((0, 2), build.np.int32)  # noqa: E731
+    no_ops = lambda graph, target, request: np.zeros(graph.num_ops, np.bool_)  # noqa: E731
     return {
         "full": [],
         "control": [],
         **{name: [] for name in POLICIES},
-        "interchange": [("go_opt.solver.certify.problem.build._interchange_edges", no_edges)],
+        "splits": [("go_opt.search.optimizer.divisible_ops", no_ops)],
         "forwarded weights": [("go_opt.search.methods.slices.slice_order_forwarded", no_slicing)],
         **{method.name: without(method.name) for method in table.METHODS if method.when != "first"},
     }
@@ -97,7 +98,7 @@ def run_all(options: argparse.Namespace) -> None:
 
 
 def _entries(options: argparse.Namespace) -> list[Any]:
-    names = options.names.split(",")
+    names = options.only.split(",")
     return [entry for entry in zoo_entries() if entry.name in names] or sample(options.graphs)
 
 
@@ -214,7 +215,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--evaluations", type=int, help="in place of a budget")
     parser.add_argument("--graphs", type=int, default=40)
-    parser.add_argument("--names", default="", help="graphs of the zoo, in place of the sample")
+    parser.add_argument("--only", default="", help="graphs of the zoo, in place of the sample")
     parser.add_argument("--without", default="")
     parser.add_argument("--target", default="")
     parser.add_argument("--objective", choices=("throughput", "latency"), default="throughput")

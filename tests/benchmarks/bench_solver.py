@@ -24,7 +24,7 @@ from measuring import best_s
 from go_opt.env import cost_tables, load_target, load_zoo
 from go_opt.solver.problem.problem import placement_problem
 from go_opt.solver.problem.sequence import kernel_sequence
-from go_opt.solver.propagation.adjacent import DRAWN, VISITING, fix_adjacent, sample_adjacent
+from go_opt.solver.propagation.adjacent import DRAWN, fix_adjacent, sample_adjacent
 from go_opt.solver.propagation.modes import sample as full_rule_sample
 from go_opt.solver.slicing.likelihood import cut_filter, log_prob, most_likely_cuts, sample_cuts
 from go_opt.solver.verify.rule_check import broken_rules
@@ -51,30 +51,24 @@ def main() -> None:
 
 def core() -> None:
     target = load_target("mcm-6x6")
-    print(f"{'order':>17} {'ops':>6} {'SAMPLE ms':>10} {'in batch':>9} {'FIX ms':>8} {'chips':>6}")
+    print(f"{'core':>17} {'ops':>6} {'SAMPLE ms':>10} {'in batch':>9} {'FIX ms':>8} {'chips':>6}")
     for num_ops in SIZES:
         problem = placement_problem(branchy_graph(num_ops), target)
         rng = np.random.default_rng(0)
         rows = rng.normal(size=(num_ops, target.num_chips))
         proposals = rng.integers(0, target.num_chips, (BATCH, num_ops), dtype=np.int32)
-        for orders in VISITING:
-
-            def sample(count, problem=problem, rows=rows, orders=orders):
-                return sample_adjacent(problem, rows, orders=orders, num_samples=count)
-
-            def fix(problem=problem, proposals=proposals, orders=orders):
-                return fix_adjacent(problem, proposals, orders=orders)
-
-            drawn = sample(BATCH)
-            assert obeys(problem, drawn.placement).all()
-            assert obeys(problem, fix().placement).all()
-            one_s, batch_s, fix_s = (
-                best_s(run)[0] for run in (lambda: sample(1), lambda: sample(BATCH), fix)
-            )
-            print(
-                f"{orders:>17} {num_ops:6d} {one_s * 1e3:10.2f} {batch_s / BATCH * 1e3:9.2f} "
-                f"{fix_s / BATCH * 1e3:8.2f} {drawn.placement.max(axis=1).mean() + 1:6.1f}"
-            )
+        sample_one, sample_batch = (
+            partial(sample_adjacent, problem, rows, num_samples=count) for count in (1, BATCH)
+        )
+        fix = partial(fix_adjacent, problem, proposals)
+        drawn = sample_batch()
+        assert obeys(problem, drawn.placement).all()
+        assert obeys(problem, fix().placement).all()
+        one_s, batch_s, fix_s = (best_s(run)[0] for run in (sample_one, sample_batch, fix))
+        print(
+            f"{'':>17} {num_ops:6d} {one_s * 1e3:10.2f} {batch_s / BATCH * 1e3:9.2f} "
+            f"{fix_s / BATCH * 1e3:8.2f} {drawn.placement.max(axis=1).mean() + 1:6.1f}"
+        )
 
 
 def check() -> None:
@@ -123,16 +117,12 @@ def stress(num_samples: int) -> None:
         for name in POLICIES:
             rows = policy(rng, name, problem.num_units, problem.num_chips)
             proposals = np.tile(rows.argmax(axis=1).astype(np.int32), (10, 1))
-            for orders in VISITING:
-                samples = sample_adjacent(problem, rows, orders=orders, seed=drawn, num_samples=10)
-                fixes = fix_adjacent(problem, proposals, orders=orders, seed=drawn)
-                for placement, status in (
-                    (samples.placement, samples.status),
-                    (fixes.placement, fixes.status),
-                ):
-                    failed += int((status != DRAWN).sum())
-                    invalid += int((~obeys(problem, placement)).sum())
-                    drawn += len(placement)
+            samples = sample_adjacent(problem, rows, seed=drawn, num_samples=10)
+            fixes = fix_adjacent(problem, proposals, seed=drawn)
+            for placement, status in ((samples.placement, samples.status), (fixes.placement, fixes.status)):
+                failed += int((status != DRAWN).sum())
+                invalid += int((~obeys(problem, placement)).sum())
+                drawn += len(placement)
     seconds = time.perf_counter() - start_s
     print(f"\nstress: {drawn} placements in {seconds:.1f} s, {failed} failed, {invalid} invalid")
     assert failed == invalid == 0
@@ -148,14 +138,7 @@ def stress_full_rule(num_samples: int) -> None:
         graph, target, count = graphs.pop() if graphs else (*random_instance(rng, most_ops=200), 400)
         problem = placement_problem(graph, target)
         rows = policy(rng, POLICIES[drawn % len(POLICIES)], problem.num_units, problem.num_chips)
-        found = full_rule_sample(
-            problem,
-            rows,
-            seed=drawn,
-            num_samples=count,
-            order=VISITING[int(rng.integers(len(VISITING)))],
-            max_backtracks=20,
-        )
+        found = full_rule_sample(problem, rows, seed=drawn, num_samples=count, max_backtracks=20)
         invalid += int((broken_rules(problem, found.placement) != 0).sum())
         by_core += int(found.fell_back.sum())
         drawn += count

@@ -24,9 +24,7 @@ from go_opt.solver.propagation.adjacent import (
     CONTRADICTION,
     DRAWN,
     GAPS,
-    VISITING,
     AdjacentSamples,
-    Visiting,
     fix_adjacent,
     sample_adjacent,
 )
@@ -46,8 +44,6 @@ from tests.zoo import zoo_sample
 # The issue asks for 100,000; tests/benchmarks/bench_solver.py draws those.
 STRESS_SAMPLES = int(os.environ.get("GO_OPT_STRESS_SAMPLES", "6000")) // (1 if JIT_IS_ON else 30)
 POLICIES = ("uniform", "random", "one_hot", "one_chip", "no_mass", "nearly_none")
-
-visitings = st.sampled_from(VISITING)
 
 
 def tiny_problem(seed: int, *, max_units: int = 6, max_chips: int = 4, **rules: str) -> PlacementProblem:
@@ -89,33 +85,31 @@ def log_prob_by_hand(drawn: AdjacentSamples, rows: FloatArray, s: int) -> float:
 
 
 @settings(max_examples=examples(120))
-@given(seed=seeds, orders=visitings, rule=st.sampled_from(["off", "prefix"]))
-def test_samples_are_all_the_placements_and_no_others(seed: int, orders: Visiting, rule: str) -> None:
+@given(seed=seeds, rule=st.sampled_from(["off", "prefix"]))
+def test_samples_are_all_the_placements_and_no_others(seed: int, rule: str) -> None:
     problem = tiny_problem(seed, max_units=5, max_chips=3, no_skip=rule)
     valid = adjacent_placements(problem, no_skip=rule == "prefix")
     uniform = np.zeros((problem.num_units, problem.num_chips))
     count = 60 * len(valid) if JIT_IS_ON else 20
-    drawn = sample_adjacent(problem, uniform, orders=orders, seed=seed, num_samples=count)
+    drawn = sample_adjacent(problem, uniform, seed=seed, num_samples=count)
     assert (drawn.status == DRAWN).all()
     assert obeys(problem, drawn.placement, no_skip=rule == "prefix").all()
     # Enumeration also says what can be drawn: each of them where its chips alone have mass.
     for row in valid:
         only = np.where(np.arange(problem.num_chips) == row[:, None], 0.0, -np.inf)
-        one = sample_adjacent(problem, only, orders=orders, seed=seed)
+        one = sample_adjacent(problem, only, seed=seed)
         assert one.placement[0].tolist() == row.tolist()
         assert one.log_prob[0] == 0
 
 
 @settings(max_examples=examples(60))
-@given(seed=seeds, orders=visitings)
-def test_probabilities_of_draws_sum_to_one(seed: int, orders: Visiting) -> None:
+@given(seed=seeds)
+def test_probabilities_of_draws_sum_to_one(seed: int) -> None:
     """In a fixed order a draw's probability is its log_prob: those of all placements sum to 1."""
     problem = tiny_problem(seed, max_units=5, max_chips=3, no_skip="off")
     rng = np.random.default_rng(seed)
     rows = policy(rng, "random", problem.num_units, problem.num_chips)
-    order = rng.permutation(problem.num_units)[None] if orders == "random" else orders
-    if orders == "most_constrained":
-        order = "topological"
+    order = rng.permutation(problem.num_units)[None].astype(np.int32)
     drawn = sample_adjacent(problem, rows, orders=order, seed=seed, num_samples=4000 if JIT_IS_ON else 50)
     for s in range(20):
         assert drawn.log_prob[s] == pytest.approx(log_prob_by_hand(drawn, rows, s), abs=1e-9)
@@ -131,7 +125,7 @@ def test_draws_follow_their_probabilities() -> None:
     rng = np.random.default_rng(5)
     rows = policy(rng, "random", 6, 3)
     count = 200_000 if JIT_IS_ON else 2000
-    drawn = sample_adjacent(problem, rows, orders="middle_out", seed=1, num_samples=count)
+    drawn = sample_adjacent(problem, rows, orders=problem.topological[None], seed=1, num_samples=count)
     _, first, times = np.unique(drawn.placement, axis=0, return_index=True, return_counts=True)
     expected = np.exp(drawn.log_prob[first])
     noise = 0.5 * np.sqrt(2 * expected * (1 - expected) / (np.pi * count)).sum()
@@ -139,25 +133,25 @@ def test_draws_follow_their_probabilities() -> None:
 
 
 @settings(max_examples=examples(80))
-@given(seed=seeds, orders=visitings, rule=st.sampled_from(["off", "prefix"]))
-def test_valid_proposals_come_back_unchanged(seed: int, orders: Visiting, rule: str) -> None:
+@given(seed=seeds, rule=st.sampled_from(["off", "prefix"]))
+def test_valid_proposals_come_back_unchanged(seed: int, rule: str) -> None:
     problem = tiny_problem(seed, no_skip=rule)
     valid = adjacent_placements(problem, no_skip=rule == "prefix")
     valid = valid[np.random.default_rng(seed).permutation(len(valid))[:300]]
-    fixed = fix_adjacent(problem, valid, orders=orders, seed=seed)
+    fixed = fix_adjacent(problem, valid, seed=seed)
     assert (fixed.placement == valid).all()
     assert (fixed.status == DRAWN).all()
 
 
 @settings(max_examples=examples(80))
-@given(seed=seeds, orders=visitings)
-def test_any_proposal_becomes_valid(seed: int, orders: Visiting) -> None:
+@given(seed=seeds)
+def test_any_proposal_becomes_valid(seed: int) -> None:
     problem = tiny_problem(seed, max_units=20, max_chips=9)
     rng = np.random.default_rng(seed)
     proposals = rng.integers(-2, problem.num_chips + 2, (20, problem.num_units))
     rows = policy(rng, "nearly_none", problem.num_units, problem.num_chips)
     for log_probs in (None, rows, np.tile(rows, (20, 1, 1))):
-        fixed = fix_adjacent(problem, proposals, orders=orders, seed=seed, log_probs=log_probs)
+        fixed = fix_adjacent(problem, proposals, seed=seed, log_probs=log_probs)
         assert obeys(problem, fixed.placement).all()
         assert (fixed.status == DRAWN).all()
 
@@ -169,15 +163,15 @@ def test_fix_by_hand() -> None:
     """
     problem = placement_problem(toy_graph(), small_mcm(6))
     proposal = np.array([[0, 2, 1, 1, 1, 5]])
-    fixed = fix_adjacent(problem, proposal, orders="topological")
+    fixed = fix_adjacent(problem, proposal, orders=problem.topological[None])
     assert fixed.placement.tolist() == [[0, 1, 1, 1, 1, 2]]
     # Where the whole graph lies too high, it moves down as one.
     assert fix_adjacent(problem, proposal + 3).placement.min() == 0
 
 
 @settings(max_examples=examples(80))
-@given(seed=seeds, orders=visitings)
-def test_all_chips_are_used_where_they_can_be(seed: int, orders: Visiting) -> None:
+@given(seed=seeds)
+def test_all_chips_are_used_where_they_can_be(seed: int) -> None:
     problem = tiny_problem(seed, no_skip="all")
     valid = adjacent_placements(problem, no_skip=True)
     rng = np.random.default_rng(seed)
@@ -187,12 +181,12 @@ def test_all_chips_are_used_where_they_can_be(seed: int, orders: Visiting) -> No
         with pytest.raises(InfeasibleError, match=f"not all {problem.num_chips} chips .* at most {most}"):
             sample_adjacent(problem, rows)
         return
-    drawn = sample_adjacent(problem, rows, orders=orders, seed=seed, num_samples=20)
+    drawn = sample_adjacent(problem, rows, seed=seed, num_samples=20)
     assert obeys(problem, drawn.placement).all()
     assert np.isin(drawn.status, (DRAWN, ANCHORED)).all()
-    assert (fix_adjacent(problem, valid[:200], orders=orders).placement == valid[:200]).all()
+    assert (fix_adjacent(problem, valid[:200]).placement == valid[:200]).all()
     proposals = rng.integers(0, problem.num_chips, (20, problem.num_units))
-    assert obeys(problem, fix_adjacent(problem, proposals, orders=orders).placement).all()
+    assert obeys(problem, fix_adjacent(problem, proposals).placement).all()
 
 
 @pytest.mark.parametrize("name", zoo_sample())
@@ -208,8 +202,8 @@ def test_all_chips_of_shipped_graphs(name: str) -> None:
 
 
 @settings(max_examples=examples(200))
-@given(seed=seeds, orders=visitings)
-def test_bounds_of_the_caller(seed: int, orders: Visiting) -> None:
+@given(seed=seeds)
+def test_bounds_of_the_caller(seed: int) -> None:
     """Valid, or a contradiction that enumeration confirms; gaps only where components differ."""
     rng = np.random.default_rng(seed)
     rule = ("off", "prefix", "all")[seed % 3]
@@ -223,7 +217,7 @@ def test_bounds_of_the_caller(seed: int, orders: Visiting) -> None:
     rows = policy(rng, "random", problem.num_units, problem.num_chips)
     valid = adjacent_placements(problem, no_skip=rule != "off", first_chip=first, last_chip=last)
     bounds = {"first_chip": first, "last_chip": last}
-    drawn = sample_adjacent(problem, rows, orders=orders, seed=seed, num_samples=10, **bounds)
+    drawn = sample_adjacent(problem, rows, seed=seed, num_samples=10, **bounds)
     done = np.isin(drawn.status, (DRAWN, ANCHORED))
     assert {tuple(row) for row in drawn.placement[done]} <= {tuple(row) for row in valid}
     assert not (len(valid) and (drawn.status == CONTRADICTION).any())
@@ -231,7 +225,7 @@ def test_bounds_of_the_caller(seed: int, orders: Visiting) -> None:
         assert not done.any()
     elif problem.num_components == 1 and rule != "all":
         assert done.all()
-    kept = fix_adjacent(problem, valid, orders=orders, **bounds)
+    kept = fix_adjacent(problem, valid, **bounds)
     assert (kept.placement == valid).all()
 
 
@@ -259,16 +253,6 @@ def test_kinds_that_cannot_run_a_unit() -> None:
     assert (drawn.status != GAPS).all()
 
 
-@settings(max_examples=examples(50))
-@given(seed=seeds)
-def test_most_constrained_goes_from_pair_to_pair(seed: int) -> None:
-    """Beside a fixed unit a domain has two chips at most: only the first of a component has more."""
-    problem = tiny_problem(seed, max_units=30, max_chips=9)
-    rows = np.zeros((problem.num_units, problem.num_chips))
-    drawn = sample_adjacent(problem, rows, orders="most_constrained", seed=seed, num_samples=5)
-    assert ((drawn.highest - drawn.lowest > 1).sum(axis=1) <= problem.num_components).all()
-
-
 def test_same_seed_same_answer_and_rows_of_each_sample() -> None:
     problem = tiny_problem(3, max_units=20, max_chips=9)
     rng = np.random.default_rng(0)
@@ -287,20 +271,16 @@ def test_malformed_arguments() -> None:
         sample_adjacent(problem, np.zeros((6, 3)))
     with pytest.raises(InvalidInputError, match="NaN"):
         sample_adjacent(problem, np.where(rows == 0, np.nan, 0))
-    with pytest.raises(InvalidInputError, match="must be one of"):
-        sample_adjacent(problem, rows, orders="backwards")  # type: ignore[arg-type]
-    with pytest.raises(InvalidInputError, match="every unit once"):
-        sample_adjacent(problem, rows, orders=np.zeros((1, 6), dtype=np.int32))
     with pytest.raises(InvalidInputError, match="proposals has shape"):
         fix_adjacent(problem, np.zeros((2, 5), dtype=np.int32))
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_stress(name: str) -> None:
-    """Random DAGs of 2 to 2,000 ops, any policy and order: no failure, nothing invalid."""
+    """Random DAGs of 2 to 2,000 ops, any policy: no failure, nothing invalid."""
     rng = np.random.default_rng(POLICIES.index(name))
     per_graph = 25
-    for _ in range(max(1, STRESS_SAMPLES // len(POLICIES) // per_graph // len(VISITING))):
+    for _ in range(max(1, STRESS_SAMPLES // len(POLICIES) // per_graph)):
         num_ops = int(2 * 1000 ** rng.random() if JIT_IS_ON else 2 * 50 ** rng.random())
         problem = placement_problem(random_graph(rng, num_ops), small_mcm(int(rng.integers(1, 70))))
         assert_never_fails(rng, problem, name, per_graph)
@@ -319,11 +299,10 @@ def assert_never_fails(
 ) -> None:
     rows = policy(rng, name, problem.num_units, problem.num_chips)
     proposals = np.tile(rows.argmax(axis=1).astype(np.int32), (num_samples, 1))
-    for orders in VISITING:
-        drawn = sample_adjacent(problem, rows, orders=orders, seed=1, num_samples=num_samples)
-        fixed = fix_adjacent(problem, proposals, orders=orders, seed=1)
-        for placement, status in ((drawn.placement, drawn.status), (fixed.placement, fixed.status)):
-            assert (status == DRAWN).all()
-            assert obeys(problem, placement).all()
-        assert np.isfinite(drawn.log_prob).all()
-        assert drawn.log_prob[0] == pytest.approx(log_prob_by_hand(drawn, rows, 0), rel=1e-12, abs=1e-9)
+    drawn = sample_adjacent(problem, rows, seed=1, num_samples=num_samples)
+    fixed = fix_adjacent(problem, proposals, seed=1)
+    for placement, status in ((drawn.placement, drawn.status), (fixed.placement, fixed.status)):
+        assert (status == DRAWN).all()
+        assert obeys(problem, placement).all()
+    assert np.isfinite(drawn.log_prob).all()
+    assert drawn.log_prob[0] == pytest.approx(log_prob_by_hand(drawn, rows, 0), rel=1e-12, abs=1e-9)

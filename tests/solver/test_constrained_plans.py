@@ -13,7 +13,6 @@ from go_opt.env import cost_tables, greedy_fusion, loop_roles
 from go_opt.env.kernels.numbering import kernel_seconds
 from go_opt.model.plan import Plan
 from go_opt.solver import slice_order, verify
-from go_opt.solver.constraints.batch_filter import ConstraintFilter
 from go_opt.solver.constraints.fusion import constrained_fusion
 from go_opt.solver.constraints.plans import constrained_starts, constrained_tables
 from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
@@ -22,6 +21,7 @@ from go_opt.solver.problem.problem import placement_problem
 from go_opt.solver.problem.user_constraints import ChipLimit, Colocate, CutAfter, Forbid, Pin
 from go_opt.solver.verify.rule_check import NONE, broken_rules
 from tests.solver.brute_force import all_fusions, all_orders
+from tests.solver.constraint_filter import ConstraintFilter
 from tests.solver.user_constraints import draw_constraint
 from tests.strategies import JIT_IS_ON, examples, random_graph, seeds, small_mcm, toy_graph
 
@@ -36,7 +36,7 @@ def starts_of(graph, target, constraints, passing="adjacent", **options):
 
 
 def plans_of(starts, passing):
-    graph, target = starts.asked.graph, starts.asked.target
+    graph, target = starts.requested.graph, starts.requested.target
     for placement, order, group in zip(starts.placement, starts.order, starts.fusion_group, strict=True):
         plan = Plan.create(
             graph, target.source, target.fingerprint,

@@ -52,7 +52,6 @@ def test_the_ten_line_loop() -> None:
         place = solver.set_domain(unit, int(rng.choice(solver.get_domain(unit))))
     assert solver.is_complete
     assert solver.num_decisions == 40
-    assert solver.statistics.propagations > 0
 
 
 def test_a_contradiction_returns_to_the_open_decision() -> None:
@@ -64,8 +63,7 @@ def test_a_contradiction_returns_to_the_open_decision() -> None:
     # Decisions 2 and 1 go back: not every op is on chip 0, and chip 1 alone is skipping.
     assert solver.set_domain(3, 1) == 2
     assert list(solver.get_domain(3)) == [0]
-    assert solver.statistics.backtracks == 1
-    assert solver.statistics.dead_ends == 0
+    assert solver.backtracks == 1
 
 
 def test_reset_forgets_all_that_was_excluded() -> None:
@@ -88,7 +86,7 @@ def test_a_limit_on_backtracks_is_kept() -> None:
     solver = Solver(tables, max_backtracks=0)
     solver.set_domain(5, 0)
     assert solver.set_domain(3, 1) == LIMIT_REACHED
-    assert solver.statistics.backtracks == 0
+    assert solver.backtracks == 0
 
 
 def test_unknown_chips_are_an_error() -> None:
@@ -111,4 +109,4 @@ def test_more_than_64_chips() -> None:
     while 0 <= place < 140:
         place = solver.set_domain(place, int(solver.get_domain(place)[-1]))
     assert solver.is_complete
-    assert solver.statistics.backtracks == 0
+    assert solver.backtracks == 0

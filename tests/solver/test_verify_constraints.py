@@ -12,11 +12,11 @@ from go_opt.env import cost_tables, evaluate_plan, greedy_fusion, loop_roles
 from go_opt.errors import InvalidInputError
 from go_opt.model.plan import Clone, Relay
 from go_opt.solver import verify
-from go_opt.solver.constraints.batch_filter import ConstraintFilter
 from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
 from go_opt.solver.problem.op_constraints import op_constraints
 from go_opt.solver.problem.user_constraints import ChipLimit, Colocate, CutAfter, Forbid, Pin
 from go_opt.solver.verify.constraints import kernel_seconds_of_chip
+from tests.solver.constraint_filter import ConstraintFilter
 from tests.solver.user_constraints import draw_constraint
 from tests.strategies import (
     examples,
@@ -103,7 +103,7 @@ def test_constraints_must_be_about_something() -> None:
 
 @given(seed=seeds)
 @settings(max_examples=examples(60))
-def test_the_quick_check_says_the_same(seed: int) -> None:
+def test_the_filter_says_the_same(seed: int) -> None:
     rng = np.random.default_rng(seed)
     graph, target = random_graph(rng, int(rng.integers(2, 12))), small_mcm(int(rng.integers(2, 5)))
     passing = ("adjacent", "relayed", "free")[int(rng.integers(3))]

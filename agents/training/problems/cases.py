@@ -45,7 +45,7 @@ def reference_interval_s(on_target: Instance) -> float:
     """The reference of rewards: the greedy plan's interval, if it fits in memory.
 
     Otherwise the interval of the default order's slicing, or one second. The constant does not
-    affect training, because advantages are relative within a graph.
+    affect training, because rewards are compared within a graph only.
     """
     order, group = on_target.order, on_target.fusion_group
     greedy = greedy_slicing(on_target.tables, order, group, adjacent=on_target.is_adjacent)

@@ -1,1 +1,1 @@
-"""One step of training: self-labelling on the best plans."""
+"""One step of training: the best plans that were drawn become likelier."""

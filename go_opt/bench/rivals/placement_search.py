@@ -139,7 +139,7 @@ def _neighbour(
         if trial.problem.is_adjacent:
             # FIX keeps the units that it visits first, so it visits the moved unit first.
             rest = rng.permutation(np.delete(np.arange(units.num_units), unit))
-            order = np.append(unit, rest)[None]
+            order = np.append(unit, rest)[None].astype(np.int32)
             moved: IntArray = fix_adjacent(units, proposal[None], orders=order).placement[0]
         else:
             moved = _pushed(units, proposal, unit)

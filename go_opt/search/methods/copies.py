@@ -54,4 +54,4 @@ def joined_kernels(search: SearchView, roles: LoopRoles, group: IntArray) -> tup
     graph = search.graph
     joined = priority_fusion(graph, roles, group, np.full(graph.num_ops, _JOINED))
     order = list_schedule(graph, joined, -np.arange(int(joined.max()) + 1, dtype=np.float64))
-    return order, constrained_fusion(search.asked, order, joined)
+    return order, constrained_fusion(search.requested, order, joined)

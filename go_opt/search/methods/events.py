@@ -74,7 +74,7 @@ class SearchView(Protocol):
     @property
     def request(self) -> Request: ...
     @property
-    def asked(self) -> OpConstraints: ...  # the user's constraints
+    def requested(self) -> OpConstraints: ...  # the user's constraints
     @property
     def roles(self) -> LoopRoles: ...
     @property

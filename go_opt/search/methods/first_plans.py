@@ -47,7 +47,7 @@ class Start:
         if self.search.request.decide == "placement":
             return self.order
         fused = greedy_fusion(self.search.roles, self.order)
-        return constrained_fusion(self.search.asked, self.order, fused)
+        return constrained_fusion(self.search.requested, self.order, fused)
 
     @cached_property
     def joined(self) -> tuple[IntArray, IntArray]:
@@ -77,7 +77,7 @@ def constrained(start: Start) -> Iterator[Event]:
     """Placements of the propagation engine, close to the best plan so far; a proof where there are none."""
     search, is_open = start.search, start.search.request.decide == "all"
     starts = constrained_starts(
-        search.asked,
+        search.requested,
         start.order,
         start.kernels,
         passing=search.passing,

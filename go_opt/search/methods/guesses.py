@@ -22,7 +22,7 @@ from go_opt.solver.orders.instance import instance
 PATIENCE: Final = 32
 
 
-def guesses(search: SearchView, fused: IntArray, asked: Future[Advice | None] | None) -> Iterator[Event]:
+def guesses(search: SearchView, fused: IntArray, advice: Future[Advice | None] | None) -> Iterator[Event]:
     """Random orders, and the policy's plans in turn with them as soon as it has answered.
 
     Random orders go first, while they have patience.
@@ -31,14 +31,14 @@ def guesses(search: SearchView, fused: IntArray, asked: Future[Advice | None] | 
     patience, plans, misses, best_s = PATIENCE, None, 0, search.best_s
     for order in _random_orders(search, fused):
         misses, best_s = (misses, best_s) if search.best_s == best_s else (0, search.best_s)
-        if asked is not None and (asked.done() or misses >= patience):
-            yield from until_advised(search, asked)
-            advised = asked.result() if asked.done() else None
+        if advice is not None and (advice.done() or misses >= patience):
+            yield from until_advised(search, advice)
+            advised = advice.result() if advice.done() else None
             if advised is not None:
                 case = instance(graph, search.target)
                 plans = policy_plans(advised, case, request.seed, replicates=search.replicates)
                 patience, misses = 2 * PATIENCE, 0
-            asked = None
+            advice = None
         if request.max_evaluations is None and misses >= patience:
             return
         if plans is not None:
@@ -58,10 +58,10 @@ def _random_orders(search: SearchView, fused: IntArray) -> Iterator[IntArray]:
             yield list_schedule(graph, fused, rng.random(int(fused.max()) + 1))
 
 
-def policy_alone(search: SearchView, asked: Future[Advice | None]) -> Iterator[Event]:
+def policy_alone(search: SearchView, advice: Future[Advice | None]) -> Iterator[Event]:
     """The policy's plans and nothing else: it decides placement, order and kernels at once."""
-    yield from until_advised(search, asked)
-    advised = asked.result() if asked.done() else None
+    yield from until_advised(search, advice)
+    advised = advice.result() if advice.done() else None
     if advised is None:
         yield NoPlan("the policy had no answer.")
         return
@@ -69,9 +69,9 @@ def policy_alone(search: SearchView, asked: Future[Advice | None]) -> Iterator[E
         yield from _policy_plan(search, plan)
 
 
-def until_advised(search: SearchView, asked: Future[Advice | None]) -> Iterator[Waiting]:
+def until_advised(search: SearchView, advice: Future[Advice | None]) -> Iterator[Waiting]:
     """Wait for the policy while there is time."""
-    return waiting_until(lambda: asked.done() or search.is_late)
+    return waiting_until(lambda: advice.done() or search.is_late)
 
 
 def _policy_plan(search: SearchView, plan: PolicyPlan) -> Iterator[Event]:

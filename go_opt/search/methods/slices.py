@@ -46,7 +46,7 @@ def slices(search: SearchView, method: str, order: IntArray, group: IntArray) ->
         if not search.target.goes_forward:
             return
         forwards = search.best_plan is not None and bool(search.best_plan.forwards)
-        if forwards and not search.asked.constraints:
+        if forwards and not search.requested.constraints:
             yield _one_stage(search, method + ONE_STAGE, order, group)
         if search.request.max_latency_s is not None and search.best_plan is not None:
             # The stages that keep to the latency are few: more chips for each cost no latency.
@@ -74,10 +74,10 @@ def _cheapest(
         passing = "relayed"
     at_most_s = search.best_s if search.request.is_interval_alone else math.inf
     given = (cost_tables(search.graph, search.target), order, group)
-    asked: dict[str, Any] = {"passing": passing, "min_chips": min_chips, **search.rules}
-    cut = partial(slice_order, *given, at_most_s=at_most_s, **asked)
+    options: dict[str, Any] = {"passing": passing, "min_chips": min_chips, **search.rules}
+    cut = partial(slice_order, *given, at_most_s=at_most_s, **options)
     cuts = (partial(cut, max_chips=chips) for chips in _chip_counts(search))
-    charged = partial(slice_order_streamed, *given, **asked)
+    charged = partial(slice_order_streamed, *given, **options)
     yield from _in_turn(search, method, order, group, cuts, charged)
 
 

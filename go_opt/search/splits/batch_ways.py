@@ -63,8 +63,7 @@ def _ends(graph: Graph, target: Target) -> list[int]:
 def _goes_on(graph: Graph, rows: Mapping[int, Rows], op: int) -> bool:
     """Whether parts of other ops read the parts of an op."""
     k = rows[op].output
-    readers = graph.reader_op[graph.reader_ptr[k] : graph.reader_ptr[k + 1]].tolist()
-    by_rows = any(reader in rows and k in rows[reader].windows for reader in readers)
+    by_rows = any(reader in rows and k in rows[reader].windows for reader in graph.readers_of(k))
     return by_rows and not graph.tensor_is_output[k]
 
 

@@ -53,8 +53,8 @@ def inner_ways(graph: Graph, target: Target, blocks: list[Block]) -> list[tuple[
         saved_s = {}
         for block in blocks:
             # What the block reads and a partial result cross a link one after the other.
-            result = graph.op_outputs[1][graph.op_outputs[0][block[-1]]]
-            between_s = float(sent_s[[*_reads_before(graph, block), result]].sum())
+            between = [*_reads_before(graph, block), *graph.outputs_of(block[-1])]
+            between_s = float(sent_s[between].sum())
             saved_s[block] = float(work_s[list(block)].sum()) * (1 - 1 / parts) - between_s - overhead_s
         best = sorted((block for block in blocks if saved_s[block] > 0), key=lambda block: -saved_s[block])
         fitting = best[: max(0, chips) // (parts - 1)]
@@ -81,7 +81,7 @@ def _block_before(graph: Graph, op: int) -> Block:
             return ()
         if source not in found:
             found.add(source)
-            elements = graph.tensor_elements[graph.op_outputs[1][graph.op_outputs[0][source]]]
+            elements = graph.tensor_elements[graph.outputs_of(source)[0]]
             waiting += [
                 k
                 for k in _activations(graph, source)
@@ -104,9 +104,7 @@ def _reads_before(graph: Graph, block: Block) -> list[int]:
 
 
 def _activations(graph: Graph, op: int) -> list[int]:
-    pointers, by_op = graph.op_reads
-    tensors = graph.reader_tensor[by_op[pointers[op] : pointers[op + 1]]]
-    return [k for k in tensors.tolist() if graph.tensor_kind[k] == ACTIVATION]
+    return [k for k, _ in graph.reads_of(op) if graph.tensor_kind[k] == ACTIVATION]
 
 
 def start_by_blocks(

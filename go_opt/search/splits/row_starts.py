@@ -106,7 +106,6 @@ def _place_moves(
     What several readers take of a tensor may have rows in common; the tensor itself crosses a link once. An
     input of the model goes to each stage that takes rows of it, unless the host's link limited the interval.
     """
-    pointers, reads = split.op_reads
     out_pointers, readers = split.successors
     moves = [
         op for op, name in enumerate(split.op_names) if name not in graph.op_index and name not in stages
@@ -119,21 +118,21 @@ def _place_moves(
     for op, name in enumerate(split.op_names):
         sources = before[before_pointers[op] : before_pointers[op + 1]]
         home[op] = stages.get(name, int(home[sources].max(initial=0)))
-    slices = {op: int(split.reader_tensor[reads[pointers[op]]]) for op in moves if split.op_types[op] != JOIN}
+    slices = {op: split.reads_of(op)[0] for op in moves if split.op_types[op] != JOIN}
     sent = np.zeros(split.num_tensors, np.int64)  # elements of the slices that others take of a tensor
     inputs: dict[int, set[int]] = {}  # of the model -> stages that take rows of it
-    for op, k in slices.items():
+    for op, (k, touched) in slices.items():
         producer = int(split.tensor_producer[k])
         if producer == NO_PRODUCER:
             inputs.setdefault(k, set()).add(int(home[op]))
         elif home[op] != home[producer]:
-            sent[k] += int(split.reader_elements[reads[pointers[op]]])
+            sent[k] += touched
     host_s = (
         sum(float(tables.tensor_bytes[k]) * len(at) for k, at in inputs.items()) * tables.host_in_s_per_byte
     )
     shared_s = float(tables.kernel_floor_s().min(axis=0).sum()) / tables.num_chips
     is_close = takes_early or host_s > LINK_SHARES[0] * shared_s
-    for op, k in slices.items():
+    for op, (k, _) in slices.items():
         producer = int(split.tensor_producer[k])
         if producer == NO_PRODUCER:
             stages[split.op_names[op]] *= not is_close

@@ -91,8 +91,9 @@ class _Runs:
     def _aligned(self, op: int, splits: Mapping[int, Split]) -> Split:
         """Leaves an op in parts, beside what joins them for others, if a reader has the same parts."""
         split, graph, k = splits[op], self._graph, self._rows[op].output
-        readers = graph.reader_op[graph.reader_ptr[k] : graph.reader_ptr[k + 1]].tolist()
-        found = [reader for reader in readers if reader in splits and k in self._rows[reader].windows]
+        found = [
+            reader for reader in graph.readers_of(k) if reader in splits and k in self._rows[reader].windows
+        ]
         goes_on = any(splits[reader].parts == split.parts for reader in found)
         ends = op in self._ends or graph.tensor_is_output[k]
         return replace(split, joined=split.joined and (ends or not goes_on))
@@ -134,15 +135,16 @@ class _Runs:
     def _last_reader(self, k: int) -> int:
         """Of tensor ``k``; behind all ops where it is an output, or none takes rows of it."""
         graph, rows = self._graph, self._rows
-        readers: list[int] = graph.reader_op[graph.reader_ptr[k] : graph.reader_ptr[k + 1]].tolist()
+        readers = graph.readers_of(k)
         takes_rows = any(op in rows and k in rows[op].windows for op in readers)
         return readers[-1] if takes_rows and not graph.tensor_is_output[k] else graph.num_ops
 
     def _is_needed_whole(self, k: int) -> bool:
         """Whether parts of an op may need all rows of tensor ``k``, maybe moved before."""
         graph, rows = self._graph, self._rows
-        readers = graph.reader_op[graph.reader_ptr[k] : graph.reader_ptr[k + 1]].tolist()
-        return any(k not in rows[op].windows if op in rows else graph.op_flops[op] == 0 for op in readers)
+        return any(
+            k not in rows[op].windows if op in rows else graph.op_flops[op] == 0 for op in graph.readers_of(k)
+        )
 
     def _splits(self, start: int, end: int, parts: int) -> dict[int, Split]:
         """The ops whose outputs live on are joined."""
@@ -165,19 +167,15 @@ def _cuts(graph: Graph, rows: Mapping[int, Rows]) -> Iterator[tuple[int, list[in
         is_barrier = op + 1 in rows and max(waits_for(graph, rows, op + 1), default=NO_PRODUCER) >= 0
         alive: list[int] = np.flatnonzero(is_read & (made <= op) & (until > op)).tolist()
         if len(alive) == 1:
-            readers = graph.reader_op[graph.reader_ptr[alive[0]] : graph.reader_ptr[alive[0] + 1]]
-            is_barrier |= graph.tensor_producer[alive[0]] == op and bool(
-                (graph.op_class[readers] == MATRIX).any()
-            )
+            is_read_by_product = (graph.op_class[graph.readers_of(alive[0])] == MATRIX).any()
+            is_barrier |= bool(graph.tensor_producer[alive[0]] == op and is_read_by_product)
         if is_barrier or (op in rows) != (op + 1 in rows):
             yield op, alive
 
 
 def waits_for(graph: Graph, rows: Mapping[int, Rows], op: int) -> list[int]:
     """The ops done before any part of ``op``: those that are whole, and those that it reads whole."""
-    pointers, reads = graph.op_reads
-    tensors = graph.reader_tensor[reads[pointers[op] : pointers[op + 1]]].tolist()
-    producers = [(int(graph.tensor_producer[k]), k in rows[op].windows) for k in tensors]
+    producers = [(int(graph.tensor_producer[k]), k in rows[op].windows) for k, _ in graph.reads_of(op)]
     return [source for source, by_rows in producers if not by_rows or source not in rows]
 
 

@@ -149,8 +149,8 @@ def ways_in_parts(
 
 def outputs_in_parts(graph: Graph, target: Target, request: Request) -> list[str]:
     """Names of the ops that are searched with their outputs left in parts where ``request`` allows it."""
-    asked = replace(request, output_parts=True)
-    ways = ways_to_split(graph, target, asked)
+    requested = replace(request, output_parts=True)
+    ways = ways_to_split(graph, target, requested)
     return list(dict.fromkeys(split.op for way in ways for split in way if not split.joined))
 
 

@@ -14,8 +14,7 @@ from go_opt.model.csr import row_pointers
 from go_opt.model.graph import NO_PRODUCER, Graph
 from go_opt.solver.certify.problem.bounds import Bound, host_bounds
 from go_opt.solver.certify.problem.held import held_memory, nothing_held
-from go_opt.solver.certify.problem.interchange import interchange_edges
-from go_opt.solver.certify.problem.memory import UnitMemory, least_memory, no_memory
+from go_opt.solver.certify.problem.memory import least_memory, no_memory
 from go_opt.solver.certify.problem.problem import MOST_TICKS, TOTAL_TICKS, RefinementProblem, UnitGraph
 from go_opt.solver.certify.problem.traffic import (
     UnitTensors,
@@ -108,17 +107,14 @@ def problem_of_units(
         memory = least_memory(
             tables, units.of_op, len(units.seconds), units.are_apart(tables), units.may_clone, problem.tick_s
         )
-        return _with_stages(problem, memory)
-    return replace(
-        _with_interchange(problem, no_memory(), []),
-        tight=_with_held_memory(problem, tables, units, tensors) if tight else None,
-    )
+        return replace(problem, units=problem.units._replace(replicates=True, memory=memory))
+    return replace(problem, tight=_with_held_memory(problem, tables, units, tensors) if tight else None)
 
 
 def _without_memory(
     graph: Graph, tables: CostTables, units: Units, tensors: UnitTensors, *, forwards: bool
 ) -> RefinementProblem:
-    """Returns the problem with one chip per stage, without memory and interchange edges.
+    """Returns the problem with one chip per stage, without memory.
 
     Args:
       forwards: whether stages may forward streamed weights, which affects the least host traffic.
@@ -142,7 +138,7 @@ def _without_memory(
     tensor_of_read = np.repeat(np.arange(len(tensors.bytes), dtype=np.int32), np.diff(tensors.reader_ptr))
     graph_of_units = UnitGraph(
         unit_ticks=unit_ticks,
-        **_neighbours(_reads(tensors.producer, tensors.reader_ptr, tensors.reader), num_units),
+        **_neighbours(tensors, num_units),
         produced_ptr=row_pointers(tensors.producer, num_units),
         read_ptr=row_pointers(tensors.reader, num_units),
         read=tensor_of_read[np.argsort(tensors.reader, kind="stable")],
@@ -200,26 +196,10 @@ def _host_floor(tables: CostTables, *, forwards: bool) -> Bound:
     return max(host_bounds(tables, forwards=forwards), key=lambda bound: bound.seconds)
 
 
-def _with_stages(problem: RefinementProblem, memory: UnitMemory) -> RefinementProblem:
-    """Returns ``problem`` with replicated stages of any size that hold ``memory``."""
-    staged = replace(problem, units=problem.units._replace(replicates=True, memory=memory))
-    return _with_interchange(staged, memory, [memory.held_bytes, memory.alive_bytes])
-
-
-def _with_interchange(
-    problem: RefinementProblem, memory: UnitMemory, held: list[LongArray]
-) -> RefinementProblem:
-    """Returns ``problem`` with edges between interchangeable units, which also have equal ``held`` [U]."""
-    units = problem.units
-    reads = _reads(units.tensor_producer, units.reader_ptr, units.reader)
-    edges = np.concatenate([reads, _interchange_edges(units, [units.unit_ticks, *held], memory)])
-    return replace(problem, units=units._replace(**_neighbours(edges, units.num_units)))
-
-
 def _with_held_memory(
     problem: RefinementProblem, tables: CostTables, units: Units, tensors: UnitTensors
 ) -> UnitGraph:
-    """Returns units with memory but without interchange edges: interchanges change the bytes on chips."""
+    """Returns units with memory."""
     held = held_memory(
         tables,
         units.of_op,
@@ -233,14 +213,10 @@ def _with_held_memory(
     return problem.units._replace(held=held)
 
 
-def _reads(producer: IntArray, reader_ptr: LongArray, reader: IntArray) -> IntArray:
-    """Returns pairs [E, 2] of a unit and a unit that reads it."""
-    return np.unique(np.stack([np.repeat(producer, np.diff(reader_ptr)), reader], axis=1), axis=0)
-
-
-def _neighbours(edges: IntArray, num_units: int) -> dict[str, Any]:
-    """Returns the fields of :class:`UnitGraph` for successors and predecessors along ``edges`` [E, 2]."""
-    edges = np.unique(edges, axis=0)
+def _neighbours(tensors: UnitTensors, num_units: int) -> dict[str, Any]:
+    """Returns the fields of :class:`UnitGraph` for successors and predecessors."""
+    reads = np.stack([np.repeat(tensors.producer, np.diff(tensors.reader_ptr)), tensors.reader], axis=1)
+    edges = np.unique(reads, axis=0)
     backward = edges[np.argsort(edges[:, 1], kind="stable")]
     return {
         "successor_ptr": row_pointers(edges[:, 0], num_units),
@@ -248,19 +224,3 @@ def _neighbours(edges: IntArray, num_units: int) -> dict[str, Any]:
         "predecessor_ptr": row_pointers(backward[:, 1], num_units),
         "predecessor": np.ascontiguousarray(backward[:, 0]),
     }
-
-
-def _interchange_edges(units: UnitGraph, unit_cost: list[LongArray], memory: UnitMemory) -> IntArray:
-    """Returns edges [E, 2] that some optimum keeps, from lower to higher unit numbers."""
-    num_inputs = len(units.input_ticks)
-    reads = np.zeros((units.num_units, num_inputs + len(memory.shared_bytes)), np.int64)
-    reads[units.input_reader, np.repeat(np.arange(num_inputs), np.diff(units.input_ptr))] = 1
-    unit = np.repeat(np.arange(len(memory.shared_ptr) - 1), np.diff(memory.shared_ptr))
-    reads[unit, num_inputs + memory.shared] = 1
-    return interchange_edges(
-        np.concatenate([np.stack(unit_cost, axis=1), reads], axis=1),
-        np.stack([units.tensor_bytes, units.relay_ticks], axis=1),
-        units.tensor_producer,
-        units.reader_ptr,
-        units.reader,
-    )

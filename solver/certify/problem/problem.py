@@ -42,9 +42,9 @@ class UnitGraph(NamedTuple):
 
     unit_ticks: LongArray  # [U] work; without overlap: plus outputs and shares of inputs
     successor_ptr: LongArray  # [U + 1]
-    successor: IntArray  # units that read unit u, or follow it by symmetry breaking, each once
+    successor: IntArray  # units that read unit u, each once
     predecessor_ptr: LongArray  # [U + 1]
-    predecessor: IntArray  # units that unit u reads, or follows by symmetry breaking, each once
+    predecessor: IntArray  # units that unit u reads, each once
     produced_ptr: LongArray  # [U + 1] tensors that unit u produces; tensors are sorted by producer
     read_ptr: LongArray  # [U + 1]
     read: IntArray  # tensors that unit u reads

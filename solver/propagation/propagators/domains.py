@@ -21,11 +21,8 @@ FAILED, UNCHANGED, NARROWED = range(3)  # a domain became empty; no change; some
 # Fields of ``Store.state``.
 (
     TRAIL_SIZE, NUM_DECIDED, NUM_DECISIONS, QUEUE_HEAD, QUEUE_SIZE, HIGHEST_LOW,
-    NUM_LINKED, SUPPORT_FELL, LINKS_CHANGED, NUM_RESTORES, MAX_BACKTRACKS,
-) = range(11)  # fmt: skip
-
-# Fields of ``Store.counters``.
-PROPAGATIONS, NARROWINGS, BACKTRACKS, DEAD_ENDS = range(4)
+    NUM_LINKED, SUPPORT_FELL, LINKS_CHANGED, NUM_RESTORES, BACKTRACKS, MAX_BACKTRACKS,
+) = range(12)  # fmt: skip
 
 UNLIMITED: Final = 2**62
 WORD_BITS: Final = 64
@@ -67,8 +64,7 @@ class Store(NamedTuple):
     asked_by: LongArray  # [U] scratch of the search for a server
     chip_queue: LongArray  # [D] scratch, likewise
     limit_seen: LongArray  # [C, 3] support, occupied and restores at the last check of each limit
-    state: LongArray  # [11] the fields named above
-    counters: LongArray  # [4] the counters named above
+    state: LongArray  # [12] the fields named above
 
 
 def new_store(
@@ -110,8 +106,7 @@ def new_store(
         asked_by=np.zeros(num_units, np.int64),
         chip_queue=np.zeros(num_chips, np.int64),
         limit_seen=np.full((num_limits, 3), -1, np.int64),
-        state=np.zeros(11, np.int64),
-        counters=np.zeros(4, np.int64),
+        state=np.zeros(12, np.int64),
     )
     store.state[MAX_BACKTRACKS] = UNLIMITED
     _count(store)
@@ -154,7 +149,6 @@ def write(store: Store, unit: int, word: int, keep: int) -> int:
     store.trail_bits[at] = old
     state[TRAIL_SIZE] = at + 1
     store.domain[unit, word] = new
-    store.counters[NARROWINGS] += 1
     gone = old ^ new
     while gone != NO_BITS:
         chip = word * WORD_BITS + lowest_bit(gone)

@@ -1,7 +1,7 @@
-"""A quick check of the user's constraints for whole batches of placements.
+"""The user's constraints, checked for whole batches of placements.
 
-The twin of :mod:`go_opt.solver.verify.constraints` on placements, as a filter for searches. The
-target's own rules are not checked. Axes: ``B`` placements, ``N`` ops, ``D`` chips.
+The twin of :mod:`go_opt.solver.verify.constraints`. The target's own rules are not checked.
+Axes: ``B`` placements, ``N`` ops, ``D`` chips.
 """
 
 from __future__ import annotations
