@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +19,7 @@ from go_opt.cli.commands.options import (
 )
 from go_opt.cli.commands.plans import INVALID_PLAN, check_writable, objective_of
 from go_opt.cli.inputs.loading import load_with_plan, with_costs
+from go_opt.cli.printing import print_json
 from go_opt.env.model.metrics import Fidelity
 from go_opt.errors import GraphError, ModelError, PlanError
 
@@ -146,7 +146,7 @@ def _show(explanation: PlanExplanation | OpExplanation, *, as_json: bool) -> Non
     if as_json:
         from go_opt.result_json import explanation_to_dict
 
-        typer.echo(json.dumps(explanation_to_dict(explanation), allow_nan=False))
+        print_json(explanation_to_dict(explanation))
         return
     from go_opt.explanations import OpExplanation
     from go_opt.report.explanation import print_plan_explanation

@@ -22,6 +22,7 @@ from go_opt.cli.commands.options import (
 )
 from go_opt.cli.commands.plans import check_writable
 from go_opt.cli.inputs.loading import Loading, parse_dims
+from go_opt.cli.printing import show
 from go_opt.common.units import format_duration
 from go_opt.errors import InvalidInputError
 from go_opt.run.manifest import FORMATS, TORCH_FORMATS
@@ -70,7 +71,6 @@ def run(
 ) -> None:
     """Run the stages of a plan in ONNX Runtime, a process for each chip, and compare with the prediction."""
     from go_opt.hardware import serve_environment
-    from go_opt.report.parts.screen import console, print_lines, print_table
     from go_opt.report.progress import announce_compilation
     from go_opt.report.run_tables import run_lines, run_to_dict, stages_table
     from go_opt.run.pipeline.inputs import save_arrays
@@ -104,10 +104,7 @@ def run(
     if as_json:
         typer.echo(json.dumps(run_to_dict(result), ensure_ascii=False))
         return
-    screen = console()
-    print_lines(screen, run_lines(result))
-    screen.print()
-    print_table(screen, stages_table(result))
+    show(run_lines(result), [""], stages_table(result))
 
 
 def export(
