@@ -142,14 +142,8 @@ def pretrain(
         generated_share=generated_share,
         most_ops=most_ops,
     )
-    trained = run(
-        request,
-        folder,
-        answers,
-        workers=workers,
-        on_progress=on_progress,
-        should_stop=of_any_host(should_stop),
-    )
+    stops = of_any_host(should_stop)
+    trained = run(request, folder, answers, workers=workers, on_progress=on_progress, should_stop=stops)
     return _result(folder, trained)
 
 
@@ -204,14 +198,8 @@ def finetune(
     request = FinetuneRequest(
         learnt, on, as_policy(policy, seed), samples, seed, finetuning_settings(as_lessons(lessons))
     )
-    trained = run(
-        request,
-        folder,
-        answers,
-        workers=workers,
-        on_progress=on_progress,
-        should_stop=of_any_host(should_stop),
-    )
+    stops = of_any_host(should_stop)
+    trained = run(request, folder, answers, workers=workers, on_progress=on_progress, should_stop=stops)
     best, is_complete = trained.best_plan, trained.is_complete
     if best is None and not is_complete:
         return _result(folder, trained)
@@ -256,15 +244,7 @@ def _result(folder: str | Path, trained: Trained, **of_one_graph: Any) -> Traini
 
 
 def _verified(graph: Graph, target: Target, best: BestPlan) -> Plan:
-    plan = Plan.create(
-        graph,
-        target.source,
-        target.fingerprint,
-        placement=best.placement,
-        order=best.order,
-        fusion_group=best.fusion_group,
-        provenance="policy: finetuned",
-    )
+    plan = Plan.of_rows(graph, target, best.placement, best.order, best.fusion_group, "policy: finetuned")
     violations = verify(graph, target, plan)
     if violations:
         raise InfeasibleError(f"the best plan met is not valid: {violations[0].message}")
