@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from go_opt.cli.commands import print_json
 from go_opt.cli.commands.options import (
     ConstraintsOption,
     CostsOption,
@@ -19,7 +20,6 @@ from go_opt.cli.commands.options import (
 )
 from go_opt.cli.commands.plans import INVALID_PLAN, check_writable, objective_of
 from go_opt.cli.inputs.loading import load_with_plan, with_costs
-from go_opt.cli.printing import print_json
 from go_opt.env.model.metrics import Fidelity
 from go_opt.errors import GraphError, ModelError, PlanError
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from go_opt.cli.commands import print_json, show
 from go_opt.cli.commands.options import JsonOption, targets_named, zoo_named
 from go_opt.cli.commands.plans import check_writable
-from go_opt.cli.printing import print_json, show
 from go_opt.common.files import write_atomically
 from go_opt.errors import InvalidInputError
 

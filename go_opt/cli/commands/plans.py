@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
+from go_opt.cli.commands import print_json, show
 from go_opt.cli.commands.options import (
     Connection,
     ConstraintsOption,
@@ -36,7 +37,6 @@ from go_opt.cli.inputs.loading import (
     load_with_plan,
     with_costs,
 )
-from go_opt.cli.printing import print_json, show
 from go_opt.common.files import read_json
 from go_opt.env.model.metrics import Fidelity
 from go_opt.errors import InfeasibleError, InvalidInputError, PlanError

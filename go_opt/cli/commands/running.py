@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from go_opt.cli.commands import show
 from go_opt.cli.commands.interrupt import StopOnSignals, interrupts_raised
 from go_opt.cli.commands.options import (
     CostsOption,
@@ -22,7 +23,6 @@ from go_opt.cli.commands.options import (
 )
 from go_opt.cli.commands.plans import check_writable
 from go_opt.cli.inputs.loading import Loading, parse_dims
-from go_opt.cli.printing import show
 from go_opt.common.units import format_duration
 from go_opt.errors import InvalidInputError
 from go_opt.run.manifest import FORMATS, TORCH_FORMATS
