@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from go_opt.env import Metrics as Metrics
     from go_opt.env import Target as Target
     from go_opt.env.model.timeline import Timeline as Timeline
-    from go_opt.frontends import from_jax as from_jax
-    from go_opt.frontends import from_networkx as from_networkx
-    from go_opt.frontends import from_onnx as from_onnx
-    from go_opt.frontends import from_stablehlo as from_stablehlo
-    from go_opt.frontends import from_torch as from_torch
-    from go_opt.frontends import to_networkx as to_networkx
+    from go_opt.frontends.jax_frontend import from_jax as from_jax
+    from go_opt.frontends.networkx_frontend import from_networkx as from_networkx
+    from go_opt.frontends.networkx_frontend import to_networkx as to_networkx
+    from go_opt.frontends.onnx_frontend import from_onnx as from_onnx
     from go_opt.frontends.onnx_model import OnnxModel as OnnxModel
+    from go_opt.frontends.stablehlo_frontend import from_stablehlo as from_stablehlo
+    from go_opt.frontends.torch_frontend import from_torch as from_torch
     from go_opt.hardware import Measured as Measured
     from go_opt.hardware import serve_environment as serve_environment
     from go_opt.measured_costs import with_measured_costs as with_measured_costs
@@ -77,8 +77,12 @@ _NAMES = {
     "go_opt.constraint_file": "load_constraints",
     "go_opt.env": "Metrics Target",
     "go_opt.env.model.timeline": "Timeline",
-    "go_opt.frontends": "from_jax from_networkx from_onnx from_stablehlo from_torch to_networkx",
+    "go_opt.frontends.jax_frontend": "from_jax",
+    "go_opt.frontends.networkx_frontend": "from_networkx to_networkx",
+    "go_opt.frontends.onnx_frontend": "from_onnx",
     "go_opt.frontends.onnx_model": "OnnxModel",
+    "go_opt.frontends.stablehlo_frontend": "from_stablehlo",
+    "go_opt.frontends.torch_frontend": "from_torch",
     "go_opt.hardware": "Measured serve_environment",
     "go_opt.measured_costs": "with_measured_costs",
     "go_opt.model.graph": "Graph",
@@ -99,16 +103,16 @@ _NAMES = {
     "go_opt.solver": "ChipLimit Colocate CutAfter Forbid Pin Violation",
     "go_opt.training": "TrainingResult finetune pretrain",
 }
-_DOORS = {name: module for module, names in _NAMES.items() for name in names.split()}
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-__all__ = sorted(_DOORS)
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _DOORS:
+    if name not in _MODULES:
         raise AttributeError(f"module 'go_opt' has no attribute {name!r}")
-    return getattr(import_module(_DOORS[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_DOORS]
+    return [*globals(), *_MODULES]

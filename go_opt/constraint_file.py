@@ -22,6 +22,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, Final
 
+from go_opt.common.files import read_text
 from go_opt.env.target.toml_table import TomlTable, parse_toml
 from go_opt.errors import InvalidInputError
 from go_opt.solver.problem.user_constraints import KINDS, LIMITS, UserConstraint, checked_constraints
@@ -42,17 +43,7 @@ def load_constraints(path: str | Path) -> tuple[UserConstraint, ...]:
     Raises:
       InvalidInputError: the file cannot be read or is malformed; one sentence says why.
     """
-    try:
-        text = Path(path).read_bytes().decode("utf-8")
-    except OSError as error:
-        reason = f"cannot be read: {error.strerror or error}"
-    except UnicodeDecodeError:
-        reason = "is not UTF-8 text"
-    except ValueError as error:  # a path with a null byte
-        reason = f"cannot be read: {error}"
-    else:
-        return parse_constraints(text, str(path))
-    raise InvalidInputError(f"constraints {str(path)!r} {reason}.", field="constraints")
+    return parse_constraints(read_text(path, "constraints"), str(path))
 
 
 def parse_constraints(text: str, source: str) -> tuple[UserConstraint, ...]:

@@ -124,15 +124,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         placement = self._solver.placement[self._problem.unit_of_op]
         order, group = self._instance.order, self._instance.fusion_group
         answer = self._session.evaluate(placement[None], order[None], group[None])
-        self.plan = Plan.create(
-            self.graph,
-            self.target.source,
-            self.target.fingerprint,
-            placement=placement,
-            order=order,
-            fusion_group=group,
-            provenance="gymnasium",
-        )
+        self.plan = Plan.of_rows(self.graph, self.target, placement, order, group, "gymnasium")
         earned = float(reward(answer.objective_s, answer.valid, self.reference_interval_s)[0])
         return self._end(earned, interval_s=float(answer.objective_s[0]))
 

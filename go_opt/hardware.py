@@ -102,7 +102,8 @@ class HardwareSession:
     def evaluate(self, placement: Plans, order: Plans, fusion_group: Plans) -> Evaluations:
         """Measure the plans ([B, N] each), one after the other."""
         rows = zip(placement, order, fusion_group, strict=True)
-        return self.evaluate_plans([self._plan(*row) for row in rows])
+        named = self.graph, self.target
+        return self.evaluate_plans([Plan.of_rows(*named, *row, "to be measured") for row in rows])
 
     def evaluate_plans(self, plans: Sequence[Plan]) -> Evaluations:
         """Measure the plans, one after the other."""
@@ -116,17 +117,6 @@ class HardwareSession:
 
     def close(self) -> None:
         """Does nothing: a session holds no resources."""
-
-    def _plan(self, placement: Plans, order: Plans, fusion_group: Plans) -> Plan:
-        return Plan.create(
-            self.graph,
-            self.target.source,
-            self.target.fingerprint,
-            placement=placement,
-            order=order,
-            fusion_group=fusion_group,
-            provenance="to be measured",
-        )
 
 
 def serve_environment(

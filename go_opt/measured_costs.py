@@ -16,6 +16,7 @@ A profile is the unchanged JSON file of ``InferenceSession.end_profiling`` (:mod
 from __future__ import annotations
 
 import csv
+import io
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from go_opt.common.files import read_text
 from go_opt.common.suggestion import suggestion
 from go_opt.costs import MOST_LISTED, Coverage, Unmapped, is_profile, mapped_rows, read_profile
 from go_opt.env.target import Target, load_target
@@ -195,20 +197,11 @@ def _rows_of_mapping(costs: CostsByOp) -> list[_Row]:
 
 
 def _rows_of_file(path: Path) -> list[_Row]:
+    text = io.StringIO(read_text(path, "costs").removeprefix("\ufeff"), newline="")
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            return list(_rows(csv.reader(file, strict=True), str(path)))
-    except OSError as error:
-        reason = f"cannot be read: {error.strerror or error}"
-    except UnicodeDecodeError:
-        reason = "is not UTF-8 text"
+        return list(_rows(csv.reader(text, strict=True), str(path)))
     except csv.Error as error:
-        reason = f"is not valid CSV: {error}"
-    except ValueError as error:  # a path with a null byte
-        if isinstance(error, InvalidInputError):
-            raise
-        reason = f"cannot be read: {error}"
-    raise _wrong(f"costs {str(path)!r} {reason}.")
+        raise _wrong(f"costs {str(path)!r} is not valid CSV: {error}.") from None
 
 
 def _rows(lines: Any, source: str) -> Iterator[_Row]:

@@ -142,14 +142,8 @@ def pretrain(
         generated_share=generated_share,
         most_ops=most_ops,
     )
-    trained = run(
-        request,
-        folder,
-        answers,
-        workers=workers,
-        on_progress=on_progress,
-        should_stop=of_any_host(should_stop),
-    )
+    stops = of_any_host(should_stop)
+    trained = run(request, folder, answers, workers=workers, on_progress=on_progress, should_stop=stops)
     return _result(folder, trained)
 
 
@@ -209,14 +203,8 @@ def finetune(
         objective: Objective = getattr(answers, "objective", "throughput")
         found = _searched(session, request, Path(folder), objective, should_stop)
     searched_interval_s = found[0][0] if found else None
-    trained = run(
-        request,
-        folder,
-        answers,
-        workers=workers,
-        on_progress=on_progress,
-        should_stop=of_any_host(should_stop),
-    )
+    stops = of_any_host(should_stop)
+    trained = run(request, folder, answers, workers=workers, on_progress=on_progress, should_stop=stops)
     if trained.best_plan is not None:
         found.insert(0, (trained.best_plan.interval_s, _verified(learnt, on, trained.best_plan)))
     if not found:
@@ -252,15 +240,7 @@ def _result(folder: str | Path, trained: Trained, **of_one_graph: Any) -> Traini
 
 
 def _verified(graph: Graph, target: Target, best: BestPlan) -> Plan:
-    plan = Plan.create(
-        graph,
-        target.source,
-        target.fingerprint,
-        placement=best.placement,
-        order=best.order,
-        fusion_group=best.fusion_group,
-        provenance="policy: finetuned",
-    )
+    plan = Plan.of_rows(graph, target, best.placement, best.order, best.fusion_group, "policy: finetuned")
     violations = verify(graph, target, plan)
     if violations:
         raise InfeasibleError(f"the best plan met is not valid: {violations[0].message}")

@@ -12,8 +12,8 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from go_opt import from_onnx
 from go_opt.env import load_target
-from go_opt.frontends import from_onnx
 from go_opt.model.plan import Clone, Plan, Relay
 from go_opt.run.export.exporting import export
 from go_opt.run.manifest import Manifest

@@ -52,10 +52,10 @@ def load(
         _refuse_dims(name, dims)
         return load_stablehlo(path, precision)
     if name.endswith(".pt2"):
-        from go_opt.frontends import from_torch
+        from go_opt.frontends.torch_frontend import from_torch
 
         return from_torch(path, dims=dims, precision=precision)
-    from go_opt.frontends import from_onnx
+    from go_opt.frontends.onnx_frontend import from_onnx
 
     return from_onnx(path, dims=dims, precision=precision)
 

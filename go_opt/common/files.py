@@ -12,20 +12,27 @@ from typing import Any
 from go_opt.errors import InvalidInputError
 
 
-def read_json(path: str | Path, what: str, error: type[InvalidInputError] = InvalidInputError) -> Any:
-    """The JSON value of a file; ``what`` names it in errors, which are of the class ``error``."""
+def read_text(path: str | Path, what: str, error: type[InvalidInputError] = InvalidInputError) -> str:
+    """The UTF-8 text of a file; ``what`` names it in errors, which are of the class ``error``."""
     try:
-        text = Path(path).read_bytes().decode("utf-8")
-        return json.loads(text, parse_constant=_refuse_constant)
-    except OSError as cause:
-        reason = f"cannot be read: {cause.strerror or cause}"
+        return Path(path).read_bytes().decode("utf-8")
     except UnicodeDecodeError:
         reason = "is not UTF-8 text"
+    except (OSError, ValueError) as cause:  # ValueError: a path with a null byte
+        reason = f"cannot be read: {getattr(cause, 'strerror', None) or cause}"
+    raise error(f"{what} {str(path)!r} {reason}.", field=what.split()[0])
+
+
+def read_json(path: str | Path, what: str, error: type[InvalidInputError] = InvalidInputError) -> Any:
+    """As :func:`read_text`, of a file of JSON."""
+    text = read_text(path, what, error)
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
     except json.JSONDecodeError as cause:
         reason = f"is not valid JSON: {cause}"
     except RecursionError:
         reason = "is not valid JSON: it is nested too deep"
-    except ValueError as cause:  # a path with a null byte, an integer of thousands of digits
+    except ValueError as cause:  # an integer of thousands of digits
         reason = f"cannot be read: {cause}"
     raise error(f"{what} {str(path)!r} {reason}.")
 

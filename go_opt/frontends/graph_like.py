@@ -20,7 +20,7 @@ def as_graph(graph: Graph | nx.DiGraph) -> Graph:
     """``graph`` itself, or its import; networkx loads only where it is needed."""
     if isinstance(graph, Graph):
         return graph
-    from go_opt.frontends import from_networkx
+    from go_opt.frontends.networkx_frontend import from_networkx
 
     return from_networkx(graph)
 

@@ -34,7 +34,7 @@ class OnnxModel:
         import onnx
         from google.protobuf.message import DecodeError
 
-        from go_opt.frontends import from_onnx
+        from go_opt.frontends.onnx_frontend import from_onnx
 
         try:
             model = onnx.load_model_from_string(self.file)

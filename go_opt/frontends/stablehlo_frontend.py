@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
+from go_opt.common.files import read_text
 from go_opt.errors import GoOptError, ModelError
 from go_opt.frontends.jax.walk import Walker, dtype_name
 from go_opt.frontends.recording.recorder import Recorder
@@ -67,9 +68,5 @@ def from_stablehlo(
 
 def load_stablehlo(path: str | Path, precision: Precision) -> Graph:
     """The graph of a ``.mlir`` file."""
-    try:
-        text = Path(path).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise ModelError(f"StableHLO file {str(path)!r} cannot be read: {reason}.") from None
+    text = read_text(path, "StableHLO file", ModelError)
     return from_stablehlo(text, name=Path(path).stem, precision=precision)

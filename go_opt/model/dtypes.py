@@ -8,68 +8,25 @@ import numpy as np
 
 from go_opt.errors import InvalidInputError
 
-# Position in this table is the code stored in graphs: append, never reorder.
-DTYPES: Final[tuple[str, ...]] = (
-    "float64",
-    "float32",
-    "float16",
-    "bfloat16",
-    "float8_e4m3",
-    "float8_e5m2",
-    "int64",
-    "int32",
-    "int16",
-    "int8",
-    "int4",
-    "uint64",
-    "uint32",
-    "uint16",
-    "uint8",
-    "uint4",
-    "bool",
-    "complex64",
-    "complex128",
-    "string",
-)
-_BITS: Final[tuple[int, ...]] = (
-    64,
-    32,
-    16,
-    16,
-    8,
-    8,
-    *(64, 32, 16, 8, 4),
-    *(64, 32, 16, 8, 4),
-    8,
-    64,
-    128,
-    64,
-)
+# Bits of each type. Its position in this table is the code stored in graphs: append, never reorder.
+_BITS: Final[dict[str, int]] = {
+    "float64": 64, "float32": 32, "float16": 16, "bfloat16": 16, "float8_e4m3": 8, "float8_e5m2": 8,
+    "int64": 64, "int32": 32, "int16": 16, "int8": 8, "int4": 4,
+    "uint64": 64, "uint32": 32, "uint16": 16, "uint8": 8, "uint4": 4,
+    "bool": 8, "complex64": 64, "complex128": 128, "string": 64,
+}  # fmt: skip
+DTYPES: Final[tuple[str, ...]] = tuple(_BITS)
 _ALIASES: Final[dict[str, str]] = {
-    "f64": "float64",
-    "double": "float64",
-    "f32": "float32",
-    "fp32": "float32",
-    "float": "float32",
-    "f16": "float16",
-    "fp16": "float16",
-    "half": "float16",
-    "bf16": "bfloat16",
-    "fp8": "float8_e4m3",
-    "float8_e4m3fn": "float8_e4m3",
-    "float8_e4m3fnuz": "float8_e4m3",
-    "float8_e4m3b11fnuz": "float8_e4m3",
-    "float8_e5m2fnuz": "float8_e5m2",
-    "i64": "int64",
-    "i32": "int32",
-    "i16": "int16",
-    "i8": "int8",
+    "f64": "float64", "double": "float64", "f32": "float32", "fp32": "float32", "float": "float32",
+    "f16": "float16", "fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3",
+    "float8_e4m3fn": "float8_e4m3", "float8_e4m3fnuz": "float8_e4m3", "float8_e4m3b11fnuz": "float8_e4m3",
+    "float8_e5m2fnuz": "float8_e5m2", "i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8",
     "bool_": "bool",
-}
+}  # fmt: skip
 
 DTYPE_NAMES: Final = (*DTYPES, *_ALIASES)  # all names that :func:`dtype_code` accepts
 DTYPE_CODE: Final[dict[str, int]] = {name: code for code, name in enumerate(DTYPES)}
-DTYPE_BITS: Final[np.ndarray] = np.array(_BITS, dtype=np.int64)
+DTYPE_BITS: Final[np.ndarray] = np.array([*_BITS.values()], dtype=np.int64)
 IS_FLOATING: Final[np.ndarray] = np.array([name.startswith("float") or name == "bfloat16" for name in DTYPES])
 
 

@@ -80,6 +80,10 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
+def _flops(names_by_flops: Mapping[float, str]) -> Mapping[str, float]:
+    return {name: flops for flops, names in names_by_flops.items() for name in names.split()}
+
+
 # Expand is a broadcast of stride 0. Dropout is the identity at inference.
 _VIEWS: Final = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout", "Expand"})
 
@@ -90,151 +94,83 @@ _MOVES: Final = _names(
     "Unique"
 )
 
-# FLOPs per output element.
-_ELEMENTWISE: Final[Mapping[str, float]] = dict.fromkeys(
-    _names(
-        "Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor "
-        "Cast CastLike Ceil Cos Cosh Div Equal Erf Exp Floor Greater GreaterOrEqual IsInf IsNaN Less "
-        "LessOrEqual Log Mod Mul Neg Not Or Pow Reciprocal Relu Round Rsqrt Sign Sin Sinh Sqrt Sub Tan Tanh "
-        "Where Xor RandomNormalLike RandomUniformLike Bernoulli erf_inv random_bits"
-    ),
-    1.0,
-) | {
-    "BatchNormalization": 2.0,  # scale and shift, with the statistics folded in
-    "BiasGelu": 6.0,
-    "Celu": 4.0,
-    "Clip": 2.0,
-    "DequantizeLinear": 2.0,
-    "Elu": 3.0,
-    "FastGelu": 9.0,
-    "Gelu": 5.0,
-    "HardSigmoid": 4.0,
-    "HardSwish": 5.0,
-    "LeakyRelu": 2.0,
-    "Max": 1.0,
-    "Mean": 1.0,
-    "Min": 1.0,
-    "Mish": 5.0,
-    "PRelu": 2.0,
-    "QLinearAdd": 6.0,
-    "QLinearMul": 6.0,
-    "QLinearSigmoid": 6.0,
-    "QuantizeLinear": 3.0,
-    "QuickGelu": 5.0,
-    "Selu": 4.0,
-    "Shrink": 2.0,
-    "Sigmoid": 3.0,
-    "Softplus": 2.0,
-    "Softsign": 3.0,
-    "Sum": 1.0,
-    "Swish": 4.0,
-    "ThresholdedRelu": 2.0,
-}
+# FLOPs per output element. BatchNormalization is scale and shift, with the statistics folded in.
+_ELEMENTWISE: Final = _flops(
+    {
+        1.0: "Abs Acos Acosh Add And Asin Asinh Atan Atanh Bernoulli BitShift BitwiseAnd BitwiseNot "
+        "BitwiseOr BitwiseXor Cast CastLike Ceil Cos Cosh Div Equal Erf Exp Floor Greater GreaterOrEqual "
+        "IsInf IsNaN Less LessOrEqual Log Max Mean Min Mod Mul Neg Not Or Pow RandomNormalLike "
+        "RandomUniformLike Reciprocal Relu Round Rsqrt Sign Sin Sinh Sqrt Sub Sum Tan Tanh Where Xor "
+        "erf_inv random_bits",
+        2.0: "BatchNormalization Clip DequantizeLinear LeakyRelu PRelu Shrink Softplus ThresholdedRelu",
+        3.0: "Elu QuantizeLinear Sigmoid Softsign",
+        4.0: "Celu HardSigmoid Selu Swish",
+        5.0: "Gelu HardSwish Mish QuickGelu",
+        6.0: "BiasGelu QLinearAdd QLinearMul QLinearSigmoid",
+        9.0: "FastGelu",
+    }
+)
 # Variadic ops: n inputs take n - 1 binary functions per element.
 _VARIADIC: Final = frozenset({"Max", "Mean", "Min", "Sum"})
 
 # Scans and sorts read many elements too, but cannot share a loop with other ops.
 _SCANS: Final = frozenset({"CumProd", "CumSum", "TopK"})
 
-# FLOPs per element of the first input.
-_PER_INPUT_ELEMENT: Final[Mapping[str, float]] = {
-    "ArgMax": 1.0,
-    "ArgMin": 1.0,
-    "CumProd": 1.0,
-    "CumSum": 1.0,
-    "DynamicQuantizeLinear": 5.0,
-    "GlobalAveragePool": 1.0,
-    "GlobalLpPool": 2.0,
-    "GlobalMaxPool": 1.0,
-    "GroupNormalization": 8.0,
-    "Hardmax": 2.0,
-    "InstanceNormalization": 8.0,
-    "LayerNormalization": 8.0,  # mean, centre, square, mean, rescale, scale, shift
-    "LogSoftmax": 5.0,
-    "LpNormalization": 3.0,
-    "MeanVarianceNormalization": 6.0,
-    "NegativeLogLikelihoodLoss": 2.0,
-    "QLinearGlobalAveragePool": 1.0,
-    "RMSNormalization": 5.0,
-    "ReduceL1": 2.0,
-    "ReduceL2": 2.0,
-    "ReduceLogSum": 1.0,
-    "ReduceLogSumExp": 3.0,
-    "ReduceMax": 1.0,
-    "ReduceMean": 1.0,
-    "ReduceMin": 1.0,
-    "ReduceProd": 1.0,
-    "ReduceSum": 1.0,
-    "ReduceSumSquare": 2.0,
-    "SimplifiedLayerNormalization": 5.0,
-    "SkipLayerNormalization": 9.0,
-    "SkipSimplifiedLayerNormalization": 6.0,
-    "Softmax": 5.0,  # maximum, subtract, exp, sum, divide
-    "SoftmaxCrossEntropyLoss": 7.0,
-    "Sort": 10.0,
-    "TopK": 10.0,  # a selection network: about log2 of the number of candidates
-}
+# FLOPs per element of the first input. Softmax: maximum, subtract, exp, sum, divide. LayerNormalization:
+# mean, centre, square, mean, rescale, scale, shift. TopK: a selection network, about log2 of the candidates.
+_PER_INPUT_ELEMENT: Final = _flops(
+    {
+        1.0: "ArgMax ArgMin CumProd CumSum GlobalAveragePool GlobalMaxPool QLinearGlobalAveragePool "
+        "ReduceLogSum ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum",
+        2.0: "GlobalLpPool Hardmax NegativeLogLikelihoodLoss ReduceL1 ReduceL2 ReduceSumSquare",
+        3.0: "LpNormalization ReduceLogSumExp",
+        5.0: "DynamicQuantizeLinear LogSoftmax RMSNormalization SimplifiedLayerNormalization Softmax",
+        6.0: "MeanVarianceNormalization SkipSimplifiedLayerNormalization",
+        7.0: "SoftmaxCrossEntropyLoss",
+        8.0: "GroupNormalization InstanceNormalization LayerNormalization",
+        9.0: "SkipLayerNormalization",
+        10.0: "Sort TopK",
+    }
+)
 # FLOPs per output element times the window.
-_WINDOWED: Final[Mapping[str, float]] = {
-    "AveragePool": 1.0,
-    "LRN": 2.0,
-    "LpPool": 2.0,
-    "MaxPool": 1.0,
-    "MaxRoiPool": 1.0,
-    "QLinearAveragePool": 1.0,
-}
+_WINDOWED: Final = _flops({1.0: "AveragePool MaxPool MaxRoiPool QLinearAveragePool", 2.0: "LRN LpPool"})
 # FLOPs per output element of vector ops that are neither element-wise nor reductions.
-_PER_OUTPUT_ELEMENT: Final[Mapping[str, float]] = {
-    "AffineGrid": 6.0,
-    "GridSample": 11.0,
-    "Resize": 7.0,
-    "RoiAlign": 11.0,
-    "RotaryEmbedding": 3.0,
-    "Upsample": 7.0,
-}
+_PER_OUTPUT_ELEMENT: Final = _flops(
+    {3.0: "RotaryEmbedding", 6.0: "AffineGrid", 7.0: "Resize Upsample", 11.0: "GridSample RoiAlign"}
+)
 
 # Parameter inputs (axes, starts, sizes): a compiler treats them as constants, so no kernel reads them.
 _PARAMETER_INPUTS: Final[Mapping[str, tuple[int, ...]]] = {
-    "CastLike": (1,),
-    "CenterCropPad": (1,),
-    "Clip": (1, 2),
-    "Col2Im": (1, 2),
-    "ConstantOfShape": (0,),
-    "CumSum": (1,),
-    "Dropout": (1, 2),
-    "Expand": (1,),
-    "EyeLike": (0,),
-    "OneHot": (1,),
-    "Pad": (1, 2, 3),
-    "ReduceL1": (1,),
-    "ReduceL2": (1,),
-    "ReduceLogSum": (1,),
-    "ReduceLogSumExp": (1,),
-    "ReduceMax": (1,),
-    "ReduceMean": (1,),
-    "ReduceMin": (1,),
-    "ReduceProd": (1,),
-    "ReduceSum": (1,),
-    "ReduceSumSquare": (1,),
-    "RandomNormalLike": (0,),
-    "RandomUniformLike": (0,),
+    **dict.fromkeys(_names("ConstantOfShape EyeLike RandomNormalLike RandomUniformLike"), (0,)),
+    **dict.fromkeys(
+        _names(
+            "CastLike CenterCropPad CumSum Expand OneHot ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp "
+            "ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Reshape Split "
+            "SplitToSequence Squeeze Tile TopK Trilu Unsqueeze Upsample"
+        ),
+        (1,),
+    ),
+    **dict.fromkeys(_names("Clip Col2Im Dropout"), (1, 2)),
+    **dict.fromkeys(_names("Pad Resize"), (1, 2, 3)),
     "Range": (0, 1, 2),
-    "Reshape": (1,),
-    "Resize": (1, 2, 3),
     "Slice": (1, 2, 3, 4),
-    "Split": (1,),
-    "SplitToSequence": (1,),
-    "Squeeze": (1,),
-    "Tile": (1,),
-    "TopK": (1,),
-    "Trilu": (1,),
-    "Unsqueeze": (1,),
-    "Upsample": (1,),
 }
 # These ops read only as many elements of their first input as they write.
 _SELECTIONS: Final = frozenset(
     {"CenterCropPad", "Compress", "Gather", "GatherElements", "GatherND", "Slice", "Split", "Trilu"}
 )
+
+
+_KNOWN: Final = (
+    *(*MATRIX_FLOPS, *_VIEWS, *_MOVES, *_ELEMENTWISE),
+    *(*_PER_INPUT_ELEMENT, *_WINDOWED, *_PER_OUTPUT_ELEMENT),
+)
+_BY_LETTERS: Final = {name.lower(): name for name in _KNOWN}
+
+
+def onnx_name(name: str) -> str | None:
+    """The known ONNX name that differs from ``name`` only in case and underscores; None without one."""
+    return _BY_LETTERS.get(name.replace("_", ""))
 
 
 def _touched(signature: OpSignature) -> tuple[int | None, ...]:

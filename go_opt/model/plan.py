@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,16 @@ class Split:
     kind: str
     parts: int
     joined: bool = True  # False: its readers read the parts directly
+
+
+class NamedTarget(Protocol):
+    """What a plan records of its target."""
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def fingerprint(self) -> str: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +117,21 @@ class Plan:
             dims=graph.dims,
             precision=graph.precision,
             forwards=forwards,
+        )
+
+    @staticmethod
+    def of_rows(
+        graph: Graph, target: NamedTarget, placement: NDArray, order: NDArray, group: NDArray, origin: str
+    ) -> Plan:
+        """As :meth:`create`, without replication."""
+        return Plan.create(
+            graph,
+            target.source,
+            target.fingerprint,
+            placement=placement,
+            order=order,
+            fusion_group=group,
+            provenance=origin,
         )
 
     @property

@@ -11,7 +11,6 @@ from rich.table import Table
 
 from go_opt.common.units import format_bytes, format_duration, format_ratio
 from go_opt.explanations import PlanExplanation
-from go_opt.explanations.moves import Neighbourhood, Resize
 from go_opt.report.parts.plan_lines import (
     copies_lines,
     memory_lines,
@@ -30,7 +29,6 @@ from go_opt.report.parts.term_lines import (
 )
 from go_opt.report.parts.wording import (
     MOST_LINES,
-    StageNames,
     counted,
     listed,
     named_stage,
@@ -121,10 +119,7 @@ def _interval_lines(explanation: PlanExplanation) -> Iterator[str]:
     yield from _next_lines(explanation)
     yield ""
     yield from _help_lines(explanation)
-    if explanation.resize is not None:
-        yield f"  {resize_line(explanation.resize, stages, interval_s)}"
-    if explanation.moves is not None:
-        yield f"  {moves_line(explanation.moves, interval_s)}"
+    yield from (f"  {line}" for line in change_lines(explanation))
 
 
 def _next_lines(explanation: PlanExplanation) -> Iterator[str]:
@@ -151,27 +146,27 @@ def _help_lines(explanation: PlanExplanation) -> Iterator[str]:
         yield f"  {what_if.change}: {format_duration(what_if.interval_s)} ({gain:.1%}), {then}"
     if not helpful:
         yield f"  none of faster links, {'' if waits else 'compute, '}memory or host by itself"
-    if explanation.next_terms and not waits:
+
+
+def change_lines(explanation: PlanExplanation) -> Iterator[str]:
+    """The effects of more speed for what binds, of one more chip, and of the best move of a kernel."""
+    interval_s, stages = explanation.metrics.interval_s, stages_of(explanation)
+    if explanation.next_terms and not explanation.metrics.waits:
         name, seconds = explanation.next_terms[0]
         most = f"{interval_s / seconds - 1.0:.1%}"
-        yield f"  beyond {most} of speed for what binds, {stages.term(name)} binds instead"
-
-
-def resize_line(resize: Resize, stages: StageNames, interval_s: float) -> str:
-    """The effect of one more chip for the binding stage."""
-    giver = "a free one" if resize.giver is None else f"one of {stages.named(resize.giver)}"
-    effect = _effect(resize.cost.interval_s, interval_s)
-    return f"one more chip for {stages.named(resize.chip)}, {giver}, {effect}"
-
-
-def moves_line(moves: Neighbourhood, interval_s: float) -> str:
-    """The effect of the best move of a binding kernel."""
-    tried = f"moving one of these kernels: of {counted(moves.tried, 'move')} tried, {moves.legal} legal"
-    if moves.best is None:
-        return tried
-    to = named_stage(moves.best.chip, moves.best.replicas)
-    best = f"the best, `{moves.best_op}` to {to},"
-    return f"{tried}, {best} {_effect(moves.best.cost.interval_s, interval_s)}"
+        yield f"beyond {most} of speed for what binds, {stages.term(name)} binds instead"
+    resize, moves = explanation.resize, explanation.moves
+    if resize is not None:
+        giver = "a free one" if resize.giver is None else f"one of {stages.named(resize.giver)}"
+        effect = _effect(resize.cost.interval_s, interval_s)
+        yield f"one more chip for {stages.named(resize.chip)}, {giver}, {effect}"
+    if moves is not None and moves.tried:
+        best = ""
+        if moves.best is not None:
+            to = named_stage(moves.best.chip, moves.best.replicas)
+            best = f", the best, `{moves.best_op}` to {to}, {_effect(moves.best.cost.interval_s, interval_s)}"
+        tried = f"moving one of these kernels: of {counted(moves.tried, 'move')} tried, {moves.legal} legal"
+        yield f"{tried}{best}"
 
 
 def _effect(then_s: float, interval_s: float) -> str:

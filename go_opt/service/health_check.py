@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from go_opt.errors import GoOptError, InvalidInputError, ServiceError
+from go_opt.errors import GoOptError, ServiceError
 from go_opt.service.transport.address import DEFAULT_ADDRESS, parse_address
+from go_opt.service.transport.credentials import Credentials, channel
 
 _Status = health_pb2.HealthCheckResponse.ServingStatus
 
@@ -32,31 +32,18 @@ def main(arguments: list[str] | None = None) -> int:
 def _check(options: argparse.Namespace) -> None:
     """Return if the service is serving; ServiceError if it is not, or does not answer in time."""
     address = parse_address(options.address)
-    of_channel: list[tuple[str, int | str]] = [("grpc.enable_http_proxy", 0)]
-    if options.tls_server_name is not None:
-        of_channel.append(("grpc.ssl_target_name_override", options.tls_server_name))
-    files = (options.tls_ca, options.tls_key, options.tls_cert)
-    if any(files):
-        credentials = grpc.ssl_channel_credentials(*(_read(path) if path else None for path in files))
-        channel = grpc.secure_channel(str(address), credentials, options=of_channel)
-    else:
-        channel = grpc.insecure_channel(str(address), options=of_channel)
+    name = options.tls_server_name
+    override = [] if name is None else [("grpc.ssl_target_name_override", name)]
+    credentials = Credentials(options.tls_cert is not None, options.tls_ca, options.tls_cert, options.tls_key)
     request = health_pb2.HealthCheckRequest(service=options.service)
-    with channel:
+    with channel(address, credentials, override) as opened:
         try:
-            answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=options.timeout_s)
+            answer = health_pb2_grpc.HealthStub(opened).Check(request, timeout=options.timeout_s)
         except grpc.RpcError as error:
             details = " ".join(str(error.details()).split())
             raise ServiceError(f"{address} answers {error.code().name}: {details}") from None
     if answer.status != _Status.Value("SERVING"):
         raise ServiceError(f"{address} answers {_Status.Name(answer.status)}.")
-
-
-def _read(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as cause:
-        raise InvalidInputError(f"{path!r} cannot be read: {cause.strerror}.") from None
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 import go_opt
+from go_opt import from_onnx
 from go_opt.env import Target, cost_tables, loop_roles
 from go_opt.env.copies.rows import rows_of
 from go_opt.errors import InfeasibleError
-from go_opt.frontends import from_onnx
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Split
 from go_opt.result import OptimizeResult

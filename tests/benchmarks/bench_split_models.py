@@ -23,10 +23,10 @@ import onnx
 from onnx import numpy_helper
 
 import go_opt
+from go_opt import from_onnx
 from go_opt.env.copies.columns import columns_of, inner_of
 from go_opt.env.copies.splits import split_graph
 from go_opt.errors import InfeasibleError, ModelError, PlanError
-from go_opt.frontends import from_onnx
 from go_opt.model.plan import Plan, Split
 from go_opt.run.export.exporting import export
 from go_opt.run.pipeline.check import MOST_DIFFERENCE, difference, whole_outputs

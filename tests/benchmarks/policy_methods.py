@@ -113,7 +113,7 @@ class Counted:
 
 def searched(search: Search | str, problem: Problem, evaluations: int, seed: int) -> Outcome:
     """What a search reaches, or the rival of that name."""
-    rival = POLICY_RIVALS[search] if isinstance(search, str) else Rival("policy", "", search)
+    rival = POLICY_RIVALS[search] if isinstance(search, str) else Rival("policy", search)
     return compete(rival, problem, Limits(evaluations=evaluations), seed)
 
 

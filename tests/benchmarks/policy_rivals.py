@@ -62,9 +62,9 @@ def blind_annealing(trial: Trial, seed: int) -> None:
 POLICY_RIVALS = dict(RIVALS) | {
     rival.name: rival
     for rival in (
-        Rival("fixed-orders", "slicing of a few orders, kernels fused and not", fixed),
-        Rival("structured", "slicing of random mixes of kernel features", structured),
-        Rival("feature-mix", "slicing + genetic search for such a mix", feature_mix),
-        Rival("blind-annealing", "annealing from uniform samples", blind_annealing),
+        Rival("fixed-orders", fixed),  # slicing of a few orders, kernels fused and not
+        Rival("structured", structured),  # slicing of random mixes of kernel features
+        Rival("feature-mix", feature_mix),  # slicing + genetic search for such a mix
+        Rival("blind-annealing", blind_annealing),  # annealing from uniform samples
     )
 }

@@ -8,8 +8,8 @@ from dataclasses import replace
 import onnx
 import pytest
 
+from go_opt import from_networkx, from_onnx, to_networkx
 from go_opt.errors import GraphError
-from go_opt.frontends import from_networkx, from_onnx, to_networkx
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.codecs.graph_json import graph_from_dict, graph_to_dict
 from go_opt.model.codecs.wire import graph_from_proto, graph_to_proto

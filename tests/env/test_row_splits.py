@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
+from go_opt import from_onnx
 from go_opt.env.copies.rows import rows_of
 from go_opt.env.copies.splits import row_spans, split_graph
 from go_opt.errors import PlanError
-from go_opt.frontends import from_onnx
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph, Window
 from go_opt.model.plan import Split

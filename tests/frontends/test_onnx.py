@@ -11,8 +11,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from go_opt import from_onnx
 from go_opt.errors import ModelError
-from go_opt.frontends import from_onnx
 from go_opt.model.graph import DATA_MOVEMENT, INPUT, MATRIX, WEIGHT, Graph
 
 FLOAT = TensorProto.FLOAT

@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from go_opt import from_onnx
 from go_opt.errors import ModelError
-from go_opt.frontends import from_onnx
 from go_opt.model.graph import WEIGHT, Graph
 
 FLOAT, BOOL, INT64 = TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT64

@@ -11,8 +11,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from go_opt import from_onnx
 from go_opt.errors import GoOptError, GraphError, ModelError
-from go_opt.frontends import from_onnx
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from go_opt.frontends import from_onnx
+from go_opt import from_onnx
 from go_opt.model.graph import MATRIX
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 
 import go_opt
+from go_opt import from_onnx
 from go_opt.env import cost_tables, loop_roles
 from go_opt.env.copies.splits import split_graph
 from go_opt.errors import InfeasibleError, PlanError
-from go_opt.frontends import from_onnx
 from go_opt.report.parts.plan_lines import split_lines
 from go_opt.result import OptimizeResult, Request
 from go_opt.search.splits.inner_ways import blocks_of, inner_ways

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 
 import go_opt
+from go_opt import from_onnx
 from go_opt.env import cost_tables, loop_roles
 from go_opt.env.copies.rows import rows_of
 from go_opt.env.copies.splits import split_graph
 from go_opt.env.target import parse_target, target_text
 from go_opt.errors import InfeasibleError
-from go_opt.frontends import from_onnx
 from go_opt.model.plan import Split
 from go_opt.result import Request
 from go_opt.search.splits.row_ways import row_ways

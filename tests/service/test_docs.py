@@ -72,23 +72,6 @@ def test_every_command_line_is_understood() -> None:
         command.make_context(name, arguments)
 
 
-def test_the_options_of_serve_are_complete() -> None:
-    told = {option for row in rows(section("Run it")) for option in re.findall(r"`(--[a-z-]+)`", row[0])}
-    assert told == {option for parameter in COMMANDS["serve"].params for option in parameter.opts} - {
-        "--help"
-    }
-
-
-def test_the_defaults_of_serve_are_right() -> None:
-    parameters = {option: p for p in COMMANDS["serve"].params for option in p.opts}
-    for options, default, _ in rows(section("Run it")):
-        for option in re.findall(r"`(--[a-z-]+)`", options):
-            value = parameters[option].default
-            if default.strip("`") != str(value):
-                assert default in ("none", "off", "CPUs", "1 with `--data-dir`"), option
-                assert not value, option
-
-
 def test_the_table_of_statuses_is_complete() -> None:
     told = rows(section("Statuses"))
     for row in TABLE:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +49,14 @@ def test_an_onnx_file_has_the_answer_of_its_graph(address: str) -> None:
 
 
 def test_an_answer_has_the_names_of_the_ops_and_what_became_of_other_nodes() -> None:
-    from go_opt.service.workers.optimizer import LocalOptimizer
+    from go_opt.service.workers.optimizer import LocalOptimizer, SearchControl
 
     model = linear(rows=2)
     model.graph.node.append(helper.make_node("Identity", ["y"], ["z"], "same"))
     request = optimizer_pb2.OptimizeRequest(max_evaluations=3)
     request.target.name = "mcm-2x2"
     request.onnx.file = model.SerializeToString()
-    answer, _ = LocalOptimizer().optimize(request.SerializeToString(), policy=None, stop=threading.Event())
+    answer, _ = LocalOptimizer().optimize(request.SerializeToString(), SearchControl())
     assert list(answer.plan.op_names) == ["product", "relu"]
     assert [(node.name, node.op) for node in answer.nodes_without_op] == [("same", "relu")]
 
@@ -115,13 +114,13 @@ def test_no_file_of_the_service_is_opened(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def test_a_request_has_one_model(address: str, graph: Any) -> None:
     from go_opt.model.codecs.wire import graph_to_proto
-    from go_opt.service.workers.optimizer import LocalOptimizer
+    from go_opt.service.workers.optimizer import LocalOptimizer, SearchControl
 
     request = optimizer_pb2.OptimizeRequest(graph=graph_to_proto(graph), budget_s=1)
     request.target.name = "mcm-2x2"
     request.onnx.file = linear().SerializeToString()
     with pytest.raises(InvalidInputError, match="not both") as error:
-        LocalOptimizer().optimize(request.SerializeToString(), policy=None, stop=None)  # type: ignore[arg-type]
+        LocalOptimizer().optimize(request.SerializeToString(), SearchControl())
     assert error.value.field == "onnx"
 
 

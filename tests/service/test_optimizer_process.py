@@ -18,7 +18,7 @@ from go_opt.errors import CancelledError, GraphError, InfeasibleError, InvalidIn
 from go_opt.model.codecs.wire import graph_from_proto, graph_to_proto
 from go_opt.proto import optimizer_pb2
 from go_opt.service.calls.call import Stop
-from go_opt.service.workers.optimizer import LocalOptimizer
+from go_opt.service.workers.optimizer import LocalOptimizer, SearchControl
 from go_opt.service.workers.process_optimizer import ProcessOptimizer
 from go_opt.service.workers.worker import Worker
 from tests.service.big_graph import repeated
@@ -51,13 +51,8 @@ def optimize(
     deadline_s: float | None = None,
     on_improvement: Callable[[optimizer_pb2.OptimizeResponse], None] | None = None,
 ) -> optimizer_pb2.OptimizeResponse:
-    return optimizer.optimize(
-        request.SerializeToString(),
-        policy=None,
-        stop=stop or Stop(),
-        deadline_s=deadline_s,
-        on_improvement=on_improvement,
-    ).response
+    control = SearchControl(None, stop or Stop(), deadline_s, on_improvement)
+    return optimizer.optimize(request.SerializeToString(), control).response
 
 
 def without_times(response: optimizer_pb2.OptimizeResponse) -> optimizer_pb2.OptimizeResponse:
@@ -133,7 +128,7 @@ def test_an_idle_worker_that_dies_is_not_missed(ready: ProcessOptimizer) -> None
 def test_a_search_that_is_told_to_stop_answers_the_best_it_has(ready: ProcessOptimizer) -> None:
     stop = Stop()
     request = a_request(budget_s=60, seed=8).SerializeToString()
-    answer, is_whole = ready.optimize(request, policy=None, stop=stop, on_improvement=lambda _: stop.set())
+    answer, is_whole = ready.optimize(request, SearchControl(stop=stop, on_improvement=lambda _: stop.set()))
     assert answer.plan.placement
     assert answer.wall_s < 30
     assert not is_whole
@@ -185,7 +180,7 @@ def test_a_worker_that_does_not_listen_is_replaced(
 def test_the_deadline_is_the_budget_and_such_answers_are_not_whole(ready: ProcessOptimizer) -> None:
     request = a_request(max_evaluations=100_000, seed=10).SerializeToString()
     end_s = time.monotonic() + 1.5
-    answer, is_whole = ready.optimize(request, policy=None, stop=Stop(), deadline_s=end_s)
+    answer, is_whole = ready.optimize(request, SearchControl(deadline_s=end_s))
     assert time.monotonic() < end_s + 1.0
     assert not is_whole
     assert answer.wall_s < 1.5

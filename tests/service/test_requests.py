@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -46,9 +47,10 @@ def test_a_request_without_a_graph_has_an_empty_one() -> None:
     assert split_graph(REQUEST, b"") == (REQUEST(), b"")
 
 
-def test_millions_of_fields_are_refused_at_once() -> None:
-    with pytest.raises(InvalidInputError, match="is no go_opt"):
-        split_graph(REQUEST, b"\x30\x01" * 10_000_000)
+def test_millions_of_fields_take_no_time() -> None:
+    start_s = time.process_time()
+    assert split_graph(REQUEST, b"\x30\x01" * 10_000_000) == (REQUEST(seed=1), b"")
+    assert time.process_time() - start_s < 5
 
 
 @settings(max_examples=300)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.frontends import from_jax, from_onnx
+from go_opt import from_jax, from_onnx
 from go_opt.model.graph import Graph
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Final
 
-from go_opt.frontends import from_onnx
+from go_opt import from_onnx
 from go_opt.model.graph import Graph
 
 # Smaller tensors may decide a shape, so their values are kept.

@@ -17,14 +17,14 @@ RIVALS: Final[Mapping[str, Rival]] = MappingProxyType(
     {
         rival.name: rival
         for rival in (
-            Rival("greedy", "equal shares along the default order", greedy),
-            Rival("random", "uniform samples made valid by the solver", random_sampling),
-            Rival("annealing", "moves made valid by FIX, from the greedy plan", annealing),
-            Rival("slice", "the cheapest slicing of the default order", slice_default),
-            Rival("genetic", "slicing + random-key genetic order search", genetic),
-            Rival("genetic-fusion", "the same for order and kernels at once", genetic_with_fusion),
-            Rival("metis", "METIS, repaired by FIX and by slicing", metis, needs="pymetis"),
-            Rival("cp-sat", "CP-SAT on the placement, from the slicing", cp_sat, needs="ortools"),
+            Rival("greedy", greedy),  # equal shares along the default order
+            Rival("random", random_sampling),  # uniform samples made valid by the solver
+            Rival("annealing", annealing),  # moves made valid by FIX, from the greedy plan
+            Rival("slice", slice_default),  # the cheapest slicing of the default order
+            Rival("genetic", genetic),  # slicing + random-key genetic order search
+            Rival("genetic-fusion", genetic_with_fusion),  # the same for order and kernels at once
+            Rival("metis", metis, needs="pymetis"),  # METIS, repaired by FIX and by slicing
+            Rival("cp-sat", cp_sat, needs="ortools"),  # CP-SAT on the placement, from the slicing
         )
     }
 )

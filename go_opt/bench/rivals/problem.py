@@ -75,15 +75,7 @@ class Problem:
         rival: str,
     ) -> Plan:
         """The plan of one placement, with its relays."""
-        plan = Plan.create(
-            self.graph,
-            self.target.source,
-            self.target.fingerprint,
-            placement=placement,
-            order=order,
-            fusion_group=fusion_group,
-            provenance=rival,
-        )
+        plan = Plan.of_rows(self.graph, self.target, placement, order, fusion_group, rival)
         if self.passing != "relayed":
             return plan
         relays = needed_relays(self.instance.tables, placement, self.target.constraints.triangle)
@@ -96,19 +88,14 @@ def pose(
     *,
     relays: bool,
     decide: Decide = "all",
-    evaluate: Evaluate | None = None,
 ) -> Problem:
-    """The problem of ``graph`` on ``target``; relays need a triangle rule to be of use.
-
-    Args:
-      evaluate: gives the intervals of plans instead of the analytical model, for example hardware.
-    """
+    """The problem of ``graph`` on ``target``; relays need a triangle rule to be of use."""
     case = instance(graph, target)
     passing: Passing = "relayed" if relays else "adjacent"
     if target.constraints.triangle == "off":
         passing = "free"
     kernels = case.order if decide == "placement" else case.fusion_group
-    return Problem(case, passing, decide, kernels, evaluate)
+    return Problem(case, passing, decide, kernels)
 
 
 def _interval_s(terms: BatchMetrics) -> FloatArray:

@@ -165,10 +165,9 @@ Search = Callable[[Trial, int], None]  # runs until the trial is spent; the int 
 
 @dataclass(frozen=True)
 class Rival:
-    """A rival: its search function and a one-line description."""
+    """A rival and its search function."""
 
     name: str
-    description: str
     search: Search
     needs: str = ""  # a module of the extra ``bench``
 

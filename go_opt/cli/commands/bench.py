@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from go_opt.cli.commands import print_json, show
 from go_opt.cli.commands.interrupt import interrupts_raised
 from go_opt.cli.commands.options import JsonOption, TargetOption, with_options
 from go_opt.cli.commands.plans import check_writable
@@ -133,12 +133,6 @@ def _show(records: list[Record], methods: list[str], *, as_json: bool) -> None:
     stand = standings(records, methods)
     if as_json:
         failed = [record.to_dict() for record in records if record.error]
-        typer.echo(json.dumps(standings_to_dict(stand) | {"failed": failed}, allow_nan=False))
-        return
-    from go_opt.report.parts.screen import console, print_lines, print_table
-
-    screen = console()
-    print_lines(screen, summary_lines(stand))
-    print_table(screen, tallies_table(stand))
-    screen.print()
-    print_table(screen, rows_table(stand))
+        print_json(standings_to_dict(stand) | {"failed": failed})
+    else:
+        show(summary_lines(stand), tallies_table(stand), [""], rows_table(stand))

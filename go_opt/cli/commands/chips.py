@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from go_opt.cli.commands import print_json, show
 from go_opt.cli.commands.interrupt import InterruptAsks
 from go_opt.cli.commands.options import CostsOption, JsonOption, ModelArgument, TargetOption, with_options
 from go_opt.cli.commands.searching import Search
@@ -33,7 +33,6 @@ def chips(
     from go_opt import api
     from go_opt.api.chips import chip_counts
     from go_opt.report.parts.chip_tables import count_line, counts_table
-    from go_opt.report.parts.screen import console, print_table
     from go_opt.report.progress import announce_compilation
     from go_opt.result import Request
 
@@ -59,9 +58,9 @@ def chips(
             if interrupt.is_asked():
                 break
     if as_json:
-        typer.echo(json.dumps([count_to_dict(one) for one in found], allow_nan=False))
+        print_json([count_to_dict(one) for one in found])
     else:
-        print_table(console(), counts_table(found))
+        show(counts_table(found))
 
 
 def count_to_dict(found: ChipCount) -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from go_opt.cli.commands import print_json
 from go_opt.cli.commands.options import (
     ConstraintsOption,
     CostsOption,
@@ -146,7 +146,7 @@ def _show(explanation: PlanExplanation | OpExplanation, *, as_json: bool) -> Non
     if as_json:
         from go_opt.result_json import explanation_to_dict
 
-        typer.echo(json.dumps(explanation_to_dict(explanation), allow_nan=False))
+        print_json(explanation_to_dict(explanation))
         return
     from go_opt.explanations import OpExplanation
     from go_opt.report.explanation import print_plan_explanation

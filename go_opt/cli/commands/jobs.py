@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from go_opt.cli.commands import INTERRUPTED
+from go_opt.cli.commands import INTERRUPTED, print_json, show
 from go_opt.cli.commands.interrupt import interrupts_raised
 from go_opt.cli.commands.options import Connection, JsonOption, with_options
 from go_opt.cli.commands.plans import check_writable
@@ -43,11 +42,9 @@ def list_jobs(connection: Connection, as_json: JsonOption = False) -> None:
     with connection.client() as client:
         operations = client.list_operations()
     if as_json:
-        typer.echo(json.dumps([job_to_dict(operation) for operation in operations], allow_nan=False))
+        print_json([job_to_dict(operation) for operation in operations])
     else:
-        from go_opt.report.parts.screen import console, print_table
-
-        print_table(console(), jobs_table(operations))
+        show(jobs_table(operations))
 
 
 @jobs_app.command("get")
@@ -59,9 +56,9 @@ def get_job(name: NameArgument, connection: Connection, as_json: JsonOption = Fa
     with connection.client() as client:
         operation = client.operation(name)
     if as_json:
-        typer.echo(json.dumps(job_to_dict(operation), allow_nan=False))
+        print_json(job_to_dict(operation))
     else:
-        _echo(job_lines(operation))
+        show(job_lines(operation))
 
 
 @jobs_app.command("wait")
@@ -129,7 +126,7 @@ def submit(connection: Connection, job: JobOptions, start: Callable[[Client], Op
             typer.echo(operation.name, err=True)
             _show_result(operation, _follow(operation, connection), as_json=job.as_json)
         elif job.as_json:
-            typer.echo(json.dumps(job_to_dict(operation), allow_nan=False))
+            print_json(job_to_dict(operation))
         else:
             typer.echo(operation.name)
 
@@ -187,12 +184,6 @@ def _show_result(operation: Operation, result: JobResult, *, as_json: bool) -> N
     from go_opt.report.jobs import job_result_to_dict, result_lines
 
     if as_json:
-        typer.echo(json.dumps(job_result_to_dict(operation, result), allow_nan=False))
+        print_json(job_result_to_dict(operation, result))
     else:
-        _echo(result_lines(result))
-
-
-def _echo(lines: Iterable[str]) -> None:
-    from go_opt.report.parts.screen import console, print_lines
-
-    print_lines(console(), lines)
+        show(result_lines(result))

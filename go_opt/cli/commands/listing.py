@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from go_opt.cli.commands.options import targets_named, zoo_named
+from go_opt.cli.commands import print_json, show
+from go_opt.cli.commands.options import JsonOption, targets_named, zoo_named
 from go_opt.cli.commands.plans import check_writable
 from go_opt.common.files import write_atomically
 from go_opt.errors import InvalidInputError
@@ -21,7 +22,6 @@ targets_app = typer.Typer(
     help="The targets that ship, and files of your own.", no_args_is_help=True, rich_markup_mode=None
 )
 zoo_app = typer.Typer(help="The model graphs that ship.", no_args_is_help=True, rich_markup_mode=None)
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 TargetArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=targets_named)]
 GraphArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=zoo_named)]
 
@@ -44,12 +44,11 @@ def list_targets(as_json: JsonOption = False) -> None:
             }
             for target in targets
         ]
-        typer.echo(json.dumps(rows))
-        return
-    from go_opt.report.parts.screen import console, print_table
-    from go_opt.report.tables import targets_table
+        print_json(rows)
+    else:
+        from go_opt.report.tables import targets_table
 
-    print_table(console(), targets_table(targets))
+        show(targets_table(targets))
 
 
 @targets_app.command("show")
@@ -67,15 +66,12 @@ def list_zoo(as_json: JsonOption = False) -> None:
 
     entries = zoo_entries()
     if as_json:
-        typer.echo(json.dumps([asdict(entry) for entry in entries]))
+        print_json([asdict(entry) for entry in entries])
         return
     from go_opt.env.zoo import shipped_bytes
-    from go_opt.report.parts.screen import console, print_lines, print_table
     from go_opt.report.zoo_tables import LEFT_OUT, zoo_counts, zoo_table
 
-    screen = console()
-    print_table(screen, zoo_table(entries), drop=LEFT_OUT)
-    print_lines(screen, zoo_counts(entries, shipped_bytes()))
+    show(zoo_table(entries), zoo_counts(entries, shipped_bytes()), drop=LEFT_OUT)
 
 
 @zoo_app.command("show")
@@ -90,7 +86,7 @@ def show_zoo(name: GraphArgument, as_json: JsonOption = False) -> None:
 
     stats = graph_stats(load_zoo(name), load_target(entry.target))
     if as_json:
-        typer.echo(json.dumps(asdict(entry) | {"family_reason": family.reason} | asdict(stats)))
+        print_json(asdict(entry) | {"family_reason": family.reason} | asdict(stats))
         return
     from go_opt.report.parts.screen import console
     from go_opt.report.zoo_tables import print_zoo_graph

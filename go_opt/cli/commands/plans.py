@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
+from go_opt.cli.commands import print_json, show
 from go_opt.cli.commands.options import (
     Connection,
     ConstraintsOption,
@@ -100,7 +100,7 @@ def optimize(
         if as_json:
             from go_opt.result_json import infeasible_to_dict
 
-            _print_json(infeasible_to_dict(error))
+            print_json(infeasible_to_dict(error))
         raise
     hint = _hint(graph, on, result, options)
     whole, graph = graph, planned_graph(graph, result.plan)
@@ -150,14 +150,14 @@ def evaluate(
     if as_json:
         from go_opt.result_json import metrics_to_dict
 
-        _print_json(metrics_to_dict(metrics))
+        print_json(metrics_to_dict(metrics))
     else:
-        from go_opt.report.parts.screen import console, print_lines
+        from go_opt.report.parts.screen import console
         from go_opt.report.tables import print_metrics
 
         print_metrics(console(), graph, on, loaded, metrics, objective or "throughput")
         if judged.placement is not None:
-            print_lines(console(), _broken(api.verify(graph, on, loaded, asked)))
+            show(_broken(api.verify(graph, on, loaded, asked)))
     if not metrics.valid:
         raise typer.Exit(INVALID_PLAN)
 
@@ -178,12 +178,10 @@ def verify(
     graph, on, loaded = load_with_plan(model, plan, target, costs)
     violations = api.verify(graph, on, loaded, asked)
     if as_json:
-        _print_json(violations_to_dict(violations))
+        print_json(violations_to_dict(violations))
     else:
-        from go_opt.report.parts.screen import console, print_lines
-
         valid = f"valid: {graph.num_ops} ops on {loaded.chips_used} chips of {on.name}."
-        print_lines(console(), _broken(violations) or [valid])
+        show(_broken(violations) or [valid])
     if violations:
         raise typer.Exit(INVALID_PLAN)
 
@@ -211,12 +209,11 @@ def diff(
     if as_json:
         from go_opt.result_json import metrics_to_dict
 
-        _print_json(asdict(found) | {"metrics": [metrics_to_dict(metrics) for _, metrics in costed]})
+        print_json(asdict(found) | {"metrics": [metrics_to_dict(metrics) for _, metrics in costed]})
     else:
         from go_opt.report.parts.plan_lines import diff_lines
-        from go_opt.report.parts.screen import console, print_lines
 
-        print_lines(console(), diff_lines(found, costed))
+        show(diff_lines(found, costed))
 
 
 def _broken(violations: list[Violation]) -> list[str]:
@@ -253,7 +250,7 @@ def _show_result(
     if as_json:
         from go_opt.result_json import result_to_dict
 
-        _print_json(result_to_dict(graph, result))
+        print_json(result_to_dict(graph, result))
     else:
         from go_opt.report.parts.screen import console
         from go_opt.report.tables import print_result
@@ -273,7 +270,3 @@ def _hint(graph: Graph, target: Target, result: OptimizeResult, options: dict[st
     names = outputs_in_parts(graph, target, request)
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return f"hint: --output-parts lets the output of {names[0]!r}{more} stay in parts." if names else ""
-
-
-def _print_json(data: dict[str, Any]) -> None:
-    typer.echo(json.dumps(data, allow_nan=False))

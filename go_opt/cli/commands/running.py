@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from go_opt.cli.commands import show
 from go_opt.cli.commands.interrupt import StopOnSignals, interrupts_raised
 from go_opt.cli.commands.options import (
     CostsOption,
@@ -70,7 +71,6 @@ def run(
 ) -> None:
     """Run the stages of a plan in ONNX Runtime, a process for each chip, and compare with the prediction."""
     from go_opt.hardware import serve_environment
-    from go_opt.report.parts.screen import console, print_lines, print_table
     from go_opt.report.progress import announce_compilation
     from go_opt.report.run_tables import run_lines, run_to_dict, stages_table
     from go_opt.run.pipeline.inputs import save_arrays
@@ -104,10 +104,7 @@ def run(
     if as_json:
         typer.echo(json.dumps(run_to_dict(result), ensure_ascii=False))
         return
-    screen = console()
-    print_lines(screen, run_lines(result))
-    screen.print()
-    print_table(screen, stages_table(result))
+    show(run_lines(result), [""], stages_table(result))
 
 
 def export(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NoReturn
 
 import typer
 
+from go_opt.cli.commands import print_json
 from go_opt.cli.commands.interrupt import StopOnSignals
 from go_opt.cli.commands.jobs import JobOptions, folder_here, name_at_service, submit
 from go_opt.cli.commands.options import Connection, ModelArgument, TargetOption, with_options
@@ -219,7 +219,7 @@ def _run(train: Callable[..., TrainingResult], *, as_json: bool, is_first: bool,
             )
             _exit(stop)
     if is_first and as_json:
-        typer.echo(json.dumps(trained_to_dict(result), allow_nan=False))
+        print_json(trained_to_dict(result))
     elif is_first:
         print_trained(result)
     if not result.is_complete:

@@ -1,1 +1,1 @@
-"""The parts of the JAX importer; its door is :func:`go_opt.frontends.from_jax`."""
+"""The parts of the JAX importer, :func:`go_opt.from_jax`."""

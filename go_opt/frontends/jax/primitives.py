@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from go_opt.model.graph import Window
-from go_opt.model.op_costs import OpCost, OpSignature, conv_flops, matmul_flops, op_cost
+from go_opt.model.op_costs import OpCost, OpSignature, conv_flops, matmul_flops, onnx_name, op_cost
 
 Shape = tuple[int, ...]
 
@@ -41,29 +41,20 @@ COMBINERS: Final = frozenset({
 })  # fmt: skip
 # The nearest ONNX op, so that a policy sees the same op types from every frontend.
 _ONNX_TYPE: Final[Mapping[str, str]] = {
-    "abs": "Abs", "acos": "Acos", "acosh": "Acosh", "add": "Add", "add_any": "Add", "and": "And",
-    "approx_top_k": "TopK", "argmax": "ArgMax", "argmin": "ArgMin", "asin": "Asin", "asinh": "Asinh",
-    "atan": "Atan", "atan2": "Atan", "atanh": "Atanh", "bitcast_convert_type": "Cast", "cbrt": "Pow",
-    "ceil": "Ceil", "clamp": "Clip", "concatenate": "Concat", "conv_general_dilated": "Conv",
-    "convert_element_type": "Cast", "cos": "Cos", "cosh": "Cosh", "cumlogsumexp": "CumSum",
-    "cummax": "CumSum", "cummin": "CumSum", "cumprod": "CumProd", "cumsum": "CumSum", "div": "Div",
-    "dot_general": "MatMul", "dynamic_slice": "Slice", "dynamic_update_slice": "ScatterND",
-    "eq": "Equal", "erf": "Erf", "erfc": "Erf", "exp": "Exp", "exp2": "Exp", "expm1": "Exp", "fft": "DFT",
-    "floor": "Floor", "gather": "Gather", "ge": "GreaterOrEqual", "gt": "Greater", "integer_pow": "Pow",
-    "iota": "Range", "is_finite": "IsInf", "le": "LessOrEqual", "log": "Log", "log1p": "Log",
-    "logistic": "Sigmoid", "lt": "Less", "max": "Max", "min": "Min", "mul": "Mul", "ne": "Equal",
-    "neg": "Neg", "not": "Not", "or": "Or", "pad": "Pad", "pow": "Pow", "ragged_dot": "MatMul",
-    "ragged_dot_general": "MatMul", "reduce_and": "ReduceMin", "reduce_max": "ReduceMax",
-    "reduce_min": "ReduceMin", "reduce_or": "ReduceMax", "reduce_precision": "Cast",
-    "reduce_prod": "ReduceProd", "reduce_sum": "ReduceSum", "reduce_window": "AveragePool",
-    "reduce_window_max": "MaxPool", "reduce_window_min": "MaxPool", "reduce_window_sum": "AveragePool",
-    "rem": "Mod", "round": "Round", "rsqrt": "Rsqrt", "scatter": "ScatterND", "scatter_add": "ScatterND",
-    "scatter_max": "ScatterND", "scatter_min": "ScatterND", "scatter_mul": "ScatterND",
-    "scatter_sub": "ScatterND", "select_n": "Where", "shift_left": "BitShift",
-    "shift_right_arithmetic": "BitShift", "shift_right_logical": "BitShift", "sign": "Sign", "sin": "Sin",
-    "sinh": "Sinh", "slice": "Slice", "sort": "Sort", "split": "Split", "sqrt": "Sqrt", "square": "Mul",
-    "stack": "Concat", "sub": "Sub", "tan": "Tan", "tanh": "Tanh", "tile": "Tile", "top_k": "TopK",
-    "transpose": "Transpose", "xor": "Xor",
+    "add_any": "Add", "approx_top_k": "TopK", "atan2": "Atan", "bitcast_convert_type": "Cast", "cbrt": "Pow",
+    "clamp": "Clip", "concatenate": "Concat", "conv_general_dilated": "Conv", "convert_element_type": "Cast",
+    "cumlogsumexp": "CumSum", "cummax": "CumSum", "cummin": "CumSum", "dot_general": "MatMul",
+    "dynamic_slice": "Slice", "dynamic_update_slice": "ScatterND", "eq": "Equal", "erfc": "Erf",
+    "exp2": "Exp", "expm1": "Exp", "fft": "DFT", "ge": "GreaterOrEqual", "gt": "Greater",
+    "integer_pow": "Pow", "iota": "Range", "is_finite": "IsInf", "le": "LessOrEqual", "log1p": "Log",
+    "logistic": "Sigmoid", "lt": "Less", "ne": "Equal", "ragged_dot": "MatMul",
+    "ragged_dot_general": "MatMul", "reduce_and": "ReduceMin", "reduce_or": "ReduceMax",
+    "reduce_precision": "Cast", "reduce_window": "AveragePool", "reduce_window_max": "MaxPool",
+    "reduce_window_min": "MaxPool", "reduce_window_sum": "AveragePool", "rem": "Mod", "scatter": "ScatterND",
+    "scatter_add": "ScatterND", "scatter_max": "ScatterND", "scatter_min": "ScatterND",
+    "scatter_mul": "ScatterND", "scatter_sub": "ScatterND", "select_n": "Where", "shift_left": "BitShift",
+    "shift_right_arithmetic": "BitShift", "shift_right_logical": "BitShift", "square": "Mul",
+    "stack": "Concat",
 }  # fmt: skip
 # Move data, but have no ONNX name.
 _MOVES: Final = frozenset({"rev", "select_and_gather_add"})
@@ -78,7 +69,7 @@ def normal_name(primitive: str) -> str:
 
 def onnx_type(primitive: str) -> str:
     """The ONNX name of a primitive, or its own."""
-    return _ONNX_TYPE.get(primitive, primitive)
+    return _ONNX_TYPE.get(primitive) or onnx_name(primitive) or primitive
 
 
 def primitive_cost(

@@ -1,1 +1,1 @@
-"""The parts of the ONNX importer; its door is :func:`go_opt.frontends.from_onnx`."""
+"""The parts of the ONNX importer, :func:`go_opt.from_onnx`."""

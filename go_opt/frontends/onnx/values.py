@@ -11,44 +11,22 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from go_opt.errors import ModelError
+from go_opt.model.dtypes import DTYPES
 from go_opt.model.graph import MAX_ELEMENTS
 
 Shape = tuple[int, ...]
 
+# Types whose name here is not onnx's in lower case; those without a name stand in the next wider one.
+_NAMES: Final = {
+    "FLOAT": "float32", "DOUBLE": "float64", "FLOAT4E2M1": "int4", "FLOAT8E8M0": "float8_e5m2",
+    "FLOAT8E4M3FN": "float8_e4m3", "FLOAT8E4M3FNUZ": "float8_e4m3", "FLOAT8E5M2": "float8_e5m2",
+    "FLOAT8E5M2FNUZ": "float8_e5m2", "INT2": "int4", "UINT2": "uint4",
+}  # fmt: skip
 _DTYPE_OF: Final[dict[int, str]] = {
-    TensorProto.FLOAT: "float32",
-    TensorProto.DOUBLE: "float64",
-    TensorProto.FLOAT16: "float16",
-    TensorProto.BFLOAT16: "bfloat16",
-    TensorProto.FLOAT8E4M3FN: "float8_e4m3",
-    TensorProto.FLOAT8E4M3FNUZ: "float8_e4m3",
-    TensorProto.FLOAT8E5M2: "float8_e5m2",
-    TensorProto.FLOAT8E5M2FNUZ: "float8_e5m2",
-    TensorProto.INT64: "int64",
-    TensorProto.INT32: "int32",
-    TensorProto.INT16: "int16",
-    TensorProto.INT8: "int8",
-    TensorProto.INT4: "int4",
-    TensorProto.UINT64: "uint64",
-    TensorProto.UINT32: "uint32",
-    TensorProto.UINT16: "uint16",
-    TensorProto.UINT8: "uint8",
-    TensorProto.UINT4: "uint4",
-    TensorProto.BOOL: "bool",
-    TensorProto.COMPLEX64: "complex64",
-    TensorProto.COMPLEX128: "complex128",
-    TensorProto.STRING: "string",
+    number: dtype
+    for name, number in TensorProto.DataType.items()
+    if (dtype := _NAMES.get(name, name.lower())) in DTYPES
 }
-# Types without a name of their own here stand in the next wider one, by the names of newer releases of onnx.
-_STAND_INS: Final[dict[str, str]] = {
-    "FLOAT4E2M1": "int4",
-    "FLOAT8E8M0": "float8_e5m2",
-    "INT2": "int4",
-    "UINT2": "uint4",
-}
-_DTYPE_OF.update(
-    {getattr(TensorProto, name): dtype for name, dtype in _STAND_INS.items() if hasattr(TensorProto, name)}
-)
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""The parts of the PyTorch importer; its door is :func:`go_opt.frontends.from_torch`."""
+"""The parts of the PyTorch importer, :func:`go_opt.from_torch`."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from go_opt.model.graph import Window
-from go_opt.model.op_costs import OpCost, OpSignature, op_cost
+from go_opt.model.op_costs import OpCost, OpSignature, onnx_name, op_cost
 
 Shape = tuple[int, ...]
 
@@ -44,84 +44,42 @@ REFUSED: Final = frozenset({
     "native_multi_head_attention", "transformer_encoder_layer_fwd", "triton_multi_head_attention",
 })  # fmt: skip
 
+# Where letters differ from ONNX's.
 _ONNX_TYPE: Final[Mapping[str, str]] = {
-    "acos": "Acos", "acosh": "Acosh", "adaptive_max_pool1d": "MaxPool", "adaptive_max_pool2d": "MaxPool",
-    "adaptive_max_pool3d": "MaxPool", "addbmm": "Gemm", "addmm": "Gemm", "addmv": "Gemm", "all": "ReduceMin",
-    "amax": "ReduceMax", "amin": "ReduceMin", "and": "And", "any": "ReduceMax", "arange": "Range",
-    "argmax": "ArgMax", "argmin": "ArgMin", "argsort": "Sort", "asin": "Asin", "asinh": "Asinh",
-    "atan2": "Atan", "baddbmm": "Gemm", "bmm": "MatMul", "cat": "Concat", "chunk": "Split", "clamp": "Clip",
-    "clamp_max": "Min", "clamp_min": "Max", "col2im": "Col2Im", "concat": "Concat",
-    "constant_pad_nd": "Pad", "conv_transpose1d": "ConvTranspose", "conv_transpose2d": "ConvTranspose",
-    "conv_transpose3d": "ConvTranspose", "cudnn_batch_norm": "BatchNormalization", "cumprod": "CumProd",
-    "cumsum": "CumSum", "dot": "MatMul", "einsum": "Einsum", "embedding": "Gather",
+    "adaptive_max_pool1d": "MaxPool", "adaptive_max_pool2d": "MaxPool", "adaptive_max_pool3d": "MaxPool",
+    "addbmm": "Gemm", "addmm": "Gemm", "addmv": "Gemm", "all": "ReduceMin", "amax": "ReduceMax",
+    "amin": "ReduceMin", "any": "ReduceMax", "arange": "Range", "argsort": "Sort", "atan2": "Atan",
+    "baddbmm": "Gemm", "bmm": "MatMul", "cat": "Concat", "chunk": "Split", "clamp": "Clip",
+    "clamp_max": "Min", "clamp_min": "Max", "constant_pad_nd": "Pad", "conv_transpose1d": "ConvTranspose",
+    "conv_transpose2d": "ConvTranspose", "conv_transpose3d": "ConvTranspose",
+    "cudnn_batch_norm": "BatchNormalization", "dot": "MatMul", "embedding": "Gather",
     "embedding_bag": "Gather", "eq": "Equal", "exp2": "Exp", "expm1": "Exp", "floor_divide": "Div",
     "fmod": "Mod", "fused_rms_norm": "RMSNormalization", "gather": "GatherElements", "ge": "GreaterOrEqual",
     "grid_sampler": "GridSample", "grouped_mm": "MatMul", "grid_sampler_2d": "GridSample",
-    "group_norm": "GroupNormalization",
-    "gru": "GRU", "gt": "Greater", "hardsigmoid": "HardSigmoid", "hardswish": "HardSwish",
-    "hardtanh": "Clip", "hstack": "Concat", "index": "Gather", "index_add": "ScatterND",
-    "index_copy": "ScatterND", "index_put": "ScatterND", "index_select": "Gather",
-    "instance_norm": "InstanceNormalization", "layer_norm": "LayerNormalization", "le": "LessOrEqual",
-    "leaky_relu": "LeakyRelu", "linalg_vector_norm": "ReduceL2", "linear": "Gemm", "log10": "Log",
-    "log1p": "Log", "log2": "Log", "log_softmax": "LogSoftmax", "logical_and": "And", "logical_not": "Not",
-    "logical_or": "Or", "logical_xor": "Xor", "logsumexp": "ReduceLogSumExp", "lstm": "LSTM", "lt": "Less",
-    "masked_fill": "Where", "masked_scatter": "ScatterND", "max_pool1d": "MaxPool", "max_pool2d": "MaxPool",
-    "max_pool2d_with_indices": "MaxPool", "max_pool3d": "MaxPool", "max_pool3d_with_indices": "MaxPool",
-    "maximum": "Max", "minimum": "Min", "mm": "MatMul", "mv": "MatMul", "narrow": "Slice",
-    "native_batch_norm": "BatchNormalization", "native_batch_norm_legit": "BatchNormalization",
+    "group_norm": "GroupNormalization", "gt": "Greater", "hardtanh": "Clip", "hstack": "Concat",
+    "index": "Gather", "index_add": "ScatterND", "index_copy": "ScatterND", "index_put": "ScatterND",
+    "index_select": "Gather", "instance_norm": "InstanceNormalization", "layer_norm": "LayerNormalization",
+    "le": "LessOrEqual", "linalg_vector_norm": "ReduceL2", "linear": "Gemm", "log10": "Log", "log1p": "Log",
+    "log2": "Log", "logical_and": "And", "logical_not": "Not", "logical_or": "Or", "logical_xor": "Xor",
+    "logsumexp": "ReduceLogSumExp", "lt": "Less", "masked_fill": "Where", "masked_scatter": "ScatterND",
+    "max_pool1d": "MaxPool", "max_pool2d": "MaxPool", "max_pool2d_with_indices": "MaxPool",
+    "max_pool3d": "MaxPool", "max_pool3d_with_indices": "MaxPool", "maximum": "Max", "minimum": "Min",
+    "mm": "MatMul", "mv": "MatMul", "narrow": "Slice", "native_batch_norm": "BatchNormalization",
+    "native_batch_norm_legit": "BatchNormalization",
     "native_batch_norm_legit_no_training": "BatchNormalization", "native_dropout": "Mul",
     "native_group_norm": "GroupNormalization", "native_layer_norm": "LayerNormalization", "ne": "Equal",
-    "norm": "ReduceL2", "one_hot": "OneHot", "or": "Or", "pixel_shuffle": "DepthToSpace",
-    "pixel_unshuffle": "SpaceToDepth", "prelu": "PRelu", "reciprocal": "Reciprocal",
+    "norm": "ReduceL2", "pixel_shuffle": "DepthToSpace", "pixel_unshuffle": "SpaceToDepth",
     "reflection_pad1d": "Pad", "reflection_pad2d": "Pad", "reflection_pad3d": "Pad", "relu6": "Clip",
     "remainder": "Mod", "repeat": "Tile", "repeat_interleave": "Tile", "replication_pad1d": "Pad",
-    "replication_pad2d": "Pad", "replication_pad3d": "Pad", "rms_norm": "RMSNormalization",
-    "rnn_relu": "RNN", "rnn_tanh": "RNN", "scaled_grouped_mm": "MatMul", "scaled_mm": "MatMul",
-    "rsqrt": "Rsqrt", "rsub": "Sub", "select": "Slice",
-    "select_scatter": "ScatterND", "silu": "Swish", "slice_scatter": "ScatterND",
-    "split_with_sizes": "Split", "square": "Mul", "stack": "Concat", "sum": "ReduceSum",
-    "tensor_split": "Split", "transformers.grouped_mm_fallback": "MatMul", "topk": "TopK", "tril": "Trilu",
-    "triu": "Trilu", "true_divide": "Div",
-    "unbind": "Split", "vstack": "Concat", "xor": "Xor",
+    "replication_pad2d": "Pad", "replication_pad3d": "Pad", "rms_norm": "RMSNormalization", "rnn_relu": "RNN",
+    "rnn_tanh": "RNN", "scaled_grouped_mm": "MatMul", "scaled_mm": "MatMul", "rsub": "Sub", "select": "Slice",
+    "select_scatter": "ScatterND", "silu": "Swish", "slice_scatter": "ScatterND", "split_with_sizes": "Split",
+    "square": "Mul", "stack": "Concat", "sum": "ReduceSum", "tensor_split": "Split",
+    "transformers.grouped_mm_fallback": "MatMul", "tril": "Trilu", "triu": "Trilu", "true_divide": "Div",
+    "unbind": "Split", "vstack": "Concat",
 }  # fmt: skip
 # Move data, but have no ONNX name.
 _MOVES: Final = frozenset({"flip", "im2col", "roll", "unfold", "channel_shuffle"})
-# Names that differ from ONNX's in case and underscores only.
-_SAME: Final = {
-    name.lower(): name
-    for name in (
-        *("Abs", "Add", "Atan", "Atanh", "Ceil", "Celu", "Cos", "Cosh", "Div", "Elu", "Erf", "Exp", "Floor"),
-        *(
-            "Gelu",
-            "IsInf",
-            "IsNaN",
-            "Log",
-            "MatMul",
-            "Mish",
-            "Mul",
-            "Neg",
-            "Not",
-            "Pad",
-            "Pow",
-            "Relu",
-            "Round",
-        ),
-        *(
-            "Selu",
-            "Sigmoid",
-            "Sign",
-            "Sin",
-            "Sinh",
-            "Slice",
-            "Softmax",
-            "Softplus",
-            "Softsign",
-            "Sort",
-            "Split",
-        ),
-        *("Sqrt", "Sub", "Tan", "Tanh", "Tile", "Trilu", "Where"),
-    )
-}
 # FLOPs per element read: mean, centre, square, mean. The root of each result is not counted.
 _PER_INPUT_ELEMENT: Final = {"std": 4.0, "std_mean": 4.0, "var": 4.0, "var_mean": 4.0}
 # Operands in ONNX's order, where ATen has another or some may be absent.
@@ -181,7 +139,7 @@ def onnx_type(name: str, attributes: Mapping[str, Any], outputs: Sequence[Shape]
         return "Cast"
     if name in DROPOUTS:
         return "Mul"
-    return _ONNX_TYPE.get(name) or _SAME.get(name.replace("_", ""), name)
+    return _ONNX_TYPE.get(name) or onnx_name(name) or name
 
 
 def operands_in_order(name: str, operands: Sequence[Operand]) -> list[int | None]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from go_opt.common.units import format_bytes, format_duration
 from go_opt.explanations.moves import Move, Mover
 from go_opt.explanations.terms import KernelPart, TensorPart, Term
-from go_opt.report.explanation import LEAST_GAIN, moves_line, resize_line
+from go_opt.report.explanation import LEAST_GAIN, change_lines
 from go_opt.report.op_explanation import because_text, change_text
 from go_opt.report.page.subject import Subject
 from go_opt.report.parts.plan_lines import copies_lines, memory_lines, origin_lines
@@ -38,7 +38,7 @@ def limit_rows(subject: Subject) -> dict[str, Any]:
             for name, seconds in (explanation.next_terms[:MOST_NEXT] if of_interval else ())
         ],
         "helps": [*_helps(subject)],
-        "help_lines": [*_help_lines(subject)],
+        "help_lines": [*change_lines(explanation)] if of_interval else [],
         "lines": [
             line
             for lines in (memory_lines(explanation), copies_lines(explanation), origin_lines(explanation))
@@ -157,17 +157,3 @@ def _helps(subject: Subject) -> Iterator[dict[str, Any]]:
         if then_s < reached_s * (1.0 - LEAST_GAIN):
             binds = f"then {subject.names.term(what_if.bottleneck)} binds" if is_interval else ""
             yield {"change": what_if.change, "seconds": then_s, "share": then_s / reached_s, "note": binds}
-
-
-def _help_lines(subject: Subject) -> Iterator[str]:
-    explanation, interval_s = subject.explanation, subject.metrics.interval_s
-    if explanation.objective != "throughput":
-        return
-    if explanation.next_terms and not explanation.metrics.waits and explanation.next_terms[0][1] > 0:
-        name, seconds = explanation.next_terms[0]
-        most = f"{interval_s / seconds - 1.0:.1%}"
-        yield f"beyond {most} of speed for what binds, {subject.names.term(name)} binds instead"
-    if explanation.resize is not None:
-        yield resize_line(explanation.resize, subject.names, interval_s)
-    if explanation.moves is not None and explanation.moves.tried:
-        yield moves_line(explanation.moves, interval_s)

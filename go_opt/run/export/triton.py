@@ -12,21 +12,10 @@ from go_opt.errors import ModelError
 from go_opt.run.manifest import Manifest, Stage
 
 _TYPES: Final = {
-    "bool": "TYPE_BOOL",
-    "uint8": "TYPE_UINT8",
-    "uint16": "TYPE_UINT16",
-    "uint32": "TYPE_UINT32",
-    "uint64": "TYPE_UINT64",
-    "int8": "TYPE_INT8",
-    "int16": "TYPE_INT16",
-    "int32": "TYPE_INT32",
-    "int64": "TYPE_INT64",
-    "float16": "TYPE_FP16",
-    "float32": "TYPE_FP32",
-    "float64": "TYPE_FP64",
-    "bfloat16": "TYPE_BF16",
-    "string": "TYPE_STRING",
-}
+    "bool": "BOOL", "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32", "uint64": "UINT64",
+    "int8": "INT8", "int16": "INT16", "int32": "INT32", "int64": "INT64", "float16": "FP16",
+    "float32": "FP32", "float64": "FP64", "bfloat16": "BF16", "string": "STRING",
+}  # fmt: skip
 
 
 class _Enum(str):
@@ -108,7 +97,7 @@ def _tensor(manifest: Manifest, name: str, tensor: str) -> dict[str, Any]:
     if 0 in fact.shape:
         raise ModelError(f"tensor {tensor!r} has no elements, which Triton does not allow.")
     # Triton gives a scalar one dimension.
-    return {"name": name, "data_type": _Enum(_TYPES[fact.dtype]), "dims": list(fact.shape) or [1]}
+    return {"name": name, "data_type": _Enum(f"TYPE_{_TYPES[fact.dtype]}"), "dims": list(fact.shape) or [1]}
 
 
 def _lines(fields: Mapping[str, Any], indent: str = "") -> Iterator[str]:

@@ -12,7 +12,13 @@ import grpc
 from go_opt.errors import InvalidInputError, ServiceError
 from go_opt.service.messages.errors import error_from_call
 from go_opt.service.transport.address import Address, parse_address
-from go_opt.service.transport.credentials import REQUEST_ID_KEY, Credentials, channel, request_id
+from go_opt.service.transport.credentials import (
+    REQUEST_ID_KEY,
+    Credentials,
+    channel,
+    is_ready,
+    request_id,
+)
 from go_opt.service.transport.retry import Failure, Retry, with_retries
 
 CONNECT_TIMEOUT_S: Final = 4.0
@@ -132,20 +138,16 @@ class Connection:
         return ServiceError(f"the service at {self.address} ended the stream without an answer.")
 
     def _connect(self, timeout_s: float) -> None:
-        ready = grpc.channel_ready_future(self.channel)
         try:
-            ready.result(timeout=timeout_s)
-        except grpc.FutureTimeoutError:
-            ready.cancel()
-            reason = self._why_not_ready()
+            reason = None if is_ready(self.channel, timeout_s) else self._why_not_ready()
+        except BaseException:  # Ctrl-C
+            self.close()
+            raise
+        if reason is not None:
             self.close()
             raise ServiceError(
                 f"no go-opt service answers at {self.address} (waited {timeout_s:g} s){reason}."
-            ) from None
-        except BaseException:  # Ctrl-C
-            ready.cancel()
-            self.close()
-            raise
+            )
 
     def _why_not_ready(self) -> str:
         """The reason, such as an untrusted certificate; only a failing call reveals it."""

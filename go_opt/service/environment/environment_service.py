@@ -277,13 +277,5 @@ class EvaluationSession:
             # The common case, and far faster than the verifier.
             terms = evaluate_batch(self._tables, placement[None], order[None], group[None])
             return out_of_memory_reason(self._tables, terms) or _NOT_RUN
-        plan = Plan.create(
-            self.graph,
-            self._target.source,
-            self._target.fingerprint,
-            placement=placement,
-            order=order,
-            fusion_group=group,
-            provenance="session",
-        )
+        plan = Plan.of_rows(self.graph, self._target, placement, order, group, "session")
         return verify(self.graph, self._target, plan)[0].message

@@ -33,7 +33,7 @@ from go_opt.service.messages.convert import target_to_proto
 from go_opt.service.messages.convert_environment import PlanWriter, ServedFidelity
 from go_opt.service.messages.errors import error_from_call
 from go_opt.service.transport.address import parse_address
-from go_opt.service.transport.credentials import Credentials, channel
+from go_opt.service.transport.credentials import Credentials, channel, is_ready
 from go_opt.service.transport.retry import Failure, Retry, with_retries
 
 CONNECT_TIMEOUT_S: Final = 4.0
@@ -78,14 +78,10 @@ class RemoteEnvironment:
           ServiceError: nothing answers within a few seconds.
         """
         with channel(parse_address(self.address), self.credentials) as opened:
-            ready = grpc.channel_ready_future(opened)
-            try:
-                ready.result(timeout=CONNECT_TIMEOUT_S)
-            except grpc.FutureTimeoutError:
-                ready.cancel()
+            if not is_ready(opened, CONNECT_TIMEOUT_S):
                 raise ServiceError(
                     f"no environment answers at {self.address} (waited {CONNECT_TIMEOUT_S:g} s)."
-                ) from None
+                )
         return self
 
     def open(self, graph: Graph, target: Target) -> RemoteSession:

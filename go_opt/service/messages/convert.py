@@ -29,32 +29,15 @@ from go_opt.service.messages.sent_graph import SentGraph
 _STATUSES: Final[tuple[Status, ...]] = get_args(Status)
 # Fields with the same name in a message and in its value.
 _OF_RESULT: Final = (
-    "lower_bound_s",
-    "bound_reason",
-    "gap",
-    "method",
-    "evaluations",
-    "wall_s",
-    "reference_s",
-    "seed",
-    "version",
-    "simulation_note",
-)
+    "lower_bound_s", "bound_reason", "gap", "method", "evaluations", "wall_s", "reference_s", "seed",
+    "version", "simulation_note",
+)  # fmt: skip
 _OF_METRICS: Final = (
-    "interval_s",
-    "throughput_per_s",
-    "latency_s",
-    "makespan_s",
-    "bottleneck",
-    "valid",
-    "reason",
-)
+    "interval_s", "throughput_per_s", "latency_s", "makespan_s", "bottleneck", "valid", "reason",
+)  # fmt: skip
 _ARRAYS_OF_METRICS: Final = {
-    "compute_s": np.float64,
-    "link_s": np.float64,
-    "stream_bytes": np.int64,
-    "peak_bytes": np.int64,
-    "weight_bytes": np.int64,
+    **dict.fromkeys(("compute_s", "link_s"), np.float64),
+    **dict.fromkeys(("stream_bytes", "peak_bytes", "weight_bytes"), np.int64),
 }
 _OF_SIMULATION: Final = ("period", "inferences")
 _ARRAYS_OF_SIMULATION: Final = dict.fromkeys(("utilisation", "link_utilisation", "link_wait_s"), np.float64)

@@ -25,6 +25,10 @@ from go_opt.solver.problem.user_constraints import KINDS, UserConstraint
 _OBJECTIVES: Final[tuple[Objective, ...]] = ("throughput", "throughput", "latency")
 _DECIDES: Final[tuple[Decide, ...]] = ("all", "all", "placement")
 _FIDELITIES: Final[tuple[Fidelity, ...]] = ("analytical", "analytical", "simulated")
+# Fields of a request: those that its message shares, those it may lack, and flags that it negates.
+_SAME: Final = ("seed", "output_parts")
+_OPTIONAL: Final = ("budget_s", "max_evaluations", "max_latency_s")
+_ON_BY_DEFAULT: Final = ("relays", "replication", "simulate", "splits")
 _Name = TypeVar("_Name", bound=str)
 _LEAST: Final = {"chip": 0, "replication": 1, "kernel": 0}  # smallest values of an op's fields
 
@@ -128,22 +132,17 @@ def request_to_proto(request: Request, *, policy: str | None) -> optimizer_pb2.O
     Args:
       policy: ``"default"``, ``"none"`` or None, or the name of a policy that the service trained.
     """
+    same: dict[str, Any] = {name: getattr(request, name) for name in (*_SAME, *_OPTIONAL)}
+    off: dict[str, Any] = {f"no_{name}": not getattr(request, name) for name in _ON_BY_DEFAULT}
     return optimizer_pb2.OptimizeRequest(
         objective=f"OBJECTIVE_{request.objective.upper()}",
-        budget_s=request.budget_s,
-        max_evaluations=request.max_evaluations,
-        seed=request.seed,
         decide=f"DECIDE_{request.decide.upper()}",
-        no_relays=not request.relays,
-        no_replication=not request.replication,
         policy=policy or "none",
         fidelity=f"FIDELITY_{request.fidelity.upper()}",
         constraints=constraints_to_proto(request.constraints),
-        max_latency_s=request.max_latency_s,
-        no_simulate=not request.simulate,
-        no_splits=not request.splits,
-        output_parts=request.output_parts,
         start=None if request.start is None else start_to_proto(request.start),
+        **same,
+        **off,
     )
 
 
@@ -156,19 +155,13 @@ def request_from_proto(message: optimizer_pb2.OptimizeRequest) -> Request:
     """The validated request in a message, without its graph and target."""
     return Request(
         objective=objective_from_proto(message.objective),
-        budget_s=optional(message, "budget_s"),
-        max_evaluations=optional(message, "max_evaluations"),
-        seed=message.seed,
         decide=named("decide", _DECIDES, message.decide),
-        relays=not message.no_relays,
-        replication=not message.no_replication,
         fidelity=fidelity_from_proto(message.fidelity),
         constraints=constraints_from_proto(message.constraints),
-        max_latency_s=optional(message, "max_latency_s"),
-        simulate=not message.no_simulate,
-        splits=not message.no_splits,
-        output_parts=message.output_parts,
         start=start_from_proto(message.start) if message.HasField("start") else None,
+        **{name: getattr(message, name) for name in _SAME},
+        **{name: optional(message, name) for name in _OPTIONAL},
+        **{name: not getattr(message, f"no_{name}") for name in _ON_BY_DEFAULT},
     )
 
 

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Final, NamedTuple, TypeVar
+from itertools import islice
+from typing import Any, Final, NamedTuple, TypeVar
 
+from google.protobuf import wrappers_pb2
 from google.protobuf.message import DecodeError, Message
 
 from go_opt.errors import InvalidInputError
 
 MOST_PARTS: Final = 8 * 2**20  # a graph of 100,000 ops has about a sixth of this
-_MOST_FIELDS: Final = 1000  # of a request: millions would block all other threads in pure Python
+_MOST_FIELDS: Final = 1000  # in which a broken one is looked for, in pure Python
 _MOST_LOOKS: Final = 2**20  # fields to visit, which takes seconds; the rest counts as all parts
 _MOST_DEPTH: Final = 100  # the limit of every parser
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types; strings and messages are bytes
-_GRAPH_TAG: Final = 1 << 3 | _BYTES  # `graph` is field 1 of every request that has one
 _BYTES_TAGS: Final = bytes(byte for byte in range(256) if byte & 7 == _BYTES)  # first bytes of such fields
 _M = TypeVar("_M", bound=Message)
 
@@ -47,22 +48,25 @@ def parsed(message_type: type[_M], data: bytes) -> _M:
 def split_graph(message_type: type[_M], data: bytes) -> tuple[_M, bytes]:
     """Returns a request without its graph, and the bytes of the graph's message.
 
-    So routing a call does not parse the graph, and its digest can be a cache key. The joined bytes
-    of a graph in several pieces are the merged message.
+    So routing a call does not parse the graph, and its digest can be a cache key. ``graph`` is field 1 of
+    every request that has one, and an inner message looks like a ``bytes`` field.
 
     Raises:
       InvalidInputError: the bytes are not such a message.
     """
-    rest, graph = [], []
     try:
-        for field in _request_fields(data):
-            if field.tag == _GRAPH_TAG:
-                graph.append(data[field.content : field.end])
-            else:
-                rest.append(data[field.start : field.end])
+        split = wrappers_pb2.BytesValue.FromString(data)
     except DecodeError:
         raise not_a_message(message_type, data) from None
-    return parsed(message_type, b"".join(rest)), b"".join(graph)
+    graph, size = split.value, split.ByteSize()
+    split.ClearField("value")  # what is left are unknown fields
+    if size == len(data):
+        return parsed(message_type, split.SerializeToString()), graph
+    # The graph is in several pieces, which the parser merges.
+    message: Any = parsed(message_type, data)
+    graph = message.graph.SerializeToString()
+    message.ClearField("graph")
+    return message, graph
 
 
 def check_parts(message_type: type[Message], data: bytes) -> None:
@@ -106,7 +110,7 @@ def not_a_message(message_type: type[Message], data: bytes) -> InvalidInputError
     """The error for bytes that are not such a message; names the broken field if one is found."""
     name = field = message_type.DESCRIPTOR.full_name
     with suppress(DecodeError):
-        for each in _request_fields(data):
+        for each in islice(_fields(data, 0, len(data)), _MOST_FIELDS):
             known = message_type.DESCRIPTOR.fields_by_number.get(each.tag >> 3)
             if known is not None and not _is_parsed(message_type, data[each.start : each.end]):
                 field = known.name
@@ -139,13 +143,6 @@ def _is_parsed(message_type: type[Message], data: bytes) -> bool:
     except DecodeError:
         return False
     return True
-
-
-def _request_fields(data: bytes) -> Iterator[_Field]:
-    for number, field in enumerate(_fields(data, 0, len(data))):
-        if number == _MOST_FIELDS:
-            raise DecodeError(f"more than {_MOST_FIELDS} fields.")
-        yield field
 
 
 def _fields(data: bytes, start: int, end_of_all: int) -> Iterator[_Field]:

@@ -19,7 +19,7 @@ from go_opt.service.calls.calls import Emit, Method, Service
 from go_opt.service.messages.convert import target_summary
 from go_opt.service.messages.requests import parsed, split_graph
 from go_opt.service.messages.sized_cache import SizedCache
-from go_opt.service.workers.optimizer import Improve, Judgement, Optimizer, Policy
+from go_opt.service.workers.optimizer import Improve, Judgement, Optimizer, Policy, SearchControl
 
 SERVICE_NAME: Final = optimizer_pb2.DESCRIPTOR.services_by_name["Optimizer"].full_name
 _NAMED: Final[Mapping[str, Policy]] = {"": None, "none": None, "default": "default", "only": "only"}
@@ -84,13 +84,8 @@ class OptimizerService(Service):
                 response = optimizer_pb2.OptimizeResponse(is_cached=True)
                 response.MergeFromString(known)
                 return response
-            response, is_whole = self._optimizer.optimize(
-                data,
-                policy=policy,
-                stop=call.stop,
-                deadline_s=call.deadline_s,
-                on_improvement=on_improvement,
-            )
+            control = SearchControl(policy, call.stop, call.deadline_s, on_improvement)
+            response, is_whole = self._optimizer.optimize(data, control)
         if is_whole:
             kept = response.SerializeToString()
             self._answers.put(key, kept, len(kept))

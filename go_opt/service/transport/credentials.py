@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -72,8 +72,13 @@ class Credentials:
         return () if self.token is None else (("authorization", f"Bearer {self.token}"),)
 
 
-def channel(address: Address, credentials: Credentials) -> grpc.Channel:
+def channel(
+    address: Address, credentials: Credentials, options: Sequence[tuple[str, str]] = ()
+) -> grpc.Channel:
     """A channel to the address; it connects with its first call.
+
+    Args:
+      options: further options of gRPC.
 
     Raises:
       InvalidInputError: a file cannot be used, or the token would be sent unencrypted.
@@ -82,10 +87,10 @@ def channel(address: Address, credentials: Credentials) -> grpc.Channel:
         raise InvalidInputError(
             f"token: it would reach {address} unencrypted; give tls or tls_ca.", field="token"
         )
-    options = _options(address)
+    every = (*_options(address), *options)
     if credentials.is_encrypted:
-        return grpc.secure_channel(str(address), _tls(credentials), options=options)
-    return grpc.insecure_channel(str(address), options=options)
+        return grpc.secure_channel(str(address), _tls(credentials), options=every)
+    return grpc.insecure_channel(str(address), options=every)
 
 
 def _tls(credentials: Credentials) -> grpc.ChannelCredentials:
@@ -93,33 +98,19 @@ def _tls(credentials: Credentials) -> grpc.ChannelCredentials:
     # gRPC itself only logs an error in a file, and then never connects.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if credentials.tls_ca is not None:
-        authorities = _pem("tls_ca", credentials.tls_ca)
-        _check("tls_ca", credentials.tls_ca, lambda: context.load_verify_locations(credentials.tls_ca))
+        ca = credentials.tls_ca
+        authorities = _content(ca, "tls_ca", "tls_ca")
+        _check(
+            f"tls_ca: {str(ca)!r} is no PEM file that fits",
+            "tls_ca",
+            lambda: context.load_verify_locations(ca),
+        )
     if credentials.tls_cert is not None and credentials.tls_key is not None:
         cert, key_file = credentials.tls_cert, credentials.tls_key
-        certificate, key = _pem("tls_cert", cert), _pem("tls_key", key_file)
-        # Without a password, OpenSSL would prompt on the terminal.
-        _check("tls_cert", cert, lambda: context.load_cert_chain(cert, key_file, password=""))
+        certificate, key = _content(cert, "tls_cert", "tls_cert"), _content(key_file, "tls_key", "tls_key")
+        problem = f"tls_cert: {str(cert)!r} is no PEM file that fits"
+        _check(problem, "tls_cert", lambda: context.load_cert_chain(cert, key_file, _no_password))
     return grpc.ssl_channel_credentials(authorities, key, certificate)
-
-
-def _pem(name: str, path: str | Path) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except (OSError, ValueError) as cause:
-        reason = getattr(cause, "strerror", None) or cause
-        raise InvalidInputError(f"{name}: {str(path)!r} cannot be read: {reason}.", field=name) from None
-
-
-def _check(name: str, path: str | Path, load: Callable[[], None]) -> None:
-    try:
-        load()
-    except (ssl.SSLError, OSError) as cause:
-        reason = getattr(cause, "reason", None) or cause
-        raise InvalidInputError(
-            f"{name}: {str(path)!r} is no PEM file that fits: {str(reason).lower().replace('_', ' ')}.",
-            field=name,
-        ) from None
 
 
 def _options(address: Address) -> tuple[tuple[str, int], ...]:
@@ -145,41 +136,49 @@ def server_credentials(cert: Path, key: Path, client_ca: Path | None = None) -> 
     Raises:
       InvalidInputError: a file cannot be read, or certificate and key do not match.
     """
-    chain, private = _content(cert, "tls_cert"), _content(key, "tls_key")
-    authorities = None if client_ca is None else _content(client_ca, "tls_client_ca")
+    chain = _content(cert, "--tls-cert", "tls_cert")
+    private = _content(key, "--tls-key", "tls_key")
+    authorities = None
     # gRPC itself accepts any file, and then fails every handshake.
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(cert, key, password=_no_password)
-    except (OSError, ValueError) as error:
-        raise InvalidInputError(
-            f"--tls-cert {cert} and --tls-key {key} are no certificate with its key: {_reason(error)}.",
-            field="tls_cert",
-        ) from None
-    if authorities is not None:
-        try:
-            context.load_verify_locations(client_ca)
-        except OSError as error:
-            raise InvalidInputError(
-                f"--tls-client-ca {client_ca} holds no certificates: {_reason(error)}.", field="tls_client_ca"
-            ) from None
+    problem = f"--tls-cert {cert} and --tls-key {key} are no certificate with its key"
+    _check(problem, "tls_cert", lambda: context.load_cert_chain(cert, key, _no_password))
+    if client_ca is not None:
+        authorities = _content(client_ca, "--tls-client-ca", "tls_client_ca")
+        problem = f"--tls-client-ca {client_ca} holds no certificates"
+        _check(problem, "tls_client_ca", lambda: context.load_verify_locations(client_ca))
     return grpc.ssl_server_credentials(
         [(private, chain)], authorities, require_client_auth=authorities is not None
     )
 
 
-def _content(path: Path, field: str) -> bytes:
+def _content(path: str | Path, option: str, field: str) -> bytes:
     try:
-        return path.read_bytes()
-    except OSError as error:
-        flag = "--" + field.replace("_", "-")
-        raise InvalidInputError(f"{flag}: {path} cannot be read: {error.strerror}.", field=field) from None
+        return Path(path).read_bytes()
+    except (OSError, ValueError) as cause:
+        reason = getattr(cause, "strerror", None) or cause
+        raise InvalidInputError(f"{option}: {str(path)!r} cannot be read: {reason}.", field=field) from None
+
+
+def _check(problem: str, field: str, load: Callable[[], None]) -> None:
+    try:
+        load()
+    except (OSError, ValueError) as cause:
+        reason = str(getattr(cause, "reason", None) or cause).replace("_", " ").lower().rstrip(".")
+        raise InvalidInputError(f"{problem}: {reason}.", field=field) from None
 
 
 def _no_password() -> str:
     raise ValueError("the key is encrypted, and nobody is there to type its password")
 
 
-def _reason(error: Exception) -> str:
-    reason = getattr(error, "reason", None) or str(error)
-    return str(reason).replace("_", " ").lower().rstrip(".")
+def is_ready(opened: grpc.Channel, timeout_s: float) -> bool:
+    """Whether the channel connects within this time."""
+    ready = grpc.channel_ready_future(opened)
+    try:
+        ready.result(timeout=timeout_s)
+    except grpc.FutureTimeoutError:
+        return False
+    finally:
+        ready.cancel()
+    return True

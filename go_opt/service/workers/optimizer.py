@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -63,27 +63,29 @@ class Answer(NamedTuple):
     is_whole: bool  # not stopped or cut short by a deadline, so it may be cached
 
 
+@dataclass(frozen=True)
+class SearchControl:
+    """What a search gets besides its request.
+
+    Args:
+      policy: the policy of the search, which replaces the name in the request.
+      stop: once set, the best plan so far is the answer, if there is one.
+      deadline_s: on the monotonic clock; the caller must have the answer by then.
+      on_improvement: called with every better answer as it is found.
+    """
+
+    policy: Policy = None
+    stop: Stop = field(default_factory=Stop)
+    deadline_s: float | None = None
+    on_improvement: Improve | None = None
+
+
 class Optimizer(ABC):
     """Answers the requests of ``go_opt.v1.Optimizer``; thread-safe."""
 
     @abstractmethod
-    def optimize(
-        self,
-        request: bytes,
-        *,
-        policy: Policy,
-        stop: Stop,
-        deadline_s: float | None = None,
-        on_improvement: Improve | None = None,
-    ) -> Answer:
-        """The answer to an ``OptimizeRequest``.
-
-        Args:
-          policy: the policy of the search, which replaces the name in the request.
-          stop: once set, the best plan so far is the answer, if there is one.
-          deadline_s: on the monotonic clock; the caller must have the answer by then.
-          on_improvement: called with every better answer as it is found.
-        """
+    def optimize(self, request: bytes, control: SearchControl) -> Answer:
+        """The answer to an ``OptimizeRequest``."""
 
     @abstractmethod
     def judge(self, judgement: Judgement, request: bytes, *, stop: Stop) -> Message:
@@ -112,15 +114,7 @@ class LocalOptimizer(Optimizer):
         self._api = api
         self._graphs = DecodedGraphs()
 
-    def optimize(
-        self,
-        request: bytes,
-        *,
-        policy: Policy,
-        stop: Stop,
-        deadline_s: float | None = None,
-        on_improvement: Improve | None = None,
-    ) -> Answer:
+    def optimize(self, request: bytes, control: SearchControl) -> Answer:
         message, graph_bytes = split_graph(optimizer_pb2.OptimizeRequest, request)
         asked = request_from_proto(message)
         target = target_from_proto(message.target)
@@ -129,25 +123,25 @@ class LocalOptimizer(Optimizer):
         is_sized = message.HasField("fewest_chips")
 
         def improve(result: OptimizeResult) -> None:
-            if on_improvement is not None:
-                on_improvement(result_to_proto(result, sent))
+            if control.on_improvement is not None:
+                control.on_improvement(result_to_proto(result, sent))
 
         # The bisection searches all chips, and then at most one number for each power of two.
         searches = 1 + target.num_chips.bit_length() if is_sized else 1
-        within = _within(asked, deadline_s, len(request), searches)
+        within = _within(asked, control.deadline_s, len(request), searches)
         if is_sized:
-            response = _fewest_chips(message.fewest_chips, sent, target, within, policy, stop)
-            return Answer(response, not (stop.is_set() or within != asked))
+            response = _fewest_chips(message.fewest_chips, sent, target, within, control)
+            return Answer(response, not (control.stop.is_set() or within != asked))
         result = self._api.optimize(
             sent.graph,
             target,
-            policy=policy,
+            policy=control.policy,
             on_improvement=improve,
-            should_stop=stop.is_set,
+            should_stop=control.stop.is_set,
             **within.options,
         )
         is_cut_short = within != asked and result.wall_s >= within.time_limit_s
-        return Answer(result_to_proto(result, sent), not (stop.is_set() or is_cut_short))
+        return Answer(result_to_proto(result, sent), not (control.stop.is_set() or is_cut_short))
 
     def judge(self, judgement: Judgement, request: bytes, *, stop: Stop) -> Message:
         kind, answer = {
@@ -207,14 +201,18 @@ def _fewest_chips(
     sent: SentGraph,
     target: Target,
     request: Request,
-    policy: Policy,
-    stop: Stop,
+    control: SearchControl,
 ) -> optimizer_pb2.OptimizeResponse:
     rate_per_s = message.rate_per_s if message.HasField("rate_per_s") else None
     with request_part("fewest_chips", optimizer_pb2.FewestChips):
         interval_asked_s(request, rate_per_s)
     found = fewest_chips(
-        sent.graph, target, request, rate_per_s=rate_per_s, policy=policy, should_stop=stop.is_set
+        sent.graph,
+        target,
+        request,
+        rate_per_s=rate_per_s,
+        policy=control.policy,
+        should_stop=control.stop.is_set,
     )
     return fewest_chips_to_proto(found, sent)
 

@@ -23,7 +23,7 @@ from go_opt.proto import optimizer_pb2
 from go_opt.search.compiling.warm_up import warm_up
 from go_opt.service.calls.call import Stop
 from go_opt.service.messages.errors import status_from_error
-from go_opt.service.workers.optimizer import Judgement, LocalOptimizer, Policy
+from go_opt.service.workers.optimizer import Judgement, LocalOptimizer, Policy, SearchControl
 from go_opt.service.workers.worker import Frame, receive, send
 
 # A worker retires after this: compiled code and caches free their memory only at exit.
@@ -74,13 +74,9 @@ class _Worker:
     def _answer(self, request: Frame, stop: Stop) -> tuple[Message, bool]:
         if request.kind != "optimize":
             return self._optimizer.judge(cast(Judgement, request.kind), request.body, stop=stop), True
-        return self._optimizer.optimize(
-            request.body,
-            policy=_policy(request["policy"]),
-            stop=stop,
-            deadline_s=request["deadline_s"],
-            on_improvement=self._improve if request["improvements"] else None,
-        )
+        improve = self._improve if request["improvements"] else None
+        control = SearchControl(_policy(request["policy"]), stop, request["deadline_s"], improve)
+        return self._optimizer.optimize(request.body, control)
 
     def _improve(self, response: optimizer_pb2.OptimizeResponse) -> None:
         send(self._connection, "improvement", response.SerializeToString())

@@ -21,7 +21,14 @@ from go_opt.service.calls.call import ServiceMetric, Stop
 from go_opt.service.messages.convert_request import request_from_proto
 from go_opt.service.messages.errors import error_from_status
 from go_opt.service.messages.requests import parsed, split_graph
-from go_opt.service.workers.optimizer import Answer, Improve, Judgement, Optimizer, Policy, reserve_s
+from go_opt.service.workers.optimizer import (
+    Answer,
+    Improve,
+    Judgement,
+    Optimizer,
+    SearchControl,
+    reserve_s,
+)
 from go_opt.service.workers.worker import Frame, Worker
 from go_opt.service.workers.worker_pool import WorkerPool
 
@@ -48,20 +55,13 @@ class ProcessOptimizer(Optimizer):
         self._pool = WorkerPool(workers)
         self._numbers = itertools.count()
 
-    def optimize(
-        self,
-        request: bytes,
-        *,
-        policy: Policy,
-        stop: Stop,
-        deadline_s: float | None = None,
-        on_improvement: Improve | None = None,
-    ) -> Answer:
+    def optimize(self, request: bytes, control: SearchControl) -> Answer:
         # Parsed here first, so that a malformed request takes no worker's time.
         message = split_graph(optimizer_pb2.OptimizeRequest, request)[0]
         asked = request_from_proto(message)
-        with self._pool.worker(stop) as worker:
-            call = _WorkerCall(worker, next(self._numbers), stop, on_improvement)
+        policy, deadline_s = control.policy, control.deadline_s
+        with self._pool.worker(control.stop) as worker:
+            call = _WorkerCall(worker, next(self._numbers), control.stop, control.on_improvement)
             is_sized = message.HasField("fewest_chips")  # the budget applies to each number of chips
             call.time_limit_s = math.inf if is_sized else asked.time_limit_s
             call.send(
@@ -69,7 +69,7 @@ class ProcessOptimizer(Optimizer):
                 request,
                 policy=None if policy is None else str(policy),
                 deadline_s=deadline_s,
-                improvements=on_improvement is not None or len(request) > _INSURED_BYTES,
+                improvements=control.on_improvement is not None or len(request) > _INSURED_BYTES,
             )
             if deadline_s is not None:
                 left_s = deadline_s - time.monotonic()

@@ -103,7 +103,7 @@ def test_a_rival_that_never_stops_is_stopped() -> None:
         while True:
             evaluate(trial, ONE_CHIP)
 
-    rival = Rival("endless", "", search)
+    rival = Rival("endless", search)
     assert compete(rival, toy_problem(), Limits(evaluations=7), 0, Clock()).evaluations == 7
     outcome = compete(rival, toy_problem(), Limits(budget_s=10.0), 0, Clock(step_s=0.5))
     assert 10.0 <= outcome.wall_s <= 13.0

@@ -7,10 +7,10 @@ from pathlib import Path
 import onnx
 import pytest
 
+from go_opt import from_onnx
 from go_opt.env.copies.columns import inner_of
 from go_opt.env.copies.splits import split_graph
 from go_opt.errors import ModelError
-from go_opt.frontends import from_onnx
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Split
 from go_opt.run.export.exporting import export

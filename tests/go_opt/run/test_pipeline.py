@@ -15,9 +15,9 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 import go_opt
+from go_opt import from_onnx
 from go_opt.env import load_target
 from go_opt.errors import EnvironmentFailedError, InvalidInputError, ModelError
-from go_opt.frontends import from_onnx
 from go_opt.model.plan import Clone, Relay
 from go_opt.run.export.exporting import export
 from go_opt.run.pipeline import running

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import assume, given, settings
 from onnx import helper, numpy_helper
 
+from go_opt import from_onnx
 from go_opt.env import load_target
 from go_opt.errors import PlanError
-from go_opt.frontends import from_onnx
 from tests.copies import with_legal_copies
 from tests.exports import BOOL, LIGHT, check_stages, info, integers, model, node, plan_of, saved, weight
 from tests.replicated import random_stages, replicated_plan

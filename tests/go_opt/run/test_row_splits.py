@@ -9,10 +9,10 @@ import pytest
 from hypothesis import assume, given, settings
 
 import go_opt
+from go_opt import from_onnx
 from go_opt.env.copies.rows import rows_of
 from go_opt.env.copies.splits import split_graph
 from go_opt.errors import ModelError, PlanError
-from go_opt.frontends import from_onnx
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Split
 from go_opt.run.export.exporting import export

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
+from go_opt import from_onnx
 from go_opt.env import load_target
 from go_opt.env.copies.columns import columns_of
 from go_opt.env.copies.splits import split_graph
 from go_opt.errors import ModelError
-from go_opt.frontends import from_onnx
 from go_opt.model.plan import Plan, Split
 from go_opt.run.export.exporting import export
 from go_opt.run.pipeline.running import run_plan

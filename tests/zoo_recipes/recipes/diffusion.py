@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.frontends import from_jax
+from go_opt import from_jax
 from go_opt.model.graph import Graph
 from tests.zoo_recipes.exporters import torch_graph
 from tests.zoo_recipes.recipe import Recipe

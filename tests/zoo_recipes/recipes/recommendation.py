@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from go_opt.frontends import from_jax
+from go_opt import from_jax
 from go_opt.model.graph import Graph
 from tests.zoo_recipes.recipe import Recipe
 

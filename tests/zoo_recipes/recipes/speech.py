@@ -10,7 +10,7 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.frontends import from_jax
+from go_opt import from_jax
 from go_opt.model.graph import Graph
 from tests.zoo_recipes.exporters import called_graph, transformers_graph
 from tests.zoo_recipes.recipe import Recipe
