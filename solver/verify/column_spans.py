@@ -1,4 +1,4 @@
-"""Rechecks splits by columns and by the inner dimension: which slices the parts read, write and add."""
+"""Rechecks splits by columns, heads and the inner dimension: which slices the parts read, write and add."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ class ColumnSpans:
         self._held: dict[str, _Held] = {}
         by_op = {one.op: one for one in splits}
         for name, op in before.items():
-            if name in by_op and by_op[name].kind in ("columns", "inner"):
+            checks = {"columns": self._wrong_columns, "heads": self._wrong_heads, "inner": self._wrong_inner}
+            if name in by_op and by_op[name].kind in checks:
                 one = by_op[name]
                 names = [part_name(name, i, one.parts) for i in range(one.parts)]
                 parts = [after[part] for part in names if part in after]
-                check = self._wrong_columns if one.kind == "columns" else self._wrong_inner
+                check = checks[one.kind]
                 self._wrong[name] = list(check(one, op, parts)) if len(parts) == one.parts else []
 
     def wrong(self, name: str) -> list[str]:
@@ -94,6 +95,38 @@ class ColumnSpans:
             else:
                 needed[name, elements, is_weight] += elements == 1
         return needed
+
+    def _wrong_heads(self, one: Split, op: NamedOp, parts: Sequence[NamedOp]) -> Iterator[str]:
+        """Part ``i`` reads and writes some of the heads, two or more, and whole what has none."""
+        heads, (tensor, elements, _) = self._whole.heads.get(one.op), op.writes[0]
+        if heads is None or not any(name in self._held for name in heads.behind):
+            yield "its heads are not known, or it reads none in parts"
+            return
+        run = elements // heads.number
+        sizes = [part.writes[0][1] // run for part in parts]
+        if min(sizes) < 2 or sum(sizes) != heads.number or any(
+            part.writes[0][1] != run * size for part, size in zip(parts, sizes, strict=True)
+        ):
+            yield "the parts do not write its heads"
+            return
+        for name, _, is_weight in op.reads:
+            columns = [size * heads.behind.get(name, 0) for size in sizes]
+            if name in heads.behind and not is_weight and self._held.get(name) != (sum(columns), columns):
+                yield "its heads are not the columns of what it reads"
+                return
+        if not one.joined:
+            each = heads.behind[tensor]
+            self._held[tensor] = _Held(heads.number * each, [size * each for size in sizes])
+        for i, (part, size) in enumerate(zip(parts, sizes, strict=True)):
+            reads = Counter(
+                (part_name(name, i, one.parts), touched // heads.number * size, is_weight)
+                if name in heads.behind
+                else (name, touched, is_weight)
+                for name, touched, is_weight in op.reads.elements()
+            )
+            is_share = abs(part.flops * heads.number - op.flops * size) <= 1e-9 * op.flops * heads.number
+            if part.reads != reads or not is_share:
+                yield "a part does not read the heads that it needs, or has not their flops"
 
     def _wrong_inner(self, one: Split, op: NamedOp, parts: Sequence[NamedOp]) -> Iterator[str]:
         """Part ``i`` multiplies slices of both operands, and its result is added to those before it."""

@@ -10,11 +10,11 @@ import pytest
 
 from go_opt.errors import GraphError
 from go_opt.frontends import from_networkx, from_onnx, to_networkx
+from go_opt.model.axes import Shape, batch_of, common_shape, keeps_batch, row_axis
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.codecs.graph_json import graph_from_dict, graph_to_dict
 from go_opt.model.codecs.wire import graph_from_proto, graph_to_proto
 from go_opt.model.graph import SAME_ROW, Graph, Window
-from go_opt.model.row_axes import Shape, batch_of, common_shape, keeps_batch, row_axis
 from tests.exports import info, integers, model, node, weight
 
 CONVOLUTION = model(

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from go_opt.env.copies.columns import split_sizes
 from go_opt.env.copies.rows import rows_needed
+from go_opt.model.axes import common_shape, keeps_rows, row_axis
 from go_opt.model.graph import Window
-from go_opt.model.row_axes import common_shape, keeps_rows, row_axis
 from tests.strategies import examples, seeds
 
 PRIME = 2**31 - 1

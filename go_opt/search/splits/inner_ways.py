@@ -2,7 +2,7 @@
 
 A block ends with a product that is divided along its inner dimension. Before it are the ops whose columns are
 the terms of its sums, back to products that are divided by columns, such as the first product of a
-feed-forward layer. Parts share the weights and the work, and are joined once, when their results are added.
+feed-forward layer, or those of queries, keys and values. Parts share the weights and the work, and are joined once, when their results are added.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Block = tuple[int, ...]  # ops in order; the last one is divided along its inner
 
 
 def blocks_of(graph: Graph) -> list[Block]:
-    """The blocks of ``graph``; no op is in two of them."""
+    """The blocks of ``graph`` that can be divided in some number of ``PARTS``; no op is in two of them."""
     found: dict[int, Block] = {}
     for op in range(graph.num_ops):
         block = _block_before(graph, op)
-        if len(block) > 1 and found.keys().isdisjoint(block) and _is_open(graph, block):
+        if len(block) > 1 and found.keys().isdisjoint(block) and any(_is_open(graph, block, n) for n in PARTS):
             found |= dict.fromkeys(block, block)
     return list(dict.fromkeys(found.values()))
 
@@ -51,12 +51,12 @@ def inner_ways(graph: Graph, target: Target, blocks: list[Block]) -> list[tuple[
     ways = []
     for parts in PARTS:
         saved_s = {}
-        for block in blocks:
+        for block in (block for block in blocks if _is_open(graph, block, parts)):
             # What the block reads and a partial result cross a link one after the other.
             result = graph.op_outputs[1][graph.op_outputs[0][block[-1]]]
             between_s = float(sent_s[[*_reads_before(graph, block), result]].sum())
             saved_s[block] = float(work_s[list(block)].sum()) * (1 - 1 / parts) - between_s - overhead_s
-        best = sorted((block for block in blocks if saved_s[block] > 0), key=lambda block: -saved_s[block])
+        best = sorted((block for block in saved_s if saved_s[block] > 0), key=lambda block: -saved_s[block])
         fitting = best[: max(0, chips) // (parts - 1)]
         ways.append(tuple(_splits(graph, sorted(fitting), parts)))
     return [way for way in dict.fromkeys(ways) if way]
@@ -64,8 +64,8 @@ def inner_ways(graph: Graph, target: Target, blocks: list[Block]) -> list[tuple[
 
 def _splits(graph: Graph, blocks: list[Block], parts: int) -> Iterator[Split]:
     for block in blocks:
-        for op in block[:-1]:
-            yield Split(graph.op_names[op], "columns", parts, joined=False)
+        for name in (graph.op_names[op] for op in block[:-1]):
+            yield Split(name, "heads" if name in graph.heads else "columns", parts, joined=False)
         yield Split(graph.op_names[block[-1]], "inner", parts)
 
 
@@ -81,18 +81,21 @@ def _block_before(graph: Graph, op: int) -> Block:
             return ()
         if source not in found:
             found.add(source)
+            heads = graph.heads.get(graph.op_names[source])
             elements = graph.tensor_elements[graph.op_outputs[1][graph.op_outputs[0][source]]]
             waiting += [
                 k
                 for k in _activations(graph, source)
-                if columns_of(graph, source) is None and graph.tensor_elements[k] == elements
+                if (graph.tensor_names[k] in heads.behind if heads else graph.tensor_elements[k] == elements)
+                and columns_of(graph, source) is None
             ]
     return tuple(sorted(found))
 
 
-def _is_open(graph: Graph, block: Block) -> bool:
+def _is_open(graph: Graph, block: Block, parts: int) -> bool:
+    splits = {graph.op_index[one.op]: one for one in _splits(graph, [block], parts)}
     try:
-        return bool(held_columns(graph, {graph.op_index[one.op]: one for one in _splits(graph, [block], 2)}))
+        return bool(held_columns(graph, splits))
     except PlanError:
         return False
 
