@@ -40,7 +40,10 @@ def blocks_of(graph: Graph) -> list[Block]:
 
 
 def inner_ways(graph: Graph, target: Target, blocks: list[Block]) -> list[tuple[Split, ...]]:
-    """For 2, 3 and 4 parts the blocks that save most of a sample's latency, as far as there are chips."""
+    """For 2, 3 and 4 parts the blocks that save most of a sample's latency, as far as there are chips.
+
+    Then half as many, which leave more chips to others.
+    """
     tables = cost_tables(graph, target)
     overhead_s = float(tables.kernel_overhead_s.min())
     work_s = tables.kernel_floor_s().min(axis=0) - overhead_s
@@ -58,7 +61,8 @@ def inner_ways(graph: Graph, target: Target, blocks: list[Block]) -> list[tuple[
             saved_s[block] = float(work_s[list(block)].sum()) * (1 - 1 / parts) - between_s - overhead_s
         best = sorted((block for block in saved_s if saved_s[block] > 0), key=lambda block: -saved_s[block])
         fitting = best[: max(0, chips) // (parts - 1)]
-        ways.append(tuple(_splits(graph, sorted(fitting), parts)))
+        for some in (fitting, fitting[: len(fitting) // 2]):
+            ways.append(tuple(_splits(graph, sorted(some), parts)))
     return [way for way in dict.fromkeys(ways) if way]
 
 
