@@ -96,7 +96,7 @@ def windows_by_op(
 def heads_by_op(ops: Mapping[str, SeenOp]) -> dict[str, Heads]:
     """The heads that ops keep apart: those of products of activations, as far as other ops pass them on."""
     near: dict[str, set[str]] = {}
-    kept = {name: list(_kept_apart(op)) for name, op in ops.items()}
+    kept = {name: list(kept_apart(op)) for name, op in ops.items()}
     for name in kept:
         for tensor in (*(tensor for tensor, _, _ in ops[name].reads), ops[name].written):
             near.setdefault(tensor, set()).add(name)
@@ -123,7 +123,7 @@ def heads_by_op(ops: Mapping[str, SeenOp]) -> dict[str, Heads]:
     return found
 
 
-def _kept_apart(op: SeenOp) -> Iterator[Heads]:
+def kept_apart(op: SeenOp) -> Iterator[Heads]:
     """For each axis of what an op writes along which it keeps elements apart: that axis as heads."""
     is_aligned = is_elementwise(op.op_type) or op.op_type in ("MatMul", "Transpose") or len(op.reads) == 1
     if not is_aligned or any(math.prod(read) != elements for _, read, elements in op.reads):

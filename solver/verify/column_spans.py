@@ -61,7 +61,6 @@ class ColumnSpans:
         elif op.kind[0] in ("Conv", "Gemm", "MatMul") and not passed:
             terms = int(op.flops // (2 * elements))
             columns = max((size for _, size, is_weight in op.reads if is_weight), default=0) // max(1, terms)
-            yield from _wrong_slices(op, parts)
         else:
             yield "its columns cannot be divided"
             return
@@ -74,12 +73,12 @@ class ColumnSpans:
             if not passed and self._readers(tensor) and not self._lie_last(tensor, columns):
                 yield "its columns do not lie along the last dimension of what it writes"
             self._held[tensor] = _Held(columns, sizes)
-        if passed:
-            for i, (part, size) in enumerate(zip(parts, sizes, strict=True)):
-                if part.reads != self._passed_reads(one, op, i, size, columns):
-                    yield "a part does not read the columns that it needs"
-                if abs(part.flops * columns - op.flops * size) > 1e-9 * op.flops * columns:
-                    yield "a part does not have the flops of its columns"
+        for i, (part, size) in enumerate(zip(parts, sizes, strict=True)):
+            needed = self._passed_reads if passed else _sliced_reads
+            if part.reads != needed(one, op, i, size, columns):
+                yield "a part does not read the columns that it needs"
+            if abs(part.flops * columns - op.flops * size) > 1e-9 * op.flops * columns:
+                yield "a part does not have the flops of its columns"
 
     def _passed_reads(
         self, one: Split, op: NamedOp, i: int, size: int, columns: int
@@ -104,8 +103,10 @@ class ColumnSpans:
             return
         run = elements // heads.number
         sizes = [part.writes[0][1] // run for part in parts]
-        if min(sizes) < 2 or sum(sizes) != heads.number or any(
-            part.writes[0][1] != run * size for part, size in zip(parts, sizes, strict=True)
+        if (
+            min(sizes) < 2
+            or sum(sizes) != heads.number
+            or any(part.writes[0][1] != run * size for part, size in zip(parts, sizes, strict=True))
         ):
             yield "the parts do not write its heads"
             return
@@ -199,13 +200,12 @@ class ColumnSpans:
         return int(self._whole.reader_ptr[k + 1] - self._whole.reader_ptr[k])
 
 
-def _wrong_slices(op: NamedOp, parts: Sequence[NamedOp]) -> Iterator[str]:
-    """Every part of a product reads the whole activation and a slice of the weights."""
-    shared = [Counter({read: n for read, n in part.reads.items() if read in op.reads}) for part in parts]
-    own = [part.reads - same for part, same in zip(parts, shared, strict=True)]
-    divided = op.reads - shared[0]
-    if any(same != shared[0] for same in shared) or not all(is_weight for _, _, is_weight in divided):
-        yield "the parts do not read the same activations"
-    elements = sum(elements * number for (_, elements, _), number in divided.items())
-    if sum(part_elements * n for part in own for (_, part_elements, _), n in part.items()) != elements:
-        yield "the parts do not read its weights once"
+def _sliced_reads(one: Split, op: NamedOp, i: int, size: int, columns: int) -> Counter[tuple[str, int, bool]]:
+    """What part ``i`` of a product reads: the whole activation, and columns of the weight and the bias."""
+    most = max(elements for _, elements, is_weight in op.reads if is_weight)
+    return Counter(
+        (part_name(name, i, one.parts), elements // columns * size, True)
+        if is_weight and elements in (most, columns)
+        else (name, elements, is_weight)
+        for name, elements, is_weight in op.reads.elements()
+    )

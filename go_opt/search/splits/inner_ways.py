@@ -1,8 +1,9 @@
 """Ways to split blocks by columns and then by the inner dimension, each part of a block on chips of its own.
 
-A block ends with a product that is divided along its inner dimension. Before it are the ops whose columns are
-the terms of its sums, back to products that are divided by columns, such as the first product of a
-feed-forward layer, or those of queries, keys and values. Parts share the weights and the work, and are joined once, when their results are added.
+A block ends with a product that is divided along its inner dimension. Before it are the ops whose columns or
+heads are the terms of its sums, back to products that are divided by columns, such as the first product of a
+feed-forward layer, or those of queries, keys and values. Parts share the weights and the work, and are joined
+once, when their results are added.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def blocks_of(graph: Graph) -> list[Block]:
     found: dict[int, Block] = {}
     for op in range(graph.num_ops):
         block = _block_before(graph, op)
-        if len(block) > 1 and found.keys().isdisjoint(block) and any(_is_open(graph, block, n) for n in PARTS):
+        if len(block) > 1 and found.keys().isdisjoint(block) and any(is_open(graph, block, n) for n in PARTS):
             found |= dict.fromkeys(block, block)
     return list(dict.fromkeys(found.values()))
 
@@ -54,7 +55,7 @@ def inner_ways(graph: Graph, target: Target, blocks: list[Block]) -> list[tuple[
     ways = []
     for parts in PARTS:
         saved_s = {}
-        for block in (block for block in blocks if _is_open(graph, block, parts)):
+        for block in (block for block in blocks if is_open(graph, block, parts)):
             # What the block reads and a partial result cross a link one after the other.
             result = graph.op_outputs[1][graph.op_outputs[0][block[-1]]]
             between_s = float(sent_s[[*_reads_before(graph, block), result]].sum())
@@ -62,11 +63,12 @@ def inner_ways(graph: Graph, target: Target, blocks: list[Block]) -> list[tuple[
         best = sorted((block for block in saved_s if saved_s[block] > 0), key=lambda block: -saved_s[block])
         fitting = best[: max(0, chips) // (parts - 1)]
         for some in (fitting, fitting[: len(fitting) // 2]):
-            ways.append(tuple(_splits(graph, sorted(some), parts)))
+            ways.append(tuple(splits_of_blocks(graph, sorted(some), parts)))
     return [way for way in dict.fromkeys(ways) if way]
 
 
-def _splits(graph: Graph, blocks: list[Block], parts: int) -> Iterator[Split]:
+def splits_of_blocks(graph: Graph, blocks: list[Block], parts: int) -> Iterator[Split]:
+    """The splits of some blocks."""
     for block in blocks:
         for name in (graph.op_names[op] for op in block[:-1]):
             yield Split(name, "heads" if name in graph.heads else "columns", parts, joined=False)
@@ -96,8 +98,9 @@ def _block_before(graph: Graph, op: int) -> Block:
     return tuple(sorted(found))
 
 
-def _is_open(graph: Graph, block: Block, parts: int) -> bool:
-    splits = {graph.op_index[one.op]: one for one in _splits(graph, [block], parts)}
+def is_open(graph: Graph, block: Block, parts: int) -> bool:
+    """Whether a block can be divided like that."""
+    splits = {graph.op_index[one.op]: one for one in splits_of_blocks(graph, [block], parts)}
     try:
         return bool(held_columns(graph, splits))
     except PlanError:
