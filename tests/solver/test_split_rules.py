@@ -412,7 +412,7 @@ def test_columns_and_sums_over_a_prime_field(seed: int) -> None:
 
 # Heads lie one behind another where a Transpose has turned columns, of which each head has some.
 HEADS, TURN, BACK = function("heads", 2), function("turn", 1), function("back", 1)
-O, M = z3.Consts("o m", Tensor)
+OUT, M = z3.Consts("o m", Tensor)
 
 HEAD_AXIOMS = [
     *INNER_AXIOMS[:2],
@@ -432,20 +432,22 @@ def some_heads(q: z3.ExprRef, k: z3.ExprRef, v: z3.ExprRef) -> z3.ExprRef:
 
 def summed(parts: list[tuple[z3.FuncDeclRef, ...]]) -> z3.ExprRef:
     """Products of some heads with rows of O, added; of queries, keys, values and O which half."""
-    return ADD(*(PRODUCT(some_heads(q(Q), k(K), v(V)), rows(O)) for q, k, v, rows in parts))
+    return ADD(*(PRODUCT(some_heads(q(Q), k(K), v(V)), rows(OUT)) for q, k, v, rows in parts))
 
 
 def test_heads_that_meet_in_the_inner_dimension_are_not_joined() -> None:
     halves = [some_heads(half(Q), half(K), half(V)) for half in (FIRST, REST)]
     parts = summed([(FIRST, FIRST, FIRST, TOP), (REST, REST, REST, BOTTOM)])
-    assert follows(parts == PRODUCT(CONCAT(*halves), O), *HEAD_AXIOMS)
-    turned = [[TURN(PRODUCT(X, half(weight))) for half in (FIRST, REST)] for weight in (Q, K, V)]
-    for weight, pair in zip((Q, K, V), turned, strict=True):
-        assert follows(HEADS(*pair) == TURN(PRODUCT(X, weight)), *HEAD_AXIOMS)
-    each = [attention(*one, M) for one in zip(*turned, strict=True)]
-    joined = [HEADS(*pair) for pair in turned]
-    assert follows(HEADS(*each) == attention(*joined, M), *HEAD_AXIOMS)
-    assert follows(CONCAT(*halves) == BACK(HEADS(*each)), *HEAD_AXIOMS)
+    assert follows(parts == PRODUCT(CONCAT(*halves), OUT), *HEAD_AXIOMS)
+    # What the halves give joined is what the whole gives: columns, turned, as heads, and turned back.
+    for weight in (Q, K, V):
+        turned = [TURN(PRODUCT(X, half(weight))) for half in (FIRST, REST)]
+        assert follows(HEADS(*turned) == TURN(PRODUCT(X, weight)), *HEAD_AXIOMS)
+    heads = [z3.Consts(f"{name}1 {name}2", Tensor) for name in "qkv"]
+    each = [attention(*one, M) for one in zip(*heads, strict=True)]
+    joined = attention(*(HEADS(*pair) for pair in heads), M)
+    assert follows(HEADS(*each) == joined, *HEAD_AXIOMS)
+    assert follows(CONCAT(*map(BACK, each)) == BACK(joined), *HEAD_AXIOMS)
 
 
 @pytest.mark.parametrize(
@@ -458,7 +460,7 @@ def test_heads_that_meet_in_the_inner_dimension_are_not_joined() -> None:
     ],
 )
 def test_wrong_heads_do_not_follow(wrong: list[tuple[z3.FuncDeclRef, ...]]) -> None:
-    assert not follows(summed(wrong) == PRODUCT(some_heads(Q, K, V), O), *HEAD_AXIOMS, at_most_ms=300)
+    assert not follows(summed(wrong) == PRODUCT(some_heads(Q, K, V), OUT), *HEAD_AXIOMS, at_most_ms=300)
 
 
 @given(seed=seeds)
@@ -495,7 +497,7 @@ def test_attention_by_heads_over_a_prime_field(seed: int) -> None:
 @given(seed=seeds)
 @settings(max_examples=examples(100), deadline=None)
 def test_what_keeps_heads_apart_over_a_prime_field(seed: int) -> None:
-    """Heads of each operand that the table says give heads of the output; with other axes it would be wrong."""
+    """Heads of each operand that the table says give heads of the output, and no others do."""
     rng = np.random.default_rng(seed)
     sizes = tuple(rng.integers(2, 5, int(rng.integers(2, 5))).tolist())
     rank = len(sizes)
