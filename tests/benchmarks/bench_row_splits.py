@@ -1,14 +1,14 @@
 """What splits by rows and in blocks are worth: for a low latency, and where stages are not replicated.
 
-Run: PYTHONPATH=. python tests/benchmarks/bench_row_splits.py [--budget SECONDS] [--seeds N] [--no-heads] [MODEL ...]
+Run: PYTHONPATH=. python tests/benchmarks/bench_row_splits.py [--budget SECONDS] [--seeds N] [MODEL ...]
 
 Light models of the `onnx` package, encoders of the sizes of two models, and graphs of the zoo (`zoo:NAME`),
 on `mcm-6x6`, medians over seeds. First without a limit; *proven* is the least latency of whole ops. Then with
 limits that are the latency of that plan over 1.25, 1.5 and 2: interval, in parentheses latency and numbers of
 ops split by columns and inner dimensions, and by rows. Last without replicated stages: the interval of whole
 ops with its bound, with splits, and of the rivals of ``split_rivals.py`` with splits by rows. Budgets are of
-processor time. With `--no-heads` graphs do not say which ops keep heads apart. Asserts that plans are verified, keep the limit and are no better than their bounds. Prints a
-Markdown table.
+processor time. With `--no-heads` graphs do not say which ops keep heads apart. Asserts that plans are
+verified, keep the limit and are no better than their bounds. Prints a Markdown table.
 """
 
 from __future__ import annotations
