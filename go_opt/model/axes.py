@@ -7,7 +7,7 @@ not change: the tokens of ``[1, T, H * W]`` are those of ``[1, T, H, W]``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from operator import mul
 from typing import Final, NamedTuple
@@ -93,13 +93,16 @@ def windows_by_op(
     return found
 
 
-def heads_by_op(ops: Mapping[str, SeenOp]) -> dict[str, Heads]:
-    """The heads that ops keep apart: those of products of activations, as far as other ops pass them on."""
-    near: dict[str, set[str]] = {}
-    kept = {name: list(kept_apart(op)) for name, op in ops.items()}
-    for name in kept:
-        for tensor in (*(tensor for tensor, _, _ in ops[name].reads), ops[name].written):
-            near.setdefault(tensor, set()).add(name)
+def heads_by_op(kept: Mapping[str, Sequence[Heads]], products: Iterable[str]) -> dict[str, Heads]:
+    """The heads that ops keep apart: those of products of activations, as far as other ops pass them on.
+
+    Args:
+      kept: op -> :func:`kept_apart`.
+    """
+    near: dict[str, list[str]] = {}
+    for name, axes in kept.items():
+        for tensor in dict.fromkeys(tensor for one in axes for tensor in one.behind):
+            near.setdefault(tensor, []).append(name)
     lies: dict[str, tuple[int, int]] = {}  # tensor -> heads, elements behind
     found: dict[str, Heads] = {}
     waiting: list[str] = []
@@ -111,37 +114,50 @@ def heads_by_op(ops: Mapping[str, SeenOp]) -> dict[str, Heads]:
                 lies[tensor] = heads.number, behind
                 waiting.append(tensor)
 
-    for name in (name for name in kept if ops[name].op_type == "MatMul" and kept[name]):
-        if name not in found:
+    for name in products:
+        if name not in found and kept.get(name):
             take(name, kept[name][-1])
         while waiting:
             tensor = waiting.pop()
-            for other in sorted(near[tensor] - found.keys()):
+            for other in (one for one in near[tensor] if one not in found):
                 alike = [one for one in kept[other] if (one.number, one.behind.get(tensor)) == lies[tensor]]
                 if alike:
                     take(other, alike[0])
     return found
 
 
-def kept_apart(op: SeenOp) -> Iterator[Heads]:
-    """For each axis of what an op writes along which it keeps elements apart: that axis as heads."""
-    is_aligned = is_elementwise(op.op_type) or op.op_type in ("MatMul", "Transpose") or len(op.reads) == 1
-    if not is_aligned or any(math.prod(read) != elements for _, read, elements in op.reads):
-        return
-    for axis, number in enumerate(op.view):
-        if number < 2 or (op.op_type != "Transpose" and axis in op.axes):
-            continue
-        behind, shared, is_kept = {op.written: math.prod(op.view[axis + 1 :])}, set[str](), True
-        for name, read, _ in op.reads:
-            along = op.axes[axis] if op.op_type == "Transpose" else axis - len(op.view) + len(read)
-            if along < 0 or read[along] == 1:
-                shared.add(name)
-            else:
-                after = math.prod(read[along + 1 :])
-                is_kept &= read[along] == number and behind.setdefault(name, after) == after
-        most_shared = 0 if op.op_type == "MatMul" else len(op.reads) - 1
-        if is_kept and len(shared) <= most_shared and shared.isdisjoint(behind):
+def kept_apart(
+    written: str, view: Shape, operands: Iterable[tuple[str, Sequence[int]]], mixed: Collection[int] = ()
+) -> Iterator[Heads]:
+    """For each axis of what an op writes along which it keeps elements apart: that axis as heads.
+
+    Args:
+      operands: tensors, and for each axis of ``view`` how far neighbours are apart in them; 0: they are one.
+      mixed: axes along which the op mixes elements.
+    """
+    rows = list(operands)
+    for axis, number in enumerate(view):
+        behind = {written: math.prod(view[axis + 1 :])}
+        is_kept = number > 1 and axis not in mixed
+        for tensor, steps in rows if is_kept else ():
+            is_kept &= behind.setdefault(tensor, steps[axis]) == steps[axis]
+        behind = {tensor: each for tensor, each in behind.items() if each}
+        if is_kept and len(behind) > 1:
             yield Heads(number, behind)
+
+
+def kept_by_op(op: SeenOp) -> list[Heads]:
+    """The axes of :func:`kept_apart`, of an op with axes as for :func:`keeps_rows`."""
+    is_turned, rank = op.op_type == "Transpose", len(op.view)
+    is_aligned = is_turned or is_elementwise(op.op_type) or op.op_type == "MatMul" or len(op.reads) == 1
+    if not is_aligned or any(math.prod(read) != elements for _, read, elements in op.reads):
+        return []
+    operands = []
+    for tensor, read, _ in op.reads:
+        along = op.axes if is_turned else range(len(read) - rank, len(read))
+        steps = [math.prod(read[at + 1 :]) if at >= 0 and read[at] > 1 else 0 for at in along]
+        operands.append((tensor, steps))
+    return list(kept_apart(op.written, op.view, operands, () if is_turned else op.axes))
 
 
 def batch_of(inputs: Sequence[Shape]) -> int:

@@ -11,11 +11,12 @@ import numpy as np
 
 from go_opt.common.arrays import frozen
 from go_opt.errors import GraphError
-from go_opt.model.axes import SeenOp, Shape, batch_of, common_shape, heads_by_op, keeps_batch, windows_by_op
+from go_opt.model import axes as rules
 from go_opt.model.dtypes import dtype_code
 from go_opt.model.graph import (
     ACTIVATION,
     INPUT,
+    MATRIX,
     MAX_ELEMENTS,
     NO_PRODUCER,
     OP_CLASSES,
@@ -83,7 +84,7 @@ class GraphBuilder:
         self._view_shapes: dict[str, tuple[int, ...]] = {}
         self._outputs: list[str] = []
         self._windows: dict[str, Window] = {}
-        self._heads: dict[str, Heads] = {}
+        self._kept: dict[str, Sequence[Heads]] = {}
         self._axes: dict[str, tuple[tuple[int, ...], Sequence[tuple[int, ...]]]] = {}
 
     def add_tensor(self, name: str, size: Size, dtype: str, kind: str) -> None:
@@ -149,10 +150,14 @@ class GraphBuilder:
         """Set what tells whether an op keeps rows or heads apart; a window is already along its views.
 
         Args:
-          axes: as for :func:`keeps_rows`.
+          axes: as for :func:`keeps_rows`, of a product the last two.
           views: the shapes in which it reads its tensors.
         """
         self._axes[op] = axes, views
+
+    def set_kept_apart(self, op: str, axes: Sequence[Heads]) -> None:
+        """Set the axes along which an op keeps elements apart, where :meth:`set_axes` does not tell."""
+        self._kept[op] = axes
 
     def add_view(self, name: str, source: str, shape: tuple[int, ...] = ()) -> None:
         """Make ``name`` another name of ``source``, with no kernel and no bytes of its own.
@@ -196,22 +201,26 @@ class GraphBuilder:
         for name in self._view_shapes:
             views.setdefault(self.resolve(name), []).append(seen[name])
         for name in views.keys() & self._tensors.keys():
-            self._tensors[name].shape = common_shape([seen[name], *views[name]])
+            self._tensors[name].shape = rules.common_shape([seen[name], *views[name]])
         found = {op.name: one for op in self._ops if (one := self._seen_op(op, seen)) is not None}
-        self._windows = windows_by_op(found, {t.name: t.shape for t in self._tensors.values()}, self._windows)
-        self._heads = heads_by_op(found)
-        if batch := batch_of([t.shape for t in self._tensors.values() if t.kind == INPUT and t.readers]):
+        self._windows = rules.windows_by_op(
+            found, {t.name: t.shape for t in self._tensors.values()}, self._windows
+        )
+        self._kept |= {name: rules.kept_by_op(op) for name, op in found.items()}
+        if batch := rules.batch_of(
+            [t.shape for t in self._tensors.values() if t.kind == INPUT and t.readers]
+        ):
             self._find_images(batch, seen)
 
-    def _seen_op(self, op: _Op, seen: Mapping[str, Shape]) -> SeenOp | None:
+    def _seen_op(self, op: _Op, seen: Mapping[str, rules.Shape]) -> rules.SeenOp | None:
         if op.name not in self._axes or len(op.writes) > 1:
             return None
         axes, views = self._axes[op.name]
         tensors = [self._tensors[self.resolve(name)] for name, _ in op.reads]
         reads = [(one.name, view, one.elements) for one, view in zip(tensors, views, strict=True)]
-        return SeenOp(op.op_type, axes, reads, op.writes[0], seen[op.writes[0]])
+        return rules.SeenOp(op.op_type, axes, reads, op.writes[0], seen[op.writes[0]])
 
-    def _find_images(self, batch: int, seen: Mapping[str, Shape]) -> None:
+    def _find_images(self, batch: int, seen: Mapping[str, rules.Shape]) -> None:
         """Make the images of a batch the rows of tensors, since they are apart in nearly all ops."""
         self._windows = {}
         for tensor in self._tensors.values():
@@ -219,7 +228,7 @@ class GraphBuilder:
             tensor.shape = (batch, tensor.elements // batch) if is_batch else ()
         for op in (one for one in self._ops if len(one.writes) == 1 and self._tensors[one.writes[0]].shape):
             read = [seen[name] for name, _ in op.reads if self._tensors[self.resolve(name)].kind != WEIGHT]
-            if keeps_batch(op.op_type, read, seen[op.writes[0]]):
+            if rules.keeps_batch(op.op_type, read, seen[op.writes[0]]):
                 self._windows[op.name] = SAME_ROW
 
     def _define(self, name: str, size: Size, dtype: str, kind: int, producer: int) -> None:
@@ -265,6 +274,8 @@ class GraphBuilder:
         tensors = [t for t in self._tensors.values() if t.producer != NO_PRODUCER or t.readers]
         rows = [sorted((int(position[op]), touched) for op, touched in t.readers.items()) for t in tensors]
         flat = [entry for row in rows for entry in row]
+        read = {op.name: {self._tensors[self.resolve(name)].kind for name, _ in op.reads} for op in ops}
+        products = [op.name for op in ops if op.op_class == MATRIX and WEIGHT not in read[op.name]]
         return Graph(
             name=self._name,
             op_names=tuple(op.name for op in ops),
@@ -290,5 +301,5 @@ class GraphBuilder:
             precision=self._precision,
             shapes=MappingProxyType({t.name: t.shape for t in tensors if t.shape}),
             windows=MappingProxyType(self._windows),
-            heads=MappingProxyType(self._heads),
+            heads=MappingProxyType(rules.heads_by_op(self._kept, products)),
         )
