@@ -9,6 +9,8 @@ element-wise ops to a product that divides its sums alike (Megatron-LM: Shoeybi 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import accumulate
+from operator import mul
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -88,7 +90,7 @@ def passed_columns(graph: Graph, op: int, number: int) -> Columns | None:
             return None
         if graph.tensor_kind[k] == ACTIVATION and size == elements:
             activations.append(k)
-        elif graph.tensor_kind[k] == WEIGHT and size in (number, elements) and _last(graph, k) == number:
+        elif graph.tensor_kind[k] == WEIGHT and size in (number, elements) and _ends(graph, k, number):
             weights.append(k)
         elif size != 1:
             return None
@@ -135,9 +137,9 @@ def inner_of(graph: Graph, op: int) -> Inner | None:
 
 
 def lie_last(graph: Graph, tensor: int, number: int) -> bool:
-    """Whether ``number`` columns lie along the last dimension of all views of a tensor."""
+    """Whether ``number`` columns lie along the last dimensions of all views of a tensor."""
     rows = int(graph.tensor_elements[tensor]) // number
-    return rows == 1 or (_last(graph, tensor) == number and rows % number != 0)
+    return rows == 1 or (_ends(graph, tensor, number) and rows % number != 0)
 
 
 def held_columns(graph: Graph, splits: Mapping[int, Split]) -> dict[int, Columns]:
@@ -193,9 +195,9 @@ def _is_whole_weight(graph: Graph, tensor: int, touched: int) -> bool:
     return graph.tensor_kind[tensor] == WEIGHT and touched == graph.tensor_elements[tensor]
 
 
-def _last(graph: Graph, tensor: int) -> int:
-    """The last dimension of a tensor; 0 if unknown."""
-    return (graph.shapes.get(graph.tensor_names[tensor]) or (0,))[-1]
+def _ends(graph: Graph, tensor: int, number: int) -> bool:
+    """Whether the last dimensions of a tensor have ``number`` elements; False if they are not known."""
+    return number in accumulate(reversed(graph.shapes.get(graph.tensor_names[tensor], ())), mul)
 
 
 def _reads(graph: Graph, op: int) -> list[tuple[int, int]]:

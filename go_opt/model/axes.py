@@ -16,6 +16,7 @@ from go_opt.model.graph import SAME_ROW, Heads, Window
 from go_opt.model.op_costs import is_elementwise
 
 Shape = tuple[int, ...]
+Operand = tuple[str, Sequence[int]]  # tensor; how far neighbours along each axis of a view are apart in it
 
 LEAST_BATCH: Final = 8  # images whose batch is what rows divide, not the images
 
@@ -94,7 +95,7 @@ def windows_by_op(
 
 
 def heads_by_op(kept: Mapping[str, Sequence[Heads]], products: Iterable[str]) -> dict[str, Heads]:
-    """The heads that ops keep apart: those of products of activations, as far as other ops pass them on.
+    """The heads that ops keep apart: those of both operands of products, as far as other ops pass them on.
 
     Args:
       kept: op -> :func:`kept_apart`.
@@ -115,8 +116,9 @@ def heads_by_op(kept: Mapping[str, Sequence[Heads]], products: Iterable[str]) ->
                 waiting.append(tensor)
 
     for name in products:
-        if name not in found and kept.get(name):
-            take(name, kept[name][-1])
+        of_two = [one for one in kept.get(name, ()) if len(one.behind) > 2]
+        if name not in found and of_two:
+            take(name, of_two[-1])
         while waiting:
             tensor = waiting.pop()
             for other in (one for one in near[tensor] if one not in found):
@@ -127,19 +129,18 @@ def heads_by_op(kept: Mapping[str, Sequence[Heads]], products: Iterable[str]) ->
 
 
 def kept_apart(
-    written: str, view: Shape, operands: Iterable[tuple[str, Sequence[int]]], mixed: Collection[int] = ()
+    written: str, view: Shape, operands: Sequence[Operand], mixed: Collection[int]
 ) -> Iterator[Heads]:
     """For each axis of what an op writes along which it keeps elements apart: that axis as heads.
 
     Args:
-      operands: tensors, and for each axis of ``view`` how far neighbours are apart in them; 0: they are one.
+      operands: with the axes of ``view``; 0 where all neighbours are one element.
       mixed: axes along which the op mixes elements.
     """
-    rows = list(operands)
     for axis, number in enumerate(view):
         behind = {written: math.prod(view[axis + 1 :])}
         is_kept = number > 1 and axis not in mixed
-        for tensor, steps in rows if is_kept else ():
+        for tensor, steps in operands if is_kept else ():
             is_kept &= behind.setdefault(tensor, steps[axis]) == steps[axis]
         behind = {tensor: each for tensor, each in behind.items() if each}
         if is_kept and len(behind) > 1:

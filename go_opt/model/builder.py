@@ -203,13 +203,11 @@ class GraphBuilder:
         for name in views.keys() & self._tensors.keys():
             self._tensors[name].shape = rules.common_shape([seen[name], *views[name]])
         found = {op.name: one for op in self._ops if (one := self._seen_op(op, seen)) is not None}
-        self._windows = rules.windows_by_op(
-            found, {t.name: t.shape for t in self._tensors.values()}, self._windows
-        )
+        tensors = self._tensors.values()
+        shapes = {tensor.name: tensor.shape for tensor in tensors}
+        self._windows = rules.windows_by_op(found, shapes, self._windows)
         self._kept |= {name: rules.kept_by_op(op) for name, op in found.items()}
-        if batch := rules.batch_of(
-            [t.shape for t in self._tensors.values() if t.kind == INPUT and t.readers]
-        ):
+        if batch := rules.batch_of([t.shape for t in tensors if t.kind == INPUT and t.readers]):
             self._find_images(batch, seen)
 
     def _seen_op(self, op: _Op, seen: Mapping[str, rules.Shape]) -> rules.SeenOp | None:
@@ -274,8 +272,7 @@ class GraphBuilder:
         tensors = [t for t in self._tensors.values() if t.producer != NO_PRODUCER or t.readers]
         rows = [sorted((int(position[op]), touched) for op, touched in t.readers.items()) for t in tensors]
         flat = [entry for row in rows for entry in row]
-        read = {op.name: {self._tensors[self.resolve(name)].kind for name, _ in op.reads} for op in ops}
-        products = [op.name for op in ops if op.op_class == MATRIX and WEIGHT not in read[op.name]]
+        products = [op.name for op in ops if op.op_class == MATRIX]
         return Graph(
             name=self._name,
             op_names=tuple(op.name for op in ops),

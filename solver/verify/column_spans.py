@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -71,7 +72,7 @@ class ColumnSpans:
             return
         if not one.joined:
             if not passed and self._readers(tensor) and not self._lie_last(tensor, columns):
-                yield "its columns do not lie along the last dimension of what it writes"
+                yield "its columns do not lie along the last dimensions of what it writes"
             self._held[tensor] = _Held(columns, sizes)
         for i, (part, size) in enumerate(zip(parts, sizes, strict=True)):
             needed = self._passed_reads if passed else _sliced_reads
@@ -89,7 +90,7 @@ class ColumnSpans:
             if name in self._held and len(self._held[name].sizes) == one.parts:
                 of_part = elements // columns * self._held[name].sizes[i]
                 needed[part_name(name, i, one.parts), of_part, False] += elements == op.writes[0][1]
-            elif is_weight and elements > 1 and self._last(name) == columns:
+            elif is_weight and elements > 1 and self._ends(name, columns):
                 needed[part_name(name, i, one.parts), elements // columns * size, True] += 1
             else:
                 needed[name, elements, is_weight] += elements == 1
@@ -188,12 +189,13 @@ class ColumnSpans:
         return elements
 
     def _lie_last(self, tensor: str, columns: int) -> bool:
-        """Whether columns lie along the last dimension, by the number of elements if there is one row."""
+        """Whether columns lie along the last dimensions, by the number of elements if there is one row."""
         rows = int(self._whole.tensor_elements[self._whole.tensor_index[tensor]]) // columns
-        return rows == 1 or (self._last(tensor) == columns and rows % columns != 0)
+        return rows == 1 or (self._ends(tensor, columns) and rows % columns != 0)
 
-    def _last(self, tensor: str) -> int:
-        return (self._whole.shapes.get(tensor) or (0,))[-1]
+    def _ends(self, tensor: str, columns: int) -> bool:
+        shape = self._whole.shapes.get(tensor, ())
+        return any(math.prod(shape[i:]) == columns for i in range(len(shape)))
 
     def _readers(self, tensor: str) -> int:
         k = self._whole.tensor_index[tensor]

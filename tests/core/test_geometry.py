@@ -67,7 +67,7 @@ def test_what_mixes_heads_passes_none_on(axis: int) -> None:
     sizes = (1, 2, 3, 3)
     nodes = [
         node("Relu", "x", "r", "relu"),
-        node("MatMul", "r r", "s", "scores"),
+        node("MatMul", "r x", "s", "scores"),
         node("Softmax", "s", "y", "op", axis=axis),
     ]
     graph = from_onnx(model(nodes, [info("x", sizes)], [info("y", sizes)]))
