@@ -39,7 +39,7 @@ PRECISION_NATIVE: Precision
 PRECISION_AS_IS: Precision
 
 class Op(_message.Message):
-    __slots__ = ("name", "op_type", "op_class", "flops", "dtype", "measured_s", "excluded_kinds", "window")
+    __slots__ = ("name", "op_type", "op_class", "flops", "dtype", "measured_s", "excluded_kinds", "window", "heads")
     class MeasuredSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -55,6 +55,7 @@ class Op(_message.Message):
     MEASURED_S_FIELD_NUMBER: _ClassVar[int]
     EXCLUDED_KINDS_FIELD_NUMBER: _ClassVar[int]
     WINDOW_FIELD_NUMBER: _ClassVar[int]
+    HEADS_FIELD_NUMBER: _ClassVar[int]
     name: str
     op_type: str
     op_class: OpClass
@@ -63,7 +64,23 @@ class Op(_message.Message):
     measured_s: _containers.ScalarMap[str, float]
     excluded_kinds: _containers.RepeatedScalarFieldContainer[str]
     window: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, name: _Optional[str] = ..., op_type: _Optional[str] = ..., op_class: _Optional[_Union[OpClass, str]] = ..., flops: _Optional[float] = ..., dtype: _Optional[str] = ..., measured_s: _Optional[_Mapping[str, float]] = ..., excluded_kinds: _Optional[_Iterable[str]] = ..., window: _Optional[_Iterable[int]] = ...) -> None: ...
+    heads: Heads
+    def __init__(self, name: _Optional[str] = ..., op_type: _Optional[str] = ..., op_class: _Optional[_Union[OpClass, str]] = ..., flops: _Optional[float] = ..., dtype: _Optional[str] = ..., measured_s: _Optional[_Mapping[str, float]] = ..., excluded_kinds: _Optional[_Iterable[str]] = ..., window: _Optional[_Iterable[int]] = ..., heads: _Optional[_Union[Heads, _Mapping]] = ...) -> None: ...
+
+class Heads(_message.Message):
+    __slots__ = ("number", "behind")
+    class BehindEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    BEHIND_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    behind: _containers.ScalarMap[str, int]
+    def __init__(self, number: _Optional[int] = ..., behind: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class Reader(_message.Message):
     __slots__ = ("op", "elements")

@@ -2,12 +2,16 @@
 
 A product of an activation and a weight, ``y[t, n] = sum over k of x[t, k] w[k, n]``, is divided by its
 *columns* n, or by the terms k of its sums, its *inner dimension*. Columns that are not joined pass through
-element-wise ops to a product that divides its sums alike (Megatron-LM: Shoeybi et al., 2019).
+element-wise ops to a product that divides its sums alike (Megatron-LM: Shoeybi et al., 2019), and whole
+*heads* of columns through attention.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import accumulate
+from operator import mul
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from go_opt.errors import PlanError
@@ -20,12 +24,17 @@ SUMS: Final = ("Gemm", "MatMul")  # may be divided along the inner dimension
 
 
 class Columns(NamedTuple):
-    """The columns of an op, for splitting it."""
+    """The columns of an op, or its heads, for splitting it."""
 
-    number: int  # of columns of the output
+    number: int  # of columns or heads of the output
     output: int  # tensor
     weights: tuple[int, ...]  # tensors with a slice for each part; the others are read whole
     activations: tuple[int, ...] = ()  # read in parts, which other ops wrote
+    behind: Mapping[int, int] = MappingProxyType({})  # of heads: tensor -> elements between one and the next
+
+    def run(self, tensor: int) -> int:
+        """Elements of all columns or heads that lie side by side."""
+        return self.number * self.behind.get(tensor, 1)
 
 
 class Inner(NamedTuple):
@@ -79,11 +88,30 @@ def passed_columns(graph: Graph, op: int, number: int) -> Columns | None:
             return None
         if graph.tensor_kind[k] == ACTIVATION and size == elements:
             activations.append(k)
-        elif graph.tensor_kind[k] == WEIGHT and size in (number, elements) and _last(graph, k) == number:
+        elif graph.tensor_kind[k] == WEIGHT and size in (number, elements) and _ends(graph, k, number):
             weights.append(k)
         elif size != 1:
             return None
     return Columns(number, output, tuple(weights), tuple(activations)) if activations else None
+
+
+def heads_of(graph: Graph, op: int, parts: int) -> Columns | None:
+    """The heads that ``op`` keeps apart; None if parts would not have as many, and two or more.
+
+    A Transpose of one head may be a view, which is no op.
+    """
+    heads, output = graph.heads.get(graph.op_names[op]), _output(graph, op)
+    if heads is None or output is None or heads.number % parts or heads.number < 2 * parts:
+        return None
+    reads = _reads(graph, op)
+    behind = {
+        k: heads.behind[name]
+        for k in (output, *(k for k, _ in reads))
+        if (name := graph.tensor_names[k]) in heads.behind
+    }
+    weights = tuple(k for k, _ in reads if k in behind and graph.tensor_kind[k] == WEIGHT)
+    activations = tuple(k for k, _ in reads if k in behind and graph.tensor_kind[k] != WEIGHT)
+    return Columns(heads.number, output, weights, activations, behind) if activations else None
 
 
 def inner_of(graph: Graph, op: int) -> Inner | None:
@@ -107,19 +135,19 @@ def inner_of(graph: Graph, op: int) -> Inner | None:
 
 
 def lie_last(graph: Graph, tensor: int, number: int) -> bool:
-    """Whether ``number`` columns lie along the last dimension of all views of a tensor."""
+    """Whether ``number`` columns lie along the last dimensions of all views of a tensor."""
     rows = int(graph.tensor_elements[tensor]) // number
-    return rows == 1 or (_last(graph, tensor) == number and rows % number != 0)
+    return rows == 1 or (_ends(graph, tensor, number) and rows % number != 0)
 
 
 def held_columns(graph: Graph, splits: Mapping[int, Split]) -> dict[int, Columns]:
-    """The columns of each op of ``splits`` that is split by columns; ops of the graph in order.
+    """The columns of each op of ``splits`` that is split by columns or heads; ops of the graph in order.
 
     Raises:
       PlanError: an op cannot be split like that, or its parts are not joined although an op needs it whole.
     """
     found: dict[int, Columns] = {}
-    held: dict[int, tuple[int, int]] = {}  # tensors in parts that are not joined: columns, parts
+    held: dict[int, tuple[int, int]] = {}  # tensors in parts that are not joined: run of columns, parts
     takers: dict[int, list[int]] = {}  # of such tensors: ops whose parts read the same parts
     for op in sorted(splits):
         split, reads = splits[op], [k for k, _ in graph.reads_of(op)]
@@ -127,19 +155,19 @@ def held_columns(graph: Graph, splits: Mapping[int, Split]) -> dict[int, Columns
             inner = inner_of(graph, op)
             if inner and held.get(inner.activation) == (inner.number, split.parts):
                 takers[inner.activation].append(op)
-        if split.kind != "columns":
+        if split.kind not in ("columns", "heads"):
             continue
-        one = columns_of(graph, op)
+        one = columns_of(graph, op) if split.kind == "columns" else heads_of(graph, op, split.parts)
         numbers = {held[k][0] for k in reads if k in held and held[k][1] == split.parts}
-        if one is None and len(numbers) == 1:
+        if one is None and len(numbers) == 1 and split.kind == "columns":
             one = passed_columns(graph, op, *numbers)
-        if one is None or any(held.get(k) != (one.number, split.parts) for k in one.activations):
-            raise PlanError(f"splits: op {split.op!r} cannot be split by columns.", field="splits")
+        if one is None or any(held.get(k) != (one.run(k), split.parts) for k in one.activations):
+            raise PlanError(f"splits: op {split.op!r} cannot be split by {split.kind}.", field="splits")
         found[op] = one
         for k in one.activations:
             takers[k].append(op)
         if not split.joined and (one.activations or lie_last(graph, one.output, one.number)):
-            held[one.output], takers[one.output] = (one.number, split.parts), []
+            held[one.output], takers[one.output] = (one.run(one.output), split.parts), []
     for op, one in found.items():
         k = one.output
         readers = graph.readers_of(k)
@@ -165,9 +193,9 @@ def _is_whole_weight(graph: Graph, tensor: int, touched: int) -> bool:
     return graph.tensor_kind[tensor] == WEIGHT and touched == graph.tensor_elements[tensor]
 
 
-def _last(graph: Graph, tensor: int) -> int:
-    """The last dimension of a tensor; 0 if unknown."""
-    return (graph.shapes.get(graph.tensor_names[tensor]) or (0,))[-1]
+def _ends(graph: Graph, tensor: int, number: int) -> bool:
+    """Whether the last dimensions of a tensor have ``number`` elements; False if they are not known."""
+    return number in accumulate(reversed(graph.shapes.get(graph.tensor_names[tensor], ())), mul)
 
 
 def only_output(graph: Graph, op: int) -> int | None:

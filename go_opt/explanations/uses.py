@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Final
 
 import numpy as np
 
@@ -77,6 +78,10 @@ class CloneUse:
     read_by: tuple[str, ...]
 
 
+_BLOCK: Final = "in blocks, by columns and inner dimensions,"
+SHARED: Final = {"rows": "by rows", "heads": "by heads", "inner": _BLOCK}
+
+
 @dataclass(frozen=True)
 class SplitUse:
     """A split op, with the memory figures that explain the split."""
@@ -85,7 +90,7 @@ class SplitUse:
     kind: str
     parts: int
     joined: bool
-    in_block: bool  # by columns or the inner dimension, with parts that are not joined between
+    how: str  # ops that share the work of an inference, for a lower latency; "" if weights are heavy
     weight_bytes: int  # of all parts
     sram_bytes: int  # of the chip with the most memory
 
@@ -102,8 +107,8 @@ def split_uses(graph: Graph, target: Target, plan: Plan) -> tuple[SplitUse, ...]
         largest = int(target.chip_sram_bytes.max())
         outputs = graph.op_outputs[1][graph.op_outputs[0][parts]]
         is_left = split.kind == "columns" and not split.joined and not graph.tensor_is_output[outputs].all()
-        in_block = is_left or split.kind == "inner"
-        use = SplitUse(split.op, split.kind, split.parts, split.joined, in_block, weight_bytes, largest)
+        how = _BLOCK if is_left or split.kind == "inner" else SHARED.get(split.kind, "")
+        use = SplitUse(split.op, split.kind, split.parts, split.joined, how, weight_bytes, largest)
         found.append(use)
     return tuple(sorted(found, key=lambda use: -use.weight_bytes))
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from go_opt.errors import GraphError
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.codecs.fields import Fields, as_integer, shown
-from go_opt.model.codecs.geometry import with_geometry
+from go_opt.model.codecs.geometry import geometry_of, with_geometry
 from go_opt.model.codecs.graph_columns import with_tensor_order
 from go_opt.model.codecs.graph_json import excluded_of, measured_of, read_precision
 from go_opt.model.dtypes import DTYPES
@@ -63,7 +63,7 @@ def from_networkx(g: nx.DiGraph, *, name: str | None = None, precision: Precisio
         for tensor in _graph_outputs(node, is_sink=g.out_degree(key) == 0):
             builder.mark_output(tensor)
     graph = with_tensor_order(builder.build(), fields.texts("tensor_order", []))
-    return with_geometry(graph, fields.table("shapes", {}).values, fields.table("windows", {}).values)
+    return with_geometry(graph, fields)
 
 
 def from_node_link(data: Any) -> Graph:
@@ -110,8 +110,7 @@ def to_networkx(graph: Graph) -> nx.DiGraph:
         precision=graph.precision,
         dims=dict(graph.dims),
         tensor_order=list(graph.tensor_names),
-        shapes={name: list(shape) for name, shape in graph.shapes.items()},
-        windows={name: list(window) for name, window in graph.windows.items()},
+        **geometry_of(graph),
     )
     g.add_nodes_from((graph.op_names[op], _node_attributes(graph, op)) for op in range(graph.num_ops))
     for read, tensor in enumerate(graph.reader_tensor):

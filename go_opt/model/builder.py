@@ -11,10 +11,12 @@ import numpy as np
 
 from go_opt.common.arrays import frozen
 from go_opt.errors import GraphError
+from go_opt.model import axes as rules
 from go_opt.model.dtypes import dtype_code
 from go_opt.model.graph import (
     ACTIVATION,
     INPUT,
+    MATRIX,
     MAX_ELEMENTS,
     NO_PRODUCER,
     OP_CLASSES,
@@ -22,12 +24,13 @@ from go_opt.model.graph import (
     TENSOR_KINDS,
     WEIGHT,
     Graph,
+    Heads,
     Precision,
     Window,
     by_kind,
+    check_number,
     checked_window,
 )
-from go_opt.model.row_axes import Shape, batch_of, common_shape, keeps_batch, keeps_rows, row_axis
 from go_opt.model.topological import topological_order
 
 Size = int | tuple[int, ...]  # the number of elements of a tensor, or its shape
@@ -81,6 +84,7 @@ class GraphBuilder:
         self._view_shapes: dict[str, tuple[int, ...]] = {}
         self._outputs: list[str] = []
         self._windows: dict[str, Window] = {}
+        self._kept: dict[str, Sequence[Heads]] = {}
         self._axes: dict[str, tuple[tuple[int, ...], Sequence[tuple[int, ...]]]] = {}
 
     def add_tensor(self, name: str, size: Size, dtype: str, kind: str) -> None:
@@ -120,9 +124,9 @@ class GraphBuilder:
             raise GraphError(
                 f"op {name!r}: op_class must be one of {', '.join(OP_CLASSES)}, not {op_class!r}."
             )
-        _check_number(f"op {name!r}: flops", flops, MAX_FLOPS)
+        check_number(f"op {name!r}: flops", flops, MAX_FLOPS)
         for kind, seconds in measured_s.items():
-            _check_number(f"op {name!r}: measured_s of {kind!r}", seconds, MAX_FLOPS)
+            check_number(f"op {name!r}: measured_s of {kind!r}", seconds, MAX_FLOPS)
         op = _Op(
             name,
             op_type,
@@ -143,13 +147,17 @@ class GraphBuilder:
         self._windows[op] = checked_window(f"op {op!r}", window)
 
     def set_axes(self, op: str, axes: tuple[int, ...], views: Sequence[tuple[int, ...]]) -> None:
-        """Set what tells whether an op keeps rows apart; one with a window already has it along its views.
+        """Set what tells whether an op keeps rows or heads apart; a window is already along its views.
 
         Args:
-          axes: as for :func:`keeps_rows`.
+          axes: as for :func:`keeps_rows`, of a product the last two.
           views: the shapes in which it reads its tensors.
         """
         self._axes[op] = axes, views
+
+    def set_kept_apart(self, op: str, axes: Sequence[Heads]) -> None:
+        """Set the axes along which an op keeps elements apart, where :meth:`set_axes` does not tell."""
+        self._kept[op] = axes
 
     def add_view(self, name: str, source: str, shape: tuple[int, ...] = ()) -> None:
         """Make ``name`` another name of ``source``, with no kernel and no bytes of its own.
@@ -193,23 +201,24 @@ class GraphBuilder:
         for name in self._view_shapes:
             views.setdefault(self.resolve(name), []).append(seen[name])
         for name in views.keys() & self._tensors.keys():
-            self._tensors[name].shape = common_shape([seen[name], *views[name]])
-        for op in self._ops:
-            if op.name not in self._axes or len(op.writes) > 1:
-                continue
-            axes, reads = self._axes[op.name]
-            shapes = [self._tensors[self.resolve(name)].shape for name, _ in op.reads]
-            operands = list(zip(reads, shapes, strict=True))
-            output = seen[op.writes[0]], self._tensors[op.writes[0]].shape
-            if op.name in self._windows:
-                if any(row_axis(*one) not in (None, len(one[0]) - 2) for one in (output, *operands[:1])):
-                    del self._windows[op.name]
-            elif keeps_rows(op.op_type, axes, operands, output):
-                self._windows[op.name] = SAME_ROW
-        if batch := batch_of([t.shape for t in self._tensors.values() if t.kind == INPUT and t.readers]):
+            self._tensors[name].shape = rules.common_shape([seen[name], *views[name]])
+        found = {op.name: one for op in self._ops if (one := self._seen_op(op, seen)) is not None}
+        tensors = self._tensors.values()
+        shapes = {tensor.name: tensor.shape for tensor in tensors}
+        self._windows = rules.windows_by_op(found, shapes, self._windows)
+        self._kept |= {name: rules.kept_by_op(op) for name, op in found.items()}
+        if batch := rules.batch_of([t.shape for t in tensors if t.kind == INPUT and t.readers]):
             self._find_images(batch, seen)
 
-    def _find_images(self, batch: int, seen: Mapping[str, Shape]) -> None:
+    def _seen_op(self, op: _Op, seen: Mapping[str, rules.Shape]) -> rules.SeenOp | None:
+        if op.name not in self._axes or len(op.writes) > 1:
+            return None
+        axes, views = self._axes[op.name]
+        tensors = [self._tensors[self.resolve(name)] for name, _ in op.reads]
+        reads = [(one.name, view, one.elements) for one, view in zip(tensors, views, strict=True)]
+        return rules.SeenOp(op.op_type, axes, reads, op.writes[0], seen[op.writes[0]])
+
+    def _find_images(self, batch: int, seen: Mapping[str, rules.Shape]) -> None:
         """Make the images of a batch the rows of tensors, since they are apart in nearly all ops."""
         self._windows = {}
         for tensor in self._tensors.values():
@@ -217,16 +226,16 @@ class GraphBuilder:
             tensor.shape = (batch, tensor.elements // batch) if is_batch else ()
         for op in (one for one in self._ops if len(one.writes) == 1 and self._tensors[one.writes[0]].shape):
             read = [seen[name] for name, _ in op.reads if self._tensors[self.resolve(name)].kind != WEIGHT]
-            if keeps_batch(op.op_type, read, seen[op.writes[0]]):
+            if rules.keeps_batch(op.op_type, read, seen[op.writes[0]]):
                 self._windows[op.name] = SAME_ROW
 
     def _define(self, name: str, size: Size, dtype: str, kind: int, producer: int) -> None:
         self._check_new(name)
         shape = tuple(size) if isinstance(size, tuple) else ()
         for length in shape:
-            _check_number(f"tensor {name!r}: shape", length, MAX_ELEMENTS)
+            check_number(f"tensor {name!r}: shape", length, MAX_ELEMENTS)
         elements = math.prod(size) if isinstance(size, tuple) else size
-        _check_number(f"tensor {name!r}: elements", elements, MAX_ELEMENTS)
+        check_number(f"tensor {name!r}: elements", elements, MAX_ELEMENTS)
         code = dtype_code(dtype, field=f"tensor {name!r}")
         self._tensors[name] = _Tensor(name, int(elements), code, kind, producer, shape)
 
@@ -244,7 +253,7 @@ class GraphBuilder:
         tensor = self._find(tensor_name, f"op {op.name!r}")
         if touched is None:
             touched = tensor.elements
-        _check_number(f"op {op.name!r}: elements read of {tensor_name!r}", touched, MAX_ELEMENTS)
+        check_number(f"op {op.name!r}: elements read of {tensor_name!r}", touched, MAX_ELEMENTS)
         # An op that reads through a broadcasting view names more elements than the source has.
         touched = min(int(touched), tensor.elements)
         tensor.readers[i] = max(touched, tensor.readers.get(i, 0))
@@ -263,6 +272,7 @@ class GraphBuilder:
         tensors = [t for t in self._tensors.values() if t.producer != NO_PRODUCER or t.readers]
         rows = [sorted((int(position[op]), touched) for op, touched in t.readers.items()) for t in tensors]
         flat = [entry for row in rows for entry in row]
+        products = [op.name for op in ops if op.op_class == MATRIX]
         return Graph(
             name=self._name,
             op_names=tuple(op.name for op in ops),
@@ -288,13 +298,5 @@ class GraphBuilder:
             precision=self._precision,
             shapes=MappingProxyType({t.name: t.shape for t in tensors if t.shape}),
             windows=MappingProxyType(self._windows),
+            heads=MappingProxyType(rules.heads_by_op(self._kept, products)),
         )
-
-
-def _check_number(what: str, value: float, limit: float) -> None:
-    if type(value) in (int, float) and 0 <= value <= limit:  # NaN fails every comparison
-        return
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise GraphError(f"{what} must be a number, not {value!r}.")
-    if not 0 <= value <= limit:
-        raise GraphError(f"{what} must be between 0 and {limit:.4g}, not {str(value)[:40]}.")

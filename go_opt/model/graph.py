@@ -65,6 +65,18 @@ class Window(NamedTuple):
 SAME_ROW: Final = Window(size=1, stride=1, before=0)
 
 
+class Heads(NamedTuple):
+    """The heads of attention that an op, no product with a weight, keeps apart.
+
+    Head ``i`` of what it writes needs head ``i`` alone of each operand in ``behind``, and the others whole.
+    """
+
+    number: int
+    behind: Mapping[
+        str, int
+    ]  # tensor that it reads or writes -> elements behind an element of the heads' axis
+
+
 @dataclass(frozen=True, eq=False)
 class Graph:
     """A model as ops and tensors; build one with :class:`go_opt.model.builder.GraphBuilder`.
@@ -97,6 +109,7 @@ class Graph:
     # tensor -> dimensions that all readers see; of a batch of images, the images and the elements of each
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     windows: Mapping[str, Window] = field(default_factory=dict)  # op -> its window over rows, if known
+    heads: Mapping[str, Heads] = field(default_factory=dict)  # op -> the heads that it keeps apart, if known
 
     def __repr__(self) -> str:
         return (
@@ -234,7 +247,34 @@ def checked_window(what: str, window: Window) -> Window:
     return window
 
 
+def checked_heads(graph: Graph, op: str, heads: Heads) -> Heads:
+    """``heads`` themselves, checked: of what the op writes and tensors that it reads, each with all heads."""
+    (reads, rows), (writes, written) = graph.op_reads, graph.op_outputs
+    i = graph.op_index[op]
+    read = graph.reader_tensor[rows[reads[i] : reads[i + 1]]].tolist()
+    made = written[writes[i] : writes[i + 1]].tolist()
+    sizes = {graph.tensor_names[k]: int(graph.tensor_elements[k]) for k in (*read, *made)}
+    numbers = (heads.number, *heads.behind.values())
+    if any(type(number) is not int or not 1 <= number <= MAX_ELEMENTS for number in numbers):
+        raise GraphError(f"op {op!r}: heads: numbers must be whole numbers of at least 1.", field="heads")
+    wrong = [name for name, each in heads.behind.items() if sizes.get(name, 1) % (heads.number * each)]
+    if wrong or len(made) != 1 or graph.tensor_names[made[0]] not in heads.behind:
+        what = f"tensor {wrong[0]!r}" if wrong else "what it writes"
+        raise GraphError(f"op {op!r}: heads: {what} has no {heads.number} heads like that.", field="heads")
+    return heads
+
+
 def by_kind(rows: Sequence[Mapping], missing: float | bool, dtype: type) -> Mapping[str, NDArray]:
     """For each chip kind in any row, a column over all ops; ``missing`` fills the gaps."""
     kinds = sorted({kind for row in rows if row for kind in row})
     return MappingProxyType({kind: frozen([row.get(kind, missing) for row in rows], dtype) for kind in kinds})
+
+
+def check_number(what: str, value: float, limit: float) -> None:
+    """Raise GraphError unless ``value`` is a number from 0 to ``limit``."""
+    if type(value) in (int, float) and 0 <= value <= limit:  # NaN fails every comparison
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise GraphError(f"{what} must be a number, not {value!r}.")
+    if not 0 <= value <= limit:
+        raise GraphError(f"{what} must be between 0 and {limit:.4g}, not {str(value)[:40]}.")

@@ -36,7 +36,8 @@ class Split:
 
     op: str
     # "columns": output features of MatMul and Gemm, output channels of Conv, and what element-wise ops make
-    # of them. "inner": terms of the sums of MatMul and Gemm. "rows": of images, tokens or a batch.
+    # of them. "heads": of attention. "inner": terms of the sums of MatMul and Gemm. "rows": of images,
+    # tokens or a batch.
     kind: str
     parts: int
     joined: bool = True  # False: its readers read the parts directly

@@ -1,7 +1,8 @@
-"""Rechecks splits by columns and by the inner dimension: which slices the parts read, write and add."""
+"""Rechecks splits by columns, heads and the inner dimension: which slices the parts read, write and add."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -38,11 +39,12 @@ class ColumnSpans:
         self._held: dict[str, _Held] = {}
         by_op = {one.op: one for one in splits}
         for name, op in before.items():
-            if name in by_op and by_op[name].kind in ("columns", "inner"):
+            checks = {"columns": self._wrong_columns, "heads": self._wrong_heads, "inner": self._wrong_inner}
+            if name in by_op and by_op[name].kind in checks:
                 one = by_op[name]
                 names = [part_name(name, i, one.parts) for i in range(one.parts)]
                 parts = [after[part] for part in names if part in after]
-                check = self._wrong_columns if one.kind == "columns" else self._wrong_inner
+                check = checks[one.kind]
                 self._wrong[name] = list(check(one, op, parts)) if len(parts) == one.parts else []
 
     def wrong(self, name: str) -> list[str]:
@@ -60,7 +62,6 @@ class ColumnSpans:
         elif op.kind[0] in ("Conv", "Gemm", "MatMul") and not passed:
             terms = int(op.flops // (2 * elements))
             columns = max((size for _, size, is_weight in op.reads if is_weight), default=0) // max(1, terms)
-            yield from _wrong_slices(op, parts)
         else:
             yield "its columns cannot be divided"
             return
@@ -71,14 +72,14 @@ class ColumnSpans:
             return
         if not one.joined:
             if not passed and self._readers(tensor) and not self._lie_last(tensor, columns):
-                yield "its columns do not lie along the last dimension of what it writes"
+                yield "its columns do not lie along the last dimensions of what it writes"
             self._held[tensor] = _Held(columns, sizes)
-        if passed:
-            for i, (part, size) in enumerate(zip(parts, sizes, strict=True)):
-                if part.reads != self._passed_reads(one, op, i, size, columns):
-                    yield "a part does not read the columns that it needs"
-                if abs(part.flops * columns - op.flops * size) > 1e-9 * op.flops * columns:
-                    yield "a part does not have the flops of its columns"
+        for i, (part, size) in enumerate(zip(parts, sizes, strict=True)):
+            needed = self._passed_reads if passed else _sliced_reads
+            if part.reads != needed(one, op, i, size, columns):
+                yield "a part does not read the columns that it needs"
+            if abs(part.flops * columns - op.flops * size) > 1e-9 * op.flops * columns:
+                yield "a part does not have the flops of its columns"
 
     def _passed_reads(
         self, one: Split, op: NamedOp, i: int, size: int, columns: int
@@ -89,11 +90,45 @@ class ColumnSpans:
             if name in self._held and len(self._held[name].sizes) == one.parts:
                 of_part = elements // columns * self._held[name].sizes[i]
                 needed[part_name(name, i, one.parts), of_part, False] += elements == op.writes[0][1]
-            elif is_weight and elements > 1 and self._last(name) == columns:
+            elif is_weight and elements > 1 and self._ends(name, columns):
                 needed[part_name(name, i, one.parts), elements // columns * size, True] += 1
             else:
                 needed[name, elements, is_weight] += elements == 1
         return needed
+
+    def _wrong_heads(self, one: Split, op: NamedOp, parts: Sequence[NamedOp]) -> Iterator[str]:
+        """Part ``i`` reads and writes some of the heads, two or more, and whole what has none."""
+        heads, (tensor, elements, _) = self._whole.heads.get(one.op), op.writes[0]
+        if heads is None or not any(name in self._held for name in heads.behind):
+            yield "its heads are not known, or it reads none in parts"
+            return
+        run = elements // heads.number
+        sizes = [part.writes[0][1] // run for part in parts]
+        if (
+            min(sizes) < 2
+            or sum(sizes) != heads.number
+            or any(part.writes[0][1] != run * size for part, size in zip(parts, sizes, strict=True))
+        ):
+            yield "the parts do not write its heads"
+            return
+        for name, _, is_weight in op.reads:
+            columns = [size * heads.behind.get(name, 0) for size in sizes]
+            if name in heads.behind and not is_weight and self._held.get(name) != (sum(columns), columns):
+                yield "its heads are not the columns of what it reads"
+                return
+        if not one.joined:
+            each = heads.behind[tensor]
+            self._held[tensor] = _Held(heads.number * each, [size * each for size in sizes])
+        for i, (part, size) in enumerate(zip(parts, sizes, strict=True)):
+            reads = Counter(
+                (part_name(name, i, one.parts), touched // heads.number * size, is_weight)
+                if name in heads.behind
+                else (name, touched, is_weight)
+                for name, touched, is_weight in op.reads.elements()
+            )
+            is_share = abs(part.flops * heads.number - op.flops * size) <= 1e-9 * op.flops * heads.number
+            if part.reads != reads or not is_share:
+                yield "a part does not read the heads that it needs, or has not their flops"
 
     def _wrong_inner(self, one: Split, op: NamedOp, parts: Sequence[NamedOp]) -> Iterator[str]:
         """Part ``i`` multiplies slices of both operands, and its result is added to those before it."""
@@ -154,25 +189,25 @@ class ColumnSpans:
         return elements
 
     def _lie_last(self, tensor: str, columns: int) -> bool:
-        """Whether columns lie along the last dimension, by the number of elements if there is one row."""
+        """Whether columns lie along the last dimensions, by the number of elements if there is one row."""
         rows = int(self._whole.tensor_elements[self._whole.tensor_index[tensor]]) // columns
-        return rows == 1 or (self._last(tensor) == columns and rows % columns != 0)
+        return rows == 1 or (self._ends(tensor, columns) and rows % columns != 0)
 
-    def _last(self, tensor: str) -> int:
-        return (self._whole.shapes.get(tensor) or (0,))[-1]
+    def _ends(self, tensor: str, columns: int) -> bool:
+        shape = self._whole.shapes.get(tensor, ())
+        return any(math.prod(shape[i:]) == columns for i in range(len(shape)))
 
     def _readers(self, tensor: str) -> int:
         k = self._whole.tensor_index[tensor]
         return int(self._whole.reader_ptr[k + 1] - self._whole.reader_ptr[k])
 
 
-def _wrong_slices(op: NamedOp, parts: Sequence[NamedOp]) -> Iterator[str]:
-    """Every part of a product reads the whole activation and a slice of the weights."""
-    shared = [Counter({read: n for read, n in part.reads.items() if read in op.reads}) for part in parts]
-    own = [part.reads - same for part, same in zip(parts, shared, strict=True)]
-    divided = op.reads - shared[0]
-    if any(same != shared[0] for same in shared) or not all(is_weight for _, _, is_weight in divided):
-        yield "the parts do not read the same activations"
-    elements = sum(elements * number for (_, elements, _), number in divided.items())
-    if sum(part_elements * n for part in own for (_, part_elements, _), n in part.items()) != elements:
-        yield "the parts do not read its weights once"
+def _sliced_reads(one: Split, op: NamedOp, i: int, size: int, columns: int) -> Counter[tuple[str, int, bool]]:
+    """What part ``i`` of a product reads: the whole activation, and columns of the weight and the bias."""
+    most = max(elements for _, elements, is_weight in op.reads if is_weight)
+    return Counter(
+        (part_name(name, i, one.parts), elements // columns * size, True)
+        if is_weight and elements in (most, columns)
+        else (name, elements, is_weight)
+        for name, elements, is_weight in op.reads.elements()
+    )

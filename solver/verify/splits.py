@@ -40,7 +40,7 @@ def broken_splits(whole: Graph, split: Graph, splits: Sequence[Split]) -> Iterat
         if one.kind == "inner":
             continue  # its sum was compared
         is_join = joined is not None and one.kind == "rows"
-        if is_join or (one.joined and (one.kind == "columns" or is_read)):
+        if is_join or (one.joined and (one.kind != "rows" or is_read)):
             reads = Counter((name, elements, False) for name, elements, _ in written)
             if joined is None or joined.reads != reads or joined.writes != op.writes or joined.flops:
                 yield f"op {one.op!r}: no op joins its parts."

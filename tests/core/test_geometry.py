@@ -10,12 +10,13 @@ import pytest
 
 from go_opt import from_networkx, from_onnx, to_networkx
 from go_opt.errors import GraphError
+from go_opt.model.axes import Shape, batch_of, common_shape, keeps_batch, row_axis
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.codecs.graph_json import graph_from_dict, graph_to_dict
 from go_opt.model.codecs.wire import graph_from_proto, graph_to_proto
-from go_opt.model.graph import SAME_ROW, Graph, Window
-from go_opt.model.row_axes import Shape, batch_of, common_shape, keeps_batch, row_axis
+from go_opt.model.graph import SAME_ROW, Graph, Heads, Window
 from tests.exports import info, integers, model, node, weight
+from tests.transformers import encoder
 
 CONVOLUTION = model(
     [
@@ -44,10 +45,37 @@ def test_of_a_model() -> None:
     ],
 )
 def test_through_every_format(through: Callable[[Graph], Graph]) -> None:
-    graph = from_onnx(CONVOLUTION)
-    back = through(graph)
-    assert (back.shapes, back.windows) == (graph.shapes, graph.windows)
-    assert back.fingerprint == graph.fingerprint
+    for graph in (from_onnx(CONVOLUTION), from_onnx(encoder(1, 3, 8, 2, weights=False))):
+        back = through(graph)
+        assert (back.shapes, back.windows, back.heads) == (graph.shapes, graph.windows, graph.heads)
+        assert back.fingerprint == graph.fingerprint
+
+
+def test_heads_by_hand() -> None:
+    """3 tokens, 2 heads of 4: heads are 4 elements apart before a Transpose, 12 behind it."""
+    graph = from_onnx(encoder(1, 3, 8, 2, causal=True, weights=False))
+    assert graph.heads["l0k_turn"] == Heads(2, {"l0k": 4, "l0kt": 12})
+    assert graph.heads["l0_scores"] == Heads(2, {"l0qt": 12, "l0kt": 12, "l0s": 9})
+    assert graph.heads["l0_masked"] == Heads(2, {"l0f": 9, "l0fm": 9}), "the mask has no heads"
+    assert graph.heads["l0_back"] == Heads(2, {"l0c": 12, "l0ct": 4})
+    kept = [f"l0{name}" for name in ("q_turn", "k_turn", "v_turn", "_scaled", "_softmax", "_context")]
+    assert graph.heads.keys() == {*kept, "l0k_turn", "l0_scores", "l0_masked", "l0_back"}
+
+
+@pytest.mark.parametrize("axis", [1, -1])
+def test_what_mixes_heads_passes_none_on(axis: int) -> None:
+    sizes = (1, 2, 3, 3)
+    nodes = [
+        node("Relu", "x", "r", "relu"),
+        node("MatMul", "r x", "s", "scores"),
+        node("Softmax", "s", "y", "op", axis=axis),
+    ]
+    graph = from_onnx(model(nodes, [info("x", sizes)], [info("y", sizes)]))
+    assert ("op" in graph.heads, graph.heads["scores"].number) == (axis == -1, 2)
+
+
+def heads_of_conv(number: int, tensor: str) -> dict:
+    return {"conv": {"number": number, "behind": {tensor: 1}}}
 
 
 @pytest.mark.parametrize(
@@ -55,6 +83,21 @@ def test_through_every_format(through: Callable[[Graph], Graph]) -> None:
     [
         ("shapes", {"x": [9, 9]}, "tensor 'x': shape [9, 9] has not its 72 elements."),
         ("shapes", {"x": "1x72"}, "tensor 'x': shape must be a list of whole numbers, not '1x72'."),
+        (
+            "heads",
+            {"conv": {"number": 5, "behind": {"c": 1}}},
+            "op 'conv': heads: tensor 'c' has no 5 heads like that.",
+        ),
+        (
+            "heads",
+            {"conv": {"number": 2, "behind": {"x": 1}}},
+            "op 'conv': heads: what it writes has no 2 heads like that.",
+        ),
+        (
+            "heads",
+            {"conv": {"number": 0, "behind": {"c": 1}}},
+            "op 'conv': heads: numbers must be whole numbers of at least 1.",
+        ),
         ("windows", {"conv": [3, 1]}, "op 'conv': window must be size, stride and padding, not [3, 1]."),
         ("windows", {"conv": [3, 0, 1]}, "op 'conv': window: stride must be a whole number of at least 1."),
     ],

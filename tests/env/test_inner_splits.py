@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,12 +13,15 @@ from go_opt.env import cost_tables
 from go_opt.env.copies.columns import inner_of
 from go_opt.env.copies.splits import split_graph
 from go_opt.errors import PlanError
+from go_opt.frontends import from_onnx
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Split
+from go_opt.search.splits.inner_ways import blocks_of, is_open, splits_of_blocks
 from go_opt.solver.verify.splits import broken_splits
 from tests.env.split_mutants import with_a_wrong_number
 from tests.strategies import examples, seeds, small_mcm
+from tests.transformers import encoder
 
 BETWEEN = ("first", "bias", "gelu", "scaled")
 
@@ -153,13 +156,97 @@ def test_random_blocks(seed: int) -> None:
         assert list(broken_splits(graph, mutant, splits)), "other slices were not found out"
 
 
-def with_other_names(split: Graph, parts: int) -> list[Graph]:
+def attention(graph: Graph, parts: int) -> tuple[Split, ...]:
+    (block, *_) = blocks_of(graph)
+    return tuple(splits_of_blocks(graph, [block], parts))
+
+
+def test_attention_by_heads_by_hand() -> None:
+    """3 tokens, 4 heads of 2 in 2 parts: scores of 2 x 3 x 3, all of the mask, and half of what is summed."""
+    graph = from_onnx(encoder(1, 3, 8, 4, causal=True, weights=False))
+    splits = attention(graph, 2)
+    assert {one.op[2:] for one in splits if one.kind == "heads"} == {
+        "q_turn", "k_turn", "v_turn", "_scores", "_scaled", "_masked", "_softmax", "_context", "_back",
+    }  # fmt: skip
+    assert {one.op[2:] for one in splits if one.kind != "heads"} == {
+        "q_product", "k_product", "v_product", "q_bias", "k_bias", "v_bias", "o_product",
+    }  # fmt: skip
+    split = split_graph(graph, splits)
+    sizes = dict(zip(split.tensor_names, split.tensor_elements.tolist(), strict=True))
+    assert [sizes[f"l0{name}/part 2 of 2"] for name in ("kt", "s", "fm", "c", "ct", "o_m")] == [
+        12,
+        18,
+        18,
+        12,
+        12,
+        24,
+    ]
+    assert (sizes["mask"], sizes["l0k_w/part 1 of 2"], sizes["l0o_w/inner 2 of 2"]) == (9, 32, 32)
+    assert split.op_flops[split.op_index["l0_scores/part 1 of 2"]] == 2 * 2 * 3 * 3 * 2
+    assert list(broken_splits(graph, split, splits)) == []
+    three = from_onnx(encoder(1, 3, 9, 3, weights=False))  # no two parts of two heads
+    assert [three.op_names[block[-1]] for block in blocks_of(three)] == ["l0d_product"]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda one: replace(one, parts=4), "splits: op 'l0q_turn' cannot be split by heads."),
+        (lambda one: one if one.op != "l0v_turn" else None, "splits: op 'l0_context' cannot be split by"),
+        (lambda one: one if one.op != "l0_back" else None, "splits: op 'l0_context' is read by others"),
+        (lambda one: replace(one, kind="heads"), "splits: op 'l0q_product' cannot be split by heads."),
+    ],
+)
+def test_heads_refused(change: Callable[[Split], Split | None], sentence: str) -> None:
+    graph = from_onnx(encoder(1, 3, 8, 4, weights=False))
+    with pytest.raises(PlanError) as caught:
+        split_graph(graph, tuple(found for one in attention(graph, 2) if (found := change(one))))
+    assert str(caught.value).startswith(sentence)
+
+
+@given(seed=seeds)
+@settings(max_examples=examples(40), deadline=None)
+def test_random_attention(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    parts = int(rng.integers(2, 5))
+    heads, of_head, tokens = parts * int(rng.integers(2, 4)), int(rng.integers(1, 4)), int(rng.integers(2, 8))
+    model = encoder(1, tokens, heads * of_head, heads, causal=rng.random() < 0.5, weights=False)
+    graph = from_onnx(model)
+    if not any(is_open(graph, block, parts) for block in blocks_of(graph)[:1]):
+        assert tokens % (heads * of_head) == 0 or of_head == 1, "only where columns may be rows"
+        return
+    splits = attention(graph, parts)
+    split = split_graph(graph, splits)
+    assert list(broken_splits(graph, split, splits)) == []
+    for array, mutant in with_a_wrong_number(rng, split):
+        assert list(broken_splits(graph, mutant, splits)), f"{array} was not found out"
+    tensors = ("qt/part", "kt/part", "f/part", "a/part", "c/part", "ct/part", "o_w/inner", "v_w/part")
+    for mutant in with_other_names(split, parts, [f"l0{name}" for name in tensors]):
+        assert list(broken_splits(graph, mutant, splits)), "other slices were not found out"
+    # Without what the graph says of an op, or with other heads, its parts are not what the whole op gives.
+    for op in (one.op for one in splits if one.kind == "heads"):
+        others = dict(graph.heads)
+        one = others.pop(op)
+        assert list(broken_splits(replace(graph, heads=others), split, splits)), op
+        output = graph.op_outputs[1][graph.op_outputs[0][graph.op_index[op]]]
+        turned = dict(one.behind) | {
+            graph.tensor_names[output]: one.behind[graph.tensor_names[output]] * parts
+        }
+        mutant = replace(graph, heads=graph.heads | {op: one._replace(behind=turned)})
+        assert list(broken_splits(mutant, split, splits)), op
+
+
+def with_other_names(
+    split: Graph,
+    parts: int,
+    names: Sequence[str] = ("v/inner", "scaled_t/part", "scaled_t/inner", "gelu_t/part", "last_t/part"),
+) -> list[Graph]:
     """Mutants in which the slices of two parts are exchanged: of V, and of what it multiplies."""
     mutants = []
-    for name in ("v/inner", "scaled_t/part", "scaled_t/inner", "gelu_t/part", "last_t/part"):
+    for name in names:
         first, second = (f"{name} {i} of {parts}" for i in (1, 2))
         if first in split.tensor_index:
             swap = {first: second, second: first}
-            names = tuple(swap.get(tensor, tensor) for tensor in split.tensor_names)
-            mutants.append(replace(split, tensor_names=names))
+            others = tuple(swap.get(tensor, tensor) for tensor in split.tensor_names)
+            mutants.append(replace(split, tensor_names=others))
     return mutants

@@ -77,17 +77,21 @@ def test_blocks_by_hand() -> None:
     assert blocks_of(shown) == [], "the host reads what is between"
     encoded = from_onnx(encoder(2, 12, 16, 4))
     ends = [encoded.op_names[block[-1]] for block in blocks_of(encoded)]
-    assert ends == ["l0d_product", "l1d_product"]
+    assert ends == ["l0o_product", "l0d_product", "l1o_product", "l1d_product"]
+    without = replace(encoded, heads={})
+    assert [encoded.op_names[block[-1]] for block in blocks_of(without)] == ["l0d_product", "l1d_product"]
 
 
 def test_blocks_are_open_only_where_they_may_gain() -> None:
-    graph, target = from_onnx(encoder(2, 12, 512, 4, weights=False)), go_opt.target("mcm-6x6")
+    graph, target = from_onnx(encoder(2, 6, 896, 4, weights=False)), go_opt.target("mcm-6x6")
     assert open_blocks(graph, target, Request()) == []
     assert not divisible_ops(graph, target, Request()).any()
-    assert len(open_blocks(graph, target, Request(max_latency_s=1.0))) == 2
+    assert len(open_blocks(graph, target, Request(max_latency_s=1.0))) == 4
     assert open_blocks(graph, target, Request(max_latency_s=1.0, splits=False)) == []
     ways = inner_ways(graph, target, blocks_of(graph))
-    assert [{split.parts for split in way} for way in ways] == [{2}, {3}, {4}]
+    number = [({split.parts for split in way}, sum(split.kind == "inner" for split in way)) for way in ways]
+    # All, and half of them; of 4 heads there are no 3 or 4 parts of two.
+    assert number == [({2}, 4), ({2}, 2), ({3}, 2), ({3}, 1), ({4}, 2), ({4}, 1)]
     # Of a smaller block each part would save less than it takes to send what it reads and adds.
     small = from_onnx(encoder(2, 12, 16, 4))
     assert inner_ways(small, target, blocks_of(small)) == []
@@ -99,7 +103,9 @@ def test_an_encoder_in_parts_is_exported(tmp_path: Path) -> None:
     limit_s = free.metrics.latency_s / 1.2
     answer = go_opt.optimize(path, max_latency_s=limit_s, **COUNTED)
     assert answer.metrics.latency_s <= limit_s
-    assert {split.kind for split in answer.plan.splits} == {"columns", "inner"}
+    assert {split.kind for split in answer.plan.splits} == {"columns", "heads", "inner"}
+    lines = list(split_lines(go_opt.explain(path, None, answer.plan).splits))
+    assert lines[0] == "8 ops by heads into 2 parts, which share the work of an inference"
     assert go_opt.verify(path, None, answer.plan) == []
     check_stages(path, answer.plan, tmp_path / "out")
 

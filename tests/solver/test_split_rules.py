@@ -9,6 +9,7 @@ about the degree over the prime. Wrong rules must fail both ways.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -19,8 +20,8 @@ from numpy.typing import NDArray
 
 from go_opt.env.copies.columns import split_sizes
 from go_opt.env.copies.rows import rows_needed
-from go_opt.model.graph import Window
-from go_opt.model.row_axes import common_shape, keeps_rows, row_axis
+from go_opt.model.axes import SeenOp, common_shape, keeps_rows, kept_by_op, row_axis
+from go_opt.model.graph import Heads, Window
 from tests.strategies import examples, seeds
 
 PRIME = 2**31 - 1
@@ -405,3 +406,131 @@ def test_columns_and_sums_over_a_prime_field(seed: int) -> None:
     assert not np.array_equal(added([parts[0], *parts[:-1]], once), whole) or len(parts) == 1  # one twice
     late = sum(each(matmul(y, v_i, none), none + 1) for y, v_i in parts) % PRIME
     assert not np.array_equal(late, whole)  # an element-wise op of partial results
+
+
+# ------------------------------------------------------------------ heads of attention
+
+# Heads lie one behind another where a Transpose has turned columns, of which each head has some.
+HEADS, TURN, BACK = function("heads", 2), function("turn", 1), function("back", 1)
+OUT, M = z3.Consts("o m", Tensor)
+
+HEAD_AXIOMS = [
+    *INNER_AXIOMS[:2],
+    rule([X, Y, Z], CONCAT(PRODUCT(X, Y), PRODUCT(X, Z)), PRODUCT(X, CONCAT(Y, Z))),
+    rule([A, C], HEADS(TURN(A), TURN(C)), TURN(CONCAT(A, C))),
+    rule([A, C, Y, Z], HEADS(PRODUCT(A, Y), PRODUCT(C, Z)), PRODUCT(HEADS(A, C), HEADS(Y, Z))),
+    rule([A, C, M], HEADS(ADD(A, M), ADD(C, M)), ADD(HEADS(A, C), M)),
+    rule([A, C], HEADS(EACH(A), EACH(C)), EACH(HEADS(A, C))),
+    rule([A, C], CONCAT(BACK(A), BACK(C)), BACK(HEADS(A, C))),
+]
+
+
+def some_heads(q: z3.ExprRef, k: z3.ExprRef, v: z3.ExprRef) -> z3.ExprRef:
+    """Attention, and its result as columns, of heads whose queries, keys and values have these weights."""
+    return BACK(attention(*(TURN(PRODUCT(X, weight)) for weight in (q, k, v)), M))
+
+
+def summed(parts: list[tuple[z3.FuncDeclRef, ...]]) -> z3.ExprRef:
+    """Products of some heads with rows of O, added; of queries, keys, values and O which half."""
+    return ADD(*(PRODUCT(some_heads(q(Q), k(K), v(V)), rows(OUT)) for q, k, v, rows in parts))
+
+
+def test_heads_that_meet_in_the_inner_dimension_are_not_joined() -> None:
+    halves = [some_heads(half(Q), half(K), half(V)) for half in (FIRST, REST)]
+    parts = summed([(FIRST, FIRST, FIRST, TOP), (REST, REST, REST, BOTTOM)])
+    assert follows(parts == PRODUCT(CONCAT(*halves), OUT), *HEAD_AXIOMS)
+    # What the halves give joined is what the whole gives: columns, turned, as heads, and turned back.
+    for weight in (Q, K, V):
+        turned = [TURN(PRODUCT(X, half(weight))) for half in (FIRST, REST)]
+        assert follows(HEADS(*turned) == TURN(PRODUCT(X, weight)), *HEAD_AXIOMS)
+    heads = [z3.Consts(f"{name}1 {name}2", Tensor) for name in "qkv"]
+    each = [attention(*one, M) for one in zip(*heads, strict=True)]
+    joined = attention(*(HEADS(*pair) for pair in heads), M)
+    assert follows(HEADS(*each) == joined, *HEAD_AXIOMS)
+    assert follows(CONCAT(*map(BACK, heads[0])) == BACK(HEADS(*heads[0])), *HEAD_AXIOMS)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [(FIRST, FIRST, FIRST, BOTTOM), (REST, REST, REST, TOP)],  # other rows
+        [(FIRST, REST, FIRST, TOP), (REST, FIRST, REST, BOTTOM)],  # keys of other heads
+        [(FIRST, FIRST, FIRST, TOP), (REST, REST, FIRST, BOTTOM)],  # values of one part twice
+        [(TOP, FIRST, FIRST, TOP), (BOTTOM, REST, REST, BOTTOM)],  # queries of no columns
+    ],
+)
+def test_wrong_heads_do_not_follow(wrong: list[tuple[z3.FuncDeclRef, ...]]) -> None:
+    assert not follows(summed(wrong) == PRODUCT(some_heads(Q, K, V), OUT), *HEAD_AXIOMS, at_most_ms=300)
+
+
+@given(seed=seeds)
+@settings(max_examples=examples(30), deadline=None)
+def test_attention_by_heads_over_a_prime_field(seed: int) -> None:
+    """With a polynomial that mixes the scores of a row, as a distribution does."""
+    rng = np.random.default_rng(seed)
+    tokens, inner, heads, of_head, columns = (int(n) for n in rng.integers((2, 1, 2, 2, 1), (5, 4, 6, 4, 4)))
+    x, mask, o = field(rng, tokens, inner), field(rng, tokens, tokens), field(rng, heads * of_head, columns)
+    weights = [field(rng, inner, heads * of_head) for _ in range(3)]
+
+    def context(q: Numbers, k: Numbers, v: Numbers) -> Numbers:
+        split = [((x @ w) % PRIME).reshape(tokens, -1, of_head).transpose(1, 0, 2) for w in (q, k, v)]
+        scores = mixed((split[0] @ split[1].transpose(0, 2, 1) + mask) % PRIME, 2)
+        return ((scores @ split[2]) % PRIME).transpose(1, 0, 2).reshape(tokens, -1)
+
+    whole = context(*weights) @ o % PRIME
+    number = int(rng.integers(2, heads + 1))
+    stops = of_head * np.cumsum(split_sizes(heads, number))[:-1]
+    q, k, v = ([*np.split(weight, stops, axis=1)] for weight in weights)
+    terms = np.split(o, stops)
+
+    def added(q: list[Numbers], k: list[Numbers], v: list[Numbers], o: list[Numbers]) -> Numbers:
+        return sum(context(*one) @ rows for *one, rows in zip(q, k, v, o, strict=True)) % PRIME
+
+    assert np.array_equal(added(q, k, v, terms), whole)
+    if heads % number == 0:  # else other parts have other sizes
+        assert not np.array_equal(added(q, k[::-1], v, terms), whole) or number == 1
+        assert not np.array_equal(added(q, k, v[1:] + v[:1], terms), whole)
+        assert not np.array_equal(added(q, k, v, terms[1:] + terms[:1]), whole)
+    assert not np.array_equal(added(q[1:], k[1:], v[1:], terms[1:]), whole)  # a part is missing
+
+
+@given(seed=seeds)
+@settings(max_examples=examples(100), deadline=None)
+def test_what_keeps_heads_apart_over_a_prime_field(seed: int) -> None:
+    """Heads of each operand that the table says give heads of the output, and no others do."""
+    rng = np.random.default_rng(seed)
+    sizes = tuple(rng.integers(2, 5, int(rng.integers(2, 5))).tolist())
+    rank = len(sizes)
+    axis, perm = int(rng.integers(rank)), tuple(rng.permutation(rank).tolist())
+    x, last = field(rng, *sizes), field(rng, *sizes[:-2], sizes[-1], 3)
+    other = field(rng, *(size if rng.random() < 0.6 else 1 for size in sizes[int(rng.integers(rank)) :]))
+    op_type, axes, untrue, operands, op = [
+        ("Transpose", perm, tuple(range(rank)), [x], lambda x: np.transpose(x, perm)),
+        ("Softmax", (axis,), (), [x], lambda x: mixed(x, axis)),
+        ("MatMul", (rank - 2, rank - 1), (), [x, last], lambda x, y: x @ y % PRIME),
+        ("Add", (), (), [x, other], lambda x, y: (x + y) % PRIME),
+    ][rng.integers(4)]
+    whole = op(*operands)
+    reads = [(str(i), one.shape, one.size) for i, one in enumerate(operands)]
+    true, claimed = (kept_by_op(SeenOp(op_type, each, reads, "y", whole.shape)) for each in (axes, untrue))
+    for heads in (*true, *claimed):
+
+        def of(array: Numbers, tensor: str, start: int, stop: int, heads: Heads = heads) -> Numbers:
+            """Some heads, seen as the array is."""
+            behind = heads.behind.get(tensor)
+            if behind is None:
+                return array
+            before = [math.prod(array.shape[i + 1 :]) for i in range(array.ndim)]
+            at = next(i for i, n in enumerate(before) if (n, array.shape[i]) == (behind, heads.number))
+            return array.take(range(start, stop), at)
+
+        stop = int(rng.integers(1, heads.number))
+        equal = True
+        for part in ((0, stop), (stop, heads.number)):
+            try:
+                result = op(*(of(array, str(i), *part) for i, array in enumerate(operands)))
+            except ValueError:  # sizes that do not fit
+                equal = False
+            else:
+                equal &= np.array_equal(result, of(whole, "y", *part))
+        assert equal == (heads in true)

@@ -26,6 +26,11 @@ _REDUCTIONS: Final = {
     "multiply": "reduce_prod", "or": "reduce_or",
 }  # fmt: skip
 _WINDOWS: Final = {"add": "reduce_window_sum", "maximum": "reduce_window_max", "minimum": "reduce_window_min"}
+_LISTS: Final = {
+    "broadcast_in_dim": ("broadcast_dimensions", "broadcast_dimensions"),
+    "reduce": ("dimensions", "axes"),
+    "transpose": ("permutation", "permutation"),
+}
 _COMPARISONS: Final = {"EQ": "eq", "GE": "ge", "GT": "gt", "LE": "le", "LT": "lt", "NE": "ne"}
 # JAX's scope names for the bodies of loops and branches.
 _REGION: Final = re.compile(r"^(while|scan|cond)(/(body|cond|branch_\d+_fun)|$)/?")
@@ -178,6 +183,9 @@ class _Scope:
 
     def _plain(self, kind: str, op: Any, stack: str) -> None:
         name, params, operands = _PRIMITIVES.get(kind, kind), dict[str, Any](), list(op.operands)
+        if kind in _LISTS:
+            attribute, parameter = _LISTS[kind]
+            params[parameter] = tuple(int(axis) for axis in op.attributes[attribute])
         if kind == "dot_general":
             params["dimension_numbers"] = dot_dimensions(op)
         elif kind == "dot":

@@ -14,6 +14,7 @@ import numpy as np
 
 from go_opt.errors import InvalidInputError, ModelError
 from go_opt.frontends.jax.control import CONTROL_FLOW
+from go_opt.frontends.jax.heads import kept_axes, seen_steps
 from go_opt.frontends.jax.primitives import (
     CALLS,
     COMBINERS,
@@ -112,7 +113,10 @@ class Walker:
             return CONTROL_FLOW[name](self, params, inputs, results, scope)
         if self._is_view(name, inputs, results):
             how = f"{name} {params}"
-            return [value.viewed(result, how) for value, result in zip(inputs, results, strict=False)]
+            return [
+                value.viewed(result, how, seen_steps(params, value, result[0]))
+                for value, result in zip(inputs, results, strict=False)
+            ]
         if all(value.is_constant for value in inputs):
             return self._fold(name, params, inputs, results, scope)
         return self._op(name, params, inputs, results, scope)
@@ -157,6 +161,7 @@ class Walker:
             self.recorder.reads(inputs, cost.touched),
             results,
             window_of(name, params, shapes, written),
+            kept_axes(name, params, inputs, written),
         )
 
 

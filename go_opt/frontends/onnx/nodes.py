@@ -72,6 +72,10 @@ def rows_rule(
 ) -> tuple[Window | None, tuple[int, ...] | None]:
     """What tells which rows an op needs: its window, and its axes as for :meth:`GraphBuilder.set_axes`."""
     window = _window_of(node, inputs, outputs)
+    if is_standard(node) and node.op_type == "MatMul":
+        rank = len(outputs[0].shape)
+        is_of_matrices = all(value is not None and len(value.shape) > 1 for value in inputs)
+        return None, (rank - 2, rank - 1) if is_of_matrices else None
     return window, _axes_of(node, outputs[0].shape, opset) if window is None else ()
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from go_opt.errors import ModelError
+from go_opt.model.axes import Operand, common_shape, kept_apart
 from go_opt.model.builder import GraphBuilder, Size
-from go_opt.model.graph import Graph, Precision, Window
+from go_opt.model.graph import Graph, Heads, Precision, Window
 from go_opt.model.op_costs import OpCost
 
 Read = tuple[str, int | None]  # tensor and elements touched; None: all
@@ -32,6 +33,7 @@ class RecordedOp:
     window: Window | None = None
     axes: tuple[int, ...] | None = None  # for GraphBuilder.set_axes, with the views
     views: tuple[tuple[int, ...], ...] = ()  # shapes in which it reads its tensors
+    kept: Sequence[Heads] = ()  # for GraphBuilder.set_kept_apart
 
 
 def live_ops(
@@ -67,6 +69,7 @@ def add_ops(builder: GraphBuilder, ops: Iterable[RecordedOp]) -> None:
             builder.set_window(op.name, op.window)
         if op.axes is not None:
             builder.set_axes(op.name, op.axes, op.views)
+        builder.set_kept_apart(op.name, op.kept)
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,8 @@ class Value:
     touched: int | None = None  # elements of the tensor in this value; None: all
     scalar: Any = None  # the number of a literal, if known
     view: str = ""  # how a view of a weight differs from the weight
+    # How far neighbours along each axis are apart in the tensor; None: not known, (): as its shape says.
+    steps: tuple[int, ...] | None = ()
 
     @property
     def elements(self) -> int:
@@ -89,10 +94,11 @@ class Value:
     def is_constant(self) -> bool:
         return self.kind in ("weight", "literal")
 
-    def viewed(self, result: Result, how: str) -> Value:
+    def viewed(self, result: Result, how: str, steps: tuple[int, ...] | None = None) -> Value:
         """The same tensor in another shape or type."""
         shape, dtype = result
-        return replace(self, shape=shape, dtype=dtype, view=f"{self.view}|{how}" if self.is_constant else "")
+        view = f"{self.view}|{how}" if self.is_constant else ""
+        return replace(self, shape=shape, dtype=dtype, view=view, steps=steps)
 
 
 @dataclass
@@ -145,8 +151,13 @@ class Recorder:
         reads: Iterable[Read],
         results: Sequence[Result],
         window: Window | None = None,
+        kept: tuple[Sequence[Operand], Collection[int]] | None = None,
     ) -> list[Value]:
-        """Record one op; returns the tensors it produces."""
+        """Record one op; returns the tensors it produces.
+
+        Args:
+          kept: operands and mixed axes of :func:`kept_apart`, if known.
+        """
         if len(self.ops) >= MAX_OPS:
             raise ModelError(f"the model has more than {MAX_OPS} ops once its loops are unrolled.")
         name = self.unique(base)
@@ -156,9 +167,9 @@ class Recorder:
         ]
         writes = tuple((str(value.tensor), value.elements, value.dtype) for value in values)
         self._shapes.update((str(value.tensor), {value.shape}) for value in values)
-        self.ops.append(
-            RecordedOp(name, op_type, cost.op_class, float(cost.flops), dtype, tuple(reads), writes, window)
-        )
+        apart = [] if kept is None or len(results) > 1 else [*kept_apart(name, results[0][0], *kept)]
+        row = RecordedOp(name, op_type, cost.op_class, float(cost.flops), dtype, tuple(reads), writes, window)
+        self.ops.append(replace(row, kept=apart))
         return values
 
     def reads(self, inputs: Sequence[Value], touched: Sequence[int | None]) -> list[Read]:
@@ -173,9 +184,11 @@ class Recorder:
         return reads
 
     def _size(self, tensor: str, elements: Size) -> Size:
-        """The shape of a tensor if it occurs in only one, else its number of elements."""
-        shape, *others = self._shapes[tensor]
-        return elements if others or not shape else shape
+        """The shape that all views of a tensor have, else its number of elements."""
+        views = self._shapes[tensor]
+        if len(views) > 1:  # a leading axis of one is no difference
+            views = {view[next((i for i, size in enumerate(view) if size > 1), 0) :] for view in views}
+        return common_shape(views) or elements
 
     def _with_shapes(self, op: RecordedOp) -> RecordedOp:
         writes = tuple((name, self._size(name, elements), dtype) for name, elements, dtype in op.writes)

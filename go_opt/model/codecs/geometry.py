@@ -1,43 +1,57 @@
-"""Adds untrusted shapes of tensors and windows of ops to a graph; both are optional."""
+"""Adds untrusted shapes of tensors, and windows and heads of ops, to a graph; all are optional."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from go_opt.errors import GraphError
-from go_opt.model.codecs.fields import as_integer, shown
-from go_opt.model.graph import Graph, Window, checked_window
+from go_opt.model.codecs.fields import Fields, as_integer, shown
+from go_opt.model.graph import Graph, Heads, Window, checked_heads, checked_window
 
 
-def with_geometry(graph: Graph, shapes: Mapping[str, Any], windows: Mapping[str, Any]) -> Graph:
-    """The graph with shapes by tensor and windows by op, each a list of numbers.
+def geometry_of(graph: Graph) -> dict[str, dict[str, Any]]:
+    """Shapes by tensor, and windows and heads by op, as JSON types."""
+    return {
+        "shapes": {name: list(shape) for name, shape in graph.shapes.items()},
+        "windows": {name: list(window) for name, window in graph.windows.items()},
+        "heads": {name: {"number": n, "behind": dict(behind)} for name, (n, behind) in graph.heads.items()},
+    }
+
+
+def with_geometry(graph: Graph, fields: Fields) -> Graph:
+    """The graph with the rows of :func:`geometry_of` in ``fields``; those of unknown names are dropped.
 
     Raises:
-      GraphError: a value is not a list of numbers, or a shape has the wrong number of elements.
+      GraphError: a value is not of these types, or not of the graph's elements.
     """
+    shapes, windows, heads = (fields.table(key, {}) for key in ("shapes", "windows", "heads"))
     elements = dict(zip(graph.tensor_names, graph.tensor_elements.tolist(), strict=True))
     sizes = {}
-    for name in shapes.keys() & elements.keys():
-        sizes[name] = _numbers(shapes[name], what := f"tensor {name!r}: shape")
+    for name in shapes.values.keys() & elements.keys():
+        sizes[name] = _numbers(shapes.values[name], what := f"tensor {name!r}: shape")
         if math.prod(sizes[name]) != elements[name]:
             raise GraphError(
                 f"{what} {shown(list(sizes[name]))} has not its {elements[name]} elements.", field="shape"
             )
-    of_ops = {}
-    for name in windows.keys() & graph.op_index.keys():
-        numbers = _numbers(windows[name], what := f"op {name!r}: window")
+    windows_of = {}
+    for name in windows.values.keys() & graph.op_index.keys():
+        numbers = _numbers(windows.values[name], what := f"op {name!r}: window")
         if len(numbers) != len(Window._fields):
             raise GraphError(
                 f"{what} must be size, stride and padding, not {shown(list(numbers))}.", field="window"
             )
-        of_ops[name] = checked_window(f"op {name!r}", Window(*numbers))
-    if not sizes and not of_ops:
+        windows_of[name] = checked_window(f"op {name!r}", Window(*numbers))
+    heads_of = {}
+    for name in heads.values.keys() & graph.op_index.keys():
+        row = heads.table(name)
+        heads_of[name] = checked_heads(graph, name, Heads(row.integer("number"), row.integers("behind")))
+    if not sizes and not windows_of and not heads_of:
         return graph
-    return replace(graph, shapes=MappingProxyType(sizes), windows=MappingProxyType(of_ops))
+    found = (MappingProxyType(one) for one in (sizes, windows_of, heads_of))
+    return replace(graph, **dict(zip(("shapes", "windows", "heads"), found, strict=True)))
 
 
 def _numbers(values: Any, what: str) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 from go_opt.errors import GraphError
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.codecs.fields import Fields, shown
-from go_opt.model.codecs.geometry import with_geometry
+from go_opt.model.codecs.geometry import geometry_of, with_geometry
 from go_opt.model.codecs.graph_columns import with_tensor_order
 from go_opt.model.dtypes import DTYPES
 from go_opt.model.graph import (
@@ -37,8 +37,7 @@ def graph_to_dict(graph: Graph) -> dict[str, Any]:
         "ops": [_op_row(graph, i) for i in range(graph.num_ops)],
         "tensors": [_tensor_row(graph, k) for k in range(graph.num_tensors)],
         "nodes_without_op": [node._asdict() for node in graph.nodes_without_op],
-        "shapes": {name: list(shape) for name, shape in graph.shapes.items()},
-        "windows": {name: list(window) for name, window in graph.windows.items()},
+        **geometry_of(graph),
     }
 
 
@@ -67,7 +66,7 @@ def graph_from_dict(data: Any) -> Graph:
         raise GraphError(f"tensor {tensor!r}: its producer {producer!r} is not an op.", field="producer")
     graph = with_tensor_order(builder.build(), [tensor.text("name") for tensor in tensors])
     rows = enumerate(fields.objects("nodes_without_op", []))
-    graph = with_geometry(graph, fields.table("shapes", {}).values, fields.table("windows", {}).values)
+    graph = with_geometry(graph, fields)
     return replace(graph, nodes_without_op=tuple(_node(_named("node", i, row)) for i, row in rows))
 
 

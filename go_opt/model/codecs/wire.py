@@ -13,6 +13,7 @@ import numpy as np
 
 from go_opt.errors import GraphError, InvalidInputError, PlanError
 from go_opt.model.builder import GraphBuilder
+from go_opt.model.codecs.fields import Fields
 from go_opt.model.codecs.geometry import with_geometry
 from go_opt.model.codecs.graph_columns import graph_from_columns, with_tensor_order
 from go_opt.model.codecs.plan_fields import (
@@ -63,6 +64,9 @@ def graph_to_proto(graph: Graph) -> graph_pb2.Graph:
         message.tensors[graph.tensor_index[name]].shape.extend(shape)
     for name, window in graph.windows.items():
         message.ops[graph.op_index[name]].window.extend(window)
+    for name, heads in graph.heads.items():
+        message.ops[graph.op_index[name]].heads.number = heads.number
+        message.ops[graph.op_index[name]].heads.behind.update(heads.behind)
     return message
 
 
@@ -98,9 +102,16 @@ def graph_from_proto(message: graph_pb2.Graph) -> Graph:
         precision = precision_from_proto(message.precision, GraphError)
         dims = checked_dims(message.dims, "graph", GraphError)
         graph = graph_from_columns(message, precision, dims) or _built_graph(message, precision, dims)
-        shapes = {tensor.name: list(tensor.shape) for tensor in message.tensors if tensor.shape}
-        windows = {op.name: list(op.window) for op in message.ops if op.window}
-        return with_geometry(graph, shapes, windows)
+        geometry = {
+            "shapes": {tensor.name: list(tensor.shape) for tensor in message.tensors if tensor.shape},
+            "windows": {op.name: list(op.window) for op in message.ops if op.window},
+            "heads": {
+                op.name: {"number": op.heads.number, "behind": dict(op.heads.behind)}
+                for op in message.ops
+                if op.HasField("heads")
+            },
+        }
+        return with_geometry(graph, Fields("the graph", geometry))
     except GraphError:
         raise
     except InvalidInputError as error:

@@ -9,7 +9,7 @@ from go_opt.common.units import format_bytes, format_duration
 from go_opt.env import Metrics
 from go_opt.env.peak_memory import Held
 from go_opt.explanations import PlanExplanation
-from go_opt.explanations.uses import SplitUse
+from go_opt.explanations.uses import SHARED, SplitUse
 from go_opt.model.plan import Plan
 from go_opt.model.plan_diff import PlanDiff
 from go_opt.report.parts.wording import (
@@ -113,16 +113,13 @@ def origin_lines(explanation: PlanExplanation) -> Iterator[str]:
 
 
 def split_lines(splits: Sequence[SplitUse]) -> Iterator[str]:
-    """A line for row splits and one for blocks, one for each of the heaviest others, and one for the rest."""
-    shared = {
-        "by rows": [use for use in splits if use.kind == "rows"],
-        "in blocks, by columns and inner dimensions,": [use for use in splits if use.in_block],
-    }
-    for how, uses in shared.items():
+    """A line for rows, heads and blocks each, one for each of the heaviest others, and one for the rest."""
+    for how in SHARED.values():
+        uses = [use for use in splits if use.how == how]
         if uses:
             parts = " or ".join(str(number) for number in sorted({use.parts for use in uses}))
             yield f"{counted(len(uses), 'op')} {how} into {parts} parts, which share the work of an inference"
-    splits = [use for use in splits if use.kind != "rows" and not use.in_block]
+    splits = [use for use in splits if not use.how]
     for use in splits[:_MOST_NAMED]:
         output = "" if use.joined else "; its output stays in parts"
         yield (

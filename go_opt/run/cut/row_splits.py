@@ -10,9 +10,9 @@ from go_opt.env.copies.part_names import part_name
 from go_opt.env.copies.row_parts import Span
 from go_opt.env.copies.rows import WINDOWED
 from go_opt.errors import ModelError
+from go_opt.model.axes import row_axis
 from go_opt.model.graph import Graph, Window
 from go_opt.model.plan import Split
-from go_opt.model.row_axes import row_axis
 from go_opt.run.cut.reads import Reads
 from go_opt.run.cut.slices import Slices, sizes_of, take_node, tensor_name, view_node
 from go_opt.run.manifest import OutputPart

@@ -1,10 +1,11 @@
-"""Splits by columns and by the inner dimension as nodes of the model: slices, parts, joins and sums."""
+"""Splits by columns, heads and the inner dimension as nodes of the model: slices, parts, joins and sums."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
+from types import MappingProxyType
 from typing import Final
 
 import onnx_ir as ir
@@ -24,7 +25,7 @@ _GEMM_WITHOUT_BIAS: Final = 11  # operator set
 
 
 def split_nodes(model: ir.Model, graph: Graph, splits: Sequence[Split]) -> dict[str, OutputPart]:
-    """Replace ops split by columns or the inner dimension by their parts, under the names of the split graph.
+    """Replace ops by their parts, other than by rows, under the names of the split graph.
 
     Args:
       graph: the graph of the unsplit model.
@@ -87,9 +88,10 @@ class _Maker:
         self._replace(node, parts, split, axes.output)
 
     def pass_columns(self, split: Split, columns: Columns) -> None:
-        """Replace an element-wise op, of which operands are in parts, by parts that have some columns."""
+        """Replace an op, of which operands are in parts, by parts that have some columns or heads."""
         node, sizes = self._reads.op_node[split.op], split_sizes(columns.number, split.parts)
-        axis = self._column_axis(node, node.outputs[0], columns.number)
+        behind = {self._graph.tensor_names[k]: each for k, each in columns.behind.items()}
+        axis = self._column_axis(node, node.outputs[0], columns.run(columns.output), columns.number)
         weights = [self._graph.tensor_names[k] for k in columns.weights]
         places = {
             place: tensor_name(value, weights)
@@ -101,12 +103,15 @@ class _Maker:
         parts = []
         for i, bounds in enumerate(_bounds(sizes)):
             inputs = [
-                value if value is None else self._part_of(node, value, i, columns.number, views)[0]
+                value if value is None else self._part_of(node, value, i, columns.number, views, behind)[0]
                 for value in node.inputs
             ]
             for place in self._in_order(sliced):
-                name = part_name(sliced[place], i, split.parts)
-                inputs[place] = self._sliced(node.inputs[place], -1, bounds, name)
+                name, weight = part_name(sliced[place], i, split.parts), node.inputs[place]
+                assert weight is not None
+                run = columns.number * behind.get(sliced[place], 1)
+                along = self._column_axis(node, weight, run, columns.number) if behind else -1
+                inputs[place] = self._sliced(weight, along, bounds, name)
             parts.append(_part(node, inputs, split, i, (axis, sizes[i])))
         self._nodes.insert_before(node, views)
         self._replace(node, parts, split, axis)
@@ -181,27 +186,30 @@ class _Maker:
                 self.outputs[str(result.name)] = OutputPart(str(whole.name), axis, *bound)
 
     def _part_of(
-        self, node: ir.Node, value: ir.Value, part: int, number: int, views: list[ir.Node]
+        self,
+        node: ir.Node,
+        value: ir.Value,
+        part: int,
+        number: int,
+        views: list[ir.Node],
+        behind: Mapping[str, int] = MappingProxyType({}),
     ) -> tuple[ir.Value, int]:
-        """A part of an operand that is in parts, seen as the operand is, and the axis of its columns."""
+        """A part of an operand that is in parts, seen as the operand is, and the axis along which it is."""
         bases = self._reads.bases_of([value])
         if len(bases) != 1 or bases[0] not in self._held:
             return value, 0
-        found, axis, sizes = (
-            self._held[bases[0]][part],
-            self._column_axis(node, value, number),
-            sizes_of(value),
-        )
+        found, sizes = self._held[bases[0]][part], sizes_of(value)
+        axis = self._column_axis(node, value, number * behind.get(str(bases[0].name), 1), number)
         sizes[axis] = math.prod(sizes_of(found)) * number // math.prod(sizes)
         if sizes_of(found) == sizes:
             return found, axis
         views.append(view_node(self._nodes, found, sizes, f"{node.name}/view {part} of {value.name}"))
         return views[-1].outputs[0], axis
 
-    def _column_axis(self, node: ir.Node, value: ir.Value, number: int) -> int:
-        """The axis of a view along which columns lie, behind all rows."""
+    def _column_axis(self, node: ir.Node, value: ir.Value, run: int, number: int) -> int:
+        """The axis of a view along which ``number`` columns or heads lie, in all a run of elements."""
         sizes = sizes_of(value)
-        rows = math.prod(sizes) // number
+        rows = math.prod(sizes) // run
         before = accumulate(sizes, lambda a, b: a * b, initial=1)
         places = [i for i, count in enumerate(before) if count == rows and sizes[i : i + 1] == [number]]
         if not places:

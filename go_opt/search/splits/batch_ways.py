@@ -11,9 +11,9 @@ import numpy as np
 from go_opt.env import Target, cost_tables
 from go_opt.env.copies.part_names import part_name
 from go_opt.env.copies.rows import Rows
+from go_opt.model.axes import LEAST_BATCH
 from go_opt.model.graph import INPUT, NO_PRODUCER, Graph
 from go_opt.model.plan import Split
-from go_opt.model.row_axes import LEAST_BATCH
 from go_opt.model.start import OpStart, Start
 from go_opt.search.splits.row_ways import PARTS
 

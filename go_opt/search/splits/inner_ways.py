@@ -1,8 +1,9 @@
 """Ways to split blocks by columns and then by the inner dimension, each part of a block on chips of its own.
 
-A block ends with a product that is divided along its inner dimension. Before it are the ops whose columns are
-the terms of its sums, back to products that are divided by columns, such as the first product of a
-feed-forward layer. Parts share the weights and the work, and are joined once, when their results are added.
+A block ends with a product that is divided along its inner dimension. Before it are the ops whose columns or
+heads are the terms of its sums, back to products that are divided by columns, such as the first product of a
+feed-forward layer, or those of queries, keys and values. Parts share the weights and the work, and are joined
+once, when their results are added.
 """
 
 from __future__ import annotations
@@ -30,17 +31,20 @@ Block = tuple[int, ...]  # ops in order; the last one is divided along its inner
 
 
 def blocks_of(graph: Graph) -> list[Block]:
-    """The blocks of ``graph``; no op is in two of them."""
+    """The blocks of ``graph`` that can be divided in some number of ``PARTS``; no op is in two of them."""
     found: dict[int, Block] = {}
     for op in range(graph.num_ops):
         block = _block_before(graph, op)
-        if len(block) > 1 and found.keys().isdisjoint(block) and _is_open(graph, block):
+        if len(block) > 1 and found.keys().isdisjoint(block) and any(is_open(graph, block, n) for n in PARTS):
             found |= dict.fromkeys(block, block)
     return list(dict.fromkeys(found.values()))
 
 
 def inner_ways(graph: Graph, target: Target, blocks: list[Block]) -> list[tuple[Split, ...]]:
-    """For 2, 3 and 4 parts the blocks that save most of a sample's latency, as far as there are chips."""
+    """For 2, 3 and 4 parts the blocks that save most of a sample's latency, as far as there are chips.
+
+    Then half as many, which leave more chips to others.
+    """
     tables = cost_tables(graph, target)
     overhead_s = float(tables.kernel_overhead_s.min())
     work_s = tables.kernel_floor_s().min(axis=0) - overhead_s
@@ -51,21 +55,23 @@ def inner_ways(graph: Graph, target: Target, blocks: list[Block]) -> list[tuple[
     ways = []
     for parts in PARTS:
         saved_s = {}
-        for block in blocks:
+        for block in (block for block in blocks if is_open(graph, block, parts)):
             # What the block reads and a partial result cross a link one after the other.
             between = [*_reads_before(graph, block), *graph.outputs_of(block[-1])]
             between_s = float(sent_s[between].sum())
             saved_s[block] = float(work_s[list(block)].sum()) * (1 - 1 / parts) - between_s - overhead_s
-        best = sorted((block for block in blocks if saved_s[block] > 0), key=lambda block: -saved_s[block])
+        best = sorted((block for block in saved_s if saved_s[block] > 0), key=lambda block: -saved_s[block])
         fitting = best[: max(0, chips) // (parts - 1)]
-        ways.append(tuple(_splits(graph, sorted(fitting), parts)))
+        for some in (fitting, fitting[: len(fitting) // 2]):
+            ways.append(tuple(splits_of_blocks(graph, sorted(some), parts)))
     return [way for way in dict.fromkeys(ways) if way]
 
 
-def _splits(graph: Graph, blocks: list[Block], parts: int) -> Iterator[Split]:
+def splits_of_blocks(graph: Graph, blocks: list[Block], parts: int) -> Iterator[Split]:
+    """The splits of some blocks."""
     for block in blocks:
-        for op in block[:-1]:
-            yield Split(graph.op_names[op], "columns", parts, joined=False)
+        for name in (graph.op_names[op] for op in block[:-1]):
+            yield Split(name, "heads" if name in graph.heads else "columns", parts, joined=False)
         yield Split(graph.op_names[block[-1]], "inner", parts)
 
 
@@ -81,18 +87,22 @@ def _block_before(graph: Graph, op: int) -> Block:
             return ()
         if source not in found:
             found.add(source)
+            heads = graph.heads.get(graph.op_names[source])
             elements = graph.tensor_elements[graph.outputs_of(source)[0]]
             waiting += [
                 k
                 for k in _activations(graph, source)
-                if columns_of(graph, source) is None and graph.tensor_elements[k] == elements
+                if (graph.tensor_names[k] in heads.behind if heads else graph.tensor_elements[k] == elements)
+                and columns_of(graph, source) is None
             ]
     return tuple(sorted(found))
 
 
-def _is_open(graph: Graph, block: Block) -> bool:
+def is_open(graph: Graph, block: Block, parts: int) -> bool:
+    """Whether a block can be divided like that."""
+    splits = {graph.op_index[one.op]: one for one in splits_of_blocks(graph, [block], parts)}
     try:
-        return bool(held_columns(graph, {graph.op_index[one.op]: one for one in _splits(graph, [block], 2)}))
+        return bool(held_columns(graph, splits))
     except PlanError:
         return False
 

@@ -15,7 +15,7 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Split
 from go_opt.run.export.exporting import export
 from go_opt.run.pipeline.running import run_plan
-from go_opt.search.splits.inner_ways import blocks_of
+from go_opt.search.splits.inner_ways import blocks_of, is_open, splits_of_blocks
 from go_opt.solver.verify.splits import broken_splits
 from tests.exports import check_stages, info, integers, model, node, saved, weight
 from tests.go_opt.run.test_random_stages import with_random_weights
@@ -81,12 +81,9 @@ def gated(rows: int) -> object:
 
 
 def in_blocks(graph: Graph, parts: int) -> tuple[Split, ...]:
-    """All blocks of a graph."""
-    return tuple(
-        Split(graph.op_names[op], "inner" if op == block[-1] else "columns", parts, joined=op == block[-1])
-        for block in blocks_of(graph)
-        for op in block
-    )
+    """All blocks of a graph that can be divided like that."""
+    blocks = [block for block in blocks_of(graph) if is_open(graph, block, parts)]
+    return tuple(splits_of_blocks(graph, blocks, parts))
 
 
 @pytest.mark.parametrize("rows", [1, 5])
@@ -118,15 +115,18 @@ def test_columns_that_a_view_divides_are_refused(tmp_path: Path) -> None:
         export(path, split_plan(path, *splits), tmp_path / "out")
 
 
-@pytest.mark.parametrize("parts", [2, 4])
-def test_blocks_of_an_encoder(parts: int, tmp_path: Path) -> None:
-    """Feed-forward layers as blocks, and ops beside them by rows, columns and the inner dimension."""
-    path = saved(encoder(2, 13, 16, 4), tmp_path)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("parts", [2, 3, 4])
+def test_blocks_of_an_encoder(parts: int, causal: bool, tmp_path: Path) -> None:
+    """Feed-forward layers as blocks, attention by heads, and a product alone by the inner dimension."""
+    path = saved(encoder(2, 13, 24, 6, causal=causal), tmp_path)
     graph = from_onnx(path)
     splits = in_blocks(graph, parts)
-    assert [split.op for split in splits if split.kind == "inner"] == ["l0d_product", "l1d_product"]
-    splits = (*splits, Split("l0o_product", "inner", 3), Split("l1_softmax", "rows", 2))
-    splits = (*splits, Split("l1q_product", "columns", 2))
+    by_heads = ["l0o_product", "l1o_product"] if parts < 4 else []  # a part has two heads at least
+    assert {one.op for one in splits if one.kind == "inner"} == {"l0d_product", "l1d_product", *by_heads}
+    if parts == 4:
+        splits = (*splits, Split("l0o_product", "inner", 3), Split("l1_softmax", "rows", 2))
+        splits = (*splits, Split("l1q_product", "columns", 2))
     plan = split_plan(path, *splits, seed=1)
     assert list(broken_splits(graph, split_graph(graph, splits), splits)) == []
     check_stages(path, plan, tmp_path / "out")
