@@ -67,30 +67,25 @@ class Slicer:
     ) -> CheapestSlicing | None:
         """Returns ``None`` if no slicing whose cuts take ``at_most_s`` or less fits in memory."""
         at_most_s = min(at_most_s, self.cap_s)
-        args = (self.instance.tables, order, fusion_group)
-        slicing = self._slice(*args, at_most_s=at_most_s)
+        cut, cut_streamed = self._cuts(self.instance.tables, order, fusion_group)
+        slicing = cut(at_most_s=at_most_s)
         if slicing is None:
             return None
         best = self._cost(slicing, order, fusion_group)
-        cut = partial(self._slice_streamed, *args)
-        charged = charged_slicing(slicing, best.interval_s, at_most_s, cut)
+        charged = charged_slicing(slicing, best.interval_s, at_most_s, cut_streamed)
         if charged is not None:
             best = min(best, self._cost(charged, order, fusion_group), key=lambda plan: plan.interval_s)
         return best
 
-    @property
-    def _slice(self) -> Any:
+    def _cuts(self, *given: Any) -> tuple[Callable[..., Slicing | None], Callable[..., Slicing | None]]:
+        """Returns functions that slice ``given``, without and with streamed weights in the cost."""
         options: dict[str, Any] = {"passing": self.passing, **self.rules}
         if self.replicates:
-            return partial(slice_order_replicated, **options)
-        return partial(slice_order, min_chips=self.instance.min_chips, **options)
-
-    @property
-    def _slice_streamed(self) -> Any:
-        options: dict[str, Any] = {"passing": self.passing, **self.rules}
-        if self.replicates:
-            return partial(slice_order_streamed_replicated, **options)
-        return partial(slice_order_streamed, min_chips=self.instance.min_chips, **options)
+            cuts = slice_order_replicated, slice_order_streamed_replicated
+        else:
+            cuts, options["min_chips"] = (slice_order, slice_order_streamed), self.instance.min_chips
+        without, streamed = (partial(cut, *given, **options) for cut in cuts)
+        return without, streamed
 
     def _cost(self, slicing: Slicing, order: IntArray, fusion_group: IntArray) -> CheapestSlicing:
         placement, replication = slicing.placement, slicing.replication

@@ -35,12 +35,16 @@ import go_opt
 from go_opt.common.units import parse_duration_s
 from go_opt.env import zoo_entries
 from go_opt.errors import InfeasibleError
+from go_opt.search.methods.events import Miss
+from go_opt.solver import Slicing
+from go_opt.solver.slicing.streamed.forwarded import slice_order_forwarded
 
 MOST_OPS: Final = 6_000
 APART: Final = 0.01
 CLOSE: Final = 0.005  # below it, other seeds are not asked
 CORES: Final = 2  # that a search uses
 CONTROL_SEEDS: Final = 1_000
+FORWARDED: Final = "go_opt.search.methods.slices.slice_order_forwarded"
 POLICIES: Final = {"with the policy": "default", "with an untrained policy": "untrained"}
 Change = tuple[str, Any]  # what is replaced, by what
 
@@ -52,6 +56,11 @@ def processor_clock() -> float:
 
 def no_slicing(*given: object, **rules: object) -> None:
     """In place of a slicing."""
+
+
+def without_waiting(*given: Any, waits: bool = False, **rules: Any) -> Slicing | None:
+    """In place of slicings with forwarded weights."""
+    return None if waits else slice_order_forwarded(*given, **rules)
 
 
 def changes() -> dict[str, list[Change]]:
@@ -68,7 +77,11 @@ def changes() -> dict[str, list[Change]]:
         "control": [],
         **{name: [] for name in POLICIES},
         "splits": [("go_opt.search.optimizer.divisible_ops", no_ops)],
-        "forwarded weights": [("go_opt.search.methods.slices.slice_order_forwarded", no_slicing)],
+        "forwarded weights": [(FORWARDED, no_slicing)],
+        "waiting counted": [(FORWARDED, without_waiting)],
+        "one stage": [
+            ("go_opt.search.methods.slices._one_stage", lambda search, method, *plan: Miss(method))
+        ],
         **{method.name: without(method.name) for method in table.METHODS if method.when != "first"},
     }
 

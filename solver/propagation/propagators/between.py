@@ -10,9 +10,6 @@ with x on a third chip, the direct dependency would have a detour through that c
 
 from __future__ import annotations
 
-import numpy as np
-
-from go_opt.common.arrays import IntArray
 from go_opt.common.compiling import uncounted_inner
 from go_opt.solver.propagation.propagators.domains import (
     FAILED,
@@ -51,13 +48,6 @@ def propagate(tables: RuleTables, store: Store, unit: int) -> int:
                 return FAILED
             result = max(result, status)
     return result
-
-
-def holds(tables: RuleTables, placement: IntArray) -> bool:
-    edge = np.repeat(np.arange(len(tables.succ)), np.diff(tables.between_ptr))
-    chip = placement[tables.between]
-    with_source = chip == placement[tables.succ_source[edge]]
-    return bool((with_source | (chip == placement[tables.succ[edge]])).all())
 
 
 @uncounted_inner

@@ -8,10 +8,8 @@ Chips with a decided unit need no match.
 
 from __future__ import annotations
 
-from go_opt.common.arrays import IntArray
 from go_opt.common.compiling import uncounted_inner
 from go_opt.solver.problem.problem import NO_SKIP_ALL, NO_SKIP_OFF
-from go_opt.solver.propagation.propagators import no_skip
 from go_opt.solver.propagation.propagators.domains import FAILED, HIGHEST_LOW, UNCHANGED, Store, has_chip
 from go_opt.solver.propagation.propagators.tables import RuleTables
 
@@ -27,10 +25,6 @@ def propagate(tables: RuleTables, store: Store, unit: int) -> int:
         if not _find_server(store, chip, needed):
             return FAILED
     return UNCHANGED
-
-
-def holds(tables: RuleTables, placement: IntArray) -> bool:
-    return no_skip.holds(tables, placement)
 
 
 @uncounted_inner

@@ -14,7 +14,6 @@ The adjacent rule is a span of 1. Without these rules the span is the number of 
 
 from __future__ import annotations
 
-from go_opt.common.arrays import IntArray
 from go_opt.common.compiling import uncounted_inner
 from go_opt.solver.propagation.propagators.domains import FAILED, UNCHANGED, Store, narrow_range
 from go_opt.solver.propagation.propagators.tables import RuleTables
@@ -37,8 +36,3 @@ def propagate(tables: RuleTables, store: Store, unit: int) -> int:
             return FAILED
         result = max(result, status)
     return result
-
-
-def holds(tables: RuleTables, placement: IntArray) -> bool:
-    source, reader = tables.edges()
-    return bool((placement[reader] - placement[source] <= tables.succ_span).all())
