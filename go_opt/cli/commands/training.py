@@ -196,9 +196,9 @@ def _run(train: Callable[..., TrainingResult], *, as_json: bool, is_first: bool,
     with StopOnSignals() as stop:
 
         def should_stop() -> bool:  # called before every step, so never for a complete run
-            if not stop.is_asked():
+            if not stop.is_requested():
                 progress.on_start()
-            return stop.is_asked()
+            return stop.is_requested()
 
         try:
             result = train(on_progress=progress.on_progress, should_stop=should_stop)
