@@ -151,7 +151,7 @@ def serve_environment(
     from go_opt.service.server import serve
 
     if security is not None and insecure:
-        raise InvalidInputError("give insecure with the security, not beside it.", field="insecure")
+        raise InvalidInputError("insecure belongs in the security, do not give both.", field="insecure")
     environment = HardwareEnvironment(hardware, repeats, at_once, objective)
     serve(
         address,

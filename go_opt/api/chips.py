@@ -90,10 +90,10 @@ def fewest_chips(
       InvalidInputError: no rate or latency limit is given, or the objective is not throughput.
       TargetError: the target cannot be divided.
     """
-    on, asked = as_target(target), request or Request()
-    longest_s = interval_asked_s(asked, rate_per_s) * (1 + TOLERANCE)
-    count = _counter(graph, on, asked, policy, on_step, should_stop)
-    if asked.objective != "throughput":
+    on, requested = as_target(target), request or Request()
+    longest_s = required_interval_s(requested, rate_per_s) * (1 + TOLERANCE)
+    count = _counter(graph, on, requested, policy, on_step, should_stop)
+    if requested.objective != "throughput":
         raise InvalidInputError("the fewest chips are those of objective throughput.", field="objective")
     tried: dict[int, ChipCount] = {}
 
@@ -109,7 +109,7 @@ def fewest_chips(
     failed, enough = 0, best.plan.chips_used
     while enough - failed > 1:
         middle = (failed + enough) // 2
-        if _is_refuted(graph, first_chips(on, middle), asked, longest_s):
+        if _is_refuted(graph, first_chips(on, middle), requested, longest_s):
             failed = refuted = middle
             continue
         found = reaches(middle)
@@ -123,7 +123,7 @@ def fewest_chips(
     return FewestChips(best, enough, enough - 1 == refuted, by_count)
 
 
-def interval_asked_s(request: Request, rate_per_s: float | None) -> float:
+def required_interval_s(request: Request, rate_per_s: float | None) -> float:
     """The longest interval that :func:`fewest_chips` allows; infinite if only the latency is limited.
 
     Raises:
@@ -222,11 +222,11 @@ def _unreachable(found: ChipCount, interval_s: float) -> InfeasibleError:
     if found.result is None:
         return InfeasibleError(found.reason, is_proven=found.is_proven)
     is_proven = _is_proof(found, interval_s)
-    asked = f"an interval of {format_duration(interval_s)}"
+    requested = f"an interval of {format_duration(interval_s)}"
     bound = format_duration(found.result.lower_bound_s or math.inf)
     known = f"no plan is faster than {bound}" if is_proven else f"the lower bound is {bound}"
     return InfeasibleError(
-        f"no plan with {asked} was found on {found.chips} chips: the best takes "
+        f"no plan with {requested} was found on {found.chips} chips: the best takes "
         f"{format_duration(_taken_s(found.result))}, {known}.",
         is_proven=is_proven,
     )

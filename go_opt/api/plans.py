@@ -142,14 +142,14 @@ def explain(
 
     whole, on, decided = whole_case(graph, target, plan, costs)
     on_graph = planned_graph(whole, decided)
-    asked = as_constraints(constraints)
+    requested = as_constraints(constraints)
     request = Request(objective=objective, replication=bool((decided.replication > 1).any()))
     if op is not None:
-        return explain_op(on_graph, on, decided, op, objective=objective, constraints=asked)
+        return explain_op(on_graph, on, decided, op, objective=objective, constraints=requested)
     divisible = divisible_ops(whole, on, request)
     divisible[[whole.op_index[split.op] for split in decided.splits]] = True
     bound = lower_bound(whole, on, request, divisible)
-    return explain_plan(on_graph, on, decided, objective=objective, bound=bound, constraints=asked)
+    return explain_plan(on_graph, on, decided, objective=objective, bound=bound, constraints=requested)
 
 
 def _judged(metrics: Metrics, violations: list[Violation]) -> Metrics:

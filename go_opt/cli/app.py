@@ -56,8 +56,8 @@ app.add_typer(listing.zoo_app, name="zoo")
 _UsageError = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 
-def _print_version(is_asked: bool) -> None:
-    if is_asked:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         try:
             typer.echo(f"go-opt {metadata.version('go-opt')}")
         except metadata.PackageNotFoundError:

@@ -130,7 +130,7 @@ class Mover:
         units = dict.fromkeys(int(self._problem.unit_of_op[op]) for op in ops)
         first_op = {unit: op for op, unit in reversed(list(enumerate(self._problem.unit_of_op.tolist())))}
         for unit in units:
-            for to in self.beside(first_op[unit]):
+            for to in self.stages_next_to(first_op[unit]):
                 if tried < MOST_MOVES:
                     move = self.move(first_op[unit], to)
                     tried += 1
@@ -138,7 +138,7 @@ class Mover:
         best, op = min(legal, key=lambda pair: pair[0].cost.interval_s, default=(None, ""))
         return Neighbourhood(tried, len(legal), op, best)
 
-    def beside(self, op: int) -> list[int]:
+    def stages_next_to(self, op: int) -> list[int]:
         """The stages next to that of ``op``, or all other stages if dataflow may be cyclic."""
         own, last = int(self._unit_stage[self._problem.unit_of_op[op]]), self._problem.num_chips - 1
         stages = (own - 1, own + 1) if self._problem.acyclic else range(last + 1)

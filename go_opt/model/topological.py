@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -39,56 +38,16 @@ def topological_order(successors: Sequence[Sequence[int]], names: Sequence[str])
 
 
 def cycle_text(successors: Sequence[Sequence[int]], members: set[int], names: Sequence[str]) -> str:
-    cycle = _shortest_cycle(successors, _on_cycles(successors, members))
-    shown = [repr(names[i]) for i in [*cycle, cycle[0]]]
+    """A cycle among ``members`` as ``'a' -> 'b' -> 'a'``, a shortest one unless they are very many."""
+    import networkx as nx  # only for this error
+
+    graph = nx.DiGraph((op, to) for op in sorted(members) for to in successors[op] if to in members)
+    part_of = {op: i for i, part in enumerate(nx.strongly_connected_components(graph)) for op in part}
+    on_cycles = [(op, to) for op, to in graph.edges if part_of[op] == part_of[to]]
+    tried = on_cycles[: max(1, _MOST_STEPS // len(on_cycles))]
+    cycle = min((nx.shortest_path(graph, to, op) for op, to in tried), key=len)
+    first = cycle.index(min(cycle))
+    shown = [repr(names[op]) for op in (*cycle[first:], *cycle[:first], cycle[first])]
     if len(shown) > _MOST_NAMES:
         shown[_MOST_NAMES - 2 : -1] = [f"... ({len(cycle)} ops)"]
     return " -> ".join(shown)
-
-
-def _on_cycles(successors: Sequence[Sequence[int]], members: set[int]) -> set[int]:
-    """Members from which a cycle can be reached; the others are only downstream of one."""
-    left = set(members)
-    fan_out = {op: sum(reader in left for reader in successors[op]) for op in left}
-    readers_of: dict[int, list[int]] = {}
-    for op in left:
-        for reader in successors[op]:
-            readers_of.setdefault(reader, []).append(op)
-    ends = [op for op in left if fan_out[op] == 0]
-    while ends:
-        end = ends.pop()
-        left.discard(end)
-        for op in readers_of.get(end, []):
-            if op in left:
-                fan_out[op] -= 1
-                if fan_out[op] == 0:
-                    ends.append(op)
-    return left
-
-
-def _shortest_cycle(successors: Sequence[Sequence[int]], members: set[int]) -> list[int]:
-    """The ops of a shortest cycle, by breadth-first search from each member.
-
-    After ``_MOST_STEPS`` steps it returns the shortest cycle found so far, which bounds the cost.
-    """
-    best: list[int] = []
-    steps = 0
-    for start in sorted(members):
-        parent = {start: start}
-        queue = deque([start])
-        while queue and start not in successors[queue[0]]:
-            op = queue.popleft()
-            steps += 1
-            for reader in successors[op]:
-                if reader in members and reader not in parent:
-                    parent[reader] = op
-                    queue.append(reader)
-        if queue:
-            path = [queue[0]]
-            while path[-1] != start:
-                path.append(parent[path[-1]])
-            if not best or len(path) < len(best):
-                best = path[::-1]
-        if best and (steps > _MOST_STEPS or len(best) <= 2):
-            break
-    return best

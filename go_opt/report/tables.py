@@ -77,15 +77,15 @@ def _answer_lines(
 ) -> Iterator[str]:
     """The objective and its bottleneck first, then the other metrics."""
     named = StageNames.of_plan(plan)
-    beside = f", {against}" if against else ""
+    compared = f", {against}" if against else ""
     interval = f"{format_duration(metrics.interval_s)} ({metrics.throughput_per_s:.6g} inferences/s)"
     if objective == "latency":
-        yield f"makespan    {format_duration(metrics.makespan_s)}, one inference alone{beside}"
+        yield f"makespan    {format_duration(metrics.makespan_s)}, one inference alone{compared}"
         if path is not None:
             yield from path_lines(path)
         yield f"interval    {interval} as a pipeline, bound by {named.term(metrics.bottleneck)}"
         return
-    yield f"interval    {interval}{beside}"
+    yield f"interval    {interval}{compared}"
     yield f"latency     {format_duration(metrics.latency_s)}, alone {format_duration(metrics.makespan_s)}"
     yield f"bottleneck  {named.term(metrics.bottleneck)}"
 

@@ -135,13 +135,13 @@ def _arrow(tracks: dict[str, _Tracks], number: int, arrow: Arrow) -> Iterator[_E
 
 def _counters(timeline: Timeline) -> Iterator[_Event]:
     digits = len(str(len(timeline.memory) - 1))  # viewers sort counters by name
-    for chip, (times_s, held_bytes) in enumerate(timeline.memory):
+    for chip, (times_s, used_bytes) in enumerate(timeline.memory):
         before = 0
-        for time_s, held in zip(times_s.tolist(), held_bytes.tolist(), strict=True):
-            if held != before:
-                name, args = f"chip {chip:0{digits}}", {"bytes": held}
+        for time_s, used in zip(times_s.tolist(), used_bytes.tolist(), strict=True):
+            if used != before:
+                name, args = f"chip {chip:0{digits}}", {"bytes": used}
                 yield {"ph": "C", "pid": _MEMORY, "name": name, "ts": _us(_ns(time_s)), "args": args}
-            before = held
+            before = used
 
 
 def _critical(path: CriticalPath, thread: int) -> Iterator[_Event]:

@@ -28,7 +28,7 @@ RunnerName = Literal["local", "ray"]
 
 
 @dataclass(frozen=True)
-class Plant:
+class Assembly:
     """The services of one server and their resources.
 
     Args:

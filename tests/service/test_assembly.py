@@ -12,7 +12,7 @@ from google.longrunning import operations_pb2
 
 from go_opt.errors import InvalidInputError
 from go_opt.proto import training_pb2
-from go_opt.service.assembly import Plant
+from go_opt.service.assembly import Assembly
 from go_opt.service.observability.metrics import Metrics
 from tests.serving import serve_in_thread
 
@@ -35,7 +35,7 @@ NAMES = {
 )
 def test_what_does_not_fit_is_refused_before_anything_starts(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):
-        Plant(**options)
+        Assembly(**options)
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,8 @@ def test_what_does_not_fit_is_refused_before_anything_starts(options: dict[str, 
 def test_all_services_serve_and_let_go_of_the_data(
     tmp_path: Path, jobs: int | None, code: grpc.StatusCode
 ) -> None:
-    plant = Plant(workers=1, data_dir=tmp_path / "data", jobs=jobs)
-    services = plant.services()
+    assembly = Assembly(workers=1, data_dir=tmp_path / "data", jobs=jobs)
+    services = assembly.services()
     assert {service.name for service in services} == NAMES
     metrics = Metrics()
     with (
@@ -60,14 +60,14 @@ def test_all_services_serve_and_let_go_of_the_data(
         request = training_pb2.PretrainRequest(policy="default").SerializeToString()
         pretrain = channel.unary_unary("/go_opt.v1.Training/Pretrain").future(request, timeout=20)
         assert pretrain.code() is code
-    again = plant.services()  # the lock of the data directory is free
+    again = assembly.services()  # the lock of the data directory is free
     for service in again:
         asyncio.run(service.drain())
         service.close()
 
 
 def test_without_a_data_directory_there_is_no_training() -> None:
-    services = Plant(workers=1).services()
+    services = Assembly(workers=1).services()
     with serve_in_thread(services) as address, grpc.insecure_channel(address) as channel:
         for method in ("go_opt.v1.Training/Pretrain", "google.longrunning.Operations/ListOperations"):
             call = channel.unary_unary(f"/{method}").future(b"", timeout=20)

@@ -17,7 +17,7 @@ from go_opt.cli.app import app
 from go_opt.model.codecs.wire import graph_from_proto
 from go_opt.proto import optimizer_pb2
 from go_opt.service import server
-from go_opt.service.assembly import Plant
+from go_opt.service.assembly import Assembly
 from go_opt.service.calls import open_calls
 from go_opt.service.calls.admission import AdmissionLimits
 from go_opt.service.environment import environment_service
@@ -90,7 +90,7 @@ def test_the_table_of_statuses_is_complete() -> None:
 def test_the_table_of_metrics_is_complete() -> None:
     metrics = Metrics()
     metrics.watch_lanes(())
-    for service in Plant(workers=1).services():
+    for service in Assembly(workers=1).services():
         metrics.watch(service.metrics())
         service.close()
     told = {

@@ -38,7 +38,7 @@ def chips(
 
     options = search.keywords()
     policy = options.pop("policy")
-    asked = None if counts is None else _parse_counts(counts)
+    requested = None if counts is None else _parse_counts(counts)
     on = api.target(target)
     graph = with_costs(loading.load(model), on, costs)
     announce_compilation()
@@ -48,14 +48,14 @@ def chips(
             graph,
             on,
             Request(**options),
-            counts=asked,
+            counts=requested,
             policy=policy,
             on_step=interrupt.on_step,
-            should_stop=interrupt.is_asked,
+            should_stop=interrupt.is_requested,
         ):
             found.append(one)
             typer.echo(count_line(one), err=True)
-            if interrupt.is_asked():
+            if interrupt.is_requested():
                 break
     if as_json:
         print_json([count_to_dict(one) for one in found])

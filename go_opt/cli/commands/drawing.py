@@ -84,10 +84,10 @@ def report(
 
     check_writable(out)
     check_writable(model_explorer)
-    asked = read_constraints(constraints)
+    requested = read_constraints(constraints)
     graph, on, loaded = load_with_plan(model, plan, target, costs)
     claims = claims_of(plan)
-    subject = subject_of(graph, on, loaded, objective or claims.objective or "throughput", asked)
+    subject = subject_of(graph, on, loaded, objective or claims.objective or "throughput", requested)
     write_atomically(out, page_of(subject, claims, inferences))
     typer.echo(f"{out}: {graph.name} on {on.name}, {graph.num_ops} ops; open it in a browser.")
     if model_explorer is not None:
@@ -114,12 +114,12 @@ def explain(
     from go_opt.report.progress import announce_compilation
 
     loaded = load_plan(plan)
-    asked = read_constraints(constraints)
+    requested = read_constraints(constraints)
     on = api.target(target or loaded.target)
     graph = with_costs(_graph(plan, loaded, model), on, costs, plan)
     announce_compilation()
     aim = objective or objective_of(plan)
-    explanation = api.explain(graph, on, loaded, op, objective=aim, constraints=asked)
+    explanation = api.explain(graph, on, loaded, op, objective=aim, constraints=requested)
     _show(explanation, as_json=as_json)
     if op is None and explanation.violations:
         raise typer.Exit(INVALID_PLAN)

@@ -33,7 +33,7 @@ class InterruptAsks:
     """
 
     def __init__(self) -> None:
-        self._has_plan = self._is_asked = False
+        self._has_plan = self._is_requested = False
 
     def __enter__(self) -> InterruptAsks:
         self._before = signal.signal(signal.SIGINT, self._ask)
@@ -48,13 +48,13 @@ class InterruptAsks:
         """Record whether there is a plan."""
         self._has_plan = math.isfinite(step.best_s)
 
-    def is_asked(self) -> bool:
+    def is_requested(self) -> bool:
         """Whether to stop."""
-        return self._is_asked
+        return self._is_requested
 
     def _ask(self, signal_number: int, frame: FrameType | None) -> None:
-        if self._has_plan and not self._is_asked:
-            self._is_asked = True
+        if self._has_plan and not self._is_requested:
+            self._is_requested = True
         elif callable(self._before):
             self._before(signal_number, frame)
 
@@ -77,7 +77,7 @@ class StopOnSignals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def is_asked(self) -> bool:
+    def is_requested(self) -> bool:
         """Whether to stop."""
         return self.signal_number is not None
 

@@ -137,16 +137,18 @@ def evaluate(
     from go_opt import api
 
     connection.refuse_without_server()
-    asked = read_constraints(constraints)
+    requested = read_constraints(constraints)
     graph, on, loaded = judged.read(model, target, costs)
     if judged.plan is not None:
         objective = objective or objective_of(judged.plan)
     if connection.server is not None:
         with connection.client() as client:
             named = target or loaded.target
-            metrics = client.evaluate(graph, named, loaded, fidelity=fidelity, seed=seed, constraints=asked)
+            metrics = client.evaluate(
+                graph, named, loaded, fidelity=fidelity, seed=seed, constraints=requested
+            )
     else:
-        metrics = api.evaluate(graph, on, loaded, fidelity=fidelity, seed=seed, constraints=asked)
+        metrics = api.evaluate(graph, on, loaded, fidelity=fidelity, seed=seed, constraints=requested)
     if as_json:
         from go_opt.result_json import metrics_to_dict
 
@@ -157,7 +159,7 @@ def evaluate(
 
         print_metrics(console(), graph, on, loaded, metrics, objective or "throughput")
         if judged.placement is not None:
-            show(_broken(api.verify(graph, on, loaded, asked)))
+            show(_broken(api.verify(graph, on, loaded, requested)))
     if not metrics.valid:
         raise typer.Exit(INVALID_PLAN)
 
@@ -174,9 +176,9 @@ def verify(
     from go_opt import api
     from go_opt.result_json import violations_to_dict
 
-    asked = read_constraints(constraints)
+    requested = read_constraints(constraints)
     graph, on, loaded = load_with_plan(model, plan, target, costs)
-    violations = api.verify(graph, on, loaded, asked)
+    violations = api.verify(graph, on, loaded, requested)
     if as_json:
         print_json(violations_to_dict(violations))
     else:

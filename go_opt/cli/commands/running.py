@@ -264,19 +264,19 @@ def calibrate(
     check_writable(out)
     check_writable(plan, "--plan")
     on = api.target(target)
-    environment, asked, name = machine.opened(model, on)
+    environment, requested, name = machine.opened(model, on)
+    store = Path(f"{out}.samples.json")
     calibration = Calibration(
-        loading.load(model), on, environment, Path(f"{out}.samples.json"), machine=asked, machine_name=name,
-        seed=seed,
-    )  # fmt: skip
+        loading.load(model), on, environment, store, machine=requested, machine_name=name, seed=seed
+    )
     announce_compilation()
     with StopOnSignals() as stop:
-        for learned in calibration.run(samples, stop.is_asked):
+        for learned in calibration.run(samples, stop.is_requested):
             write_atomically(out, calibration.text(learned))
             if plan is not None and math.isfinite(calibration.best.interval_s):
                 save_plan(calibration.best.plan, plan)
             typer.echo(_sample_line(calibration, samples), err=True)
-    if stop.is_asked() and len(calibration.samples) < samples:
+    if stop.is_requested() and len(calibration.samples) < samples:
         raise KeyboardInterrupt
     error = calibration.error()
     typer.echo(f"error     {'unknown' if error is None else _share(error)} of chips of plans held out")

@@ -105,19 +105,19 @@ def fewest_chips_here(
     from go_opt.report.progress import announce_compilation
     from go_opt.result import Request
 
-    asked = dict(options)
-    policy = asked.pop("policy")
+    requested = dict(options)
+    policy = requested.pop("policy")
     announce_compilation()
     with InterruptAsks() as interrupt:
         return fewest_chips(
             graph,
             target,
-            Request(**asked),
+            Request(**requested),
             rate_per_s=rate_per_s,
             policy=policy,
             on_count=lambda found: typer.echo(count_line(found), err=True),
             on_step=interrupt.on_step,
-            should_stop=interrupt.is_asked,
+            should_stop=interrupt.is_requested,
         )
 
 
@@ -148,7 +148,7 @@ def search_here(graph: Graph, target: Target, options: dict[str, Any]) -> Optimi
             interrupt.on_step(step)
             progress.on_step(step)
 
-        return api.optimize(graph, target, on_step=on_step, should_stop=interrupt.is_asked, **options)
+        return api.optimize(graph, target, on_step=on_step, should_stop=interrupt.is_requested, **options)
 
 
 def ask_server(connection: Connection, graph: Graph, target: str, options: dict[str, Any]) -> OptimizeResult:

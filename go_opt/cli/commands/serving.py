@@ -89,19 +89,19 @@ def serve(
 ) -> None:
     """Serve plans, rewards and training over gRPC until SIGTERM, then drain within 5 s."""
     from go_opt.report.progress import announce_compilation
-    from go_opt.service.assembly import Plant
+    from go_opt.service.assembly import Assembly
     from go_opt.service.calls.admission import AdmissionLimits
     from go_opt.service.calls.security import Security
     from go_opt.service.observability.watching import Watching
     from go_opt.service.server import serve as serve_forever
 
-    plant = Plant(workers, jobs.data_dir, jobs.jobs, jobs.runner, tuple(jobs.allow_environment or ()))
+    assembly = Assembly(workers, jobs.data_dir, jobs.jobs, jobs.runner, tuple(jobs.allow_environment or ()))
     announce_compilation()
     serve_forever(
         address,
-        plant.services,
+        assembly.services,
         security=Security(**vars(access)),
         watching=Watching(**vars(observation)),
-        workers=plant.slots,
+        workers=assembly.slots,
         limits=AdmissionLimits.of(max_waiting),
     )

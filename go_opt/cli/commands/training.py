@@ -50,42 +50,26 @@ class Training:
             help="What evaluates plans: the model, the simulator, or a service, such as your own hardware.",
         ),
     ] = "analytical"
-    lesson: Annotated[
+    lessons: Annotated[
         list[str] | None,
         typer.Option(
+            "--lesson",
             metavar="NAME",
             help="What is learnt (repeat): order (and kernels, for the exact slicer), placement (by its own "
             "cuts), sample (placement op by op), joint (all at once). [default: order, placement, sample]",
         ),
     ] = None
 
-    def keywords(self) -> dict[str, Any]:
-        """Keyword arguments of :func:`go_opt.pretrain` and :func:`go_opt.finetune`."""
-        return {
-            "target": self.target,
-            "seed": self.seed,
-            "environment": self.environment,
-            "lessons": self.lesson or [],
-        }
-
 
 @dataclass(frozen=True)
 class Graphs:
     """The graphs on which a policy is pretrained."""
 
-    graph: Annotated[
-        list[str] | None, typer.Option(metavar="MODEL", help="Learn from this graph (repeat).")
+    graphs: Annotated[
+        list[str] | None, typer.Option("--graph", metavar="MODEL", help="Learn from this graph (repeat).")
     ] = None
     generated_share: Annotated[float, typer.Option(help="Generated graphs among those of a step.")] = 0.4
     most_ops: Annotated[int, typer.Option(help="Ops of the largest graphs to learn from.")] = 512
-
-    def keywords(self) -> dict[str, Any]:
-        """Keyword arguments of :func:`go_opt.pretrain`."""
-        return {
-            "graphs": self.graph or [],
-            "generated_share": self.generated_share,
-            "most_ops": self.most_ops,
-        }
 
 
 @dataclass(frozen=True)
@@ -133,7 +117,7 @@ def pretrain(
     workers: WorkersOption = 1,
 ) -> None:
     """Train one policy for many graphs and packages."""
-    options = {"samples": samples, **graphs.keywords(), **training.keywords()}
+    options = {"samples": samples, **_keywords(graphs), **_keywords(training)}
     if connection.server is not None:
         name = name_at_service(context, job)
         submit(connection, job, lambda client: client.pretrain(name, shared=job.shared, **options))
@@ -173,7 +157,7 @@ def finetune(
     """Train a policy further on MODEL, and keep the best plan found."""
     from go_opt import api
 
-    options = {"samples": samples, **training.keywords()}
+    options = {"samples": samples, **_keywords(training)}
     if connection.server is not None:
         name = name_at_service(context, job)
         graph = loading.load(model)
@@ -197,6 +181,11 @@ def finetune(
     _run(train, as_json=job.as_json, is_first=True, of_one_graph=True)
 
 
+def _keywords(options: Training | Graphs) -> dict[str, Any]:
+    """The options as arguments of functions; a list that is not given is empty."""
+    return {name: [] if value is None else value for name, value in vars(options).items()}
+
+
 def _run(train: Callable[..., TrainingResult], *, as_json: bool, is_first: bool, of_one_graph: bool) -> None:
     """Train until the end or a signal, and print the result on host 0."""
     from go_opt.report.progress import announce_compilation
@@ -207,9 +196,9 @@ def _run(train: Callable[..., TrainingResult], *, as_json: bool, is_first: bool,
     with StopOnSignals() as stop:
 
         def should_stop() -> bool:  # called before every step, so never for a complete run
-            if not stop.is_asked():
+            if not stop.is_requested():
                 progress.on_start()
-            return stop.is_asked()
+            return stop.is_requested()
 
         try:
             result = train(on_progress=progress.on_progress, should_stop=should_stop)

@@ -105,7 +105,7 @@ FIGURES: Final = (
     Figure("link_latency_s", "Latency of a link", "5us", _amount("s", may_be_zero=True)),
     Figure("host_in_bytes_per_s", "From the host to the chips", "25 GB/s", _amount("bytes/s")),
     Figure("host_out_bytes_per_s", "From the chips to the host", "25 GB/s", _amount("bytes/s")),
-    Figure("overlap", "Do transfers run beside compute", "yes", _flag),
+    Figure("overlap", "Do transfers run during compute", "yes", _flag),
 )
 
 

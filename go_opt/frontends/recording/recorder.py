@@ -175,10 +175,10 @@ class Recorder:
     def reads(self, inputs: Sequence[Value], touched: Sequence[int | None]) -> list[Read]:
         """The reads of a kernel, without literals and constants of which it touches no element."""
         reads: list[Read] = []
-        for value, asked in zip(inputs, touched, strict=True):
-            if value.tensor is None or (asked == 0 and value.is_constant):
+        for value, requested in zip(inputs, touched, strict=True):
+            if value.tensor is None or (requested == 0 and value.is_constant):
                 continue
-            limits = [limit for limit in (asked, value.touched) if limit is not None]
+            limits = [limit for limit in (requested, value.touched) if limit is not None]
             reads.append((value.tensor, min(limits, default=None)))
             self._shapes[value.tensor].add(value.shape)
         return reads

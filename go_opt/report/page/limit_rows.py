@@ -62,11 +62,11 @@ def move_rows(subject: Subject) -> dict[int, list[dict[str, Any]]] | None:
     for op in subject.plan.order.tolist():
         kernel = int(subject.loads.kernel_of[subject.places[subject.graph.op_names[op]]])
         first_op.setdefault(kernel, op)
-    if sum(len(mover.beside(op)) for op in first_op.values()) * ops > MOST_WORK:
+    if sum(len(mover.stages_next_to(op)) for op in first_op.values()) * ops > MOST_WORK:
         return None
     relays = sum(len(relay.chips) for relay in subject.plan.relays)
     return {
-        kernel: [_move(subject, mover.move(op, stage), relays) for stage in mover.beside(op)]
+        kernel: [_move(subject, mover.move(op, stage), relays) for stage in mover.stages_next_to(op)]
         for kernel, op in first_op.items()
     }
 

@@ -75,13 +75,13 @@ def memory_rows(subject: Subject, timeline: Timeline) -> list[dict[str, Any]]:
     end_s = _end_s(timeline)
     rows = []
     for stage in subject.stages:
-        times_s, held_bytes = timeline.memory[stage.first_chip]
-        begins_s, most_bytes = _steps(times_s, held_bytes, end_s)
+        times_s, used_bytes = timeline.memory[stage.first_chip]
+        begins_s, most_bytes = _steps(times_s, used_bytes, end_s)
         rows.append(
             {
                 "begin_ns": [round(begin_s * 1e9) for begin_s in begins_s],
                 "bytes": most_bytes,
-                "most_bytes": int(held_bytes.max(initial=0)),
+                "most_bytes": int(used_bytes.max(initial=0)),
                 "weight_bytes": stage.use.weight_bytes,
                 "limit_bytes": int(subject.target.chip_sram_bytes[stage.first_chip]),
             }
@@ -152,17 +152,17 @@ def _transfers(subject: Subject, spans: Sequence[Span], row_of: dict[int, int]) 
 
 
 def _steps(
-    times_s: NDArray[np.float64], held_bytes: NDArray[np.int64], end_s: float
+    times_s: NDArray[np.float64], used_bytes: NDArray[np.int64], end_s: float
 ) -> tuple[list[float], list[int]]:
     """Times, and the most bytes in use from each until the next: exact, or in equal intervals if too many."""
     in_time = np.argsort(times_s, kind="stable")
-    times_s, held_bytes = times_s[in_time], held_bytes[in_time]
+    times_s, used_bytes = times_s[in_time], used_bytes[in_time]
     if len(times_s) <= MOST_STEPS:
-        return times_s.tolist(), held_bytes.tolist()
+        return times_s.tolist(), used_bytes.tolist()
     edges_s = np.linspace(0.0, end_s, MOST_STEPS + 1)[:-1]
     part = np.searchsorted(edges_s, times_s, side="right") - 1
     most = np.zeros(MOST_STEPS, dtype=np.int64)
-    np.maximum.at(most, part, held_bytes)
+    np.maximum.at(most, part, used_bytes)
     # Memory in use at the start of an interval counts for that interval.
     last = np.searchsorted(times_s, edges_s, side="right") - 1
-    return edges_s.tolist(), np.maximum(most, held_bytes[np.maximum(last, 0)]).tolist()
+    return edges_s.tolist(), np.maximum(most, used_bytes[np.maximum(last, 0)]).tolist()

@@ -48,7 +48,7 @@ def memory_lines(explanation: PlanExplanation) -> Iterator[str]:
     yield _buffers_line(explanation, stages)
     if not explanation.streamed:
         return
-    yield "Weights that stream from the host each inference, since they do not fit beside the activations:"
+    yield "Weights that stream from the host each inference, as they do not fit next to the activations:"
     for chip, weights in explanation.streamed[:MOST_LINES]:
         names = listed([f"`{part.tensor}`" for part in weights], MOST_NAMES)
         size = format_bytes(sum(part.size_bytes for part in weights))

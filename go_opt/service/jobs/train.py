@@ -91,10 +91,10 @@ class _Watched:
         self._has_step = (folder / "checkpoint.safetensors").exists()
 
     def should_stop(self) -> bool:
-        is_asked = self._should_stop()
-        if is_asked and not self._has_step:
+        is_requested = self._should_stop()
+        if is_requested and not self._has_step:
             raise _StoppedBeforeStartError
-        return is_asked
+        return is_requested
 
     def on_progress(self, progress: Progress) -> None:
         self._has_step = True

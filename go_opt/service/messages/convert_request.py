@@ -113,11 +113,11 @@ def _constraint_from_proto(i: int, message: optimizer_pb2.Constraint) -> UserCon
     name = message.WhichOneof("kind")
     if name is None:
         raise InvalidInputError(f"constraints[{i}] is of no kind.", field="constraints")
-    asked = getattr(message, name)
+    requested = getattr(message, name)
     given = {
-        field.name: getattr(asked, field.name)
-        for field in asked.DESCRIPTOR.fields
-        if not field.has_presence or asked.HasField(field.name)
+        field.name: getattr(requested, field.name)
+        for field in requested.DESCRIPTOR.fields
+        if not field.has_presence or requested.HasField(field.name)
     }
     lists = {key: tuple(value) for key, value in given.items() if not isinstance(value, int | float)}
     try:
@@ -214,12 +214,12 @@ def read_options(options: SearchOptions, graph: Graph | None) -> tuple[Request, 
       InvalidInputError: a value is out of range.
       TypeError: there is no such option.
     """
-    asked: dict[str, Any] = {"constraints": (), "policy": None, **options}
-    policy = asked.pop("policy")
+    requested: dict[str, Any] = {"constraints": (), "policy": None, **options}
+    policy = requested.pop("policy")
     if not isinstance(policy, str | None):
         raise InvalidInputError(
             f"policy must be the name of one that the service has, not {policy!r}.", field="policy"
         )
-    asked["constraints"] = as_constraints(asked["constraints"])
-    asked["start"] = as_start(asked.get("start"), graph)
-    return Request(**asked), policy
+    requested["constraints"] = as_constraints(requested["constraints"])
+    requested["start"] = as_start(requested.get("start"), graph)
+    return Request(**requested), policy

@@ -153,11 +153,11 @@ def _seconds(duration: Duration) -> float:
     return seconds
 
 
-def _page_size(asked: int) -> int:
+def _page_size(requested: int) -> int:
     default, most = _PAGE_SIZES
-    if asked < 0:
-        raise InvalidInputError(f"page_size must not be negative, not {asked}.", field="page_size")
-    return min(asked, most) or default
+    if requested < 0:
+        raise InvalidInputError(f"page_size must not be negative, not {requested}.", field="page_size")
+    return min(requested, most) or default
 
 
 def _number(token: str) -> int:

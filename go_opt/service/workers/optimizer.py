@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 from google.protobuf.message import Message
 
 from go_opt import api
-from go_opt.api.chips import fewest_chips, interval_asked_s
+from go_opt.api.chips import fewest_chips, required_interval_s
 from go_opt.env import Target
 from go_opt.errors import InvalidInputError
 from go_opt.model.graph import Graph
@@ -116,10 +116,10 @@ class LocalOptimizer(Optimizer):
 
     def optimize(self, request: bytes, control: SearchControl) -> Answer:
         message, graph_bytes = split_graph(optimizer_pb2.OptimizeRequest, request)
-        asked = request_from_proto(message)
+        requested = request_from_proto(message)
         target = target_from_proto(message.target)
         sent = self._graph(message, graph_bytes)
-        asked = replace(asked, start=sent.stored_start(asked.start))
+        requested = replace(requested, start=sent.stored_start(requested.start))
         is_sized = message.HasField("fewest_chips")
 
         def improve(result: OptimizeResult) -> None:
@@ -128,10 +128,10 @@ class LocalOptimizer(Optimizer):
 
         # The bisection searches all chips, and then at most one number for each power of two.
         searches = 1 + target.num_chips.bit_length() if is_sized else 1
-        within = _within(asked, control.deadline_s, len(request), searches)
+        within = _within(requested, control.deadline_s, len(request), searches)
         if is_sized:
             response = _fewest_chips(message.fewest_chips, sent, target, within, control)
-            return Answer(response, not (control.stop.is_set() or within != asked))
+            return Answer(response, not (control.stop.is_set() or within != requested))
         result = self._api.optimize(
             sent.graph,
             target,
@@ -140,7 +140,7 @@ class LocalOptimizer(Optimizer):
             should_stop=control.stop.is_set,
             **within.options,
         )
-        is_cut_short = within != asked and result.wall_s >= within.time_limit_s
+        is_cut_short = within != requested and result.wall_s >= within.time_limit_s
         return Answer(result_to_proto(result, sent), not (control.stop.is_set() or is_cut_short))
 
     def judge(self, judgement: Judgement, request: bytes, *, stop: Stop) -> Message:
@@ -205,7 +205,7 @@ def _fewest_chips(
 ) -> optimizer_pb2.OptimizeResponse:
     rate_per_s = message.rate_per_s if message.HasField("rate_per_s") else None
     with request_part("fewest_chips", optimizer_pb2.FewestChips):
-        interval_asked_s(request, rate_per_s)
+        required_interval_s(request, rate_per_s)
     found = fewest_chips(
         sent.graph,
         target,

@@ -58,12 +58,12 @@ class ProcessOptimizer(Optimizer):
     def optimize(self, request: bytes, control: SearchControl) -> Answer:
         # Parsed here first, so that a malformed request takes no worker's time.
         message = split_graph(optimizer_pb2.OptimizeRequest, request)[0]
-        asked = request_from_proto(message)
+        requested = request_from_proto(message)
         policy, deadline_s = control.policy, control.deadline_s
         with self._pool.worker(control.stop) as worker:
             call = _WorkerCall(worker, next(self._numbers), control.stop, control.on_improvement)
             is_sized = message.HasField("fewest_chips")  # the budget applies to each number of chips
-            call.time_limit_s = math.inf if is_sized else asked.time_limit_s
+            call.time_limit_s = math.inf if is_sized else requested.time_limit_s
             call.send(
                 "optimize",
                 request,

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from go_opt.service.assembly import Plant
+from go_opt.service.assembly import Assembly
 from go_opt.service.jobs.job import Runner
 from go_opt.service.jobs.runners.local_runner import LocalRunner
 from go_opt.service.server import serve
@@ -19,11 +19,11 @@ _WORKERS = 1
 
 
 @dataclass(frozen=True)
-class _FuzzedPlant(Plant):
+class _FuzzedAssembly(Assembly):
     def _runner(self) -> Runner:
         return LocalRunner((sys.executable, "-P", str(_FAKE_JOB)))
 
 
 if __name__ == "__main__":
-    plant = _FuzzedPlant(workers=_WORKERS, data_dir=Path(sys.argv[1]))
-    serve("127.0.0.1:0", plant.services, workers=plant.slots)
+    assembly = _FuzzedAssembly(workers=_WORKERS, data_dir=Path(sys.argv[1]))
+    serve("127.0.0.1:0", assembly.services, workers=assembly.slots)

@@ -28,7 +28,7 @@ class RayRunner:
 
     Args:
       address: the cluster, as for ``ray.init``; None starts a cluster on this machine.
-      num_cpus, num_gpus: resources that Ray reserves for each job.
+      num_cpus: what Ray reserves for each job.
       command: as of ``LocalRunner``.
 
     Raises:
@@ -40,7 +40,6 @@ class RayRunner:
         address: str | None = None,
         *,
         num_cpus: float = 1,
-        num_gpus: float = 0,
         command: Sequence[str] = COMMAND,
     ) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage reports
@@ -52,9 +51,9 @@ class RayRunner:
             raise InvalidInputError(
                 f"no Ray cluster can be used at {address!r}: {reason}.", field="runner"
             ) from None
-        self._actor = self._ray.remote(
-            num_cpus=num_cpus, num_gpus=num_gpus, max_restarts=0, max_concurrency=_METHODS_AT_ONCE
-        )(_RayJob)
+        self._actor = self._ray.remote(num_cpus=num_cpus, max_restarts=0, max_concurrency=_METHODS_AT_ONCE)(
+            _RayJob
+        )
         self._command = tuple(command)
 
     def start(self, new: NewJob, folder: Path) -> _RayAttempt:
