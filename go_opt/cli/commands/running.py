@@ -187,8 +187,9 @@ def profile(
 def _profiled(found: Profile) -> Iterator[str]:
     graph = found.graph
     yield f"{graph.name}: {graph.num_ops} ops, {found.segments} segments measured in processor time"
-    yield f"held out    {found.held_out} segments, mean error {_share(found.rates_error)} by the rates, " + (
-        f"{_share(found.ops_error)} by the seconds of ops"
+    yield (
+        f"held out    {found.held_out} segments, mean error on the longest {_share(found.rates_error)} by "
+        f"the rates, {_share(found.ops_error)} by the seconds of ops"
     )
     yield f"all ops     {sum(found.op_s.values()) * 1e3:.4g} ms"
     for name, seconds in found.quantity_s.items():

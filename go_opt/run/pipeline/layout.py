@@ -166,7 +166,7 @@ class State:
         self.seconds: FloatArray = seconds  # [S, I, 2] of the processor and by the clock
         self.arrivals: FloatArray = arrivals  # [K, slots] on the monotonic clock
         self._layout = layout
-        self._slots = [
+        self.slots = [  # [K] arrays of each tensor
             [
                 np.frombuffer(
                     memory, ring.dtype, math.prod(ring.shape), ring.offset + slot * ring.slot_bytes
@@ -179,7 +179,7 @@ class State:
 
     def slot(self, ring: int, inference: int) -> NDArray:
         """The array of a tensor for one inference."""
-        return self._slots[ring][inference % len(self._slots[ring])]
+        return self.slots[ring][inference % len(self.slots[ring])]
 
     def is_done(self, stage: int, inference: int, host_unit: int) -> bool:
         """Whether a stage, or the host as unit ``host_unit``, has done an inference."""

@@ -16,7 +16,7 @@ class StageRun:
     chips: tuple[int, ...]
     num_ops: int
     predicted_s: float  # compute
-    processor_s: float  # median processor time of the model and its copies
+    processor_s: float  # median processor time of the model
     wall_s: float  # the same in wall-clock time
 
     @property

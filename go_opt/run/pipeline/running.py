@@ -32,8 +32,10 @@ from go_opt.run.pipeline.results import RunResult, StageRun, chip_seconds
 from go_opt.run.pipeline.workers import Workers, started
 
 MAX_INFERENCES: Final = 1_000_000
-_ALONE: Final = 5  # inferences that run alone before the others; the first warms up caches
+ALONE: Final = 5  # inferences that run alone before the others; the first warms up caches
 _DIFFERENT: Final = 4  # number of rows of random inputs
+
+Arrays = Mapping[str, NDArray]  # by name
 
 
 def run_plan(
@@ -89,7 +91,7 @@ def run_stages(
     folder: Path,
     manifest: Manifest,
     inferences: int,
-    inputs: Sequence[Mapping[str, NDArray]],
+    inputs: Sequence[Arrays],
     links: Target | None = None,
 ) -> RunResult:
     """Run the stages of an export; arguments and errors as for :func:`run_plan`.
@@ -97,18 +99,13 @@ def run_stages(
     Args:
       inputs: rows of arrays by name, which inferences use in turn.
     """
-    layout = Layout(manifest, inferences + _ALONE)
+    layout = Layout(manifest, inferences + ALONE)
     assert layout.rings  # rejects types that cannot be sent, before any process starts
-    expected = _expected(model, manifest, inputs)
+    expected = expected_outputs(model, manifest, inputs)
     if links is not None:
         write_links(links, layout.chips, folder)
-    with shared_memory(layout.size_bytes) as (descriptor, memory):
-        state = State(layout, memory)
-        state.counters[:-2] = NOT_LOADED
-        with started(layout, folder, descriptor) as workers:
-            host = _Host(layout, state, workers, inputs, expected)
-            host.run()
-        seconds = state.seconds[:, _ALONE:].copy()
+    with started(layout.chips) as workers:
+        host, seconds = run_on(workers, folder, layout, inputs, expected)
     if host.worst > MOST_DIFFERENCE:
         wrong = inputs[host.worst_inference % len(inputs)]
         raise EnvironmentFailedError(
@@ -118,9 +115,25 @@ def run_stages(
     return _result(manifest, layout, host, seconds)
 
 
-def _expected(
-    model: Path, manifest: Manifest, inputs: Sequence[Mapping[str, NDArray]]
-) -> list[dict[str, NDArray]]:
+def run_on(
+    workers: Workers, folder: Path, layout: Layout, inputs: Sequence[Arrays], expected: Sequence[Arrays]
+) -> tuple[_Host, FloatArray]:
+    """Run the stages of an export; also [S, I, 2] seconds of the processor and by the clock."""
+    with shared_memory(layout.size_bytes) as (descriptor, memory):
+        state = State(layout, memory)
+        state.counters[:-2] = NOT_LOADED
+        workers.give(layout.chips, folder, layout.inferences, descriptor)
+        host = _Host(layout, state, workers, inputs, expected)
+        host.run()
+        return host, state.seconds[:, ALONE:].copy()
+
+
+def expected_outputs(model: Path, manifest: Manifest, inputs: Sequence[Arrays]) -> list[dict[str, NDArray]]:
+    """The outputs of the whole model.
+
+    Raises:
+      EnvironmentFailedError: it does not run.
+    """
     try:
         return whole_outputs(model, manifest, inputs)
     except Exception as error:  # ONNX Runtime has a dozen kinds
@@ -135,8 +148,8 @@ class _Host:
     layout: Layout
     state: State
     workers: Workers
-    inputs: Sequence[Mapping[str, NDArray]]
-    expected: Sequence[Mapping[str, NDArray]]
+    inputs: Sequence[Arrays]
+    expected: Sequence[Arrays]
     fed_s: list[float] = field(default_factory=list)
     collected_s: list[float] = field(default_factory=list)
     outputs: dict[str, NDArray] = field(default_factory=dict)  # of the first inference
@@ -159,7 +172,7 @@ class _Host:
 
     def _feed(self, rings: Mapping[str, int]) -> bool:
         inference = len(self.fed_s)
-        is_early = inference <= _ALONE and inference > len(self.collected_s)
+        is_early = inference <= ALONE and inference > len(self.collected_s)
         if is_early or inference == self.layout.inferences:
             return False
         if not all(self.state.is_free(ring, inference) for ring in rings.values()):
@@ -203,17 +216,17 @@ def _result(manifest: Manifest, layout: Layout, host: _Host, seconds: FloatArray
         for stage in manifest.stages
     )
     done_s = host.collected_s
-    alone = [end_s - start_s for start_s, end_s in zip(host.fed_s, done_s, strict=True)][1:_ALONE]
+    alone = [end_s - start_s for start_s, end_s in zip(host.fed_s, done_s, strict=True)][1:ALONE]
     return RunResult(
         model=manifest.model,
         target=manifest.target,
-        inferences=len(done_s) - _ALONE,
+        inferences=len(done_s) - ALONE,
         workers=len(layout.chips),
         cores=num_cores(),
         stages=stages,
         predicted_interval_s=manifest.interval_s,
         processor_interval_s=max(chip_seconds(stages).values()),
-        wall_interval_s=(done_s[-1] - done_s[_ALONE]) / (len(done_s) - _ALONE - 1),
+        wall_interval_s=(done_s[-1] - done_s[ALONE]) / (len(done_s) - ALONE - 1),
         predicted_latency_s=manifest.latency_s,
         latency_s=statistics.median(alone),
         difference=host.worst,

@@ -23,17 +23,27 @@ class Session:
     """A loaded model. Arrays may be bfloat16, for which ONNX Runtime has no NumPy type."""
 
     def __init__(self, loaded: onnxruntime.InferenceSession) -> None:
-        self._loaded = loaded
+        self._loaded, self._binding = loaded, loaded.io_binding()
         types = {value.type for value in (*loaded.get_inputs(), *loaded.get_outputs())}
         self._has_bfloat16 = "tensor(bfloat16)" in types
 
     def run(self, outputs: Sequence[str], inputs: Mapping[str, NDArray]) -> list[NDArray]:
         """The outputs with these names."""
         if self._has_bfloat16:  # 40 microseconds slower
-            given = {name: _value(array) for name, array in inputs.items()}
+            given = {name: value_of(array) for name, array in inputs.items()}
             return [_array(value) for value in self._loaded.run_with_ort_values(outputs, given)]
         results: list[NDArray] = self._loaded.run(outputs, inputs)
         return results
+
+    def run_in_place(
+        self, inputs: Mapping[str, onnxruntime.OrtValue], outputs: Mapping[str, onnxruntime.OrtValue]
+    ) -> None:
+        """Read and write the memory of the values themselves, without copies."""
+        for name, value in inputs.items():
+            self._binding.bind_ortvalue_input(name, value)
+        for name, value in outputs.items():
+            self._binding.bind_ortvalue_output(name, value)
+        self._loaded.run_with_iobinding(self._binding)
 
 
 def session(model: str | Path | bytes, *, is_optimized: bool = True) -> Session:
@@ -50,7 +60,8 @@ def session(model: str | Path | bytes, *, is_optimized: bool = True) -> Session:
     return Session(onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"]))
 
 
-def _value(array: NDArray) -> onnxruntime.OrtValue:
+def value_of(array: NDArray) -> onnxruntime.OrtValue:
+    """The array as a value of ONNX Runtime, in the same memory."""
     from onnxruntime import OrtValue
 
     if array.dtype != BFLOAT16:

@@ -1,26 +1,35 @@
 """A process that runs the stages of one chip in ONNX Runtime, on one thread.
 
 :mod:`go_opt.run.pipeline.workers` starts ``python -m go_opt.run.pipeline.worker`` with a JSON object as
-argument. The process ends after its inferences, or when its parent process ends.
+argument, and sends jobs to its standard input, which is a socket: a JSON object and the descriptor of
+shared memory each. The process ends when its parent process ends.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import select
+import socket
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from go_opt.run.manifest import Stage, load_manifest
 from go_opt.run.pipeline.bell import quieten, strike
 from go_opt.run.pipeline.layout import HOST, Layout, State, Unit
 from go_opt.run.pipeline.links import Links
 from go_opt.run.pipeline.memory import opened
-from go_opt.run.pipeline.sessions import session
+from go_opt.run.pipeline.sessions import session, value_of
+
+if TYPE_CHECKING:
+    from onnxruntime import OrtValue
+
+_JOBS: Final = 0  # descriptor of standard input
+_MOST_BYTES: Final = 1 << 16  # of a job
 
 
 class _UnitWork:
@@ -35,6 +44,8 @@ class _UnitWork:
         ring_of = {ring.tensor: i for i, ring in enumerate(layout.rings)}
         self._inputs = {row.tensor: ring_of[row.tensor] for row in stage.inputs}
         self._outputs = {row.tensor: ring_of[row.tensor] for row in stage.outputs}
+        used = {*self._inputs.values(), *self._outputs.values()}
+        self._values = {ring: [value_of(slot) for slot in state.slots[ring]] for ring in used}
         self.next = self.unit.turn
         state.counters[number] = 0
 
@@ -56,10 +67,7 @@ class _UnitWork:
     def run(self) -> None:
         """Run the next inference."""
         start_s, processor_s = time.monotonic(), time.process_time()
-        given = {tensor: self._state.slot(ring, self.next) for tensor, ring in self._inputs.items()}
-        results = self._session.run(list(self._outputs), given)
-        for ring, result in zip(self._outputs.values(), results, strict=True):
-            self._state.slot(ring, self.next)[...] = result
+        self._session.run_in_place(self._slots(self._inputs), self._slots(self._outputs))
         processor_s = time.process_time() - processor_s
         now_s = time.monotonic()
         self._state.seconds[self.unit.stage, self.next] = processor_s, now_s - start_s
@@ -67,6 +75,10 @@ class _UnitWork:
             self._send(ring, now_s)
         self.next += self.unit.turns
         self._state.counters[self._number] += 1
+
+    def _slots(self, rings: Mapping[str, int]) -> dict[str, OrtValue]:
+        slots = {tensor: self._values[ring] for tensor, ring in rings.items()}
+        return {tensor: values[self.next % len(values)] for tensor, values in slots.items()}
 
     def _send(self, ring: int, now_s: float) -> None:
         facts = self._layout.rings[ring]
@@ -80,10 +92,10 @@ class _UnitWork:
         return chips[self.next % len(chips)]
 
 
-def _work(given: Mapping[str, Any]) -> None:
+def _work(given: Mapping[str, Any], memory: int) -> None:
     folder = Path(given["folder"])
     layout = Layout(load_manifest(folder), given["inferences"])
-    state, links = State(layout, opened(given["memory"])), Links(folder)
+    state, links = State(layout, opened(memory)), Links(folder)
     works = [
         _UnitWork(layout, state, links, folder, number)
         for number, unit in enumerate(layout.units)
@@ -94,7 +106,7 @@ def _work(given: Mapping[str, Any]) -> None:
     wakes = {work.unit.stage: _wakes(layout, work.neighbours, ropes) for work in works}
     poll = select.poll()
     poll.register(given["bell"], select.POLLIN)
-    poll.register(given["life"], select.POLLIN)  # ends with the process at the other end
+    poll.register(_JOBS, 0)  # only that the process at the other end has ended
     strike(ropes[HOST])
     while any(work.next < layout.inferences for work in works):
         now_s = time.monotonic()
@@ -103,7 +115,7 @@ def _work(given: Mapping[str, Any]) -> None:
         if ready is None:
             wait_s = min(waits)
             events = poll.poll(None if math.isinf(wait_s) else 1e3 * wait_s)
-            if any(descriptor == given["life"] for descriptor, _ in events):
+            if any(descriptor == _JOBS for descriptor, _ in events):
                 return
             quieten(given["bell"])
             continue
@@ -118,8 +130,15 @@ def _wakes(layout: Layout, stages: set[int], ropes: Mapping[int, int]) -> list[i
 
 
 def main() -> None:
+    given = json.loads(sys.argv[1])
     try:
-        _work(json.loads(sys.argv[1]))
+        with socket.socket(fileno=_JOBS) as jobs:
+            while True:
+                job, descriptors, _, _ = socket.recv_fds(jobs, _MOST_BYTES, 1)
+                if not job:
+                    return
+                _work(given | json.loads(job), descriptors[0])
+                os.close(descriptors[0])
     except Exception as error:  # the parent process turns this into an error message
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         sys.exit(1)

@@ -7,16 +7,17 @@ import math
 import os
 import select
 import signal
+import socket
 import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from go_opt.common.processes import module_command, module_environment
 from go_opt.errors import EnvironmentFailedError
 from go_opt.run.pipeline.bell import Bell, quieten, strike
-from go_opt.run.pipeline.layout import HOST, Layout
+from go_opt.run.pipeline.layout import HOST
 
 _MOST_OUTPUT: Final = 4000  # bytes kept of a process's stderr
 
@@ -27,15 +28,16 @@ class Workers:
     def __init__(self, bells: Mapping[int, Bell]) -> None:
         self._bells = bells
         self._processes: dict[int, subprocess.Popen] = {}
+        self._jobs: dict[int, socket.socket] = {}
         self._said: dict[int, bytes] = {}
         self._poll = select.poll()
         self._poll.register(bells[HOST].hear, select.POLLIN)
 
-    def add(self, chip: int, process: subprocess.Popen) -> None:
-        """Watch a process; its stderr closes when it ends."""
+    def add(self, chip: int, process: subprocess.Popen, jobs: socket.socket) -> None:
+        """Watch a process, which takes ``jobs``; its stderr closes when it ends."""
         assert process.stderr is not None
         os.set_blocking(process.stderr.fileno(), False)
-        self._processes[chip] = process
+        self._processes[chip], self._jobs[chip] = process, jobs
         self._said[chip] = b""
         self._poll.register(process.stderr, select.POLLIN)
 
@@ -43,6 +45,13 @@ class Workers:
     def process_ids(self) -> tuple[int, ...]:
         """The ids of all processes, in the order of chips."""
         return tuple(process.pid for process in self._processes.values())
+
+    def give(self, chips: Sequence[int], folder: Path, inferences: int, memory: int) -> None:
+        """Have the processes of ``chips`` run the stages in a folder, as a descriptor's memory lays out."""
+        job = json.dumps({"folder": str(folder), "inferences": inferences}).encode()
+        for chip in chips:
+            with suppress(OSError):  # of a process that has ended, about which `wait` says more
+                socket.send_fds(self._jobs[chip], [job], [memory])
 
     def wake(self) -> None:
         """Ring the bells of all processes."""
@@ -72,6 +81,8 @@ class Workers:
             process.wait()
             assert process.stderr is not None
             process.stderr.close()
+        for jobs in self._jobs.values():
+            jobs.close()
 
     def _hear(self, chip: int, process: subprocess.Popen) -> None:
         assert process.stderr is not None
@@ -92,7 +103,7 @@ class Workers:
 
 
 @contextmanager
-def started(layout: Layout, folder: Path, memory: int) -> Iterator[Workers]:
+def started(chips: Sequence[int]) -> Iterator[Workers]:
     """Run a process for each chip, and end all of them afterwards.
 
     Raises:
@@ -101,38 +112,30 @@ def started(layout: Layout, folder: Path, memory: int) -> Iterator[Workers]:
     with ExitStack() as stack:
         try:
             bells = {}
-            for chip in (HOST, *layout.chips):
+            for chip in (HOST, *chips):
                 bells[chip] = Bell.create()
                 stack.callback(bells[chip].close)
-            life = os.pipe()  # never written to; shows each process when this one ends
-            for end in life:
-                stack.callback(os.close, end)
             workers = Workers(bells)
             stack.callback(workers.end)
-            for chip in layout.chips:
-                given = {
-                    "folder": str(folder),
-                    "inferences": layout.inferences,
-                    "chip": chip,
-                    "memory": memory,
-                    "life": life[0],
-                    "bell": bells[chip].hear,
-                    "ropes": {to: bell.rope for to, bell in bells.items()},
-                }
-                passed = (memory, life[0], bells[chip].hear, *(bell.rope for bell in bells.values()))
-                workers.add(chip, _process(json.dumps(given), passed))
+            ropes = {to: bell.rope for to, bell in bells.items()}
+            for chip in chips:
+                given = {"chip": chip, "bell": bells[chip].hear, "ropes": ropes}
+                ours, theirs = socket.socketpair()
+                with theirs:
+                    process = _process(json.dumps(given), theirs, (bells[chip].hear, *ropes.values()))
+                workers.add(chip, process, ours)
         except OSError as error:
             raise EnvironmentFailedError(
-                f"{len(layout.chips)} workers cannot be started: {error.strerror or error}."
+                f"{len(chips)} workers cannot be started: {error.strerror or error}."
             ) from None
         yield workers
 
 
-def _process(argument: str, passed: tuple[int, ...]) -> subprocess.Popen:
+def _process(argument: str, jobs: socket.socket, passed: tuple[int, ...]) -> subprocess.Popen:
     return subprocess.Popen(
         module_command("go_opt.run.pipeline.worker", argument),
         pass_fds=passed,
-        stdin=subprocess.DEVNULL,
+        stdin=jobs,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C in a terminal reaches only this process

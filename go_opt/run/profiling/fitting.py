@@ -1,4 +1,8 @@
-"""Fits rates and op seconds to measured segments by non-negative least squares of relative errors."""
+"""Fits rates and op seconds to measured segments by non-negative least squares.
+
+Errors are relative to the longest segment of the cut, because the busiest stage of a plan is its interval.
+Otherwise the fit spreads the start of short segments, which no rate describes, over the ops of long ones.
+"""
 
 from __future__ import annotations
 
@@ -59,12 +63,13 @@ def fit_rates(segments: Sequence[Segment], quantities: FloatArray) -> Rates:
     typical = np.array(_TYPICAL_S) * np.median(seconds / predicted)
     rates = Rates(typical[:-1], float(typical[-1]))
     near = _TYPICAL_TRUST * math.sqrt(len(segments)) / typical
-    right = np.concatenate([np.ones(len(segments)), near * typical])
+    scale = 1 / _longest(segments)
+    right = np.concatenate([seconds * scale, near * typical])
     for _ in range(_ROUNDS):
         is_moving = rates.moves(quantities)
         terms = _binding(quantities, is_moving)
         rows = np.array([[*terms[one.ops].sum(axis=0), one.bytes] for one in segments])
-        solution = _solve(np.concatenate([rows / seconds[:, None], np.diag(near)]), right)
+        solution = _solve(np.concatenate([rows * scale[:, None], np.diag(near)]), right)
         rates = Rates(solution[:-1], float(solution[-1]))
         if (rates.moves(quantities) == is_moving).all():
             break
@@ -104,21 +109,25 @@ def _near_rates(
     for row, segment in zip(rows, segments, strict=True):
         row[segment.ops] = expected[segment.ops]
         row[-1] = segment.bytes
-    rows /= _seconds(segments)[:, None]
+    rows /= _longest(segments)[:, None]
     near = trust * np.eye(num_ops, num_ops + 1)
-    right = np.concatenate([np.ones(len(segments)), np.full(num_ops, trust)])
+    right = np.concatenate([_seconds(segments) / _longest(segments), np.full(num_ops, trust)])
     solution = _solve(np.concatenate([rows, near]), right)
     return solution[:-1] * expected, Rates(rates.per_quantity_s, float(solution[-1]))
 
 
 def relative_error(segments: Sequence[Segment], rates: Rates, op_s: FloatArray) -> float:
-    """Mean absolute error of the predictions, relative to the measurements."""
+    """Mean absolute error of the predictions, relative to the longest segment of the same cut."""
     predicted = np.array([rates.segment_s(segment, op_s) for segment in segments])
-    return float(np.abs(predicted / _seconds(segments) - 1).mean())
+    return float((np.abs(predicted - _seconds(segments)) / _longest(segments)).mean())
 
 
 def _seconds(segments: Sequence[Segment]) -> FloatArray:
     return np.array([segment.seconds for segment in segments])
+
+
+def _longest(segments: Sequence[Segment]) -> FloatArray:
+    return np.array([segment.longest_s for segment in segments])
 
 
 def _solve(rows: FloatArray, right: FloatArray) -> FloatArray:

@@ -1,8 +1,7 @@
-"""Random segments of a model, cut like the stages of an export, and their processor seconds."""
+"""Random segments of a model, which run as the stages of a plan do, and their processor seconds."""
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.common.arrays import LongArray
+from go_opt.common.arrays import FloatArray, LongArray
 from go_opt.env.target import Target
 from go_opt.frontends.onnx.lowered import LoweredModel
 from go_opt.model.graph import Graph
@@ -21,12 +20,14 @@ from go_opt.run.cut.plan_models import cut_models, manifest_of
 from go_opt.run.cut.reads import Reads
 from go_opt.run.cut.source import model_of_plan
 from go_opt.run.cut.stage_model import write_model
-from go_opt.run.manifest import Manifest, Stage
+from go_opt.run.manifest import MANIFEST, Manifest, Stage, manifest_text
 from go_opt.run.pipeline.inputs import random_inputs
-from go_opt.run.pipeline.sessions import Session, session
+from go_opt.run.pipeline.layout import Layout
+from go_opt.run.pipeline.running import ALONE, expected_outputs, run_on
+from go_opt.run.pipeline.workers import started
 
-MOST_SEGMENTS: Final = 12  # per cut
-_LEAST_RUNS, _MOST_RUNS, _ENOUGH_S = 6, 15, 0.1  # per segment
+MOST_SEGMENTS: Final = 8  # per cut; each has a process
+_INFERENCES: Final = 10  # in a row, after those that run alone
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class Segment:
 
     ops: LongArray
     bytes: int  # that enter and leave
-    seconds: float  # median processor time, including copies
+    seconds: float  # median processor time
+    longest_s: float  # seconds of the longest segment of its cut
 
 
 class Segments:
@@ -47,33 +49,55 @@ class Segments:
         self._path, self._graph, self._target = path, graph, target
 
     def measured(self, rng: np.random.Generator, folder: Path, until_s: float) -> Iterator[list[Segment]]:
-        """The measured segments of successive random cuts, until a time of the monotonic clock."""
-        while True:
-            yield self._of_cut(random_cut(rng, self._graph.num_ops), rng, folder)
-            if time.monotonic() >= until_s:
-                return
+        """The measured segments of successive random cuts, until a time of the monotonic clock.
 
-    def _of_cut(self, place: LongArray, rng: np.random.Generator, folder: Path) -> list[Segment]:
-        graph = self._graph
+        Raises:
+          EnvironmentFailedError: the model does not run.
+        """
+        with started(range(min(MOST_SEGMENTS, self._graph.num_ops))) as workers:
+            inputs: dict[str, NDArray] = {}
+            while True:
+                manifest = self._cut(random_cut(rng, self._graph.num_ops), folder)
+                if not inputs:
+                    inputs = random_inputs(self._path, manifest, rng)
+                    expected = expected_outputs(self._path, manifest, [inputs])
+                layout = Layout(manifest, ALONE + _INFERENCES)
+                _, seconds = run_on(workers, folder, layout, [inputs], expected)
+                yield self._segments(manifest, np.median(seconds[:, :, 0], axis=1))
+                if time.monotonic() >= until_s:
+                    return
+                for file in folder.iterdir():
+                    file.unlink()
+
+    def _cut(self, place: LongArray, folder: Path) -> Manifest:
+        """Write the stages of a cut."""
+        each = np.arange(self._graph.num_ops)
         plan = Plan.create(
-            graph,
+            self._graph,
             self._target.name,
             self._target.fingerprint,
             placement=place,
-            order=np.arange(graph.num_ops),
-            fusion_group=np.arange(graph.num_ops),
+            order=each,
+            fusion_group=each,
             provenance="profile",
         )
-        cut = cut_models(self.whole, self._reads, graph, self._target, plan)
-        manifest = manifest_of(cut, graph, self._target, plan, lambda stage: f"{stage}.onnx")
+        cut = cut_models(self.whole, self._reads, self._graph, self._target, plan)
+        manifest = manifest_of(cut, self._graph, self._target, plan, lambda stage: f"{stage}.onnx")
         for stage, model in zip(manifest.stages, cut.models, strict=True):
             write_model(model, folder / stage.file)
-        seconds = _seconds(folder, manifest, random_inputs(self._path, manifest, rng))
-        for file in folder.iterdir():
-            file.unlink()
+        (folder / MANIFEST).write_text(manifest_text(manifest), "utf-8")
+        return manifest
+
+    def _segments(self, manifest: Manifest, seconds: FloatArray) -> list[Segment]:
+        longest_s = float(seconds.max())
         return [
-            Segment(np.array([graph.op_index[op] for op in stage.ops]), _bytes(manifest, stage), seconds_of)
-            for stage, seconds_of in zip(manifest.stages, seconds, strict=True)
+            Segment(
+                np.array([self._graph.op_index[op] for op in stage.ops]),
+                _bytes(manifest, stage),
+                float(seconds[stage.stage]),
+                longest_s,
+            )
+            for stage in manifest.stages
         ]
 
 
@@ -83,39 +107,6 @@ def random_cut(rng: np.random.Generator, num_ops: int) -> LongArray:
     between = np.arange(1, num_ops)
     cuts = np.sort(rng.permutation(between)[: int(rng.integers(0, most))])
     return np.searchsorted(cuts, np.arange(num_ops), side="right")
-
-
-def _seconds(folder: Path, manifest: Manifest, values: dict[str, NDArray]) -> list[float]:
-    """Median processor seconds of each stage.
-
-    The stages alternate as in a pipeline, so that other stages evict a stage's data from the caches.
-    """
-    runs = [_Run(session(folder / stage.file), stage, values) for stage in manifest.stages]
-    for rounds in range(_MOST_RUNS):
-        if rounds >= _LEAST_RUNS and sum(sum(run.seconds) for run in runs) > _ENOUGH_S * len(runs):
-            break
-        for run in runs:
-            run()
-    return [statistics.median(run.seconds[1:]) for run in runs]
-
-
-class _Run:
-    """A stage that reads and writes arrays of ``values``, like a worker in shared memory."""
-
-    def __init__(self, model: Session, stage: Stage, values: dict[str, NDArray]) -> None:
-        self._model = model
-        self._outputs = [row.tensor for row in stage.outputs]
-        self._inputs = {row.tensor: values[row.tensor] for row in stage.inputs}
-        results = self._model.run(self._outputs, self._inputs)
-        self._results = [np.copy(result) for result in results]
-        values.update(zip(self._outputs, self._results, strict=True))
-        self.seconds: list[float] = []
-
-    def __call__(self) -> None:
-        start_s = time.process_time()
-        for result, kept in zip(self._model.run(self._outputs, self._inputs), self._results, strict=True):
-            kept[...] = result
-        self.seconds.append(time.process_time() - start_s)
 
 
 def _bytes(manifest: Manifest, stage: Stage) -> int:

@@ -26,7 +26,7 @@ from go_opt.run.pipeline.inputs import random_inputs, save_arrays
 from go_opt.run.pipeline.layout import HOST, Layout
 from go_opt.run.pipeline.links import Links, write_links
 from go_opt.run.pipeline.results import StageRun, chip_seconds
-from go_opt.run.pipeline.workers import Workers
+from go_opt.run.pipeline.workers import Workers, started
 from tests.exports import FLOAT, INT64, info, integers, model, node, plan_of, saved, weight
 from tests.go_opt.run.test_random_stages import with_random_weights
 
@@ -175,6 +175,12 @@ def test_a_worker_that_fails(chain: Path, process_ids: Ids, tmp_path: Path) -> N
     with pytest.raises(EnvironmentFailedError, match=r"^the worker of chip 1 failed: .*stage-1.onnx"):
         running.run_stages(chain, tmp_path / "out", manifest, 5, ROWS)
     check_gone(process_ids, 3)
+
+
+def test_a_worker_ends_when_its_parent_has() -> None:
+    with started([0]) as workers:
+        workers._jobs[0].close()
+        assert workers._processes[0].wait(60) == 0
 
 
 def test_an_interrupt(chain: Path, process_ids: Ids, monkeypatch: pytest.MonkeyPatch) -> None:
