@@ -153,12 +153,16 @@ def kept_by_op(op: SeenOp) -> list[Heads]:
     is_aligned = is_turned or is_elementwise(op.op_type) or op.op_type == "MatMul" or len(op.reads) == 1
     if not is_aligned or any(math.prod(read) != elements for _, read, elements in op.reads):
         return []
-    operands = []
+    operands, mixed = [], () if is_turned else op.axes
     for tensor, read, _ in op.reads:
         along = op.axes if is_turned else range(len(read) - rank, len(read))
-        steps = [math.prod(read[at + 1 :]) if at >= 0 and read[at] > 1 else 0 for at in along]
+        sizes = [read[at] if at >= 0 else 1 for at in along]
+        pairs = [pair for axis, pair in enumerate(zip(sizes, op.view, strict=True)) if axis not in mixed]
+        if any(size not in (1, number) for size, number in pairs if number > 1):
+            return []
+        steps = [math.prod(read[at + 1 :]) * (size > 1) for at, size in zip(along, sizes, strict=True)]
         operands.append((tensor, steps))
-    return list(kept_apart(op.written, op.view, operands, () if is_turned else op.axes))
+    return list(kept_apart(op.written, op.view, operands, mixed))
 
 
 def batch_of(inputs: Sequence[Shape]) -> int:

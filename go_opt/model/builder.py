@@ -35,8 +35,7 @@ from go_opt.model.topological import topological_order
 
 Size = int | tuple[int, ...]  # the number of elements of a tensor, or its shape
 
-# The sum over ops must stay finite and exact enough to compare.
-MAX_FLOPS = 1e30
+MAX_FLOPS = 1e30  # the sum over ops must stay finite and exact enough to compare
 
 
 @dataclass(slots=True)
@@ -204,8 +203,7 @@ class GraphBuilder:
             self._tensors[name].shape = rules.common_shape([seen[name], *views[name]])
         found = {op.name: one for op in self._ops if (one := self._seen_op(op, seen)) is not None}
         tensors = self._tensors.values()
-        shapes = {tensor.name: tensor.shape for tensor in tensors}
-        self._windows = rules.windows_by_op(found, shapes, self._windows)
+        self._windows = rules.windows_by_op(found, {t.name: t.shape for t in tensors}, self._windows)
         self._kept |= {name: rules.kept_by_op(op) for name, op in found.items()}
         if batch := rules.batch_of([t.shape for t in tensors if t.kind == INPUT and t.readers]):
             self._find_images(batch, seen)
@@ -216,7 +214,7 @@ class GraphBuilder:
         axes, views = self._axes[op.name]
         tensors = [self._tensors[self.resolve(name)] for name, _ in op.reads]
         reads = [(one.name, view, one.elements) for one, view in zip(tensors, views, strict=True)]
-        return rules.SeenOp(op.op_type, axes, reads, op.writes[0], seen[op.writes[0]])
+        return rules.SeenOp(op.op_type, axes, reads, *op.writes, seen[op.writes[0]])
 
     def _find_images(self, batch: int, seen: Mapping[str, rules.Shape]) -> None:
         """Make the images of a batch the rows of tensors, since they are apart in nearly all ops."""

@@ -38,8 +38,8 @@ class ColumnSpans:
         self._wrong: dict[str, list[str]] = {}
         self._held: dict[str, _Held] = {}
         by_op = {one.op: one for one in splits}
+        checks = {"columns": self._wrong_columns, "heads": self._wrong_heads, "inner": self._wrong_inner}
         for name, op in before.items():
-            checks = {"columns": self._wrong_columns, "heads": self._wrong_heads, "inner": self._wrong_inner}
             if name in by_op and by_op[name].kind in checks:
                 one = by_op[name]
                 names = [part_name(name, i, one.parts) for i in range(one.parts)]
