@@ -100,10 +100,10 @@ def heads_of(graph: Graph, op: int, parts: int) -> Columns | None:
 
     A Transpose of one head may be a view, which is no op.
     """
-    heads, output = graph.heads.get(graph.op_names[op]), _output(graph, op)
+    heads, output = graph.heads.get(graph.op_names[op]), only_output(graph, op)
     if heads is None or output is None or heads.number % parts or heads.number < 2 * parts:
         return None
-    reads = _reads(graph, op)
+    reads = graph.reads_of(op)
     behind = {
         k: heads.behind[name]
         for k in (output, *(k for k, _ in reads))

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from go_opt import from_onnx
 from go_opt.env import cost_tables
 from go_opt.env.copies.columns import inner_of
 from go_opt.env.copies.splits import split_graph
 from go_opt.errors import PlanError
-from go_opt.frontends import from_onnx
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Split
