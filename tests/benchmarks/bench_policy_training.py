@@ -7,7 +7,8 @@ plan the best of 16 proposals is, mean over the validation split up to 1,200 ops
 (``agents/training/validation.py``). The untrained network is the one that training starts from, scored
 with the same draws. Every seed has a process for the network, on the GPU where there is one, and
 ``--players`` processes that draw graphs, play them and judge the plans. A run that was killed goes
-on from its last file; ``--table`` prints what is there.
+on from its last file; ``--table`` prints what is there, the validation with the best score included, and
+``--test`` scores the untrained and the last networks on the test split, with other draws.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import time
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from measuring import header, row
@@ -31,9 +32,10 @@ from go_opt.agents.inputs.features import GraphFeatures
 from go_opt.agents.training.problems.curriculum import Curriculum, common_bucket
 from go_opt.agents.training.problems.lessons import Lesson
 from go_opt.agents.training.problems.settings import Settings
-from go_opt.training_inputs import zoo_graphs
+from go_opt.training_inputs import as_policy, zoo_graphs
 
 MOST_VALIDATION_OPS = 1200
+TEST_SEED = 1000
 NAMES = {"slice_cheapest": "orders", "slice_sampled": "slices", "sample_adjacent": "SAMPLE"}
 
 
@@ -48,10 +50,14 @@ def main() -> None:
     parser.add_argument("--validate-every", type=int, default=2000, help="graph visits")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="by the clock; then stop")
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--test", action="store_true")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ.setdefault(name, "1")  # of the processes that follow
+    if options.test:
+        print_test(options)
+        return
     if not options.table:
         spawn = get_context("spawn")
         seeds = [spawn.Process(target=train, args=(options, seed)) for seed in range(options.seeds)]
@@ -202,15 +208,17 @@ def play(
         main.send(gradients)
 
 
-def by_lesson(policy: Any, settings: Settings, seed: int) -> dict[str, float]:
-    """The validation score of each lesson."""
+def by_lesson(
+    policy: Any, settings: Settings, seed: int, split: Literal["validation", "test"] = "validation"
+) -> dict[str, float]:
+    """The score of each lesson on a split."""
     from go_opt.agents.training.problems.cases import case
     from go_opt.agents.training.problems.environment import LocalEnvironment
     from go_opt.agents.training.problems.sessions import Sessions
     from go_opt.agents.training.validation import validate
 
     target = go_opt.target("mcm-6x6")
-    cases = [case(graph, target) for graph in zoo_graphs("validation", target, MOST_VALIDATION_OPS)]
+    cases = [case(graph, target) for graph in zoo_graphs(split, target, MOST_VALIDATION_OPS)]
     with Sessions(LocalEnvironment()) as sessions:
         score = validate(policy, cases, sessions.open(cases), settings.lessons, seed)
     return {lesson: round(value, 4) for lesson, value in score.by_lesson.items()}
@@ -222,7 +230,8 @@ def print_table(options: argparse.Namespace) -> None:
     gains = []
     for log in sorted(options.out.glob("seed-*.jsonl")):
         lines = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
-        for line in (lines[0], lines[-1]):
+        best = max(lines, key=lambda line: statistics.fmean(line["scores"].values()))
+        for line in (lines[0], best, lines[-1]):
             scores = [line["scores"][lesson.name] for lesson in lessons]
             cells = [*(f"{each:.3f}" for each in scores), f"{statistics.fmean(scores):.3f}"]
             row([log.stem.removeprefix("seed-"), f"{line['visits']:,}", *cells])
@@ -230,6 +239,20 @@ def print_table(options: argparse.Namespace) -> None:
         gains.append(last - first)
     if gains:
         print(f"\nMedian of the gains: {statistics.median(gains):.3f}", flush=True)
+
+
+def print_test(options: argparse.Namespace) -> None:
+    header(["seed", "", *(NAMES[lesson.mode] for lesson in Settings().lessons), "mean"], texts=2)
+    gains = []
+    for file in sorted(options.out.glob("seed-*.safetensors")):
+        seed = int(file.stem.removeprefix("seed-"))
+        means = []
+        for label, policy in (("untrained", None), ("trained", file)):
+            scores = by_lesson(as_policy(policy, seed), Settings(), TEST_SEED + seed, "test").values()
+            means.append(statistics.fmean(scores))
+            row([str(seed), label, *(f"{each:.3f}" for each in scores), f"{means[-1]:.3f}"])
+        gains.append(means[1] - means[0])
+    print(f"\nMedian of the gains: {statistics.median(gains):.3f}", flush=True)
 
 
 if __name__ == "__main__":
