@@ -14,7 +14,7 @@ from go_opt.env.copies.expanded_tables import PlanTables, plan_tables
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.env.model.analytical import BatchMetrics
-from go_opt.env.model.makespan import makespan_s
+from go_opt.env.model.makespan import execution
 from go_opt.env.model.metrics import WAITING, Fidelity, Metrics, check_fidelity
 from go_opt.env.target import Target
 from go_opt.model.graph import Graph
@@ -103,7 +103,7 @@ def makespans_s(
     alone = np.ones_like(placement)
     for b in np.flatnonzero(terms.fits):
         placed = PlanTables(tables, placement[b], order[b], fusion_group[b], alone[b])
-        seconds[b] = makespan_s(*execution_inputs(placed), terms.stream_bytes[b])
+        seconds[b] = execution(*execution_inputs(placed), terms.stream_bytes[b]).makespan_s
     return seconds
 
 
@@ -114,7 +114,7 @@ def may_wait(target: Target, stream_bytes: LongArray) -> bool:
 
 def plan_makespan_s(placed: PlanTables, terms: BatchMetrics) -> float:
     """Seconds of one execution of a plan alone, given its (one-plan) terms."""
-    return makespan_s(*execution_inputs(placed), terms.stream_bytes[0])
+    return execution(*execution_inputs(placed), terms.stream_bytes[0]).makespan_s
 
 
 def execution_inputs(

@@ -30,18 +30,6 @@ class Execution(NamedTuple):
     to_host_s: FloatArray  # [K] when an output begins to cross the host's link
 
 
-def makespan_s(
-    tables: CostTables,
-    order: IntArray,
-    kernel_of: IntArray,
-    kernel_chip: IntArray,
-    kernel_s: FloatArray,
-    stream_bytes: LongArray,
-) -> float:
-    """Seconds from the first byte read from the host to the last byte written to it; arguments as below."""
-    return execution(tables, order, kernel_of, kernel_chip, kernel_s, stream_bytes).makespan_s
-
-
 def execution(
     tables: CostTables,
     order: IntArray,

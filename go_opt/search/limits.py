@@ -16,7 +16,7 @@ from go_opt.model.graph import INPUT, WEIGHT, Graph
 from go_opt.result import Request
 from go_opt.solver.problem.op_constraints import OpConstraints, op_constraints
 from go_opt.solver.problem.user_constraints import ChipLimit
-from go_opt.solver.scheduling.bounds import sample_bound
+from go_opt.solver.scheduling.bounds import latency_bound
 
 
 def refuse_unreachable(graph: Graph, target: Target, request: Request) -> None:
@@ -60,11 +60,12 @@ def refuse_latency(
     """
     if request.max_latency_s is None:
         return  # and the kernels of the bound are not compiled
-    bound = sample_bound(
+    bound = latency_bound(
         graph,
         divided_tables(graph, target, divisible),
         loop_roles(graph, target.kernel_patterns),
         fusion_is_open=request.decide == "all",
+        is_alone=False,
         divisible=divisible,
         is_anywhere=np.ones(graph.num_ops, np.bool_),  # stages may share their chips
     )

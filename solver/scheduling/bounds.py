@@ -42,34 +42,14 @@ def latency_bound(
     roles: LoopRoles,
     *,
     fusion_is_open: bool,
+    is_alone: bool = True,
     divisible: BoolArray | None = None,
     is_anywhere: BoolArray | None = None,
 ) -> Bound:
-    """A lower bound of the makespan: paths, windows, host traffic; arguments as for :func:`sample_bound`."""
-    host_in_s, host_out_s = host_seconds(tables)
-    paths_and_windows = sample_bound(
-        graph, tables, roles, fusion_is_open=fusion_is_open, divisible=divisible, is_anywhere=is_anywhere
-    )
-    return max(
-        paths_and_windows,
-        Bound(host_in_s, "the inputs cross the host's link in"),
-        Bound(host_out_s, "the outputs cross the host's link out"),
-        key=lambda bound: bound.seconds,
-    )
-
-
-def sample_bound(
-    graph: Graph,
-    tables: CostTables,
-    roles: LoopRoles,
-    *,
-    fusion_is_open: bool,
-    divisible: BoolArray | None = None,
-    is_anywhere: BoolArray | None = None,
-) -> Bound:
-    """A lower bound of the latency of a sample, and so of the makespan: paths and windows.
+    """A lower bound of the makespan: paths, windows and host traffic.
 
     Args:
+      is_alone: False for the latency of a sample among others, whose bound has no host traffic.
       divisible: [N] ops that may be split, at best into one part per chip; None: no op.
       is_anywhere: [N] ops whose tensors reach other chips in no time, as plans may clone the ops;
         None: no op.
@@ -92,11 +72,17 @@ def sample_bound(
     tail_s, _ = _heads(reverse, *backward, _between(pairs[:, 1], pairs[:, 0], between_s, tables))
     tail_s = tail_s[::-1].copy()
     last = int(np.argmax(path_s + tail_s))
-    return max(
+    bounds = [
         Bound(float((path_s + tail_s)[last]), f"the critical path, on which op {graph.op_names[last]!r} is"),
         _window_bound(floors, head_s, tail_s, chips),
-        key=lambda bound: bound.seconds,
-    )
+    ]
+    if is_alone:
+        host_in_s, host_out_s = host_seconds(tables)
+        bounds += [
+            Bound(host_in_s, "the inputs cross the host's link in"),
+            Bound(host_out_s, "the outputs cross the host's link out"),
+        ]
+    return max(bounds, key=lambda bound: bound.seconds)
 
 
 def _ops(

@@ -30,7 +30,7 @@ from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Split
 from go_opt.result import OptimizeResult
-from go_opt.solver.scheduling.bounds import sample_bound
+from go_opt.solver.scheduling.bounds import latency_bound
 from tests.benchmarks.split_rivals import RIVALS, Walk
 from tests.exports import LIGHT
 from tests.transformers import encoder
@@ -69,8 +69,8 @@ def row(name: str, target: Target, budget_s: float, seeds: int, *, heads: bool) 
     graph = graph if heads else replace(graph, heads={})
     options = {"budget_s": budget_s}
     free = median(graph, target, options, seeds)
-    proven = sample_bound(
-        graph, cost_tables(graph, target), loop_roles(graph), fusion_is_open=True,
+    proven = latency_bound(
+        graph, cost_tables(graph, target), loop_roles(graph), is_alone=False, fusion_is_open=True,
         is_anywhere=np.ones(graph.num_ops, np.bool_),
     )  # fmt: skip
     reached_s = (free.objective_s, free.metrics.latency_s, proven.seconds)

@@ -22,7 +22,7 @@ from go_opt.env import CostTables, Target, cost_tables, greedy_fusion, list_sche
 from go_opt.env.cost.routes import transfer_s
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.env.kernels.priority_fusion import priority_fusion
-from go_opt.env.model.makespan import makespan_s
+from go_opt.env.model.makespan import execution
 from go_opt.model.csr import row_pointers
 from go_opt.model.graph import NO_PRODUCER, Graph
 from go_opt.model.plan import Plan
@@ -82,7 +82,8 @@ class Kernels:
         stream_bytes = np.zeros(self.num_devices, np.int64)
         kernel_of = number_kernels(order, self.kernel_of)
         kernel_chip = device[sequence].astype(np.int32)
-        return makespan_s(self.tables, order, kernel_of, kernel_chip, self.seconds[sequence], stream_bytes)
+        seconds = self.seconds[sequence]
+        return execution(self.tables, order, kernel_of, kernel_chip, seconds, stream_bytes).makespan_s
 
 
 def kernels_of(graph: Graph, target: Target, fusion: str) -> Kernels:

@@ -24,7 +24,7 @@ from go_opt.model.graph import Graph
 from go_opt.model.kernel_patterns import pattern_kernels
 from go_opt.solver import throughput_bound, verify
 from go_opt.solver.certify.problem.joint_floors import joint_floor_s
-from go_opt.solver.scheduling.bounds import sample_bound
+from go_opt.solver.scheduling.bounds import latency_bound
 from tests.solver.brute_force import (
     all_fusions,
     all_orders,
@@ -204,7 +204,7 @@ def test_no_plan_beats_the_bounds(seed: int) -> None:
             latency_s = min(latency_s, float(terms.latency_s.min()))
             work_s = min(work_s, float(terms.compute_s.sum(axis=1).min()))
     interval = throughput_bound(graph, tables, roles, fusion_is_open=True, replication_is_open=False)
-    sample = sample_bound(graph, tables, roles, fusion_is_open=True)
+    sample = latency_bound(graph, tables, roles, is_alone=False, fusion_is_open=True)
     assert interval.seconds <= interval_s * (1 + 1e-9)
     assert sample.seconds <= latency_s * (1 + 1e-9)
     assert joint_floor_s(tables, roles).sum() <= work_s * (1 + 1e-9)

@@ -19,7 +19,7 @@ from go_opt.result import OptimizeResult, Request
 from go_opt.search.splits.inner_ways import blocks_of, inner_ways
 from go_opt.search.splits.ways import divisible_ops, open_blocks
 from go_opt.solver import throughput_bound
-from go_opt.solver.scheduling.bounds import sample_bound
+from go_opt.solver.scheduling.bounds import latency_bound
 from tests.env.test_inner_splits import BETWEEN, feed_forward, in_parts
 from tests.exports import check_stages, saved
 from tests.go_opt.plan_files import read_back
@@ -123,7 +123,7 @@ def test_no_plan_in_parts_beats_the_bounds(seed: int) -> None:
     interval = throughput_bound(
         graph, tables, roles, fusion_is_open=False, replication_is_open=False, divisible=divisible
     )
-    latency = sample_bound(graph, tables, roles, fusion_is_open=False, divisible=divisible)
+    latency = latency_bound(graph, tables, roles, is_alone=False, fusion_is_open=False, divisible=divisible)
     for splits in (in_parts(2), in_parts(2)[-1:]):
         split = split_graph(graph, splits)
         ops = np.arange(split.num_ops, dtype=np.int32)

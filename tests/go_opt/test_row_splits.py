@@ -20,7 +20,7 @@ from go_opt.result import Request
 from go_opt.search.splits.row_ways import row_ways
 from go_opt.search.splits.ways import divisible_ops
 from go_opt.solver import throughput_bound
-from go_opt.solver.scheduling.bounds import sample_bound
+from go_opt.solver.scheduling.bounds import latency_bound
 from tests.env.test_row_splits import SAME, images
 from tests.exports import LIGHT, check_stages, saved
 from tests.go_opt.run.test_random_stages import with_random_weights
@@ -97,7 +97,7 @@ def test_no_plan_in_parts_beats_the_bounds(seed: int) -> None:
     interval = throughput_bound(
         graph, tables, roles, fusion_is_open=False, replication_is_open=False, divisible=divisible
     )
-    latency = sample_bound(graph, tables, roles, fusion_is_open=False, divisible=divisible)
+    latency = latency_bound(graph, tables, roles, is_alone=False, fusion_is_open=False, divisible=divisible)
     for joined in (True, False):
         split = split_graph(graph, (Split("op0", "rows", 2, joined), Split("op1", "rows", 2)))
         ops = np.arange(split.num_ops, dtype=np.int32)
