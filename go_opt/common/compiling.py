@@ -48,9 +48,8 @@ def quick_compilation() -> Iterator[None]:
     found: dict[Any, Any] = {}
 
     def find_once(function: Any, context: Any, args: Any, kws: Any) -> Any:
-        flags = cast(
-            "Any", ConfigStack
-        ).top_or_none()  # implementations inherit from it whether references are counted
+        # Implementations inherit from these flags whether references are counted.
+        flags = cast("Any", ConfigStack).top_or_none()
         key = function, context, tuple(args), tuple(kws.items()), flags is None or flags.nrt
         if key not in found:
             allocation = find_allocation(function, context, args, kws)
