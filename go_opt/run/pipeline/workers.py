@@ -135,7 +135,7 @@ def _process(argument: str, jobs: socket.socket, passed: tuple[int, ...]) -> sub
     return subprocess.Popen(
         module_command("go_opt.run.pipeline.worker", argument),
         pass_fds=passed,
-        stdin=jobs,
+        stdin=jobs.fileno(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C in a terminal reaches only this process

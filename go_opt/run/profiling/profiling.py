@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import tempfile
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,9 +89,8 @@ def profile(
 
     on = parse_target(machine_target(UNKNOWN, MOST_SEGMENTS, "machine"), "machine")
     segments = Segments(Path(model), lowered, graph, on)
-    end_s = time.monotonic() + seconds
     with tempfile.TemporaryDirectory(prefix="go-opt-profile-") as folder:
-        cuts = list(segments.measured(np.random.default_rng(seed), Path(folder), end_s))
+        cuts = list(segments.measured(np.random.default_rng(seed), Path(folder), seconds))
     held = [one for i, cut in enumerate(cuts) if i % _HELD_OUT == 1 for one in cut]
     fitted = [one for i, cut in enumerate(cuts) if i % _HELD_OUT != 1 for one in cut]
     longest = [one for one in held if one.seconds == one.longest_s]

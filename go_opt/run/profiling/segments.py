@@ -48,8 +48,8 @@ class Segments:
         self._reads = Reads(self.whole.graph, graph.op_index)
         self._path, self._graph, self._target = path, graph, target
 
-    def measured(self, rng: np.random.Generator, folder: Path, until_s: float) -> Iterator[list[Segment]]:
-        """The measured segments of successive random cuts, until a time of the monotonic clock.
+    def measured(self, rng: np.random.Generator, folder: Path, seconds: float) -> Iterator[list[Segment]]:
+        """The measured segments of successive random cuts, until ``seconds`` have passed.
 
         Raises:
           EnvironmentFailedError: the model does not run.
@@ -61,9 +61,10 @@ class Segments:
                 if not inputs:
                     inputs = random_inputs(self._path, manifest, rng)
                     expected = expected_outputs(self._path, manifest, [inputs])
+                    until_s = time.monotonic() + seconds
                 layout = Layout(manifest, ALONE + _INFERENCES)
-                _, seconds = run_on(workers, folder, layout, [inputs], expected)
-                yield self._segments(manifest, np.median(seconds[:, :, 0], axis=1))
+                _, measured_s = run_on(workers, folder, layout, [inputs], expected)
+                yield self._segments(manifest, np.median(measured_s[:, :, 0], axis=1))
                 if time.monotonic() >= until_s:
                     return
                 for file in folder.iterdir():
