@@ -214,7 +214,7 @@ class GraphBuilder:
         axes, views = self._axes[op.name]
         tensors = [self._tensors[self.resolve(name)] for name, _ in op.reads]
         reads = [(one.name, view, one.elements) for one, view in zip(tensors, views, strict=True)]
-        return rules.SeenOp(op.op_type, axes, reads, *op.writes, seen[op.writes[0]])
+        return rules.SeenOp(op.op_type, axes, reads, op.writes[0], seen[op.writes[0]])
 
     def _find_images(self, batch: int, seen: Mapping[str, rules.Shape]) -> None:
         """Make the images of a batch the rows of tensors, since they are apart in nearly all ops."""

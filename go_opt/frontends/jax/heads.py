@@ -55,7 +55,7 @@ def kept_axes(
         places = [tuple(range(rank))] * len(inputs)
     else:
         return None
-    operands = []
+    operands: list[Operand] = []
     for value, at in zip(inputs, places, strict=True):
         steps = steps_of(value)
         if value.tensor is None:

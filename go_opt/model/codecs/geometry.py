@@ -50,8 +50,12 @@ def with_geometry(graph: Graph, fields: Fields) -> Graph:
         heads_of[name] = checked_heads(graph, name, Heads(row.integer("number"), row.integers("behind")))
     if not sizes and not windows_of and not heads_of:
         return graph
-    found = (MappingProxyType(one) for one in (sizes, windows_of, heads_of))
-    return replace(graph, **dict(zip(("shapes", "windows", "heads"), found, strict=True)))
+    return replace(
+        graph,
+        shapes=MappingProxyType(sizes),
+        windows=MappingProxyType(windows_of),
+        heads=MappingProxyType(heads_of),
+    )
 
 
 def _numbers(values: Any, what: str) -> tuple[int, ...]:
