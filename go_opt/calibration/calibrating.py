@@ -22,7 +22,7 @@ from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 
-EVALUATIONS: Final = 12  # of the search for one plan
+EVALUATIONS: Final = 20  # of the search for one plan
 _FIT_AGAIN: Final = 1.25  # at this multiple of the last fit's samples
 _MOST_SEEN: Final = 64  # samples that a fit uses at most, evenly spaced
 _HOTTER: Final = 4.0  # factor on the temperature if a plan was measured already
