@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--target", type=Path, required=True, help="of go-opt profile")
     parser.add_argument("--seconds", type=float, default=np.inf, help="by the clock, for each model")
     options = parser.parse_args()
-    calibrating.optimize = unreplicated
+    vars(calibrating).update(optimize=unreplicated)
     with tempfile.TemporaryDirectory() as folder:
         for name in options.models:
             end_s = time.time() + options.seconds
