@@ -22,7 +22,7 @@ from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 
-EVALUATIONS: Final = 12  # of the search for one plan
+EVALUATIONS: Final = 20  # of the search for one plan
 _FIT_AGAIN: Final = 1.25  # at this multiple of the last fit's samples
 _MOST_SEEN: Final = 64  # samples that a fit uses at most, evenly spaced
 _HOTTER: Final = 4.0  # factor on the temperature if a plan was measured already
@@ -120,11 +120,9 @@ class Calibration:
         """The results from all samples so far."""
         samples = self.samples[:: -(-len(self.samples) // _MOST_SEEN) or 1]
         chips = self._fitted(samples)
-        package, factors = self._target, Factors()
-        if chips is not None:
-            likeliest = _with_figures(package, chips.best()[0][1])
-            factors = fit_package(self._graph, likeliest, samples)
-            package = scaled(package, factors)
+        likeliest = self._target if chips is None else _with_figures(self._target, chips.best()[0][1])
+        factors = fit_package(self._graph, likeliest, samples)
+        package = scaled(self._target, factors)
         return Learned(len(self.samples), package, chips, factors.prefetch is not None)
 
     def error(self) -> float | None:
@@ -178,14 +176,17 @@ class Calibration:
 
     def _plan(self, on: Target, attempt: int, *, is_plain: bool) -> Plan:
         """The best plan found for the target ``on``, as a plan for our target."""
-        for target in (on, self._target):  # no plan may fit the fitted memory
+        # No plan may fit the fitted memory, or none without replicated stages.
+        for target, is_open in ((on, False), (self._target, False), (self._target, True)):
+            is_plain = is_plain and not is_open
             try:
                 found = optimize(
                     self._graph,
                     target,
                     max_evaluations=EVALUATIONS,
                     decide="placement" if is_plain else "all",
-                    replication=not is_plain and attempt < _TRIES // 2,  # without it, plans differ more
+                    # Without replicated stages plans differ more.
+                    replication=is_open or (not is_plain and attempt < _TRIES // 2),
                     seed=self._seed + attempt,
                     policy=None,
                     simulate=False,
@@ -193,7 +194,7 @@ class Calibration:
                 )
                 break
             except InfeasibleError:
-                if target is self._target:
+                if is_open:
                     raise
         ours = self._target
         return replace(found.plan, target=ours.source, target_fingerprint=ours.fingerprint)

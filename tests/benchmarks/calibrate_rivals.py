@@ -24,7 +24,7 @@ from scipy.optimize import nnls
 
 import go_opt
 from go_opt.calibration.chip_fit import ChipFit
-from go_opt.calibration.observations import observe
+from go_opt.calibration.observations import Observations, observe
 from go_opt.calibration.samples import Sample
 from go_opt.env import Target, cost_tables, evaluate_plan
 from go_opt.env.cost.shapes import product_shapes
@@ -61,13 +61,18 @@ class Ops:
         return np.stack([*columns, self.elements * 1e-12, np.ones(len(self.peak_s))], axis=1)
 
 
-def five_terms(ops: Ops, sheet: Target, samples: Sequence[Sample]) -> NDArray:
-    """[5] rates: non-negative least squares of relative errors of chips, drawn a little to the data sheet."""
-    seen = observe(ops.graph, sheet, [sample for sample in samples if np.isfinite(sample.interval_s)])
+def chip_quantities(ops: Ops, seen: Observations) -> NDArray:
+    """[R, 5] of each chip for an inference."""
     values = np.pad(ops.quantities, ((0, 1), (0, 0)))  # relays
     rows = np.zeros((len(seen.turns), 5))
     np.add.at(rows, seen.row_of[seen.kernel_of], values[seen.op])
-    left = rows / seen.turns[:, None] / seen.seconds[:, None]
+    return rows / seen.turns[:, None]
+
+
+def five_terms(ops: Ops, sheet: Target, samples: Sequence[Sample]) -> NDArray:
+    """[5] rates: non-negative least squares of relative errors of chips, drawn a little to the data sheet."""
+    seen = observe(ops.graph, sheet, [sample for sample in samples if np.isfinite(sample.interval_s)])
+    left = chip_quantities(ops, seen) / seen.seconds[:, None]
     scale = np.maximum(np.linalg.norm(left, axis=0), 1e-30)
     near = 0.02 * np.sqrt(len(left)) * np.eye(5)
     right = np.concatenate([np.ones(len(left)), near @ (np.array([1.0, 1.0, 1.0, 0.0, OVERHEAD_S]) * scale)])

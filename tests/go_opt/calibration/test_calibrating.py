@@ -65,10 +65,12 @@ def test_what_is_refused(tmp_path: Path) -> None:
         calibration(tmp_path)
 
 
-def test_nothing_is_learned_of_plans_that_do_not_run(tmp_path: Path) -> None:
-    small = small_mcm(4, kinds=[chip_kind(count=4, sram_bytes=100)])
-    one = calibration(tmp_path, small)
-    *_, learned = one.run(2)
-    assert np.isinf(one.best.interval_s)
-    assert learned.chips is None
-    assert one.error() is None
+def test_plans_that_do_not_run_show_how_much_memory_there_is(tmp_path: Path) -> None:
+    target, machine = small_mcm(4, sram_bytes=9_000), small_mcm(4, sram_bytes=7_200)
+    one = calibration(tmp_path, machine, target)
+    (learned,) = one.run(1)
+    assert (learned.chips, one.error()) == (None, None)
+    assert learned.target.kinds[0].sram_bytes == 7_200
+    for _ in one.run(3):
+        pass
+    assert [np.isfinite(sample.interval_s) for sample in one.samples] == [False, True, True]
