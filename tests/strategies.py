@@ -200,14 +200,13 @@ def make_plan(
 ) -> Plan:
     """A plan by hand; ops in the order of storage, one kernel each, where nothing else is said."""
     ops = np.arange(graph.num_ops, dtype=np.int32)
-    return Plan.create(
+    return Plan.of_rows(
         graph,
-        target.source,
-        target.fingerprint,
-        placement=np.array(placement, np.int32),
-        order=ops if order is None else np.array(order, np.int32),
-        fusion_group=ops if fusion_group is None else np.array(fusion_group, np.int32),
-        provenance="by hand",
+        target,
+        np.array(placement, np.int32),
+        ops if order is None else np.array(order, np.int32),
+        ops if fusion_group is None else np.array(fusion_group, np.int32),
+        "by hand",
     )
 
 
@@ -428,14 +427,8 @@ def random_plan(
     """
     order = random_order(rng, graph)
     placement = _random_placement(rng, graph, target, order, monotone or target.topology.kind == "chain")
-    return Plan.create(
-        graph,
-        target.source,
-        target.fingerprint,
-        placement=placement,
-        order=order,
-        fusion_group=_random_fusion(rng, graph, placement, order, fusion),
-        provenance="random",
+    return Plan.of_rows(
+        graph, target, placement, order, _random_fusion(rng, graph, placement, order, fusion), "random"
     )
 
 

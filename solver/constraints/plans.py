@@ -215,15 +215,7 @@ def _is_kept(
 ) -> bool:
     """Returns whether the start keeps all constraints with its own kernels, and the no-skip rule."""
     graph, target = requested.graph, requested.target
-    plan = Plan.create(
-        graph,
-        target.source,
-        target.fingerprint,
-        placement=placement,
-        order=order,
-        fusion_group=fusion_group,
-        provenance="constraints",
-    )
+    plan = Plan.of_rows(graph, target, placement, order, fusion_group, "constraints")
     if passing == "relayed":
         relays = needed_relays(cost_tables(graph, target), placement, target.constraints.triangle)
         plan = replace(plan, relays=relays_of_arrays(graph, *relays))

@@ -47,14 +47,8 @@ def test_plans_are_valid_and_cost_what_they_say(branchy: Instance) -> None:
     triangle = branchy.target.constraints.triangle
     for plans in searches:
         for found in filter(None, islice(plans, EVALUATIONS)):
-            plan = Plan.create(
-                branchy.graph,
-                branchy.target.source,
-                branchy.target.fingerprint,
-                placement=found.placement,
-                order=found.order,
-                fusion_group=found.fusion_group,
-                provenance="test",
+            plan = Plan.of_rows(
+                branchy.graph, branchy.target, found.placement, found.order, found.fusion_group, "test"
             )
             relays = needed_relays(branchy.tables, found.placement, triangle)
             plan = replace(plan, relays=relays_of_arrays(branchy.graph, *relays))

@@ -125,15 +125,7 @@ def test_every_placement_is_valid(target: Target) -> None:
     placed = [plan for plan in islice(plans, 60) if plan.placement is not None]
     assert len(placed) > 10
     for plan in placed:
-        full = Plan.create(
-            graph,
-            target.source,
-            target.fingerprint,
-            placement=plan.placement,
-            order=plan.order,
-            fusion_group=plan.fusion_group,
-            provenance="test",
-        )
+        full = Plan.of_rows(graph, target, plan.placement, plan.order, plan.fusion_group, "test")
         assert [v.message for v in verify(graph, target, full) if v.constraint != "memory"] == []
 
 

@@ -53,10 +53,7 @@ def main() -> None:
 
 def interval_ms(graph, target, device) -> float:
     ops = np.arange(graph.num_ops, dtype=np.int32)
-    plan = go_opt.Plan.create(
-        graph, target.source, target.fingerprint, placement=np.asarray(device, np.int32), order=ops,
-        fusion_group=ops, provenance="bench",
-    )  # fmt: skip
+    plan = go_opt.Plan.of_rows(graph, target, np.asarray(device, np.int32), ops, ops, "bench")
     metrics = go_opt.evaluate(graph, target, plan)
     assert metrics.valid, metrics.reason
     return metrics.interval_s * 1e3

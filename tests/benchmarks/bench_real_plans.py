@@ -51,10 +51,7 @@ def drawn(graph: Graph, on: Target, rows: NDArray, rng: np.random.Generator) -> 
 
 def placed(graph: Graph, on: Target, placement: NDArray) -> Plan:
     each = np.arange(graph.num_ops, dtype=np.int32)
-    return Plan.create(
-        graph, on.source, on.fingerprint, placement=placement, order=each, fusion_group=each,
-        provenance="bench",
-    )  # fmt: skip
+    return Plan.of_rows(graph, on, placement, each, each, "bench")
 
 
 def random_plans(graph: Graph, on: Target) -> Iterator[Plan]:

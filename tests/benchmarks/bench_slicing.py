@@ -55,15 +55,7 @@ def main() -> None:
 
 
 def assert_answer(graph, target, order, group, slicing, is_relayed) -> None:
-    plan = Plan.create(
-        graph,
-        target.source,
-        target.fingerprint,
-        placement=slicing.placement,
-        order=order,
-        fusion_group=group,
-        provenance="benchmark",
-    )
+    plan = Plan.of_rows(graph, target, slicing.placement, order, group, "benchmark")
     if is_relayed:
         copies = needed_relays(cost_tables(graph, target), slicing.placement, target.constraints.triangle)
         plan = replace(plan, relays=relays_of_arrays(graph, *copies))

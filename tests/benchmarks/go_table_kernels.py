@@ -131,10 +131,14 @@ class Best:
         if seconds < self.makespan_s:
             self.makespan_s = seconds
             placement, order = kernels.arrays(device, sequence)
-            self.plan = Plan.create(
-                kernels.graph, kernels.target.source, kernels.target.fingerprint, placement=placement,
-                order=order, fusion_group=kernels.kernel_of, provenance=f"{by}, {kernels.fusion} kernels",
-            )  # fmt: skip
+            self.plan = Plan.of_rows(
+                kernels.graph,
+                kernels.target,
+                placement,
+                order,
+                kernels.kernel_of,
+                f"{by}, {kernels.fusion} kernels",
+            )
         return seconds
 
     def add_scheduled(self, kernels: Kernels, device: IntArray, by: str) -> float:

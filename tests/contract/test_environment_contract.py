@@ -121,15 +121,7 @@ def test_packages_of_other_rates(environment: Environment, here: LocalEnvironmen
     """As pretraining varies them; no file of such a package exists."""
     graph = random_graph(np.random.default_rng(3), num_ops=12)
     target = varied_target(load_target(package), Variation(5, 1.37, 0.61, 1.9))
-    whole = Plan.create(
-        graph,
-        target.source,
-        target.fingerprint,
-        placement=np.zeros(12),
-        order=np.arange(12),
-        fusion_group=np.arange(12),
-        provenance="by hand",
-    )
+    whole = Plan.of_rows(graph, target, np.zeros(12), np.arange(12), np.arange(12), "by hand")
     with open_session(environment, graph, target) as session:
         (reached_s,) = session.evaluate(*stacked([whole])).objective_s
     assert reached_s == wanted_s(here, graph, target, whole)

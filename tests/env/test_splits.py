@@ -49,11 +49,9 @@ def test_an_interval_by_hand() -> None:
     assert outputs == ["out/part 1 of 2", "out/part 2 of 2"]
     target = small_mcm(2)
     ops = np.arange(split.num_ops, dtype=np.int32)
-    plan = Plan.create(
-        split, target.source, target.fingerprint,
-        placement=(ops == split.op_index["logits/part 2 of 2"]).astype(np.int32), order=ops, fusion_group=ops,
-        provenance="test",
-    )  # fmt: skip
+    plan = Plan.of_rows(
+        split, target, (ops == split.op_index["logits/part 2 of 2"]).astype(np.int32), ops, ops, "test"
+    )
     metrics = evaluate_plan(split, target, plan)
     # 3.4 + 9 + 6 + 5 + 6 us as in the toy; a part: 5 us of compute, 1000 + 5000 + 1000 bytes, 1 us overhead.
     assert metrics.compute_s[:2] == pytest.approx([37.4e-6, 8e-6])
@@ -74,15 +72,7 @@ def test_a_plan_names_its_graph() -> None:
     split = split_graph(graph, splits)
     ops = np.arange(split.num_ops, dtype=np.int32)
     target = small_mcm(2)
-    plan = Plan.create(
-        split,
-        target.source,
-        target.fingerprint,
-        placement=0 * ops,
-        order=ops,
-        fusion_group=ops,
-        provenance="test",
-    )
+    plan = Plan.of_rows(split, target, 0 * ops, ops, ops, "test")
     assert planned_graph(graph, replace(plan, splits=splits)) is split
     assert planned_graph(split, replace(plan, splits=splits)) is split
     assert planned_graph(graph, plan) is graph

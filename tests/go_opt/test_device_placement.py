@@ -28,15 +28,7 @@ EXPERTS = [
 
 def plan_of(graph: Graph, target: go_opt.Target, placement: Any) -> go_opt.Plan:
     ops = np.arange(graph.num_ops, dtype=np.int32)
-    return go_opt.Plan.create(
-        graph,
-        target.source,
-        target.fingerprint,
-        placement=np.asarray(placement, np.int32),
-        order=ops,
-        fusion_group=ops,
-        provenance="by hand",
-    )
+    return go_opt.Plan.of_rows(graph, target, np.asarray(placement, np.int32), ops, ops, "by hand")
 
 
 def loads_ms(given: Input, device: list[int]) -> np.ndarray:

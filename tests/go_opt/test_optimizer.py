@@ -169,15 +169,7 @@ def best_placement_s(graph: Graph, target: Target) -> float:
     one_each = np.arange(graph.num_ops)
     least_s = np.inf
     for placement in itertools.product(range(target.num_chips), repeat=graph.num_ops):
-        plan = Plan.create(
-            graph,
-            target.source,
-            target.fingerprint,
-            placement=np.array(placement),
-            order=one_each,
-            fusion_group=one_each,
-            provenance="test",
-        )
+        plan = Plan.of_rows(graph, target, np.array(placement), one_each, one_each, "test")
         if not go_opt.verify(graph, target, plan):
             least_s = min(least_s, evaluate_plan(graph, target, plan).interval_s)
     return least_s

@@ -64,15 +64,7 @@ def least_makespan_s(graph: Graph, target: Target, *, fusion_is_open: bool) -> f
     for order in orders:
         for group in all_fusions(graph, order) if fusion_is_open else [default]:
             for placement in on_one_chip_each(placements, group):
-                plan = Plan.create(
-                    graph,
-                    target.source,
-                    target.fingerprint,
-                    placement=placement,
-                    order=order,
-                    fusion_group=group,
-                    provenance="test",
-                )
+                plan = Plan.of_rows(graph, target, placement, order, group, "test")
                 least_s = min(least_s, evaluate_plan(graph, target, plan).makespan_s)
     return least_s
 

@@ -38,10 +38,7 @@ def starts_of(graph, target, constraints, passing="adjacent", **options):
 def plans_of(starts, passing):
     graph, target = starts.requested.graph, starts.requested.target
     for placement, order, group in zip(starts.placement, starts.order, starts.fusion_group, strict=True):
-        plan = Plan.create(
-            graph, target.source, target.fingerprint,
-            placement=placement, order=order, fusion_group=group, provenance="start",
-        )  # fmt: skip
+        plan = Plan.of_rows(graph, target, placement, order, group, "start")
         if passing == "relayed":
             pairs = needed_relays(cost_tables(graph, target), placement, target.constraints.triangle)
             plan = replace(plan, relays=relays_of_arrays(graph, *pairs))

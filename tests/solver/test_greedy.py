@@ -71,13 +71,5 @@ def test_greedy_is_valid_and_no_better_than_slicing(seed: int) -> None:
     best = slice_order(tables, order, group, passing="adjacent")
     assert best is not None
     assert best.interval_s <= greedy.interval_s * (1 + 1e-9)
-    plan = Plan.create(
-        graph,
-        target.source,
-        target.fingerprint,
-        placement=greedy.placement,
-        order=order,
-        fusion_group=group,
-        provenance="greedy",
-    )
+    plan = Plan.of_rows(graph, target, greedy.placement, order, group, "greedy")
     assert verify(graph, target, plan) == []

@@ -131,10 +131,7 @@ def test_no_plan_with_clones_beats_the_bound(decide: str) -> None:
                 if placement[0][reader] != placement[0][op] and rng.random() < 0.7
             )
             clones = tuple(dict.fromkeys(clones))
-            plan = Plan.create(
-                graph, target.source, target.fingerprint, placement=placement[0], order=default,
-                fusion_group=group, provenance="test",
-            )  # fmt: skip
+            plan = Plan.of_rows(graph, target, placement[0], default, group, "test")
             metrics = evaluate_plan(graph, target, replace(plan, clones=clones))
             if metrics.valid:
                 cloned += len(clones) > 0

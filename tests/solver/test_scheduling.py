@@ -59,10 +59,7 @@ def free_case(seed: int, most_ops: int, most_chips: int) -> tuple[Graph, Target]
 def makespan_s(graph: Graph, target: Target, arrays: Arrays) -> float:
     """Of a plan that the verifier takes, by the environment."""
     placement, order, kernels = arrays
-    plan = Plan.create(
-        graph, target.source, target.fingerprint,
-        placement=placement, order=order, fusion_group=kernels, provenance="test",
-    )  # fmt: skip
+    plan = Plan.of_rows(graph, target, placement, order, kernels, "test")
     assert verify(graph, target, plan) == []
     metrics = evaluate_plan(graph, target, plan)
     assert metrics.valid

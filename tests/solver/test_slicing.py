@@ -265,12 +265,4 @@ def test_mcm_of_36_chips() -> None:
 
 
 def plan_of(graph: Graph, target: Target, placement: IntArray, order: IntArray, group: IntArray) -> Plan:
-    return Plan.create(
-        graph,
-        target.source,
-        target.fingerprint,
-        placement=placement,
-        order=order,
-        fusion_group=group,
-        provenance="test",
-    )
+    return Plan.of_rows(graph, target, placement, order, group, "test")

@@ -62,14 +62,8 @@ def plan_of(
     """A plan in the default order with one kernel per op, but for what is given."""
     default = np.arange(graph.num_ops)
     order = default if order is None else np.array(order)
-    plan = Plan.create(
-        graph,
-        target.source,
-        target.fingerprint,
-        placement=np.array(placement),
-        order=order,
-        fusion_group=default if group is None else np.array(group),
-        provenance="test",
+    plan = Plan.of_rows(
+        graph, target, np.array(placement), order, default if group is None else np.array(group), "test"
     )
     return dataclasses.replace(plan, **changes)
 

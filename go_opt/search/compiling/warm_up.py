@@ -96,15 +96,7 @@ def three_ops(num_ops: int = 3, op_type: str = "Relu") -> Graph:
 
 def _plan(graph: Graph, target: Target, placement: IntArray, group: IntArray) -> Plan:
     order = np.arange(graph.num_ops, dtype=np.int32)
-    return Plan.create(
-        graph,
-        target.source,
-        target.fingerprint,
-        placement=placement,
-        order=order,
-        fusion_group=group,
-        provenance="warm up",
-    )
+    return Plan.of_rows(graph, target, placement, order, group, "warm up")
 
 
 def _on_one_chip(graph: Graph, target: Target) -> Plan:

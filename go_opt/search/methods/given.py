@@ -77,14 +77,8 @@ def plan_as_it_stands(graph: Graph, target: Target, start: Start) -> Plan:
         problem = f"op {op!r} is on chip {arrays.chip.max()}, of {target.num_chips} chips of {target.name}"
         raise InvalidInputError(f"{problem}.", field="placement")
     order, roles = order_by_rank(graph, arrays.rank), loop_roles(graph, target.kernel_patterns)
-    return Plan.create(
-        graph,
-        target.source,
-        target.fingerprint,
-        placement=arrays.chip,
-        order=order,
-        fusion_group=fused_within_chips(roles, order, arrays.chip),
-        provenance="placement file",
+    return Plan.of_rows(
+        graph, target, arrays.chip, order, fused_within_chips(roles, order, arrays.chip), "placement file"
     )
 
 

@@ -84,15 +84,7 @@ def test_the_best_plan_of_finetuning(finetuned: Path) -> None:
     best = trained.best_plan
     assert best is not None
     assert best.interval_s == metrics(finetuned)[-1]["best_interval_s"]
-    plan = Plan.create(
-        request.graph,
-        request.target.source,
-        request.target.fingerprint,
-        placement=best.placement,
-        order=best.order,
-        fusion_group=best.fusion_group,
-        provenance="test",
-    )
+    plan = Plan.of_rows(request.graph, request.target, best.placement, best.order, best.fusion_group, "test")
     assert verify(request.graph, request.target, plan) == []
     with open_session(LocalEnvironment(), request.graph, request.target) as session:
         answer = session.evaluate(best.placement[None], best.order[None], best.fusion_group[None])

@@ -42,9 +42,7 @@ def test_costs_of_the_client_do_not_matter(path: Path) -> None:
     graph, on = go_opt.load(path), go_opt.target("gpu-8")
     costed = go_opt.with_measured_costs(graph, {"small": {"*": 1.0}}, on)
     each = np.arange(2)
-    plan = go_opt.Plan.create(
-        costed, on.source, on.fingerprint, placement=each, order=each, fusion_group=each, provenance="test"
-    )
+    plan = go_opt.Plan.of_rows(costed, on, each, each, each, "test")
     measured = MeasuredMachine(path).evaluate(costed, on, plan)
     assert measured is not None
     assert 0 < min(measured.chip_s[:2]) < max(measured.chip_s[:2]) == measured.seconds < 0.5
