@@ -83,7 +83,7 @@ def internal_status() -> status_pb2.Status:
 
 
 def error_from_call(error: grpc.RpcError, address: str) -> errors.GoOptError:
-    """The error that the service at ``address`` raised, or a errors.ServiceError if it sent none."""
+    """The error that the service at ``address`` raised, or a ServiceError if it sent none."""
     status = _status_of(error)
     raised = None if status is None else error_from_status(status)
     if raised is not None:
