@@ -9,9 +9,9 @@ from typing import Any
 
 import jax
 
-from go_opt.agents.policy.network import Policy, parameters_digest, save_policy
+from go_opt.agents.policy.network import Policy, parameters_digest
 from go_opt.agents.training.job import Job, Progress, Trained
-from go_opt.agents.training.pretrain import POLICY_NAME
+from go_opt.agents.training.pretrain import save_policy_of_run
 from go_opt.agents.training.problems.cases import case
 from go_opt.agents.training.problems.curriculum import common_bucket
 from go_opt.agents.training.problems.environment import Environment, environment_name
@@ -94,5 +94,5 @@ def finetune(
     trained = run(job, folder, on_progress=on_progress, on_step=on_step, should_stop=should_stop)
     if jax.process_index() == 0:
         card = {"request": record, "steps": trained.step, "samples": trained.samples}
-        save_policy(Path(folder) / POLICY_NAME, trained.policy, card)
+        save_policy_of_run(folder, trained.policy, card)
     return trained

@@ -10,7 +10,7 @@ from typing import Any, Final
 import jax
 
 from go_opt.agents.networks import PolicyConfig, initial_parameters
-from go_opt.agents.policy.network import save_policy
+from go_opt.agents.policy.network import Policy, save_policy
 from go_opt.agents.training.job import Job, Progress, Trained
 from go_opt.agents.training.metric_log import read_metric
 from go_opt.agents.training.problems.cases import case
@@ -18,6 +18,7 @@ from go_opt.agents.training.problems.curriculum import LEAST_OPS, Curriculum
 from go_opt.agents.training.problems.environment import Environment, environment_name
 from go_opt.agents.training.problems.settings import Settings
 from go_opt.agents.training.run import run
+from go_opt.common.files import remove_temporaries
 from go_opt.env import Target
 from go_opt.errors import InvalidInputError
 from go_opt.model.graph import Graph
@@ -119,8 +120,15 @@ def pretrain(
     trained = run(job, folder, on_progress=on_progress, should_stop=should_stop)
     if jax.process_index() == 0:
         curve = read_metric(folder, "validation")
-        save_policy(Path(folder) / POLICY_NAME, trained.policy, _card(record, trained, curve))
+        save_policy_of_run(folder, trained.policy, _card(record, trained, curve))
     return trained
+
+
+def save_policy_of_run(folder: str | Path, policy: Policy, card: Mapping[str, Any]) -> None:
+    """Write the policy of a run, in place of what killed processes of the run left."""
+    path = Path(folder) / POLICY_NAME
+    remove_temporaries(path)
+    save_policy(path, policy, card)
 
 
 def _card(record: Mapping[str, Any], trained: Trained, curve: Sequence[tuple[int, float]]) -> dict[str, Any]:
