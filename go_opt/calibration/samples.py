@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -36,6 +36,36 @@ class Sample:
         return b"".join(
             a.tobytes() for a in (plan.placement, plan.order, plan.fusion_group, plan.replication)
         )
+
+
+def noise(samples: Sequence[Sample]) -> float | None:
+    """Standard deviation of the logarithm of a plan's interval; None if no plan was measured twice."""
+    logs = [np.log(times / times[0]) for _, times in _by_plan(samples)]
+    free = sum(len(each) - 1 for each in logs)
+    return float(np.sqrt(sum(len(each) * each.var() for each in logs) / free)) if free else None
+
+
+def fastest(samples: Sequence[Sample]) -> Sample:
+    """The plan whose mean interval is least at the upper end of its standard error.
+
+    So a single measurement that was fast by chance does not win over several that were not.
+    """
+    spread = noise(samples) or 0.0
+    means = [
+        (replace(one, interval_s=times[0] * float(np.exp(np.log(times / times[0]).mean()))), len(times))
+        for one, times in _by_plan(samples)
+    ]
+    ends = [mean.interval_s * np.exp(spread / np.sqrt(count)) for mean, count in means]
+    return means[int(np.argmin(ends))][0] if means else samples[0]
+
+
+def _by_plan(samples: Sequence[Sample]) -> list[tuple[Sample, FloatArray]]:
+    """Each plan that runs, with its measured intervals."""
+    times: dict[bytes, list[Sample]] = {}
+    for sample in samples:
+        times.setdefault(sample.key, []).append(sample)
+    plans = [(same[0], np.array([one.interval_s for one in same])) for same in times.values()]
+    return [(one, intervals) for one, intervals in plans if np.isfinite(intervals).all()]
 
 
 def read_samples(path: Path, machine: str, graph: Graph, target: Target) -> list[Sample]:
