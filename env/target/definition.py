@@ -90,11 +90,12 @@ class Target:
     topology: Topology
     host_in_bytes_per_s: float
     host_out_bytes_per_s: float
-    fingerprint: str  # SHA-256 of all fields but the description
+    fingerprint: str  # SHA-256 of all fields but the texts
     source: str  # the name or path it was loaded from
     simulator: SimulatorParameters  # effects of the simulated fidelity; ideal if the file states none
     analytical_effects: tuple[str, ...]  # those that the analytical model includes
     kernel_patterns: tuple[str, ...] = ()  # those that the runtime has as one kernel
+    fitted_to: str = ""  # the measurements that figures were fitted to, and how far off they are
 
     @cached_property
     def modelled(self) -> SimulatorParameters:
@@ -242,18 +243,16 @@ def _build(data: dict[str, Any], source: str) -> Target:
         simulator=_simulator(top, kinds),
         analytical_effects=read_effects(top),
         kernel_patterns=top.choices("kernel_patterns", tuple(PATTERNS), []),
+        fitted_to=top.text("fitted_to", ""),
     )
     top.finish()
+    rule = "constraints.triangle"
     if constraints.triangle != "off" and not constraints.acyclic:
         raise TargetError(
-            "constraints.triangle needs constraints.acyclic: it is a rule for forward dependencies.",
-            field="constraints.triangle",
+            f"{rule} needs constraints.acyclic: it is a rule for forward dependencies.", field=rule
         )
     if constraints.triangle != "off" and not topology.is_ring:
-        raise TargetError(
-            f"constraints.triangle needs a ring or a chain, not {topology.kind}.",
-            field="constraints.triangle",
-        )
+        raise TargetError(f"{rule} needs a ring or a chain, not {topology.kind}.", field=rule)
     return target
 
 
@@ -296,5 +295,5 @@ def _topology(table: TomlTable, num_chips: int) -> Topology:
 
 
 def _fingerprint(data: Mapping[str, Any]) -> str:
-    costing = {key: value for key, value in data.items() if key != "description"}
+    costing = {key: value for key, value in data.items() if key not in ("description", "fitted_to")}
     return hashlib.sha256(json.dumps(costing, sort_keys=True, default=str).encode()).hexdigest()

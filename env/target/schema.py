@@ -35,6 +35,7 @@ def target_schema() -> _Schema:
     }
     optional = {
         "description": {"type": "string"},
+        "fitted_to": _text("The measurements that go-opt calibrate fitted figures to."),
         "power_w": _positive("Watts of all chips."),
         "simulator": _table("Simulator parameters of the package.", _SIMULATOR),
         "kernel_patterns": {

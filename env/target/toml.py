@@ -38,6 +38,8 @@ def target_to_toml(target: Target) -> str:
         },
         "kinds": [_kind(kind) for kind in target.kinds],
     }
+    if target.fitted_to:
+        fields["fitted_to"] = target.fitted_to
     if target.power_w:
         fields["power_w"] = target.power_w
     if replace(target.simulator, kinds=()) != ideal_parameters(0):

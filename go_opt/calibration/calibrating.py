@@ -14,7 +14,7 @@ from go_opt.agents.training.problems.environment import CheckedSession, Environm
 from go_opt.api.searching import optimize
 from go_opt.calibration.chip_fit import ChipFigures, ChipFit
 from go_opt.calibration.observations import observe
-from go_opt.calibration.package_fit import PackageFit, scaled
+from go_opt.calibration.package_fit import Factors, fit_package, scaled
 from go_opt.calibration.samples import Sample, fastest, noise, read_samples, write_samples
 from go_opt.env import Target, parse_target
 from go_opt.env.target.simulator_parameters import ANALYTICAL_EFFECTS
@@ -38,14 +38,9 @@ class Learned:
     """The results of a calibration from some samples."""
 
     num_samples: int
-    given: Target
-    factors: PackageFit
+    package: Target  # the target with fitted links, host and memory
     chips: ChipFit | None  # None if no sample runs
-
-    @property
-    def package(self) -> Target:
-        """The given target with fitted links, host and memory."""
-        return scaled(self.given, self.factors.best)
+    knows_prefetch: bool  # samples determine whether all weights stream ahead
 
     @property
     def target(self) -> Target:
@@ -53,10 +48,15 @@ class Learned:
         return self.package if self.chips is None else _with_figures(self.package, self.chips.best()[0][1])
 
     def drawn(self, rng: np.random.Generator, temperature: float) -> Target:
-        """A target drawn by its probability to the power of 1 / ``temperature``; 0: the best."""
+        """A target drawn by its probability to the power of 1 / ``temperature``; 0: the best.
+
+        If samples do not determine whether weights stream ahead, that is drawn too.
+        """
         if self.chips is None or temperature == 0:
             return self.target
-        package = scaled(self.given, self.factors.drawn(rng, temperature))
+        package = self.package
+        if not self.knows_prefetch:
+            package = scaled(package, Factors(prefetch=bool(rng.integers(2))))
         return _with_figures(package, self.chips.drawn(rng, temperature))
 
 
@@ -124,8 +124,9 @@ class Calibration:
         samples = self.samples[:: -(-len(self.samples) // _MOST_SEEN) or 1]
         chips = self._fitted(samples)
         likeliest = self._target if chips is None else _with_figures(self._target, chips.best()[0][1])
-        factors = PackageFit(self._graph, likeliest, samples)
-        return Learned(len(self.samples), self._target, factors, chips)
+        factors = fit_package(self._graph, likeliest, samples)
+        package = scaled(self._target, factors)
+        return Learned(len(self.samples), package, chips, factors.prefetch is not None)
 
     def error(self) -> float | None:
         """Mean relative error of predicted chip seconds of every fourth plan, fitted to the others.
@@ -142,11 +143,13 @@ class Calibration:
         predicted_s = chips.predicted_s(chips.best()[0][1], seen)
         return float(np.nanmean(np.abs(predicted_s / seen.measured_s(predicted_s) - 1)))
 
-    def text(self, learned: Learned) -> str:
-        """The results as the text of a target file."""
-        says = f"{self._target.name} as {learned.num_samples} measured plans of {self._graph.name} explain it"
+    def text(self, learned: Learned, error: float | None = None) -> str:
+        """The results, with the :meth:`error` if it is known, as the text of a target file."""
+        fitted_to = f"{learned.num_samples} measured plans of {self._graph.name}"
+        if error is not None:
+            fitted_to += f"; chips of plans held out are {error:.1%} off"
         name = f"{self._target.name}-calibrated"
-        return target_to_toml(replace(learned.target, name=name, description=says))
+        return target_to_toml(replace(learned.target, name=name, fitted_to=fitted_to))
 
     def _fitted(self, samples: Sequence[Sample]) -> ChipFit | None:
         ran = [sample for sample in samples if np.isfinite(sample.interval_s)]

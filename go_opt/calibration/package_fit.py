@@ -15,16 +15,12 @@ from go_opt.env.copies.expanded_tables import plan_tables
 from go_opt.env.model.analytical import BatchMetrics
 from go_opt.model.graph import Graph
 
-_MEMORY: Final = (
-    ("memory", (1.0, 0.97, 0.94, 0.9, 0.8, 0.7)),
-    ("page", (1.0, 1 / 64, 1 / 16, 1 / 4, 4.0, 8.0, 16.0)),
-    ("stream", (1.0, 1 / 4, 1 / 2, 2.0)),
-)
-_ROUNDS: Final = 2  # each changes one factor at a time
+_MEMORIES: Final = (1.0, 0.97, 0.94, 0.9, 0.8, 0.7)
+_PAGES: Final = (1.0, 4.0, 8.0, 16.0)
+_STREAMS: Final = (1.0, 2.0)
 _RATES: Final = (1.2, 1.1, 1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5)
 _MOST_LOSS: Final = 0.5  # of one plan: wrongly predicted to run or not, or far off
 _TELLS: Final = 0.02  # least difference of losses that decides whether weights stream ahead
-_DRAWN: Final = 0.02  # difference of losses that makes factors e times less likely
 # For a factor of e: without measurements, factors stay at 1. Data sheets state memory, but not pages.
 _PRIOR: Final = np.array([1.0, 0.01, 0.01, 0.05, 0.05])
 
@@ -43,7 +39,7 @@ class Factors(NamedTuple):
 def scaled(target: Target, factors: Factors) -> Target:
     """The target with these factors applied."""
     topology, kind = target.topology, target.kinds[0]
-    page_bytes = max(1, int(kind.simulator.alignment_bytes * factors.page))
+    page_bytes = int(kind.simulator.alignment_bytes * factors.page)
     stream_bytes = int(kind.simulator.stream_buffer_bytes * factors.stream)
     kind = replace(
         kind,
@@ -66,30 +62,14 @@ def scaled(target: Target, factors: Factors) -> Target:
     )
 
 
-class PackageFit:
-    """Factors tried on the samples of a graph, and their losses: absolute errors of logarithms."""
-
-    def __init__(self, graph: Graph, target: Target, samples: Sequence[Sample]) -> None:
-        self._tried: dict[Factors, float] = {}
-        best = Factors()
-        for name, values in _MEMORY * _ROUNDS:
-            memories = [best._replace(**{name: value}) for value in values]
-            found = [_with_rates(graph, target, samples, memory) for memory in memories]
-            self._tried |= {factors: loss for loss, factors in found}
-            best = min(found, key=lambda each: each[0])[1]
-        streams = [one for one in samples if _terms(graph, scaled(target, best), one).stream_bytes.any()]
-        tried = [best._replace(prefetch=prefetch) for prefetch in (False, True)]
-        losses = [_waiting_loss(graph, scaled(target, one), streams) for one in tried]
-        is_known = abs(losses[0] - losses[1]) >= _TELLS
-        self.best: Factors = tried[int(np.argmin(losses))] if is_known else best
-
-    def drawn(self, rng: np.random.Generator, temperature: float) -> Factors:
-        """Factors drawn in proportion to exp(-loss / (0.02 ``temperature``)); the prefetch that is known."""
-        losses = np.array([*self._tried.values()])
-        weights = np.exp((losses.min() - losses) / (_DRAWN * temperature))
-        found = [*self._tried][rng.choice(len(losses), p=weights / weights.sum())]
-        prefetch = bool(rng.integers(2)) if self.best.prefetch is None else self.best.prefetch
-        return found._replace(prefetch=prefetch)
+def fit_package(graph: Graph, target: Target, samples: Sequence[Sample]) -> Factors:
+    """The factors that fit the samples best, by least absolute errors of logarithms."""
+    memories = [Factors(*factors) for factors in product(_MEMORIES, _PAGES, _STREAMS)]
+    found = min((_with_rates(graph, target, samples, one) for one in memories), key=lambda found: found[0])[1]
+    streams = [one for one in samples if _terms(graph, scaled(target, found), one).stream_bytes.any()]
+    tried = [found._replace(prefetch=prefetch) for prefetch in (False, True)]
+    losses = [_waiting_loss(graph, scaled(target, one), streams) for one in tried]
+    return found if abs(losses[0] - losses[1]) < _TELLS else tried[int(np.argmin(losses))]
 
 
 def _terms(graph: Graph, on: Target, sample: Sample) -> BatchMetrics:
@@ -107,7 +87,7 @@ def _with_rates(
     graph: Graph, target: Target, samples: Sequence[Sample], memory: Factors
 ) -> tuple[float, Factors]:
     """The loss, and ``memory`` with the best rates for it."""
-    on, loss, rows = scaled(target, memory._replace(links=1.0, host=1.0)), 0.0, []
+    on, loss, rows = scaled(target, memory), 0.0, []
     for sample in samples:
         terms = _terms(graph, on, sample)
         if bool(terms.fits[0]) is not bool(np.isfinite(sample.interval_s)):

@@ -34,6 +34,7 @@ def print_result(
     path = _path(graph, target, plan, metrics, result.objective)
     lines = [
         f"{graph.name} on {target.name}: {plan_text(graph, target, plan)}",
+        *_fitted_lines(target),
         *_split_lines(graph, target, plan),
         *_answer_lines(plan, metrics, result.objective, path, _against(result)),
         *_simulated_lines(result),
@@ -97,6 +98,11 @@ def _path(
     if objective != "latency" or metrics.simulation is not None:
         return None
     return critical_path(graph, target, plan)
+
+
+def _fitted_lines(target: Target) -> Iterator[str]:
+    if target.fitted_to:
+        yield f"figures     fitted to {target.fitted_to}; times and bounds hold for them"
 
 
 def _split_lines(graph: Graph, target: Target, plan: Plan) -> Iterator[str]:

@@ -260,6 +260,7 @@ def calibrate(
     from go_opt.calibration.calibrating import Calibration
     from go_opt.common.files import write_atomically
     from go_opt.model.codecs.plan_json import save_plan
+    from go_opt.report.calibration_lines import fitted_lines
     from go_opt.report.progress import announce_compilation
 
     check_writable(out)
@@ -280,6 +281,8 @@ def calibrate(
     if stop.is_requested() and len(calibration.samples) < samples:
         raise KeyboardInterrupt
     error = calibration.error()
+    write_atomically(out, calibration.text(learned, error))
+    show(fitted_lines(on, learned.target))
     typer.echo(f"error     {'unknown' if error is None else _share(error)} of chips of plans held out")
     first_s, best_s = calibration.samples[0].interval_s, calibration.best.interval_s
     typer.echo(f"measured  first {_measured(first_s)}, best {_measured(best_s)}")

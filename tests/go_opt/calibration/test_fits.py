@@ -11,7 +11,7 @@ import go_opt
 from go_opt.calibration.chip_fit import ChipFigures, ChipFit
 from go_opt.calibration.observations import observe
 from go_opt.calibration.op_groups import OpGroups
-from go_opt.calibration.package_fit import Factors, PackageFit, scaled
+from go_opt.calibration.package_fit import Factors, fit_package, scaled
 from go_opt.calibration.samples import Sample
 from go_opt.env import Target, cost_tables, evaluate_plan, load_target, parse_target
 from go_opt.env.cost.shapes import product_shapes
@@ -153,14 +153,14 @@ def test_links_and_memory_by_hand() -> None:
     graph, target = toy_graph(), small_mcm(link_bytes_per_s=1e7)
     cut = make_plan(graph, target, [0, 0, 0, 0, 0, 1])
     assert evaluate_plan(graph, target, cut).interval_s == pytest.approx(100 * US)
-    assert PackageFit(graph, target, [Sample(cut, 200 * US)]).best == Factors(links=0.5)
+    assert fit_package(graph, target, [Sample(cut, 200 * US)]) == Factors(links=0.5)
     small = small_mcm(sram_bytes=8000)
     whole = make_plan(graph, small, [0] * 6)
     as_modelled = evaluate_plan(graph, small, whole)
     assert as_modelled.valid
-    found = scaled(small, PackageFit(graph, small, [Sample(whole, np.inf)]).best)
+    found = scaled(small, fit_package(graph, small, [Sample(whole, np.inf)]))
     assert not evaluate_plan(graph, found, whole).valid
-    assert PackageFit(graph, small, [Sample(whole, as_modelled.interval_s)]).best == Factors()
+    assert fit_package(graph, small, [Sample(whole, as_modelled.interval_s)]) == Factors()
 
 
 def test_whether_weights_stream_ahead() -> None:
@@ -172,5 +172,5 @@ def test_whether_weights_stream_ahead() -> None:
     for prefetch, interval_s in ((False, 48 * US + US / 3), (True, 48 * US)):
         ran = evaluate_plan(graph, scaled(target, Factors(prefetch=prefetch)), plan)
         assert ran.interval_s == pytest.approx(interval_s)
-        assert PackageFit(graph, target, [Sample(plan, interval_s)]).best.prefetch is None
-        assert PackageFit(graph, target, [Sample(plan, interval_s)] * 4).best.prefetch is prefetch
+        assert fit_package(graph, target, [Sample(plan, interval_s)]).prefetch is None
+        assert fit_package(graph, target, [Sample(plan, interval_s)] * 4).prefetch is prefetch
