@@ -196,7 +196,7 @@ class Calibration:
                     max_evaluations=EVALUATIONS,
                     decide="placement" if is_plain else "all",
                     # Without replicated stages plans differ more.
-                    replication=is_open or (not is_plain and attempt < _TRIES // 2),
+                    replication=is_open or (not is_plain and attempt < _TRIES - 1),
                     seed=self._seed + attempt,
                     policy=None,
                     simulate=False,

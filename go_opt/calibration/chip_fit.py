@@ -134,8 +134,9 @@ class ChipFit:
         scores = np.array([score for score, _ in self._tried.values()])
         weights = np.exp((scores.min() - scores) / temperature)
         figures = list(self._tried.values())[rng.choice(len(scores), p=weights / weights.sum())][1]
-        noise = _DISTURBED * temperature * rng.standard_normal(len(figures.logs))
-        return replace(figures, logs=figures.logs + np.clip(noise, -_MOST_LOG, _MOST_LOG))
+        logs = figures.logs if len(figures.logs) else np.zeros(len(self._groups))
+        noise = _DISTURBED * temperature * rng.standard_normal(len(logs))
+        return replace(figures, groups=self._groups, logs=logs + np.clip(noise, -_MOST_LOG, _MOST_LOG))
 
     def predicted_s(self, figures: ChipFigures, seen: Observations) -> FloatArray:
         """[R] seconds of each chip for an inference."""
