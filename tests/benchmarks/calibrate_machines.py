@@ -81,8 +81,8 @@ class _Session:
             session = LocalEnvironment("simulated").open(self.graph, self.machine.target)
             return session.evaluate_plans(there)
 
-    def evaluate(self, *plans: NDArray) -> Evaluations:
-        rows = zip(*plans, strict=True)
+    def evaluate(self, placement: NDArray, order: NDArray, fusion_group: NDArray) -> Evaluations:
+        rows = zip(placement, order, fusion_group, strict=True)
         named = self.graph, self.machine.target
         return self.evaluate_plans([Plan.of_rows(*named, *row, "drawn") for row in rows])
 
