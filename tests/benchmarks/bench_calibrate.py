@@ -42,6 +42,7 @@ from tests.benchmarks.calibrate_machines import (
     op_seconds,
     planned,
 )
+from tests.benchmarks.calibrate_policies import with_a_policy
 from tests.benchmarks.calibrate_report import report
 
 # The smallest of each family of the test split, up to 1,300 ops.
@@ -256,7 +257,8 @@ def run(work: tuple[argparse.Namespace, float, set[tuple], tuple[int, str, int, 
     folder = options.samples or options.out.with_suffix(".samples")
     for count in counts:
         case = Case(go_opt.load(f"zoo:{name}"), drawn(number), count, seed, folder)
-        for method, measure in methods(options.trained).items():
+        more = with_a_policy(count) if options.policies else {}
+        for method, measure in (methods(options.trained) | more).items():
             key = {"machine": number, "graph": name, "count": count, "seed": seed, "method": method}
             if tuple(key.values()) in done or method not in (options.methods or [method]):
                 continue
@@ -275,6 +277,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--report", action="store_true")
     parser.add_argument("--trained", type=Path, help="also rivals that are trained; kept in this file")
+    parser.add_argument("--policies", action="store_true", help="also rivals with a policy")
     parser.add_argument("--samples", type=Path, help="folder of samples (default: beside --out)")
     parser.add_argument("--methods", nargs="+", help="only these")
     parser.add_argument("--graphs", nargs="+", default=list(GRAPHS))

@@ -76,12 +76,15 @@ class _Session:
     graph: Graph
 
     def evaluate_plans(self, plans: Sequence[Plan]) -> Evaluations:
+        there = [replace(plan, target_fingerprint=self.machine.target.fingerprint) for plan in plans]
         with op_seconds(self.machine.op_s):
             session = LocalEnvironment("simulated").open(self.graph, self.machine.target)
-            return session.evaluate_plans(plans)
+            return session.evaluate_plans(there)
 
-    def evaluate(self, *plans: NDArray) -> Evaluations:
-        raise NotImplementedError
+    def evaluate(self, placement: NDArray, order: NDArray, fusion_group: NDArray) -> Evaluations:
+        rows = zip(placement, order, fusion_group, strict=True)
+        named = self.graph, self.machine.target
+        return self.evaluate_plans([Plan.of_rows(*named, *row, "drawn") for row in rows])
 
     def close(self) -> None:
         pass
