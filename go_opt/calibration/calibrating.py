@@ -14,7 +14,7 @@ from go_opt.agents.training.problems.environment import CheckedSession, Environm
 from go_opt.api.searching import optimize
 from go_opt.calibration.chip_fit import ChipFigures, ChipFit
 from go_opt.calibration.observations import observe
-from go_opt.calibration.package_fit import Factors, fit_package, scaled
+from go_opt.calibration.package_fit import AT_BEST, Factors, fit_package, scaled
 from go_opt.calibration.samples import Sample, fastest, noise, read_samples, write_samples
 from go_opt.env import Target, parse_target
 from go_opt.env.target.simulator_parameters import ANALYTICAL_EFFECTS
@@ -50,13 +50,14 @@ class Learned:
     def drawn(self, rng: np.random.Generator, temperature: float) -> Target:
         """A target drawn by its probability to the power of 1 / ``temperature``; 0: the best.
 
-        If samples do not determine whether weights stream ahead, that is drawn too.
+        If samples do not determine whether weights stream ahead, half of the targets are the best that could
+        be: they do, and buffers take little memory.
         """
         if self.chips is None or temperature == 0:
             return self.target
         package = self.package
         if not self.knows_prefetch:
-            package = scaled(package, Factors(prefetch=bool(rng.integers(2))))
+            package = scaled(package, AT_BEST if rng.integers(2) else Factors(prefetch=False))
         return _with_figures(package, self.chips.drawn(rng, temperature))
 
 

@@ -39,6 +39,9 @@ class Factors(NamedTuple):
     prefetch: bool | None = None  # all weights may stream ahead; None: undecided, as in the target
 
 
+AT_BEST: Final = Factors(page=_PAGES[0], stream=_STREAMS[0], prefetch=True)
+
+
 def scaled(target: Target, factors: Factors) -> Target:
     """The target with these factors applied."""
     topology, kind = target.topology, target.kinds[0]

@@ -35,6 +35,8 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from tests.benchmarks.calibrate_machines import (
     EVALUATIONS,
+    GRAPHS,
+    MACHINES,
     SHEET,
     Machine,
     OpSeconds,
@@ -45,20 +47,6 @@ from tests.benchmarks.calibrate_machines import (
 from tests.benchmarks.calibrate_policies import with_a_policy
 from tests.benchmarks.calibrate_report import report
 
-# The smallest of each family of the test split, up to 1,300 ops.
-GRAPHS = (
-    "densenet121",
-    "nasnet_mobile",
-    "clip_b32",
-    "detr_r50",
-    "unet_segmentation",
-    "whisper_base",
-    "gpt2_step",
-    "egnn",
-    "gat",
-    "dlrm_kaggle",
-)
-MACHINES = (1, 0, 3, 2, 4)
 GOOD_PLANS, GOOD = 24, 1.2  # drawn for a correlation; times the fastest
 
 Row = dict[str, Any]
@@ -284,7 +272,7 @@ def main() -> None:
     parser.add_argument("--long-graphs", nargs="+", help="for more than 20 samples (default: --graphs)")
     parser.add_argument("--machines", type=int, nargs="+", default=list(MACHINES))
     parser.add_argument("--counts", type=int, nargs="+", default=[1, 20])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(5)))
     parser.add_argument("--seconds", type=float, default=np.inf, help="stop after so many")
     parser.add_argument("--processes", type=int, default=1)
     options = parser.parse_args()

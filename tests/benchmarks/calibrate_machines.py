@@ -26,6 +26,19 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 
 EVALUATIONS = 20
+MACHINES = (1, 0, 3, 2, 4)
+GRAPHS = (  # one of each family of the test split, up to 1,300 ops
+    "densenet121",
+    "nasnet_mobile",
+    "clip_b32",
+    "detr_r50",
+    "unet_segmentation",
+    "whisper_base",
+    "gpt2",
+    "egnn",
+    "gat",
+    "dlrm_kaggle",
+)
 SHEET = load_target("mcm-6x6")
 OpSeconds = Callable[[Graph, NDArray], NDArray]  # of a graph, given what the target says [Q, N]
 
