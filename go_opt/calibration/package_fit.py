@@ -72,8 +72,7 @@ def fit_package(graph: Graph, target: Target, samples: Sequence[Sample]) -> Fact
     """The factors that fit the samples best, by least absolute errors of logarithms."""
     memories = [Factors(*factors) for factors in product(_MEMORIES, _PAGES, _STREAMS)]
     found = min((_with_rates(graph, target, samples, one) for one in memories), key=lambda found: found[0])[1]
-    streams = [one for one in samples if _terms(graph, scaled(target, found), one).stream_bytes.any()]
-    tried = _Waiting(graph, target, streams)
+    tried = _Waiting(graph, target, samples, found)
     ahead, waits = found._replace(prefetch=True), found._replace(prefetch=False)
     if tried.loss(ahead._replace(links=1.0, host=1.0)) >= _TELLS:  # waiting may explain it
         waits = tried.better(waits._replace(links=1.0, host=1.0))
@@ -83,26 +82,31 @@ def fit_package(graph: Graph, target: Target, samples: Sequence[Sample]) -> Fact
 
 
 class _Waiting:
-    """Losses of factors on plans that stream weights: the fastest, and those that do not run.
+    """Losses of factors on the plans that stream weights and that the factors ``around`` explain worst.
 
-    How long chips wait for weights has no closed form and takes the evaluation of a plan 20 ms.
+    How long chips wait for weights has no closed form, and takes the evaluation of a plan 20 ms.
     """
 
-    def __init__(self, graph: Graph, target: Target, streams: Sequence[Sample]) -> None:
+    def __init__(self, graph: Graph, target: Target, samples: Sequence[Sample], around: Factors) -> None:
         self._graph, self._target = graph, target
-        plans: dict[bytes, list[Sample]] = {}
-        for one in sorted(streams, key=lambda one: one.interval_s):
-            plans.setdefault(one.key, []).append(one)
-        self._plans = [*plans.values()][:_SIMULATED]
         self._losses: dict[Factors, float] = {}
+        on = [scaled(target, around._replace(links=1.0, host=1.0, prefetch=each)) for each in (False, True)]
+        plans: dict[bytes, list[Sample]] = {}
+        for one in samples:
+            if _terms(graph, on[0], one).stream_bytes.any():
+                plans.setdefault(one.key, []).append(one)
+        worst = [max(self._off(each, same) for each in on) for same in plans.values()]
+        by_loss = np.argsort(-np.array(worst), kind="stable")[:_SIMULATED]
+        self._plans = [[*plans.values()][i] for i in by_loss]
+
+    def _off(self, on: Target, same: Sequence[Sample]) -> float:
+        expected_s = evaluate_plan(self._graph, on, same[0].plan).interval_s
+        return sum(_loss(expected_s, one.interval_s) for one in same)
 
     def loss(self, factors: Factors) -> float:
         if factors not in self._losses:
-            on, loss = scaled(self._target, factors), float(_PRIOR @ np.abs(np.log(factors[:5])))
-            for same in self._plans:
-                expected_s = evaluate_plan(self._graph, on, same[0].plan).interval_s
-                loss += sum(_loss(expected_s, one.interval_s) for one in same)
-            self._losses[factors] = loss
+            on, prior = scaled(self._target, factors), float(_PRIOR @ np.abs(np.log(factors[:5])))
+            self._losses[factors] = prior + sum(self._off(on, same) for same in self._plans)
         return self._losses[factors]
 
     def better(self, factors: Factors) -> Factors:
