@@ -69,11 +69,10 @@ class Case:
     @cached_property
     def calibration(self) -> tuple[Calibration, Learned]:
         path = self.folder / f"{self.machine.number}-{self.graph.name}-{self.seed}.json"
-        if self.count == 1:
-            path.unlink(missing_ok=True)
         options: dict[str, Any] = {"machine": self.machine.target, "seed": self.seed}
         options["machine_name"] = str(self.machine.number)
         calibration = Calibration(self.graph, SHEET, self.machine, path, **options)
+        del calibration.samples[self.count :]
         *_, learned = calibration.run(self.count)
         return calibration, learned
 
