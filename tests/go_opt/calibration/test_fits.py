@@ -174,3 +174,20 @@ def test_whether_weights_stream_ahead() -> None:
         assert ran.interval_s == pytest.approx(interval_s)
         assert fit_package(graph, target, [Sample(plan, interval_s)]).prefetch is None
         assert fit_package(graph, target, [Sample(plan, interval_s)] * 4).prefetch is prefetch
+
+
+def test_waiting_is_not_taken_for_slow_links() -> None:
+    """A plan takes 42.7 us as weights come one kernel ahead; a link at 0.8 of its rate would take 41.7 us."""
+    graph, package = toy_graph(), simulated_package(weight_prefetch=False)
+    rates = {"link_bytes_per_s": 3e7, "host_in_bytes_per_s": 3e8}
+    target = small_mcm(simulator=package, sram_bytes=7_800, **rates)
+    waits = Factors(prefetch=False)
+    samples = []
+    for last, interval_s in ((0, 48 * US + US / 3), (1, 128 / 3 * US)):
+        plan = make_plan(graph, target, [0] * 5 + [last])
+        assert evaluate_plan(graph, scaled(target, waits), plan).interval_s == pytest.approx(interval_s)
+        samples += [Sample(plan, interval_s)] * 4
+    assert evaluate_plan(graph, scaled(target, Factors(links=0.8, prefetch=True)), plan).interval_s == (
+        pytest.approx(125 / 3 * US)
+    )
+    assert fit_package(graph, target, samples) == waits
