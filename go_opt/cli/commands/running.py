@@ -180,8 +180,7 @@ def profile(
         found = measure(
             model, out, costs, chips=chips, seconds=seconds, seed=seed, dims=parse_dims(dim or [])
         )
-    for line in _profiled(found):
-        typer.echo(line)
+    show(_profiled(found))
 
 
 def _profiled(found: Profile) -> Iterator[str]:
@@ -246,6 +245,9 @@ def calibrate(
     plan: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the fastest plan that was measured.")
     ] = None,
+    export: Annotated[
+        Path | None, typer.Option(metavar="FILE.npz", help="Write all measured plans as a data set.")
+    ] = None,
     target: TargetOption = "mcm-6x6",
     samples: Annotated[
         int, typer.Option(min=1, max=1000, help="Plans to measure, those of earlier runs included.")
@@ -258,24 +260,27 @@ def calibrate(
     """
     from go_opt import api
     from go_opt.calibration.calibrating import Calibration
+    from go_opt.calibration.dataset import write_dataset
     from go_opt.common.files import write_atomically
     from go_opt.model.codecs.plan_json import save_plan
     from go_opt.report.progress import announce_compilation
 
     check_writable(out)
     check_writable(plan, "--plan")
+    check_writable(export, "--export")
     on = api.target(target)
     environment, requested, name = machine.opened(model, on)
     store = Path(f"{out}.samples.json")
-    calibration = Calibration(
-        loading.load(model), on, environment, store, machine=requested, machine_name=name, seed=seed
-    )
+    graph = loading.load(model)
+    calibration = Calibration(graph, on, environment, store, machine=requested, machine_name=name, seed=seed)
     announce_compilation()
     with StopOnSignals() as stop:
         for learned in calibration.run(samples, stop.is_requested):
             write_atomically(out, calibration.text(learned))
             if plan is not None and math.isfinite(calibration.best.interval_s):
                 save_plan(calibration.best.plan, plan)
+            if export is not None:
+                write_dataset(export, graph, on, calibration.samples)
             typer.echo(_sample_line(calibration, samples), err=True)
     if stop.is_requested() and len(calibration.samples) < samples:
         raise KeyboardInterrupt
