@@ -37,7 +37,8 @@ from go_opt.env import evaluate_plan, fused_within_chips, loop_roles
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from tests.benchmarks.calibrate_machines import SHEET, Machine, drawn, planned
-from tests.benchmarks.whole_graph_network import Lesson, Trained, lesson_of
+from tests.benchmarks.whole_graph_lessons import Lesson, lesson_of
+from tests.benchmarks.whole_graph_network import Trained
 
 TRAINING = ("mobilenet_v2", "resnet50", "squeezenet", "efficientnet_b0")
 TESTED = ("densenet121", "unet_segmentation", "vit_b16")
