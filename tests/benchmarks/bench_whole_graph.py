@@ -182,7 +182,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("whole.jsonl"))
     parser.add_argument("--report", action="store_true")
     parser.add_argument("--machines", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--graphs", nargs="+", default=TESTED)
