@@ -115,7 +115,7 @@ class _Waiting:
             for step in (-1, 1):
                 place = values.index(getattr(factors, name)) + step
                 while 0 <= place < len(values):
-                    moved = factors._replace(**{name: values[place]})
+                    moved = Factors(**(factors._asdict() | {name: values[place]}))
                     if self.loss(moved) >= self.loss(factors):
                         break
                     factors, place = moved, place + step

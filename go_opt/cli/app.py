@@ -14,6 +14,7 @@ import typer
 from go_opt.cli.commands import (
     INTERRUPTED,
     bench,
+    calibration,
     chips,
     drawing,
     jobs,
@@ -43,7 +44,7 @@ app.command("report")(drawing.report)
 app.command("export")(running.export)
 app.command("run")(running.run)
 app.command("profile")(running.profile)
-app.command("calibrate")(running.calibrate)
+app.command("calibrate")(calibration.calibrate)
 app.command("bench")(bench.bench)
 app.command("pretrain")(training.pretrain)
 app.command("finetune")(training.finetune)

@@ -2,24 +2,28 @@
 
 Configurations are plans made for the machine of calibrate_machines.py disturbed at random. LightGBM learns by
 how much their intervals differ from the analytical model's, from features of whole plans: either of other
-graphs on the same machine, or of half of the graph's own configurations. The target that go-opt calibrate
-finds has 20 measurements. Slowdown: of the fastest of the first k by prediction, over the fastest of all.
+graphs on the same machine, or of half of the graph's own configurations; GraphSAGE learns it from the whole
+graph or by segments (whole_graph_network.py). The target that go-opt calibrate finds has 20 measurements.
+Slowdown: of the fastest of the first k by prediction, over the fastest of all.
 
     python tests/benchmarks/bench_whole_graph.py --out whole.jsonl      # then --report
+    python tests/benchmarks/bench_whole_graph.py --update 1024          # of the network, on gnmt_8; 0: whole
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import lightgbm
 import numpy as np
 from numpy.typing import NDArray
@@ -29,15 +33,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import go_opt
 from go_opt.calibration.calibrating import Calibration
-from go_opt.env import evaluate_plan
+from go_opt.env import evaluate_plan, fused_within_chips, loop_roles
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from tests.benchmarks.calibrate_machines import SHEET, Machine, drawn, planned
+from tests.benchmarks.whole_graph_lessons import Lesson, lesson_of
+from tests.benchmarks.whole_graph_network import Trained
 
 TRAINING = ("mobilenet_v2", "resnet50", "squeezenet", "efficientnet_b0")
 TESTED = ("densenet121", "unet_segmentation", "vit_b16")
-PLANS, SAMPLES = 80, 20
+PLANS, SAMPLES, SEEDS = 80, 20, 3
+NETWORKS = {"GraphSAGE": 0, "GraphSAGE by segments": 128}  # ops of a segment
 Pool = tuple[Graph, list[Plan], NDArray]  # and measured seconds
+Predictions = Iterator[tuple[str, NDArray, NDArray]]  # method, predicted and measured seconds
 
 
 def pool_of(name: str, machine: Machine) -> Pool:
@@ -100,49 +108,101 @@ def scores(said_s: NDArray, measured_s: NDArray) -> dict[str, float]:
     return {"tau": float(np.nan_to_num(kendalltau(said_s, measured_s).statistic))} | slow
 
 
-def rows_of(machine: Machine, name: str, learned: lightgbm.Booster) -> list[dict[str, Any]]:
+def networks(lessons: Sequence[Lesson]) -> dict[str, list[Trained]]:
+    """By method, one for each seed."""
+    return {
+        method: [Trained(lessons, segment, seed).train() for seed in range(SEEDS)]
+        for method, segment in NETWORKS.items()
+    }
+
+
+def predictions(
+    machine: Machine, name: str, others: Sequence[Pool], nets: dict[str, list[Trained]]
+) -> Predictions:
     graph, plans, measured_s = pool_of(name, machine)
     half = np.random.default_rng(0).permutation(len(plans))[: len(plans) // 2]
     rest = np.setdiff1d(np.arange(len(plans)), half)
-    own = boosted([(graph, [plans[i] for i in half], measured_s[half])])
+    known, tested, true_s = [plans[i] for i in half], [plans[i] for i in rest], measured_s[rest]
+    yield "analytical", predicted(graph, SHEET, tested), true_s
+    own = {"other graphs": boosted(others), "own configurations": boosted([(graph, known, measured_s[half])])}
+    for data, model in own.items():
+        yield f"lightgbm, {data}", by_whole_graph(model, graph, tested), true_s
+    lesson = lesson_of(graph, tested, true_s)
+    trained = {
+        "other graphs": nets,
+        "own configurations": networks([lesson_of(graph, known, measured_s[half])]),
+    }
+    for data, by_method in trained.items():
+        for method, of_seeds in by_method.items():
+            for net in of_seeds:
+                yield f"{method}, {data}", net.predicted_s(lesson), true_s
     with tempfile.TemporaryDirectory() as folder:
         calibration = Calibration(graph, SHEET, machine, Path(folder) / "samples", machine=machine.target)
         *_, found = calibration.run(SAMPLES)
-    tested = [plans[i] for i in rest]
-    said = {
-        "analytical": predicted(graph, SHEET, tested),
-        f"calibrate, {SAMPLES} samples": predicted(graph, found.target, tested),
-        "whole graph, other graphs": by_whole_graph(learned, graph, tested),
-        "whole graph, own configurations": by_whole_graph(own, graph, tested),
-    }
-    key = {"machine": machine.number, "graph": name, "plans": len(tested)}
-    return [key | {"method": method} | scores(seconds, measured_s[rest]) for method, seconds in said.items()]
+    yield f"calibrate, {SAMPLES} samples", predicted(graph, found.target, tested), true_s
+
+
+def cut_evenly(graph: Graph, numbers: Sequence[int]) -> Iterator[Plan]:
+    """Plans of so many chips, each with as many ops."""
+    order, roles = np.arange(graph.num_ops, dtype=np.int32), loop_roles(graph)
+    for chips in numbers:
+        placement = (order.astype(np.int64) * chips // graph.num_ops).astype(np.int32)
+        yield Plan.of_rows(
+            graph, SHEET, placement, order, fused_within_chips(roles, order, placement), "evenly"
+        )
+
+
+def measure_update(segment: int) -> None:
+    """Processor time (median of 7) and memory of an update, with four configurations."""
+    graph = go_opt.load("zoo:gnmt_8")
+    plans = list(cut_evenly(graph, (12, 20, 28, 36)))
+    trained = Trained([lesson_of(graph, plans, np.ones(len(plans)))], segment, 0, batch=len(plans))
+    before, (update, state) = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, trained.update(100)
+    seconds = []
+    for _ in range(8):  # the first compiles
+        begun_s = time.process_time()
+        state = jax.block_until_ready(trained.step(update, *state))
+        seconds.append(time.process_time() - begun_s)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    buffers = trained.memory_bytes()
+    print(
+        f"{graph.num_ops} ops, segments of {segment or graph.num_ops}: {np.median(seconds[1:]):.3f} s, "
+        f"buffers {buffers / 1e6:.1f} MB, process {grown / 1e3:.0f} MB"
+    )
+
+
+def report(rows: Sequence[dict[str, Any]]) -> None:
+    for method in dict.fromkeys(row["method"] for row in rows):
+        these = [row for row in rows if row["method"] == method]
+        means = {field: np.mean([row[field] for row in these]) for field in ("tau", "top1", "top5", "top10")}
+        print(f"{method:42s} {len(these):3d}", *(f"{field} {mean:.3f}" for field, mean in means.items()))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path("whole.jsonl"))
     parser.add_argument("--report", action="store_true")
     parser.add_argument("--machines", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--graphs", nargs="+", default=TESTED)
+    parser.add_argument("--update", type=int)
     options = parser.parse_args()
+    if options.update is not None:
+        measure_update(options.update)
+        return
     if options.report:
-        rows = [json.loads(line) for line in options.out.read_text().splitlines()]
-        for method in dict.fromkeys(row["method"] for row in rows):
-            these = [row for row in rows if row["method"] == method]
-            means = {
-                field: np.mean([row[field] for row in these]) for field in ("tau", "top1", "top5", "top10")
-            }
-            print(f"{method:32s} {len(these)}", *(f"{field} {mean:.3f}" for field, mean in means.items()))
+        report([json.loads(line) for line in options.out.read_text().splitlines()])
         return
     for number in options.machines:
         machine, begun_s = drawn(number), time.process_time()
-        learned = boosted([pool_of(name, machine) for name in TRAINING])
-        for name in TESTED:
-            for row in rows_of(machine, name, learned):
+        others = [pool_of(name, machine) for name in TRAINING]
+        nets = networks([lesson_of(*pool) for pool in others])
+        for name in options.graphs:
+            for method, said_s, true_s in predictions(machine, name, others, nets):
+                row = {"machine": number, "graph": name, "plans": len(true_s), "method": method}
                 with options.out.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
+                    file.write(json.dumps(row | scores(said_s, true_s)) + "\n")
         print(f"machine {number}: {time.process_time() - begun_s:.0f} s of processor", flush=True)
 
 

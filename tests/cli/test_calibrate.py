@@ -6,6 +6,7 @@ import json
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from go_opt.env import Target, evaluate_plan
@@ -31,7 +32,7 @@ def files(tmp_path: Path) -> None:
 
 
 def test_a_target_that_other_commands_take(cli: Cli, files: None) -> None:
-    first = cli(*SIMULATED, "--samples", 2)
+    first = cli(*SIMULATED, "--samples", 2, "--export", "data.npz")
     assert first.code == 0
     assert [line.split(": ")[0] for line in first.err] == ["sample 1 of 2", "sample 2 of 2"]
     again = cli(*SIMULATED, "--samples", 3)
@@ -45,6 +46,10 @@ def test_a_target_that_other_commands_take(cli: Cli, files: None) -> None:
     assert "chain on mcm-2x2-calibrated" in planned.out
     assert "fitted to 3 measured plans of chain; chips of plans held out are" in planned.out
     assert cli("verify", "chain.json", "best.json").code == 0
+    with np.load("data.npz", allow_pickle=False) as data:
+        assert data["config_runtime"].shape == (2,)
+        assert np.isfinite(data["config_chip_s"]).all()
+        assert data["node_config_feat"].shape[:2] == (2, 8)
 
 
 def test_a_service_measures(cli: Cli, files: None) -> None:
@@ -73,6 +78,7 @@ def test_what_is_refused(cli: Cli, files: None, tmp_path: Path) -> None:
     cli(*COMMAND).is_refused("--simulator, --environment and --run")
     cli(*COMMAND, "--run", "--simulator", "machine.toml").is_refused("give one of")
     cli(*COMMAND, "--run", "--plan", "no/c.json").is_refused("--plan", "'no'")
+    cli(*COMMAND, "--run", "--export", "no/d.npz").is_refused("--export", "'no'")
     cli(*COMMAND, "--run", "--samples", 0).is_refused("--samples")
     cli(*COMMAND, "--simulator", "mcm-6x6").is_refused("has 36 chips")
     cli(*COMMAND, "--simulator", "none.toml").is_refused("'none.toml'")

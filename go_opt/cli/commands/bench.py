@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from go_opt.cli.commands import print_json, show
-from go_opt.cli.commands.interrupt import interrupts_raised
 from go_opt.cli.commands.options import JsonOption, TargetOption, with_options
 from go_opt.cli.commands.plans import check_writable
+from go_opt.cli.inputs.interrupt import interrupts_raised
 from go_opt.errors import InvalidInputError
 from go_opt.result import Decide
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from go_opt.cli.commands import print_json, show
-from go_opt.cli.commands.interrupt import InterruptAsks
 from go_opt.cli.commands.options import CostsOption, JsonOption, ModelArgument, TargetOption, with_options
 from go_opt.cli.commands.searching import Search
+from go_opt.cli.inputs.interrupt import InterruptAsks
 from go_opt.cli.inputs.loading import Loading, with_costs
 from go_opt.errors import InvalidInputError
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from go_opt.cli.commands import INTERRUPTED, print_json, show
-from go_opt.cli.commands.interrupt import interrupts_raised
 from go_opt.cli.commands.options import Connection, JsonOption, with_options
 from go_opt.cli.commands.plans import check_writable
+from go_opt.cli.inputs.interrupt import interrupts_raised
 from go_opt.errors import InvalidInputError
 from go_opt.service.transport.address import DEFAULT_ADDRESS
 

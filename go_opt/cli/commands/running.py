@@ -1,9 +1,8 @@
-"""The commands that run plans or measure them: ``run``, ``export``, ``profile``, ``calibrate``."""
+"""The commands that run plans or measure them: ``run``, ``export``, ``profile``."""
 
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,28 +10,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from go_opt.cli.commands import show
-from go_opt.cli.commands.interrupt import StopOnSignals, interrupts_raised
 from go_opt.cli.commands.options import (
     CostsOption,
     JsonOption,
     ModelArgument,
     PlanArgument,
     PlanTargetOption,
-    TargetOption,
     with_options,
 )
 from go_opt.cli.commands.plans import check_writable
-from go_opt.cli.inputs.loading import Loading, parse_dims
-from go_opt.common.units import format_duration
+from go_opt.cli.inputs.interrupt import interrupts_raised
+from go_opt.cli.inputs.loading import parse_dims
 from go_opt.errors import InvalidInputError
 from go_opt.run.manifest import FORMATS, TORCH_FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from go_opt.agents.training.problems.environment import Environment
-    from go_opt.calibration.calibrating import Calibration
-    from go_opt.env import Target
     from go_opt.run.manifest import Manifest
     from go_opt.run.profiling.profiling import Profile
 
@@ -180,8 +174,7 @@ def profile(
         found = measure(
             model, out, costs, chips=chips, seconds=seconds, seed=seed, dims=parse_dims(dim or [])
         )
-    for line in _profiled(found):
-        typer.echo(line)
+    show(_profiled(found))
 
 
 def _profiled(found: Profile) -> Iterator[str]:
@@ -198,101 +191,3 @@ def _profiled(found: Profile) -> Iterator[str]:
 
 def _share(error: float) -> str:
     return f"{error:.1%}" if error == error else "unknown"
-
-
-@dataclass(frozen=True)
-class Machine:
-    """The machine that measures plans."""
-
-    simulator: Annotated[
-        Path | None, typer.Option(metavar="TARGET", help="The simulator of this target stands for it.")
-    ] = None
-    environment: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="A service that measures, such as your hardware.")
-    ] = None
-    run: Annotated[bool, typer.Option("--run", help="Processes of ONNX Runtime on this machine.")] = False
-
-    def opened(self, model: str, on: Target) -> tuple[Environment, Target, str]:
-        """The environment, the target to pass to it, and its name in the samples file."""
-        from go_opt import api
-
-        if (self.simulator is not None) + (self.environment is not None) + self.run != 1:
-            raise InvalidInputError("give one of --simulator, --environment and --run.", field="simulator")
-        if self.simulator is not None:
-            from go_opt.agents.training.problems.environment import LocalEnvironment
-
-            machine = api.target(self.simulator)
-            if machine.num_chips != on.num_chips:
-                chips = f"{machine.name!r} has {machine.num_chips} chips, {on.name!r} {on.num_chips}."
-                raise InvalidInputError(f"--simulator: {chips}", field="simulator")
-            return LocalEnvironment("simulated"), machine, f"simulator {machine.fingerprint}"
-        if self.environment is not None:
-            from go_opt.service.environment.remote_environment import RemoteEnvironment
-
-            # Without the address, because the service may move.
-            return RemoteEnvironment(self.environment).connect(), on, "environment"
-        from go_opt.hardware import HardwareEnvironment
-        from go_opt.run.profiling.measured_machine import MeasuredMachine
-
-        return HardwareEnvironment(MeasuredMachine(model)), on, "this machine"
-
-
-@with_options
-def calibrate(
-    model: ModelArgument,
-    machine: Machine,
-    loading: Loading,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="TARGET", help="Write the target found here.")],
-    plan: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the fastest plan that was measured.")
-    ] = None,
-    target: TargetOption = "mcm-6x6",
-    samples: Annotated[
-        int, typer.Option(min=1, max=1000, help="Plans to measure, those of earlier runs included.")
-    ] = 20,
-    seed: Annotated[int, typer.Option(help="Draws plans.")] = 0,
-) -> None:
-    """Measure plans of MODEL, and write the target whose figures explain them.
-
-    The samples are kept in TARGET.samples.json: the same command goes on from there.
-    """
-    from go_opt import api
-    from go_opt.calibration.calibrating import Calibration
-    from go_opt.common.files import write_atomically
-    from go_opt.model.codecs.plan_json import save_plan
-    from go_opt.report.calibration_lines import fitted_lines
-    from go_opt.report.progress import announce_compilation
-
-    check_writable(out)
-    check_writable(plan, "--plan")
-    on = api.target(target)
-    environment, requested, name = machine.opened(model, on)
-    store = Path(f"{out}.samples.json")
-    calibration = Calibration(
-        loading.load(model), on, environment, store, machine=requested, machine_name=name, seed=seed
-    )
-    announce_compilation()
-    with StopOnSignals() as stop:
-        for learned in calibration.run(samples, stop.is_requested):
-            write_atomically(out, calibration.text(learned))
-            if plan is not None and math.isfinite(calibration.best.interval_s):
-                save_plan(calibration.best.plan, plan)
-            typer.echo(_sample_line(calibration, samples), err=True)
-    if stop.is_requested() and len(calibration.samples) < samples:
-        raise KeyboardInterrupt
-    error = calibration.error()
-    write_atomically(out, calibration.text(learned, error))
-    show(fitted_lines(on, learned.target))
-    typer.echo(f"error     {'unknown' if error is None else _share(error)} of chips of plans held out")
-    first_s, best_s = calibration.samples[0].interval_s, calibration.best.interval_s
-    typer.echo(f"measured  first {_measured(first_s)}, best {_measured(best_s)}")
-
-
-def _sample_line(calibration: Calibration, samples: int) -> str:
-    done = calibration.samples
-    best = _measured(calibration.best.interval_s)
-    return f"sample {len(done)} of {samples}: {_measured(done[-1].interval_s)}, best {best}"
-
-
-def _measured(seconds: float) -> str:
-    return format_duration(seconds) if math.isfinite(seconds) else "does not run"

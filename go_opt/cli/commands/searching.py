@@ -100,7 +100,7 @@ def fewest_chips_here(
 ) -> FewestChips:
     """Searches in this process; reports each searched number of chips on stderr."""
     from go_opt.api.chips import fewest_chips
-    from go_opt.cli.commands.interrupt import InterruptAsks
+    from go_opt.cli.inputs.interrupt import InterruptAsks
     from go_opt.report.parts.chip_tables import count_line
     from go_opt.report.progress import announce_compilation
     from go_opt.result import Request
@@ -137,7 +137,7 @@ def fewest_chips_there(
 def search_here(graph: Graph, target: Target, options: dict[str, Any]) -> OptimizeResult:
     """Searches in this process."""
     from go_opt import api
-    from go_opt.cli.commands.interrupt import InterruptAsks
+    from go_opt.cli.inputs.interrupt import InterruptAsks
     from go_opt.report.progress import SearchProgress, announce_compilation
 
     progress = SearchProgress(options["objective"])
@@ -153,7 +153,7 @@ def search_here(graph: Graph, target: Target, options: dict[str, Any]) -> Optimi
 
 def ask_server(connection: Connection, graph: Graph, target: str, options: dict[str, Any]) -> OptimizeResult:
     """The service's answer; Ctrl-C ends its search and keeps the best plan it has sent."""
-    from go_opt.cli.commands.interrupt import interrupts_raised
+    from go_opt.cli.inputs.interrupt import interrupts_raised
     from go_opt.report.progress import SearchProgress
 
     progress, steps = SearchProgress(options["objective"]), list[Step]()

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NoReturn
 import typer
 
 from go_opt.cli.commands import print_json
-from go_opt.cli.commands.interrupt import StopOnSignals
 from go_opt.cli.commands.jobs import JobOptions, folder_here, name_at_service, submit
 from go_opt.cli.commands.options import Connection, ModelArgument, TargetOption, with_options
+from go_opt.cli.inputs.interrupt import StopOnSignals
 from go_opt.cli.inputs.loading import Loading
 from go_opt.errors import InvalidInputError
 from go_opt.service.transport.address import parse_address
