@@ -29,9 +29,9 @@ _MOST_SEEN: Final = 64  # samples that a fit uses at most, evenly spaced
 _HOTTER: Final = 4.0  # factor on the temperature if a plan was measured already
 _TRIES: Final = 4
 _FOLDS: Final = 4
-# Each such measurement is of the fastest plan again, until it has so many. With 5 and 15 % noise (four graphs,
-# 12 samples, three seeds) plans are as fast as without, and said to be 2 and 5 % faster than they are, in place
-# of 5 and 16 %.
+# Each such measurement is of the fastest plan again, until it has so many. With 5 and 15 % noise (four
+# graphs, 12 samples, three seeds) plans are as fast as without this, and said to be 2 and 5 % faster than
+# they are, not 5 and 16 %.
 _AGAIN: Final = 4
 _MEASURED: Final = 3
 
