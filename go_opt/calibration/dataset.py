@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,7 @@ def write_dataset(path: Path, graph: Graph, target: Target, samples: Sequence[Sa
     nodes = _node_features(graph, target)
     configs = [_config_features(graph, sample.plan) for sample in samples]
     chip_s = [np.full(target.num_chips, np.nan) if one.chip_s is None else one.chip_s for one in samples]
-    arrays: dict[str, NDArray] = {
+    arrays: dict[str, Any] = {
         "node_feat": _columns(nodes),  # [N, 9]
         "node_opcode": opcode.astype(np.int32),  # [N] index into opcode_names
         "edge_index": np.stack([graph.edge_dst, graph.edge_src], axis=1),  # [M, 2] an op, one that it reads
@@ -41,7 +42,7 @@ def write_dataset(path: Path, graph: Graph, target: Target, samples: Sequence[Sa
         "node_feat_names": np.array(list(nodes)),
         "node_config_feat_names": np.array(list(configs[0])),
     }
-    np.savez_compressed(file := io.BytesIO(), allow_pickle=False, **arrays)
+    np.savez_compressed(file := io.BytesIO(), **arrays)
     write_bytes_atomically(path, file.getvalue())
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from go_opt.cli.commands import show
 from go_opt.cli.commands.options import ModelArgument, TargetOption, with_options
 from go_opt.cli.commands.plans import check_writable
 from go_opt.cli.inputs.interrupt import StopOnSignals
@@ -111,7 +110,8 @@ def calibrate(
         raise KeyboardInterrupt
     error = calibration.error()
     write_atomically(out, calibration.text(learned, error))
-    show(fitted_lines(on, learned.target))
+    for line in fitted_lines(on, learned.target):
+        typer.echo(line)
     typer.echo(f"error     {'unknown' if error is None else f'{error:.1%}'} of chips of plans held out")
     first_s, best_s = calibration.samples[0].interval_s, calibration.best.interval_s
     typer.echo(f"measured  first {_measured(first_s)}, best {_measured(best_s)}")

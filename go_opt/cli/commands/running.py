@@ -174,7 +174,8 @@ def profile(
         found = measure(
             model, out, costs, chips=chips, seconds=seconds, seed=seed, dims=parse_dims(dim or [])
         )
-    show(_profiled(found))
+    for line in _profiled(found):
+        typer.echo(line)
 
 
 def _profiled(found: Profile) -> Iterator[str]:
