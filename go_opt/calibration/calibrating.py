@@ -15,7 +15,7 @@ from go_opt.api.searching import optimize
 from go_opt.calibration.chip_fit import ChipFigures, ChipFit
 from go_opt.calibration.observations import observe
 from go_opt.calibration.package_fit import AT_BEST, Factors, fit_package, scaled
-from go_opt.calibration.samples import Sample, fastest, noise, read_samples, write_samples
+from go_opt.calibration.samples import Sample, by_plan, fastest, noise, read_samples, write_samples
 from go_opt.env import Target, parse_target
 from go_opt.env.target.simulator_parameters import ANALYTICAL_EFFECTS
 from go_opt.env.target.toml import target_to_toml
@@ -137,7 +137,7 @@ class Calibration:
 
         None for too few samples.
         """
-        samples = list({sample.key: sample for sample in self.samples}.values())
+        samples = [same[-1] for same in by_plan(self.samples)]
         held, rest = samples[1::_FOLDS], [s for i, s in enumerate(samples) if i % _FOLDS != 1]
         chips = self._fitted(rest)
         held = [sample for sample in held if np.isfinite(sample.interval_s)]

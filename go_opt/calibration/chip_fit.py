@@ -134,9 +134,8 @@ class ChipFit:
         scores = np.array([score for score, _ in self._tried.values()])
         weights = np.exp((scores.min() - scores) / temperature)
         figures = list(self._tried.values())[rng.choice(len(scores), p=weights / weights.sum())][1]
-        logs = figures.logs if len(figures.logs) else np.zeros(len(self._groups))
-        noise = _DISTURBED * temperature * rng.standard_normal(len(logs))
-        return replace(figures, groups=self._groups, logs=logs + np.clip(noise, -_MOST_LOG, _MOST_LOG))
+        noise = _DISTURBED * temperature * rng.standard_normal(len(figures.logs))
+        return replace(figures, logs=figures.logs + np.clip(noise, -_MOST_LOG, _MOST_LOG))
 
     def predicted_s(self, figures: ChipFigures, seen: Observations) -> FloatArray:
         """[R] seconds of each chip for an inference."""
@@ -164,7 +163,7 @@ class ChipFit:
             errors = np.abs(predicted_s / self._seen.measured_s(predicted_s) - 1)
             off = (terms - self._sheet) / self._spread
             score = float(np.nansum(errors) / _ERROR + 0.5 * off @ off)
-            self._plain[sizes] = score, ChipFigures(sizes, terms)
+            self._plain[sizes] = score, ChipFigures(sizes, terms, self._groups, np.zeros(len(self._groups)))
         return self._plain[sizes][0]
 
     def _try(self, sizes: KindParameters) -> float:

@@ -27,7 +27,7 @@ def write_dataset(path: Path, graph: Graph, target: Target, samples: Sequence[Sa
     opcode_names, opcode = np.unique(np.array(graph.op_types), return_inverse=True)
     nodes = _node_features(graph, target)
     configs = [_config_features(graph, sample.plan) for sample in samples]
-    chip_s = [np.full(target.num_chips, np.nan) if one.chip_s is None else one.chip_s for one in samples]
+    chip_s = [sample.seconds_of_chips(target.num_chips) for sample in samples]
     arrays: dict[str, Any] = {
         "node_feat": _columns(nodes),  # [N, 9]
         "node_opcode": opcode.astype(np.int32),  # [N] index into opcode_names

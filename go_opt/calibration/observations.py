@@ -69,7 +69,7 @@ def _observed(graph: Graph, target: Target, sample: Sample) -> Observations:
     chip_of = np.empty(len(moved_s), np.int32)
     chip_of[kernel_of] = placement
     chips, row_of = np.unique(chip_of, return_inverse=True)
-    seconds = np.full(target.num_chips, np.nan) if sample.chip_s is None else sample.chip_s
+    seconds = sample.seconds_of_chips(target.num_chips)
     link_s = plan_tables(graph, target, plan).evaluate().link_s[0, :-2] * (not target.overlap)
     ends = np.concatenate([target.topology.link_from, target.topology.link_to])
     return Observations(

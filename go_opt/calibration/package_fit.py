@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from go_opt.calibration.samples import Sample
+from go_opt.calibration.samples import Sample, by_plan
 from go_opt.env import Target, evaluate_plan
 from go_opt.env.copies.expanded_tables import plan_tables
 from go_opt.env.model.analytical import BatchMetrics
@@ -91,13 +91,9 @@ class _Waiting:
         self._graph, self._target = graph, target
         self._losses: dict[Factors, float] = {}
         on = [scaled(target, around._replace(links=1.0, host=1.0, prefetch=each)) for each in (False, True)]
-        plans: dict[bytes, list[Sample]] = {}
-        for one in samples:
-            if _terms(graph, on[0], one).stream_bytes.any():
-                plans.setdefault(one.key, []).append(one)
-        worst = [max(self._off(each, same) for each in on) for same in plans.values()]
-        by_loss = np.argsort(-np.array(worst), kind="stable")[:_SIMULATED]
-        self._plans = [[*plans.values()][i] for i in by_loss]
+        plans = [same for same in by_plan(samples) if _terms(graph, on[0], same[0]).stream_bytes.any()]
+        worst = [max(self._off(each, same) for each in on) for same in plans]
+        self._plans = [plans[i] for i in np.argsort(-np.array(worst), kind="stable")[:_SIMULATED]]
 
     def _off(self, on: Target, same: Sequence[Sample]) -> float:
         expected_s = evaluate_plan(self._graph, on, same[0].plan).interval_s
@@ -105,8 +101,8 @@ class _Waiting:
 
     def loss(self, factors: Factors) -> float:
         if factors not in self._losses:
-            on, prior = scaled(self._target, factors), float(_PRIOR @ np.abs(np.log(factors[:5])))
-            self._losses[factors] = prior + sum(self._off(on, same) for same in self._plans)
+            on = scaled(self._target, factors)
+            self._losses[factors] = _prior(factors) + sum(self._off(on, same) for same in self._plans)
         return self._losses[factors]
 
     def better(self, factors: Factors) -> Factors:
@@ -120,6 +116,10 @@ class _Waiting:
                         break
                     factors, place = moved, place + step
         return factors
+
+
+def _prior(factors: Factors) -> float:
+    return float(_PRIOR @ np.abs(np.log(factors[:5])))
 
 
 def _loss(expected_s: float, measured_s: float) -> float:
@@ -150,7 +150,7 @@ def _with_rates(
     def loss_of(factors: Factors) -> float:
         expected_s = np.maximum(chip_s, np.maximum(link_s / factors.links, host_s / factors.host))
         off = np.minimum(np.abs(np.log(expected_s / measured_s)), _MOST_LOSS)
-        return loss + float(off.sum() + _PRIOR @ np.abs(np.log(factors[:5])))
+        return loss + float(off.sum()) + _prior(factors)
 
     tried = [memory._replace(links=links, host=host) for links, host in product(_RATES, _RATES)]
     return min(((loss_of(factors), factors) for factors in tried), key=lambda found: found[0])

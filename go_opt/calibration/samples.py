@@ -37,10 +37,22 @@ class Sample:
             a.tobytes() for a in (plan.placement, plan.order, plan.fusion_group, plan.replication)
         )
 
+    def seconds_of_chips(self, num_chips: int) -> FloatArray:
+        """[D] seconds of each chip; NaN if they were not measured."""
+        return np.full(num_chips, np.nan) if self.chip_s is None else self.chip_s
+
+
+def by_plan(samples: Sequence[Sample]) -> list[list[Sample]]:
+    """The samples of each plan, in the order in which plans were first measured."""
+    plans: dict[bytes, list[Sample]] = {}
+    for sample in samples:
+        plans.setdefault(sample.key, []).append(sample)
+    return list(plans.values())
+
 
 def noise(samples: Sequence[Sample]) -> float | None:
     """Standard deviation of the logarithm of a plan's interval; None if no plan was measured twice."""
-    logs = [np.log(times / times[0]) for _, times in _by_plan(samples)]
+    logs = [np.log(times / times[0]) for _, times in _intervals(samples)]
     free = sum(len(each) - 1 for each in logs)
     return float(np.sqrt(sum(len(each) * each.var() for each in logs) / free)) if free else None
 
@@ -53,18 +65,15 @@ def fastest(samples: Sequence[Sample]) -> Sample:
     spread = noise(samples) or 0.0
     means = [
         (replace(one, interval_s=times[0] * float(np.exp(np.log(times / times[0]).mean()))), len(times))
-        for one, times in _by_plan(samples)
+        for one, times in _intervals(samples)
     ]
     ends = [mean.interval_s * np.exp(spread / np.sqrt(count)) for mean, count in means]
     return means[int(np.argmin(ends))][0] if means else samples[0]
 
 
-def _by_plan(samples: Sequence[Sample]) -> list[tuple[Sample, FloatArray]]:
+def _intervals(samples: Sequence[Sample]) -> list[tuple[Sample, FloatArray]]:
     """Each plan that runs, with its measured intervals."""
-    times: dict[bytes, list[Sample]] = {}
-    for sample in samples:
-        times.setdefault(sample.key, []).append(sample)
-    plans = [(same[0], np.array([one.interval_s for one in same])) for same in times.values()]
+    plans = [(same[0], np.array([one.interval_s for one in same])) for same in by_plan(samples)]
     return [(one, intervals) for one, intervals in plans if np.isfinite(intervals).all()]
 
 
