@@ -101,7 +101,8 @@ METHODS: Final = (
     # Earliest finish along upward ranks.
     Method("upward ranks", "next", is_for_latency, schedules.ranked, "upward ranks"),
     # List schedules of partitions with little traffic between chips.
-    Method("partitions", "next", is_for_latency, schedules.partitioned, "partitions"),
+    Method("partitions", "next", lambda v: is_for_latency(v) and v.target.num_chips > 1,
+           schedules.partitioned, "partitions"),
     # Annealing of whole schedules.
     Method("annealed schedules", "in turn", lambda v: is_for_latency(v) and schedules.is_scheduled(v),
            lambda s: schedules.annealed(s.search), "annealed schedules"),

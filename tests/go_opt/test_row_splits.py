@@ -120,6 +120,15 @@ def test_runs_end_where_one_tensor_is_alive() -> None:
         assert split.op_flops.sum() == pytest.approx(graph.op_flops.sum())
 
 
+@pytest.mark.parametrize("num_chips", [1, 2, 3, 4, 7, 8])
+def test_each_part_has_a_chip(num_chips: int) -> None:
+    graph = from_onnx(LIGHT / "light_resnet50.onnx")
+    target = parse_target(target_text("mcm-6x6").replace("count = 36", f"count = {num_chips}"), "chips")
+    rows = {op: found for op in range(graph.num_ops) if (found := rows_of(graph, op))}
+    ways = row_ways(graph, target, rows)
+    assert max((one.parts for way in ways for one in way), default=1) <= num_chips
+
+
 def test_an_encoder_with_a_latency_that_whole_ops_cannot_have(tmp_path: Path) -> None:
     """Runs end where attention reads keys whole, and go on through the next block."""
     path = saved(encoder(3, 700, 256, 4), tmp_path)

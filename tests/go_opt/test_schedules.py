@@ -64,3 +64,10 @@ def test_a_batch_is_divided_where_that_is_faster() -> None:
 
 def searched_of(graph: go_opt.Graph, **options: object) -> OptimizeResult:
     return go_opt.optimize(graph, TARGET, objective="latency", policy=None, seed=3, **options)
+
+
+def test_one_chip_has_no_partitions() -> None:
+    """Nor links, whose mean rate they would need."""
+    result = go_opt.optimize(go_opt.load(GRAPH), "h100-sxm-1", objective="latency", max_evaluations=60)
+    assert result.plan.chips_used == 1
+    assert not any(step.method.startswith("partition") for step in result.history)

@@ -37,7 +37,8 @@ def row_ways(graph: Graph, target: Target, rows: Mapping[int, Rows]) -> list[tup
       rows: of the ops that may be split by rows, what that divides.
     """
     runs = _Runs(graph, target, rows)
-    ways = [runs.cheapest(PARTS[: i + 1], share) for i in range(len(PARTS)) for share in LINK_SHARES]
+    menu = tuple(parts for parts in PARTS if parts <= target.num_chips)  # each part has a chip
+    ways = [runs.cheapest(menu[: i + 1], share) for i in range(len(menu)) for share in LINK_SHARES]
     return [way for way in dict.fromkeys(ways) if way]
 
 
