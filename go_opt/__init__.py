@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from go_opt.env import Target as Target
     from go_opt.env.model.timeline import Timeline as Timeline
     from go_opt.frontends.jax_frontend import from_jax as from_jax
+    from go_opt.frontends.networkx_export import to_networkx as to_networkx
     from go_opt.frontends.networkx_frontend import from_networkx as from_networkx
-    from go_opt.frontends.networkx_frontend import to_networkx as to_networkx
     from go_opt.frontends.onnx_frontend import from_onnx as from_onnx
     from go_opt.frontends.onnx_model import OnnxModel as OnnxModel
     from go_opt.frontends.stablehlo_frontend import from_stablehlo as from_stablehlo
@@ -78,7 +78,8 @@ _NAMES = {
     "go_opt.env": "Metrics Target",
     "go_opt.env.model.timeline": "Timeline",
     "go_opt.frontends.jax_frontend": "from_jax",
-    "go_opt.frontends.networkx_frontend": "from_networkx to_networkx",
+    "go_opt.frontends.networkx_export": "to_networkx",
+    "go_opt.frontends.networkx_frontend": "from_networkx",
     "go_opt.frontends.onnx_frontend": "from_onnx",
     "go_opt.frontends.onnx_model": "OnnxModel",
     "go_opt.frontends.stablehlo_frontend": "from_stablehlo",

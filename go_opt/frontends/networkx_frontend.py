@@ -1,9 +1,9 @@
-"""networkx graphs: importer, exporter and the node-link JSON form.
+"""networkx graphs: the importer, and the node-link JSON form.
 
 All attributes are optional; defaults are in brackets.
 
 - Graph: ``name`` ("graph"), ``precision`` ("native", or "as-is"), ``dims`` (dimension -> size),
-  ``tensor_order`` (tensor names).
+  ``tensor_order`` (tensor names), ``unknown_ops`` (rows of ``name``, ``op_type`` and ``flops``).
 - Node: ``op_type``, an ONNX name if there is one ("Unknown"); ``op_class``, "matrix", "vector" or
   "data_movement" (by ``op_type``); ``flops`` (0); ``dtype`` of the op, its outputs and weights ("float32");
   ``measured_s``, chip kind -> seconds; ``excluded_kinds``.
@@ -15,19 +15,18 @@ All attributes are optional; defaults are in brackets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from go_opt.errors import GraphError
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.codecs.fields import Fields, as_integer, shown
-from go_opt.model.codecs.geometry import geometry_of, with_geometry
+from go_opt.model.codecs.geometry import with_geometry
 from go_opt.model.codecs.graph_columns import with_tensor_order
-from go_opt.model.codecs.graph_json import excluded_of, measured_of, read_precision
-from go_opt.model.dtypes import DTYPES
-from go_opt.model.graph import INPUT, OP_CLASSES, TENSOR_KINDS, WEIGHT, Graph, Precision
-from go_opt.model.op_costs import OpSignature, op_cost
+from go_opt.model.codecs.graph_json import read_precision, unknown_of
+from go_opt.model.graph import INPUT, TENSOR_KINDS, WEIGHT, Graph, Precision, UnknownOp
+from go_opt.model.op_costs import OpSignature, is_known_type, op_cost
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -63,7 +62,8 @@ def from_networkx(g: nx.DiGraph, *, name: str | None = None, precision: Precisio
         for tensor in _graph_outputs(node, is_sink=g.out_degree(key) == 0):
             builder.mark_output(tensor)
     graph = with_tensor_order(builder.build(), fields.texts("tensor_order", []))
-    return with_geometry(graph, fields)
+    unknown = (*unknown_of(fields), *_unknown(nodes.values()))
+    return replace(with_geometry(graph, fields), unknown_ops=unknown)
 
 
 def from_node_link(data: Any) -> Graph:
@@ -94,42 +94,6 @@ def from_node_link(data: Any) -> Graph:
         g.add_edge(*ends)
         g.edges[ends].update(row)
     return from_networkx(g)
-
-
-def to_networkx(graph: Graph) -> nx.DiGraph:
-    """A DiGraph that :func:`from_networkx` turns back into the same graph, fingerprint included.
-
-    Nodes are op names in op order with ``op_type``, ``op_class``, ``flops``, ``dtype``
-    and ``outputs`` (tensor -> elements); an edge carries ``tensors``. All values are
-    JSON types.
-    """
-    import networkx as nx
-
-    g = nx.DiGraph(
-        name=graph.name,
-        precision=graph.precision,
-        dims=dict(graph.dims),
-        tensor_order=list(graph.tensor_names),
-        **geometry_of(graph),
-    )
-    g.add_nodes_from((graph.op_names[op], _node_attributes(graph, op)) for op in range(graph.num_ops))
-    for read, tensor in enumerate(graph.reader_tensor):
-        producer, reader = graph.tensor_producer[tensor], graph.op_names[graph.reader_op[read]]
-        name, touched = graph.tensor_names[tensor], int(graph.reader_elements[read])
-        if producer >= 0:
-            source = graph.op_names[producer]
-            if not g.has_edge(source, reader):
-                g.add_edge(source, reader, tensors=[], touched={})
-            g.edges[source, reader]["tensors"].append(name)
-            g.edges[source, reader]["touched"][name] = touched
-        else:
-            attribute = "weights" if graph.tensor_kind[tensor] == WEIGHT else "inputs"
-            g.nodes[reader].setdefault(attribute, {})[name] = {
-                "elements": int(graph.tensor_elements[tensor]),
-                "dtype": DTYPES[graph.tensor_dtype[tensor]],
-                "touched": touched,
-            }
-    return g
 
 
 @dataclass(frozen=True)
@@ -228,7 +192,7 @@ def _add_sources(builder: GraphBuilder, nodes: Mapping[Any, _Node]) -> None:
 
 
 def _add_node(builder: GraphBuilder, node: _Node, edges: list[dict[str, int | None]]) -> None:
-    op_type = node.fields.text("op_type", "Unknown")
+    op_type = _op_type(node)
     reads = [(source.name, source.touched) for source in node.sources]
     builder.add_op(
         node.name,
@@ -241,6 +205,18 @@ def _add_node(builder: GraphBuilder, node: _Node, edges: list[dict[str, int | No
         measured_s=node.fields.numbers("measured_s", {}),
         excluded_kinds=node.fields.texts("excluded_kinds", []),
     )
+
+
+def _unknown(nodes: Iterable[_Node]) -> Iterator[UnknownOp]:
+    """The ops without a cost whose types no rule has: they cost no FLOPs."""
+    for node in nodes:
+        op_type, given = _op_type(node), {"flops", "measured_s"} & node.fields.values.keys()
+        if not given and not is_known_type(op_type):
+            yield UnknownOp(node.name, op_type, 0.0)
+
+
+def _op_type(node: _Node) -> str:
+    return node.fields.text("op_type", "Unknown")
 
 
 def _edge(source: _Node, reader: _Node, attributes: Mapping[str, Any]) -> dict[str, int | None]:
@@ -269,25 +245,6 @@ def _graph_outputs(node: _Node, *, is_sink: bool) -> list[str]:
                 f"{node.fields.where}: 'graph_outputs' names {tensor!r}, which it does not produce."
             )
     return tensors
-
-
-def _node_attributes(graph: Graph, op: int) -> dict[str, Any]:
-    ptr, tensors = graph.op_outputs
-    produced = tensors[ptr[op] : ptr[op + 1]]
-    names = [graph.tensor_names[k] for k in produced]
-    attributes: dict[str, Any] = {
-        "op_type": graph.op_types[op],
-        "op_class": OP_CLASSES[graph.op_class[op]],
-        "flops": float(graph.op_flops[op]),
-        "dtype": DTYPES[graph.op_dtype[op]],
-        "outputs": {name: int(graph.tensor_elements[k]) for name, k in zip(names, produced, strict=True)},
-        "output_dtypes": {
-            name: DTYPES[graph.tensor_dtype[k]] for name, k in zip(names, produced, strict=True)
-        },
-        "graph_outputs": [name for name, k in zip(names, produced, strict=True) if graph.tensor_is_output[k]],
-    }
-    optional = {"measured_s": measured_of(graph, op), "excluded_kinds": excluded_of(graph, op)}
-    return attributes | {key: value for key, value in optional.items() if value}
 
 
 def _end(row: Mapping[Any, Any], key: str, where: str) -> str:

@@ -61,8 +61,8 @@ def _import(
     builder = GraphBuilder(lowered.file.name, precision=precision, dims=bindings)
     for value in lowered.inputs:
         builder.add_tensor(value.tensor, value.shape, value.dtype, "input")
-    lowered.program.emit(builder, [value.tensor for value in lowered.outputs])
+    unknown = lowered.program.emit(builder, [value.tensor for value in lowered.outputs])
     graph = builder.build()
     calls = [NodeWithoutOp(name, "inlined", None) for name in called_functions(lowered.file.model)]
     absent = (*calls, *lowered.program.nodes_without_op(graph))
-    return replace(graph, nodes_without_op=absent), lowered
+    return replace(graph, nodes_without_op=absent, unknown_ops=unknown), lowered

@@ -49,6 +49,14 @@ class NodeWithoutOp(NamedTuple):
     op: str | None  # None if there is no such op, or several
 
 
+class UnknownOp(NamedTuple):
+    """An op, or a node inside one, whose type has no cost rule, with what it was taken to cost."""
+
+    name: str
+    op_type: str
+    flops: float  # of one inference
+
+
 class Window(NamedTuple):
     """The input rows that an output row of an op needs.
 
@@ -106,6 +114,7 @@ class Graph:
     precision: Precision = "native"
     # The fields below do not affect costs and are not part of the fingerprint.
     nodes_without_op: tuple[NodeWithoutOp, ...] = ()  # set by the importer
+    unknown_ops: tuple[UnknownOp, ...] = ()  # set by the importer
     # tensor -> dimensions that all readers see; of a batch of images, the images and the elements of each
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     windows: Mapping[str, Window] = field(default_factory=dict)  # op -> its window over rows, if known

@@ -21,6 +21,7 @@ __all__ = [
     "OpSignature",
     "conv_flops",
     "is_elementwise",
+    "is_known_type",
     "is_reduction",
     "is_view",
     "matmul_flops",
@@ -47,6 +48,7 @@ class OpCost:
     op_class: str  # "matrix" | "vector" | "data_movement"
     flops: float  # 2 per multiply-add
     touched: tuple[int | None, ...]  # elements read of each input; None: all of it
+    is_known: bool = True  # False: no rule has the type
 
 
 def op_cost(signature: OpSignature) -> OpCost:
@@ -58,7 +60,12 @@ def op_cost(signature: OpSignature) -> OpCost:
         return OpCost("matrix", float(flops), touched)
     if is_view(op_type) or op_type in _MOVES or _is_nearest_resize(signature):
         return OpCost("data_movement", 0.0, touched)
-    return OpCost("vector", float(_vector_flops(signature)), touched)
+    return OpCost("vector", float(_vector_flops(signature)), touched, is_known_type(op_type))
+
+
+def is_known_type(op_type: str) -> bool:
+    """Whether a rule has the type; other ops cost 1 FLOP per output element."""
+    return op_type in _KNOWN
 
 
 def is_view(op_type: str) -> bool:
@@ -161,9 +168,11 @@ _SELECTIONS: Final = frozenset(
 )
 
 
-_KNOWN: Final = (
-    *(*MATRIX_FLOPS, *_VIEWS, *_MOVES, *_ELEMENTWISE),
-    *(*_PER_INPUT_ELEMENT, *_WINDOWED, *_PER_OUTPUT_ELEMENT),
+_KNOWN: Final = dict.fromkeys(
+    (
+        *(*MATRIX_FLOPS, *_VIEWS, *_MOVES, *_ELEMENTWISE),
+        *(*_PER_INPUT_ELEMENT, *_WINDOWED, *_PER_OUTPUT_ELEMENT, "DFT"),
+    )
 )
 _BY_LETTERS: Final = {name.lower(): name for name in _KNOWN}
 

@@ -21,7 +21,7 @@ from go_opt.model.plan import Plan
 from go_opt.report.parts.plan_lines import split_lines
 from go_opt.report.parts.screen import print_lines, print_table
 from go_opt.report.parts.term_lines import path_lines
-from go_opt.report.parts.wording import StageNames, binds, stage_cell, table_of
+from go_opt.report.parts.wording import MOST_LINES, StageNames, binds, stage_cell, table_of, unknown_types
 from go_opt.report.simulation_tables import print_simulation
 from go_opt.result import Objective, OptimizeResult, Step
 
@@ -35,6 +35,7 @@ def print_result(
     lines = [
         f"{graph.name} on {target.name}: {plan_text(graph, target, plan)}",
         *_fitted_lines(target),
+        *_unknown_lines(graph),
         *_split_lines(graph, target, plan),
         *_answer_lines(plan, metrics, result.objective, path, _against(result)),
         *_simulated_lines(result),
@@ -105,6 +106,13 @@ def _fitted_lines(target: Target) -> Iterator[str]:
         yield f"figures     fitted to {target.fitted_to}; times and bounds hold for them"
 
 
+def _unknown_lines(graph: Graph) -> Iterator[str]:
+    types = unknown_types(graph)
+    yield from (f"unknown     {text}" for text in types[:MOST_LINES])
+    if len(types) > MOST_LINES:
+        yield f"unknown     {len(types) - MOST_LINES} more types of ops"
+
+
 def _split_lines(graph: Graph, target: Target, plan: Plan) -> Iterator[str]:
     return (f"split       {line}" for line in split_lines(split_uses(graph, target, plan)))
 
@@ -116,7 +124,11 @@ def print_metrics(
     validity = "valid" if metrics.valid else f"INVALID: {metrics.reason}"
     if math.isfinite(metrics.interval_s):
         path = _path(graph, target, plan, metrics, objective)
-        lines = [*_split_lines(graph, target, plan), *_answer_lines(plan, metrics, objective, path, "")]
+        lines = [
+            *_unknown_lines(graph),
+            *_split_lines(graph, target, plan),
+            *_answer_lines(plan, metrics, objective, path, ""),
+        ]
         lines.append(f"status      {validity}{_copies_text(plan)}")
     else:
         lines = [f"does not run, {validity}{_copies_text(plan)}"]

@@ -19,7 +19,8 @@ from go_opt.env.copies.splits import split_graph
 from go_opt.errors import GraphError, ModelError
 from go_opt.frontends.jax.heads import seen_steps
 from go_opt.frontends.jax_frontend import from_jax
-from go_opt.frontends.networkx_frontend import from_networkx, to_networkx
+from go_opt.frontends.networkx_export import to_networkx
+from go_opt.frontends.networkx_frontend import from_networkx
 from go_opt.frontends.recording.recorder import Value
 from go_opt.frontends.stablehlo_frontend import from_stablehlo
 from go_opt.model.codecs.graph_json import graph_from_dict, graph_to_dict

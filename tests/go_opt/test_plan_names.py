@@ -33,4 +33,5 @@ def test_stages_and_kernels_in_execution_order() -> None:
         ],
         "kernels": [["embed"], ["dense"], ["mix"], ["relu"], ["add", "logits"]],
         "nodes_without_op": [{"name": "shape", "became": "folded", "op": None}],
+        "unknown_ops": [],
     }

@@ -174,6 +174,7 @@ def _cond(
         heaviest.dtype if heaviest is not None else results[0][1],
         reads,
         results,
+        unknown=tuple(row for ops in arms for op in ops for row in op.unknown),
     )
 
 

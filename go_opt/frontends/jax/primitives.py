@@ -126,7 +126,7 @@ def _table_cost(
     touched: list[int | None] = [None] * len(inputs)
     for position, i in enumerate(order):
         touched[i] = cost.touched[position]
-    return OpCost(cost.op_class, cost.flops, tuple(touched))
+    return OpCost(cost.op_class, cost.flops, tuple(touched), cost.is_known)
 
 
 def _dot_general(params: Mapping[str, Any], inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:

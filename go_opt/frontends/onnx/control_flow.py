@@ -14,6 +14,7 @@ from go_opt.frontends.onnx.lowering import Scope
 from go_opt.frontends.onnx.nodes import plain_attributes
 from go_opt.frontends.onnx.program import AbsentNode, Program
 from go_opt.frontends.onnx.values import Shape, Value
+from go_opt.model.graph import UnknownOp
 
 # Exporters write "while" as a Loop of about 2**63 trips.
 _MAX_TRIPS = 2**31
@@ -48,7 +49,8 @@ def _lower_if(scope: Scope, name: str, node: onnx.NodeProto, inputs: Sequence[Va
         scope.activation(output, value.elem_type, value.shape)
         for output, value in zip(node.output, dearer.outputs, strict=True)
     ]
-    scope.emit(name, "If", dearer.op_class, dearer.flops, tuple(reads.items()), inputs, outputs)
+    unknown = tuple(row for body in bodies for row in _unknown(body, 1))
+    scope.emit(name, "If", dearer.op_class, dearer.flops, tuple(reads.items()), inputs, outputs, unknown)
 
 
 def _inline(scope: Scope, name: str, node: onnx.NodeProto, branch: onnx.GraphProto) -> None:
@@ -128,7 +130,13 @@ def _emit_repeated(
         for output, value, shape in zip(node.output, results, shapes, strict=True)
         if output
     ]
-    scope.emit(name, node.op_type, body.op_class, body.flops * trips, tuple(reads.items()), inputs, outputs)
+    flops, unknown = body.flops * trips, _unknown(body, trips)
+    scope.emit(name, node.op_type, body.op_class, flops, tuple(reads.items()), inputs, outputs, unknown)
+
+
+def _unknown(body: _Body, trips: int) -> tuple[UnknownOp, ...]:
+    """The ops of a body whose types no rule has."""
+    return tuple(row._replace(flops=row.flops * trips) for op in body.program.ops for row in op.unknown)
 
 
 def _lower_body(

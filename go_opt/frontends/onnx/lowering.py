@@ -21,7 +21,8 @@ from go_opt.frontends.onnx.program import AbsentNode, Program
 from go_opt.frontends.onnx.shapes import PartialType, ShapeInference, complete, is_argument, merged
 from go_opt.frontends.onnx.structure import ordered_nodes, reads_of
 from go_opt.frontends.onnx.values import Shape, Value, make_value
-from go_opt.frontends.recording.recorder import RecordedOp
+from go_opt.frontends.recording.recorder import RecordedOp, unknown_op
+from go_opt.model.graph import UnknownOp
 from go_opt.model.op_costs import OpSignature, is_view, op_cost
 
 # A relaid or still quantised weight is stored once: its readers take it as it is.
@@ -193,14 +194,9 @@ class Scope:
         if not outputs:
             self._absent(name, "unused", node)
             return
-        cost = op_cost(
-            OpSignature(
-                node.op_type,
-                tuple(None if value is None else value.shape for value in inputs),
-                tuple(value.shape for value in outputs),
-                plain_attributes(node),
-            )
-        )
+        shapes_in = tuple(None if value is None else value.shape for value in inputs)
+        shapes_out = tuple(value.shape for value in outputs)
+        cost = op_cost(OpSignature(node.op_type, shapes_in, shapes_out, plain_attributes(node)))
         read = [
             (value, touched)
             for value, touched in zip(inputs, cost.touched, strict=True)
@@ -208,7 +204,8 @@ class Scope:
             if value is not None and not (touched == 0 and value.is_constant)
         ]
         reads = tuple((value.tensor, touched) for value, touched in read)
-        self.emit(name, node.op_type, cost.op_class, cost.flops, reads, inputs, outputs)
+        unknown = unknown_op(name, node.op_type, cost)
+        self.emit(name, node.op_type, cost.op_class, cost.flops, reads, inputs, outputs, unknown)
         window, axes = rows_rule(node, inputs, outputs, self.context.opset)
         views = tuple(value.shape for value, _ in read)
         self.program.ops[-1] = replace(self.program.ops[-1], window=window, axes=axes, views=views)
@@ -235,12 +232,15 @@ class Scope:
         reads: tuple[tuple[str, int | None], ...],
         inputs: Sequence[Value | None],
         outputs: Sequence[Value],
+        unknown: tuple[UnknownOp, ...] = (),
     ) -> None:
         """Add an op that computes in its first floating type, of the outputs first."""
         dtypes = [value.dtype for value in (*outputs, *inputs) if value is not None]
         dtype = next((name for name in dtypes if "float" in name), dtypes[0])
         writes = tuple((value.tensor, value.shape, value.dtype) for value in outputs)
-        self.program.ops.append(RecordedOp(name, op_type, op_class, flops, dtype, reads, writes))
+        self.program.ops.append(
+            RecordedOp(name, op_type, op_class, flops, dtype, reads, writes, unknown=unknown)
+        )
         baked = [value.tensor for value in inputs if value is not None and value.is_constant]
         for tensor in (*baked, *(tensor for tensor, _ in reads)):
             self.program.readers.setdefault(tensor, set()).add(name)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from go_opt.frontends.onnx.values import Shape, Value
 from go_opt.frontends.recording.recorder import RecordedOp, add_ops, live_ops
 from go_opt.model.builder import GraphBuilder
-from go_opt.model.graph import OP_CLASSES, Graph, NodeWithoutOp
+from go_opt.model.graph import OP_CLASSES, Graph, NodeWithoutOp, UnknownOp
 
 
 @dataclass(frozen=True)
@@ -82,16 +82,17 @@ class Program:
         dead = (op.name for op in self.ops if op.name not in graph.op_index)
         return (*rows, *(NodeWithoutOp(name, "unused", None) for name in dead))
 
-    def emit(self, builder: GraphBuilder, outputs: Sequence[str]) -> None:
-        """Add constants, views and the ops that the outputs depend on to the builder."""
+    def emit(self, builder: GraphBuilder, outputs: Sequence[str]) -> tuple[UnknownOp, ...]:
+        """Add constants, views and the ops that the outputs depend on; returns ops that no rule knows."""
         shapes: dict[str, set[Shape]] = {}  # in which a tensor occurs
         for value in self.values.values():
             shapes.setdefault(value.tensor, set()).add(value.shape)
         for name, (elements, dtype) in self.constants.items():
             (shape, *others) = shapes.get(name, ((),))
             builder.add_tensor(name, elements if others or not shape else shape, dtype, "weight")
-        add_ops(builder, live_ops(self.ops, outputs, self.resolve))
+        unknown = add_ops(builder, live_ops(self.ops, outputs, self.resolve))
         for name, source in self.views.items():
             builder.add_view(name, source, min(shapes.get(name, ((),))))
         for output in outputs:
             builder.mark_output(output)
+        return unknown

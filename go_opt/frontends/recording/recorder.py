@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from go_opt.errors import ModelError
 from go_opt.model.axes import Operand, common_shape, kept_apart
 from go_opt.model.builder import GraphBuilder, Size
-from go_opt.model.graph import Graph, Heads, Precision, Window
+from go_opt.model.graph import Graph, Heads, Precision, UnknownOp, Window
 from go_opt.model.op_costs import OpCost
 
 Read = tuple[str, int | None]  # tensor and elements touched; None: all
@@ -34,6 +34,7 @@ class RecordedOp:
     axes: tuple[int, ...] | None = None  # for GraphBuilder.set_axes, with the views
     views: tuple[tuple[int, ...], ...] = ()  # shapes in which it reads its tensors
     kept: Sequence[Heads] = ()  # for GraphBuilder.set_kept_apart
+    unknown: tuple[UnknownOp, ...] = ()  # itself or ops inside, if no rule has their types
 
 
 def live_ops(
@@ -53,9 +54,16 @@ def live_ops(
     return live[::-1]
 
 
-def add_ops(builder: GraphBuilder, ops: Iterable[RecordedOp]) -> None:
-    """Hand the ops to the builder."""
+def unknown_op(name: str, op_type: str, cost: OpCost) -> tuple[UnknownOp, ...]:
+    """The op, if no rule has its type."""
+    return () if cost.is_known else (UnknownOp(name, op_type, float(cost.flops)),)
+
+
+def add_ops(builder: GraphBuilder, ops: Iterable[RecordedOp]) -> tuple[UnknownOp, ...]:
+    """Hand the ops to the builder; returns those whose types no rule has."""
+    unknown: list[UnknownOp] = []
     for op in ops:
+        unknown += op.unknown
         builder.add_op(
             op.name,
             op.op_type,
@@ -70,6 +78,7 @@ def add_ops(builder: GraphBuilder, ops: Iterable[RecordedOp]) -> None:
         if op.axes is not None:
             builder.set_axes(op.name, op.axes, op.views)
         builder.set_kept_apart(op.name, op.kept)
+    return tuple(unknown)
 
 
 @dataclass(frozen=True)
@@ -152,10 +161,12 @@ class Recorder:
         results: Sequence[Result],
         window: Window | None = None,
         kept: tuple[Sequence[Operand], Collection[int]] | None = None,
+        unknown: tuple[UnknownOp, ...] = (),
     ) -> list[Value]:
         """Record one op; returns the tensors it produces.
 
         Args:
+          unknown: ops inside, whose types no rule has.
           kept: operands and mixed axes of :func:`kept_apart`, if known.
         """
         if len(self.ops) >= MAX_OPS:
@@ -169,7 +180,7 @@ class Recorder:
         self._shapes.update((str(value.tensor), {value.shape}) for value in values)
         apart = [] if kept is None or len(results) > 1 else [*kept_apart(name, results[0][0], *kept)]
         row = RecordedOp(name, op_type, cost.op_class, float(cost.flops), dtype, tuple(reads), writes, window)
-        self.ops.append(replace(row, kept=apart))
+        self.ops.append(replace(row, kept=apart, unknown=unknown + unknown_op(name, op_type, cost)))
         return values
 
     def reads(self, inputs: Sequence[Value], touched: Sequence[int | None]) -> list[Read]:
@@ -206,10 +217,10 @@ class Recorder:
         for source, (elements, dtype, kind) in self._sources.items():
             builder.add_tensor(source, self._size(source, elements), dtype, kind)
         wanted = [str(value.tensor) for value in outputs if value.kind == "activation"]
-        add_ops(builder, map(self._with_shapes, live_ops(self.ops, wanted)))
+        unknown = add_ops(builder, map(self._with_shapes, live_ops(self.ops, wanted)))
         for tensor in dict.fromkeys(wanted):
             builder.mark_output(tensor)
-        return builder.build()
+        return replace(builder.build(), unknown_ops=unknown)
 
 
 def joined(scope: str, name: str) -> str:

@@ -168,7 +168,8 @@ def operator_cost(
     )
     cost = op_cost(signature)
     if name in _PER_INPUT_ELEMENT:
-        cost = replace(cost, flops=_PER_INPUT_ELEMENT[name] * math.prod(operands[0].shape))
+        flops = _PER_INPUT_ELEMENT[name] * math.prod(operands[0].shape)
+        cost = replace(cost, flops=flops, is_known=True)
     touched: list[int | None] = [None] * len(operands)
     for place, i in enumerate(order):
         if i is not None:

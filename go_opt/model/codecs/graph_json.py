@@ -22,6 +22,7 @@ from go_opt.model.graph import (
     Graph,
     NodeWithoutOp,
     Precision,
+    UnknownOp,
 )
 
 FORMAT: Final = "go_opt.v1.Graph"
@@ -37,6 +38,7 @@ def graph_to_dict(graph: Graph) -> dict[str, Any]:
         "ops": [_op_row(graph, i) for i in range(graph.num_ops)],
         "tensors": [_tensor_row(graph, k) for k in range(graph.num_tensors)],
         "nodes_without_op": [node._asdict() for node in graph.nodes_without_op],
+        "unknown_ops": unknown_rows(graph),
         **geometry_of(graph),
     }
 
@@ -67,7 +69,19 @@ def graph_from_dict(data: Any) -> Graph:
     graph = with_tensor_order(builder.build(), [tensor.text("name") for tensor in tensors])
     rows = enumerate(fields.objects("nodes_without_op", []))
     graph = with_geometry(graph, fields)
-    return replace(graph, nodes_without_op=tuple(_node(_named("node", i, row)) for i, row in rows))
+    absent = tuple(_node(_named("node", i, row)) for i, row in rows)
+    return replace(graph, nodes_without_op=absent, unknown_ops=unknown_of(fields))
+
+
+def unknown_rows(graph: Graph) -> list[dict[str, Any]]:
+    """The ops whose types no rule has, as JSON types."""
+    return [op._asdict() for op in graph.unknown_ops]
+
+
+def unknown_of(fields: Fields) -> tuple[UnknownOp, ...]:
+    """The field ``unknown_ops``; empty if it is missing."""
+    named = (_named("unknown op", i, row) for i, row in enumerate(fields.objects("unknown_ops", [])))
+    return tuple(UnknownOp(row.text("name"), row.text("op_type"), row.number("flops")) for row in named)
 
 
 def read_precision(fields: Fields) -> Precision:

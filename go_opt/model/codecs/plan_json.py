@@ -30,6 +30,7 @@ _FACTS: Final = frozenset(
         "stages",
         "kernels",
         "nodes_without_op",
+        "unknown_ops",
         "objective",
         "status",
         "lower_bound_s",
@@ -137,6 +138,7 @@ def names_to_dict(graph: Graph, plan: Plan) -> dict[str, Any]:
         "stages": _stages(graph, plan),
         "kernels": _kernels(graph, plan),
         "nodes_without_op": [node._asdict() for node in graph.nodes_without_op],
+        "unknown_ops": [op._asdict() for op in graph.unknown_ops],
     }
 
 

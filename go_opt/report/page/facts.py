@@ -13,6 +13,7 @@ from go_opt.common.units import format_duration, format_ratio
 from go_opt.env.evaluation import evaluate_plan
 from go_opt.errors import PlanError
 from go_opt.report.page.subject import Subject
+from go_opt.report.parts.wording import MOST_LINES, counted, listed, unknown_types
 from go_opt.result import OPTIMAL_GAP, Objective, Status
 from go_opt.search.simulated_claim import simulation_note
 
@@ -47,12 +48,19 @@ def claims_of(path: str | Path) -> Claims:
 
 
 def fact_rows(subject: Subject, claims: Claims) -> list[dict[str, str]]:
-    """The objective and bottleneck, splits, the simulated value, the bound and the status."""
-    facts = (*_answer(subject), *_splits(subject), *_simulated(subject), *_bound(subject, claims))
+    """The objective and bottleneck, unknown ops, splits, the simulated value, the bound and the status."""
+    answer = (*_answer(subject), *_unknown(subject), *_splits(subject))
+    facts = (*answer, *_simulated(subject), *_bound(subject, claims))
     return [{"label": label, "value": value, "note": note} for label, value, note in facts]
 
 
 _Fact = tuple[str, str, str]
+
+
+def _unknown(subject: Subject) -> Iterator[_Fact]:
+    types = unknown_types(subject.graph)
+    if types:
+        yield "unknown", counted(len(subject.graph.unknown_ops), "op"), listed(types, MOST_LINES)
 
 
 def _splits(subject: Subject) -> Iterator[_Fact]:

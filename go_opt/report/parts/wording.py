@@ -9,6 +9,7 @@ from typing import Final
 from rich.table import Table
 
 from go_opt.explanations.terms import Place
+from go_opt.model.graph import Graph, UnknownOp
 from go_opt.model.plan import Plan
 
 MOST_NAMES: Final = 3
@@ -27,6 +28,18 @@ def listed(names: Sequence[str], most: int) -> str:
     """The first ``most`` names, and the number of further ones."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+def unknown_types(graph: Graph) -> list[str]:
+    """For each op type that no rule has: its ops, and the FLOPs that they were taken to cost."""
+    by_type: dict[str, list[UnknownOp]] = {}
+    for op in graph.unknown_ops:
+        by_type.setdefault(op.op_type, []).append(op)
+    return [
+        f"{counted(len(ops), 'op')} of type {op_type!r}, such as {ops[0].name!r}, "
+        f"taken to cost {sum(op.flops for op in ops):.4g} FLOP"
+        for op_type, ops in by_type.items()
+    ]
 
 
 def named_place(place: Place) -> str:
