@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, LongArray
-from go_opt.env.cost import CostTables, cost_tables
+from go_opt.env.cost import CostTables, cost_tables, why_not_on
 from go_opt.env.peak_memory import Held, peak_memory
 from go_opt.env.target import Target
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT, Graph
@@ -44,7 +44,9 @@ def op_that_runs_nowhere(graph: Graph, target: Target) -> str:
     """
     nowhere = np.flatnonzero(~cost_tables(graph, target).can_run.any(axis=0))
     if len(nowhere):
-        return f"op {graph.op_names[nowhere[0]]!r} is excluded from every chip kind of {target.name}."
+        op = int(nowhere[0])
+        reasons = ", ".join(why_not_on(graph, kind, op) for kind in target.kinds)
+        return f"op {graph.op_names[op]!r} is excluded from every chip kind of {target.name}: {reasons}."
     op, needed, limit = _largest_demand(graph, target)
     if needed <= limit:
         return ""

@@ -5,7 +5,9 @@ from go_opt.env.cost.tables import (
     CostTables,
     cost_tables,
     divided_tables,
+    kinds_that_run,
     tables_with_effects,
+    why_not_on,
 )
 
 __all__ = [
@@ -13,5 +15,7 @@ __all__ = [
     "CostTables",
     "cost_tables",
     "divided_tables",
+    "kinds_that_run",
     "tables_with_effects",
+    "why_not_on",
 ]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from go_opt.common.arrays import BoolArray, CodeArray, FloatArray, IntArray, LongArray
 from go_opt.env.cost.shapes import least_factor_shares, shaped_op_seconds
-from go_opt.env.target import Target
+from go_opt.env.target import ChipKind, Target
 from go_opt.env.target.simulator_parameters import SimulatorParameters
 from go_opt.env.target.topology import Topology
 from go_opt.model.dtypes import DTYPE_CODE, IS_FLOATING, costed_dtype, size_bytes
@@ -127,7 +127,7 @@ def tables_with_effects(graph: Graph, target: Target, parameters: SimulatorParam
     return CostTables(
         op_s=shaped_op_seconds(graph, _op_seconds(graph, target), parameters.kinds),
         measured_s=_per_kind(graph.measured_s, target, graph.num_ops, np.nan),
-        can_run=_per_kind(graph.excluded, target, graph.num_ops, 0.0) == 0.0,
+        can_run=kinds_that_run(graph, target),
         tensor_bytes=sizes,
         stored_bytes=-(-sizes // parameters.page_bytes) * parameters.page_bytes,
         page_bytes=parameters.page_bytes,
@@ -166,6 +166,24 @@ def tables_with_effects(graph: Graph, target: Target, parameters: SimulatorParam
     )
 
 
+def kinds_that_run(graph: Graph, target: Target) -> BoolArray:
+    """[Q, N] True where the kind may run the op, by its type and by the graph's costs."""
+    can_run = _per_kind(graph.excluded, target, graph.num_ops, 0.0) == 0.0
+    types = {name: i for i, name in enumerate(dict.fromkeys(graph.op_types))}
+    type_of_op = np.array([types[name] for name in graph.op_types])
+    for q, kind in enumerate(target.kinds):
+        if kind.op_types or kind.not_op_types:
+            can_run[q] &= np.array([name == COPY_TYPE or kind.runs(name) for name in types])[type_of_op]
+    return can_run
+
+
+def why_not_on(graph: Graph, kind: ChipKind, op: int) -> str:
+    """Why chips of ``kind`` do not run the op, for a sentence such as "'dla' runs no LSTM"."""
+    if not kind.runs(graph.op_types[op]):
+        return f"{kind.name!r} runs no {graph.op_types[op]}"
+    return f"{kind.name!r} by the costs of the op"
+
+
 def _tensor_kind(graph: Graph) -> CodeArray:
     kind = graph.tensor_kind.copy()
     copies = [op for op, op_type in enumerate(graph.op_types) if op_type == COPY_TYPE]
@@ -184,7 +202,11 @@ def _op_seconds(graph: Graph, target: Target) -> FloatArray:
     for q, kind in enumerate(target.kinds):
         matrix_rate = kind.rates(kind.matrix_flops_per_s, target.native_dtype)[dtype]
         vector_rate = kind.rates(kind.vector_flops_per_s, target.native_dtype)[dtype]
-        seconds[q] = graph.op_flops / np.where(graph.op_class == MATRIX, matrix_rate, vector_rate)
+        rate = np.where(graph.op_class == MATRIX, matrix_rate, vector_rate)
+        for op_type, by_dtype in kind.flops_per_s_by_op_type.items():
+            is_of_type = np.array([name == op_type for name in graph.op_types])
+            rate = np.where(is_of_type, kind.rates(by_dtype, target.native_dtype)[dtype], rate)
+        seconds[q] = graph.op_flops / rate
     return seconds
 
 

@@ -1,8 +1,8 @@
 """Targets: chips, links, rates, and the rules that hold."""
 
+from go_opt.env.target.chip_kind import ChipKind
 from go_opt.env.target.definition import (
     PAPER,
-    ChipKind,
     Target,
     Triangle,
     load_target,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -13,21 +13,20 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from go_opt.common.arrays import FloatArray, IntArray, LongArray
+from go_opt.common.arrays import IntArray, LongArray
 from go_opt.common.suggestion import suggestion
+from go_opt.env.target.chip_kind import ChipKind, read_chip_kind
 from go_opt.env.target.simulator_parameters import (
     EFFECTS,
-    KindParameters,
     SimulatorParameters,
     ideal_parameters,
     read_effects,
-    read_kind,
     read_package,
 )
 from go_opt.env.target.toml_table import TomlTable, parse_toml
 from go_opt.env.target.topology import TOPOLOGIES, Topology, build_topology
 from go_opt.errors import InvalidInputError, TargetError
-from go_opt.model.dtypes import DTYPE_BITS, DTYPES, dtype_code
+from go_opt.model.dtypes import DTYPES, dtype_code
 from go_opt.model.kernel_patterns import PATTERNS
 
 MAX_CHIPS: Final = 4096
@@ -35,36 +34,6 @@ PAPER: Final = ":paper"  # suffix of a target's name
 MAX_ROUTED_CHIPS: Final = 256  # on topologies whose routes are tables of pairs of chips
 NoSkip = Literal["prefix", "all", "off"]
 Triangle = Literal["longest_path", "three_chip", "adjacent", "off"]
-
-
-@dataclass(frozen=True)
-class ChipKind:
-    """One kind of chip. Rates are per dtype name; ``default`` covers the types not listed."""
-
-    name: str
-    count: int
-    sram_bytes: int
-    sram_bytes_per_s: float
-    kernel_overhead_s: float
-    pays_transfers: bool
-    matrix_flops_per_s: Mapping[str, float]
-    vector_flops_per_s: Mapping[str, float]
-    dependency_overhead_s: float = 0.0  # from a tensor's arrival to its reader on another chip
-    simulator: KindParameters = field(default_factory=KindParameters)
-
-    def rates(self, by_dtype: Mapping[str, float], native_dtype: str) -> FloatArray:
-        """[len(DTYPES)] peak rate of each type.
-
-        A type that is not listed runs at ``default``. Without a default it runs at the native
-        type's rate (else the highest), divided by the ratio of their widths if it is wider.
-        """
-        rates = np.empty(len(DTYPES))
-        native_bits = DTYPE_BITS[dtype_code(native_dtype)]
-        fallback = by_dtype.get(native_dtype, max(by_dtype.values()))
-        for code, name in enumerate(DTYPES):
-            scaled = fallback * min(1.0, native_bits / DTYPE_BITS[code])
-            rates[code] = by_dtype.get(name, by_dtype.get("default", scaled))
-        return rates
 
 
 @dataclass(frozen=True)
@@ -217,7 +186,7 @@ def _build(data: dict[str, Any], source: str) -> Target:
         triangle=rules.choice("triangle", ("longest_path", "three_chip", "adjacent", "off")),
     )
     rules.finish()
-    kinds = tuple(_kind(table, native) for table in top.tables("kinds"))
+    kinds = tuple(read_chip_kind(table) for table in top.tables("kinds"))
     if len({kind.name for kind in kinds}) < len(kinds):
         raise TargetError("kinds: two kinds have the same name.", field="kinds")
     num_chips = sum(kind.count for kind in kinds)
@@ -254,23 +223,6 @@ def _build(data: dict[str, Any], source: str) -> Target:
     if constraints.triangle != "off" and not topology.is_ring:
         raise TargetError(f"{rule} needs a ring or a chain, not {topology.kind}.", field=rule)
     return target
-
-
-def _kind(table: TomlTable, native_dtype: str) -> ChipKind:
-    kind = ChipKind(
-        name=table.text("name"),
-        count=table.count("count"),
-        sram_bytes=table.count("sram_bytes"),
-        sram_bytes_per_s=table.positive("sram_bytes_per_s"),
-        kernel_overhead_s=table.non_negative("kernel_overhead_s"),
-        pays_transfers=table.flag("pays_transfers", True),
-        matrix_flops_per_s=table.rates("matrix_flops_per_s"),
-        vector_flops_per_s=table.rates("vector_flops_per_s"),
-        dependency_overhead_s=table.non_negative("dependency_overhead_s", 0.0),
-        simulator=read_kind(table.table("simulator")) if table.has("simulator") else KindParameters(),
-    )
-    table.finish()
-    return kind
 
 
 def _simulator(top: TomlTable, kinds: tuple[ChipKind, ...]) -> SimulatorParameters:

@@ -1,7 +1,7 @@
 """A JSON schema of target files, for editors and other tools: the reader's rules for each field.
 
 Only the reader checks rules across fields: links join existing chips, a triangle rule needs a ring or chain,
-names of kinds differ, and a topology has a maximum number of chips.
+names of kinds differ, a kind has one list of op types, and a topology has a maximum number of chips.
 """
 
 from __future__ import annotations
@@ -168,7 +168,20 @@ _KIND_SIM: Final = _table(
         }
     },
 )
+_OP_TYPES: Final[_Schema] = {
+    "oneOf": [
+        _text("An op type."),
+        {"type": "array", "minItems": 1, "items": _text("An op type.")},
+    ]
+}
 _KIND_OPTIONAL: Final[_Schema] = {
+    "op_types": _OP_TYPES | {"description": "The only op types that the kind runs (default: all)."},
+    "not_op_types": _OP_TYPES | {"description": "Op types that the kind does not run."},
+    "flops_per_s_by_op_type": {
+        "type": "object",
+        "additionalProperties": _rates("FLOP/s of ops of this type, by numeric type."),
+        "description": "Rates of op types, in place of those of matrix and vector work.",
+    },
     "pays_transfers": _flag("Without overlap, transfers take the chip's time (default: true)."),
     "dependency_overhead_s": _non_negative("Seconds between a tensor's arrival and its reader (default: 0)."),
     "simulator": _KIND_SIM,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
-from go_opt.env.target.definition import ChipKind, Target
+from go_opt.env.target.chip_kind import ChipKind
+from go_opt.env.target.definition import Target
 from go_opt.env.target.simulator_parameters import KindParameters, SimulatorParameters, ideal_parameters
 from go_opt.env.target.topology import Topology
 from go_opt.errors import TargetError
@@ -72,6 +74,9 @@ def _topology(name: str, topology: Topology) -> dict[str, Any]:
 
 def _kind(kind: ChipKind) -> dict[str, Any]:
     fields = {key: value for key, value in vars(kind).items() if key != "simulator"}
+    for name in ("op_types", "not_op_types", "flops_per_s_by_op_type"):
+        if not fields[name]:
+            del fields[name]
     if kind.simulator == KindParameters():
         return fields
     table = dict(vars(kind.simulator))
@@ -93,8 +98,12 @@ def _simulator(parameters: SimulatorParameters) -> dict[str, Any]:
 def toml_value(value: Any) -> str:
     """A string, number, flag, list or table as a TOML value."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key} = {toml_value(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
+        return "{" + ", ".join(f"{_key(key)} = {toml_value(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
         return "[" + ", ".join(map(toml_value, value)) + "]"
     # JSON writes strings, numbers and flags as TOML does, except for one control character.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else toml_value(name)

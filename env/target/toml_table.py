@@ -158,6 +158,10 @@ class TomlTable:
             raise self._fail(key, "a table with at least one rate", {})
         return rates
 
+    def rates_by_name(self, key: str) -> dict[str, dict[str, float]]:
+        table = self.table(key)
+        return {name: table.rates(name) for name in table._data}
+
     def links(self, num_chips: int) -> tuple[tuple[int, int, float, float], ...]:
         links = []
         for table in self.tables("links"):

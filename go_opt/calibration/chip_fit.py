@@ -24,10 +24,11 @@ from go_opt.common.arrays import BoolArray, FloatArray
 from go_opt.env import Target
 from go_opt.env.cost.shapes import factors_of_ops, shaped_op_seconds
 from go_opt.env.cost.tables import tables_with_effects
-from go_opt.env.target.definition import ChipKind
+from go_opt.env.target.chip_kind import ChipKind
 from go_opt.env.target.simulator_parameters import KindParameters, OpFactor, ideal_parameters
 from go_opt.model.graph import MATRIX as IS_MATRIX
 from go_opt.model.graph import Graph
+from go_opt.model.matrix_flops import MATRIX_FLOPS
 
 MATRIX, VECTOR, FILL, BYTE, OVERHEAD = range(5)
 _SIZES: Final = {
@@ -80,6 +81,10 @@ class ChipFigures:
             sheet,
             matrix_flops_per_s={name: rate / a for name, rate in sheet.matrix_flops_per_s.items()},
             vector_flops_per_s={name: rate / b for name, rate in sheet.vector_flops_per_s.items()},
+            flops_per_s_by_op_type={
+                op_type: {name: rate / (a if op_type in MATRIX_FLOPS else b) for name, rate in rates.items()}
+                for op_type, rates in sheet.flops_per_s_by_op_type.items()
+            },
             sram_bytes_per_s=sheet.sram_bytes_per_s / c,
             kernel_overhead_s=float(self.terms[OVERHEAD]),
             simulator=replace(

@@ -65,6 +65,11 @@ def has_orders(search: SearchView) -> bool:
     return is_open(search) or is_along_ring(search)
 
 
+def is_restricted(search: SearchView) -> bool:
+    """Whether some chips may not run some ops, or the user has other constraints."""
+    return bool(search.requested.constraints) or not bool(search.tables.can_run.all())
+
+
 def is_free(search: SearchView) -> bool:
     return not has_static_constraints(search.target)
 
@@ -87,8 +92,9 @@ METHODS: Final = (
     # The cheapest cuts of the default order: without relays, with relays, into replicated stages.
     Method("slicing", "first", lambda v: True,
            lambda s: slices(s.search, "slice: default order", s.order, s.kernels), MISSION),
-    # Placements of the propagation engine that keep the user's constraints, or a proof that there are none.
-    Method("constraints", "first", lambda v: bool(v.requested.constraints), first_plans.constrained, MISSION),
+    # Placements of the propagation engine that keep the user's constraints and run every op on a kind that
+    # can, or a proof that there are none.
+    Method("constraints", "first", is_restricted, first_plans.constrained, MISSION),
     # All ops on one chip, for each kind of chip.
     Method("one kind", "next", is_free, first_plans.one_kind, "one kind"),
     # Each kernel on the chip where it finishes earliest, along the default order.

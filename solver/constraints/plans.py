@@ -64,10 +64,11 @@ class ConstrainedStarts:
         """Returns one sentence that says why there is no start."""
         if self.conflict is not None:
             return conflict_sentence(self.requested.graph, self.requested.target, self.conflict)
+        number = len(self.requested.constraints)
+        kept = f" that keeps the {number} constraints" if number else ""
         return (
-            f"no placement that keeps the {len(self.requested.constraints)} constraints was found on "
-            f"{self.requested.target.name} within {self.backtracks} backtracks, and none is proven "
-            "impossible."
+            f"no placement{kept} was found on {self.requested.target.name} within {self.backtracks} "
+            "backtracks, and none is proven impossible."
         )
 
 

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from go_opt.common.arrays import FloatArray, IntArray, LongArray
+from go_opt.env.cost import kinds_that_run, why_not_on
 from go_opt.env.target import Target
 from go_opt.model.graph import Graph
 from go_opt.solver.constraints.limits import chip_limits
@@ -166,13 +167,18 @@ def smallest_conflict(
 def conflict_sentence(graph: Graph, target: Target, conflict: Sequence[UserConstraint]) -> str:
     """Returns one sentence that says why no placement is valid, given the constraints in ``conflict``."""
     if not conflict:
-        return f"no placement obeys the rules of {target.name}, whatever the constraints."
+        able = "" if kinds_that_run(graph, target).all() else " with each op on a kind of chip that runs it"
+        return f"no placement{able} obeys the rules of {target.name}, whatever the constraints."
     names = " and ".join(map(str, conflict[:MOST_NAMED]))
     if len(conflict) > MOST_NAMED:
         names += f" and {len(conflict) - MOST_NAMED} more constraints"
     nowhere = np.flatnonzero(~op_constraints(graph, target, conflict).allowed.any(axis=1))
     if len(nowhere):
-        return f"{names} leave op {graph.op_names[nowhere[0]]!r} no chip of {target.name}."
+        op = int(nowhere[0])
+        unable = np.flatnonzero(~kinds_that_run(graph, target)[:, op])
+        why = ", ".join(why_not_on(graph, target.kinds[q], op) for q in unable)
+        sentence = f"{names} leave op {graph.op_names[op]!r} no chip of {target.name}"
+        return f"{sentence}: {why}." if why else f"{sentence}."
     return f"no placement obeys {names}, beside the rules of {target.name}."
 
 

@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray
+from go_opt.env.cost import kinds_that_run
 from go_opt.env.target import Target
 from go_opt.errors import InvalidInputError
 from go_opt.model.graph import Graph
@@ -50,11 +51,7 @@ class OpConstraints:
     @cached_property
     def allowed(self) -> BoolArray:
         """[N, D] True where kinds, pins and forbids allow an op and its clones to run."""
-        allowed = np.ones((self.graph.num_ops, self.target.num_chips), np.bool_)
-        for q, kind in enumerate(self.target.kinds):
-            if kind.name in self.graph.excluded:
-                excluded = self.graph.excluded[kind.name]
-                allowed[np.ix_(excluded, self.target.chip_kind == q)] = False
+        allowed = kinds_that_run(self.graph, self.target)[self.target.chip_kind].T
         for constraint, ops in zip(self.constraints, self.ops, strict=True):
             if isinstance(constraint, Pin):
                 allowed[ops] &= np.arange(self.target.num_chips) == constraint.chip

@@ -13,6 +13,7 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.common.compiling import compiled, uncounted_inner
+from go_opt.env.cost import kinds_that_run
 from go_opt.env.kernels.schedule import list_schedule
 from go_opt.env.target import Target
 from go_opt.errors import PlanError
@@ -163,10 +164,8 @@ def _topological(graph: Graph, unit_of_op: IntArray, num_units: int) -> IntArray
 
 def _can_run(graph: Graph, target: Target, unit_of_op: IntArray, num_units: int) -> BoolArray:
     can_run = np.ones((len(target.kinds), num_units), dtype=np.bool_)
-    for q, kind in enumerate(target.kinds):
-        excluded = graph.excluded.get(kind.name)
-        if excluded is not None:
-            can_run[q, unit_of_op[excluded]] = False
+    kind, op = np.nonzero(~kinds_that_run(graph, target))
+    can_run[kind, unit_of_op[op]] = False
     return can_run
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.env.copies.relays import expand_plan
+from go_opt.env.cost import kinds_that_run, why_not_on
 from go_opt.env.kernels.fusion import are_one_loop, loop_roles
 from go_opt.env.target import Target
 from go_opt.errors import PlanError
@@ -134,17 +135,15 @@ def _fusion(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:
 
 
 def _kinds(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:
+    can_run = kinds_that_run(graph, target)
     for q, kind in enumerate(target.kinds):
-        excluded = graph.excluded.get(kind.name)
-        if excluded is None:
-            continue
-        wrong = np.flatnonzero(excluded & (target.chip_kind[plan.placement] == q))
+        wrong = np.flatnonzero(~can_run[q] & (target.chip_kind[plan.placement] == q))
         if len(wrong):
-            op = wrong[0]
+            op = int(wrong[0])
             yield Violation(
                 "kinds",
                 f"op {graph.op_names[op]!r} is on chip {plan.placement[op]} of kind {kind.name!r}, "
-                "which cannot run it.",
+                f"which cannot run it: {why_not_on(graph, kind, op)}.",
             )
 
 

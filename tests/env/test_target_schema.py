@@ -29,6 +29,8 @@ def full(topology: str) -> dict[str, Any]:
     data["analytical"] = {"effects": ["shapes"]}
     data["constraints"]["triangle"] = "off"
     data["kinds"][0]["dependency_overhead_s"] = 1e-6
+    data["kinds"][0]["op_types"] = ["Conv", "Relu"]
+    data["kinds"][0]["flops_per_s_by_op_type"] = {"Conv": {"int8": 1e12}}
     factor = {"op_type": "Conv", "factor": 1.5, "shape": [1, 49, 512, 512]}
     data["kinds"][0]["simulator"]["op_factors"] = [factor]
     shape: dict[str, Any] = {"kind": topology, "rate_bytes_per_s": 1e9, "latency_s": 0.0}

@@ -32,6 +32,10 @@ def varied_target(target: Target, variation: Variation) -> Target:
             sram_bytes=max(1, int(kind.sram_bytes * variation.sram)),
             matrix_flops_per_s=_scaled(kind.matrix_flops_per_s, variation.compute_rate),
             vector_flops_per_s=_scaled(kind.vector_flops_per_s, variation.compute_rate),
+            flops_per_s_by_op_type={
+                name: _scaled(rates, variation.compute_rate)
+                for name, rates in kind.flops_per_s_by_op_type.items()
+            },
         )
         for kind in target.kinds
     )

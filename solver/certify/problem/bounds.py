@@ -130,9 +130,11 @@ def throughput_bound(
     host_total_s = 0.0
     if not tables.overlap and tables.pays_transfers.all():
         host_total_s = host_in_s + host_out_s
-    bounds = [_total_bound(floors.total_s + host_total_s, chips), _longest_op(graph, floors, divisible)]
+    able = np.ones(graph.num_ops, np.int64)  # [N] most chips of a stage with the op
     if replication_is_open:
-        bounds[1] = Bound(bounds[1].seconds / chips, f"{bounds[1].reason}, replicated on all {chips} chips")
+        able = np.maximum(1, np.count_nonzero(tables.can_run[tables.chip_kind], axis=0))
+    total = _total_bound(floors.total_s + host_total_s, chips)
+    bounds = [total, _longest_op(graph, floors, divisible, able)]
     if tables.overlap:
         bounds += host_bounds(tables, divisible, forwards=replication_is_open)
     return max(bounds, key=lambda bound: bound.seconds)
@@ -153,11 +155,14 @@ def _total_bound(total_s: float, chips: int) -> Bound:
     return Bound(total_s / chips, f"{total_s * 1e6:.4g} us of work share {chips} chips")
 
 
-def _longest_op(graph: Graph, floors: OpFloors, divisible: BoolArray | None) -> Bound:
-    """Returns the bound of the longest op that no plan may split."""
+def _longest_op(graph: Graph, floors: OpFloors, divisible: BoolArray | None, able: LongArray) -> Bound:
+    """Returns the bound of the longest op that no plan may split, replicated on ``able`` [N] chips."""
     op_s = floors.op_s if divisible is None else np.where(divisible, 0.0, floors.op_s)
-    longest = int(np.argmax(op_s))
-    return Bound(float(op_s[longest]), f"op {graph.op_names[longest]!r} takes {op_s[longest] * 1e6:.4g} us")
+    longest = int(np.argmax(op_s / able))
+    reason = f"op {graph.op_names[longest]!r} takes {op_s[longest] * 1e6:.4g} us"
+    if able[longest] > 1:
+        reason += f", replicated on all {able[longest]} chips that run it"
+    return Bound(float(op_s[longest] / able[longest]), reason)
 
 
 def host_seconds(tables: CostTables) -> tuple[float, float]:
