@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.common.files import read_text
+from go_opt.common.outputs import COSTS_MARK
 from go_opt.common.suggestion import suggestion
 from go_opt.costs import MOST_LISTED, Coverage, Unmapped, is_profile, mapped_rows, read_profile
 from go_opt.env.target import Target, load_target
@@ -207,6 +208,8 @@ def _rows_of_file(path: Path) -> list[_Row]:
 def _rows(lines: Any, source: str) -> Iterator[_Row]:
     """The rows of a ``csv.reader``."""
     header: list[str] = next(lines, [])
+    if ",".join(header) == COSTS_MARK:
+        header = next(lines, [])
     if tuple(name.strip() for name in header) != COLUMNS:
         raise _wrong(f"costs {source!r}: the first line must be {','.join(COLUMNS)}, not {shown(header)}.")
     for fields in lines:

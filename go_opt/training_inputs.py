@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from go_opt.common.files import make_folder
+from go_opt.common.outputs import RUN, check_output
 from go_opt.env import Target, load_zoo, zoo_entries
 from go_opt.env.model.metrics import Fidelity
 from go_opt.env.zoo import SPLITS, Split
@@ -36,10 +37,11 @@ def zoo_graphs(split: SplitOrNone, target: Target, most_ops: int) -> list[Graph]
 
 
 def check_folder(folder: str | Path) -> None:
-    """Create the folder of a run; raise if that fails or it is not writable."""
+    """Create the folder of a run; raise if that fails, or if the run may not write its files there."""
     make_folder(folder)
     if not os.access(folder, os.W_OK | os.X_OK):
         raise InvalidInputError(f"folder {str(folder)!r} cannot be written to.", field="folder")
+    check_output("folder", folder, RUN)
 
 
 def as_environment(environment: str | Environment, workers: int) -> Environment:

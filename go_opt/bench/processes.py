@@ -17,8 +17,10 @@ from types import TracebackType
 from typing import Final, NamedTuple
 
 from go_opt.bench.matches import Match, Record
+from go_opt.common.files import write_atomically
 from go_opt.errors import GoOptError, InvalidInputError
 
+_BEGINNING: Final = '{"model": "'  # of a record
 OVERTIME_S: Final = 120.0  # for load, warm-up and exit, in addition to twice the budget
 
 
@@ -147,9 +149,9 @@ class RecordFile:
             if not record.error:
                 records[record.match] = record
         if rest:
-            if not rest.startswith("{"):
+            if not (rest.startswith(_BEGINNING) or _BEGINNING.startswith(rest)):
                 raise self._refused("is no file of records")
-            self._path.write_text(whole + "\n" if whole else "", "utf-8")
+            write_atomically(self._path, whole + "\n" if whole else "")
         return records
 
     def _record(self, number: int, line: str) -> Record:

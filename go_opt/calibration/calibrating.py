@@ -153,7 +153,9 @@ class Calibration:
         if error is not None:
             fitted_to += f"; chips of plans held out are {error:.1%} off"
         name = f"{self._target.name}-calibrated"
-        return target_to_toml(replace(learned.target, name=name, fitted_to=fitted_to))
+        return "# Written by `go-opt calibrate`.\n" + target_to_toml(
+            replace(learned.target, name=name, fitted_to=fitted_to)
+        )
 
     def _fitted(self, samples: Sequence[Sample]) -> ChipFit | None:
         ran = [sample for sample in samples if np.isfinite(sample.interval_s)]

@@ -10,12 +10,14 @@ import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.calibration.samples import Sample
 from go_opt.common.files import write_bytes_atomically
+from go_opt.common.outputs import DATASET_MARK
 from go_opt.env import Target, cost_tables
 from go_opt.env.cost.shapes import product_shapes
 from go_opt.model.graph import WEIGHT, Graph
@@ -43,6 +45,8 @@ def write_dataset(path: Path, graph: Graph, target: Target, samples: Sequence[Sa
         "node_config_feat_names": np.array(list(configs[0])),
     }
     np.savez_compressed(file := io.BytesIO(), **arrays)
+    with ZipFile(file, "a") as archive:
+        archive.comment = DATASET_MARK
     write_bytes_atomically(path, file.getvalue())
 
 

@@ -12,13 +12,14 @@ import numpy as np
 
 from go_opt.common.arrays import FloatArray
 from go_opt.common.files import read_json, write_atomically
+from go_opt.common.outputs import SAMPLES
 from go_opt.env import Target
 from go_opt.errors import InvalidInputError, PlanError
 from go_opt.model.codecs.plan_json import plan_from_dict, plan_to_dict
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 
-FORMAT: Final = "go_opt.v1.Samples"
+FORMAT: Final = SAMPLES.json_format
 
 
 @dataclass(frozen=True, eq=False)

@@ -49,6 +49,8 @@ def write_atomically(path: str | Path, text: str) -> None:
 def write_bytes_atomically(path: str | Path, data: bytes) -> None:
     """Write a file so that a reader sees the old content or the new, never a part.
 
+    A link stays: the file that it leads to is written.
+
     Raises:
       InvalidInputError: the file cannot be written.
     """
@@ -57,7 +59,7 @@ def write_bytes_atomically(path: str | Path, data: bytes) -> None:
         if target.exists() and not target.is_file():
             target.write_bytes(data)  # a device or a pipe is written to, not replaced
         else:
-            _replace(target, data)
+            _replace(Path(os.path.realpath(target)), data)
     except (OSError, ValueError) as cause:  # ValueError: a null byte in the path
         raise _unwritable(repr(str(path)), "written", cause) from None
 

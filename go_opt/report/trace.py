@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from go_opt.common.outputs import TRACE
 from go_opt.env import Target
 from go_opt.env.critical_path import CriticalPath
 from go_opt.env.model.timeline import Arrow, Span, Timeline
@@ -38,6 +39,7 @@ def trace_events(
     tracks = {"chip": chips, "link": links}
     interval_s = timeline.metrics.interval_s
     return {
+        "format": TRACE.json_format,
         "traceEvents": [
             *_process(_CHIPS, "chips"),
             *_process(_LINKS, "links"),

@@ -115,6 +115,7 @@ class PlannedModel:
     target_fingerprint: str
     version: str
     interval_s: float  # predicted
+    written: tuple[str, ...]  # every file of the export, relative to its folder; --force deletes these
 
     @staticmethod
     def fields_of(graph: Graph, plan: Plan, interval_s: float) -> dict[str, Any]:
@@ -128,6 +129,7 @@ class PlannedModel:
             "target_fingerprint": plan.target_fingerprint,
             "version": VERSION,
             "interval_s": interval_s,
+            "written": (),
         }
 
 

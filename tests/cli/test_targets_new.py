@@ -103,7 +103,7 @@ def test_a_mistake_is_one_sentence(
 def test_a_file_is_replaced_when_asked(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "box.toml").write_text("mine")
     command = ("targets", "new", "-o", "box.toml", "--set", "chips=2")
-    cli(*command).is_refused("'box.toml' exists; --force replaces it.")
+    cli(*command).is_refused("'box.toml' exists", "--overwrite replaces it.")
     assert (tmp_path / "box.toml").read_text() == "mine"
     assert cli(*command, "--force").code == 0
     assert load_target(tmp_path / "box.toml").num_chips == 2

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from go_opt.cli.commands import print_json, show
-from go_opt.cli.commands.options import JsonOption, TargetOption, with_options
-from go_opt.cli.commands.plans import check_writable
+from go_opt.cli.commands.options import JsonOption, Output, TargetOption, with_options
 from go_opt.cli.inputs.interrupt import interrupts_raised
+from go_opt.common.outputs import RECORDS
 from go_opt.errors import InvalidInputError
 from go_opt.result import Decide
 
@@ -55,7 +55,9 @@ def bench(
     seeds: Annotated[int, typer.Option(help="Runs of each method on each graph, seeds 0, 1 ...")] = 3,
     jobs: Annotated[int, typer.Option(help="Runs at once; with more than one they share the machine.")] = 1,
     out: Annotated[
-        Path | None, typer.Option(help="Append every run to this file; what is in it is not run again.")
+        Path | None,
+        Output({"": RECORDS}),
+        typer.Option(help="Append every run to this file; what is in it is not run again."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -76,7 +78,6 @@ def bench(
     names = playable(methods_named(methods or ",".join(METHODS)))
     models = models_named(graphs or ["split:test"], problem.target)
     with_links_scaled(api.target(problem.target), problem.link_scale)  # fail here, not in every run
-    check_writable(out)
     matches = [
         Match(
             model, method=method, seed=seed, budget_s=budget_s, max_evaluations=evaluations, **vars(problem)

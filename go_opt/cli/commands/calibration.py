@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from go_opt.cli.commands.options import ModelArgument, TargetOption, with_options
-from go_opt.cli.commands.plans import check_writable
+from go_opt.cli.commands.options import ModelArgument, Output, OverwriteOption, TargetOption, with_options
 from go_opt.cli.inputs.interrupt import StopOnSignals
 from go_opt.cli.inputs.loading import Loading
+from go_opt.common.outputs import DATASET, PLAN, SAMPLES, TARGET
 from go_opt.common.units import format_duration
 from go_opt.errors import InvalidInputError
 
@@ -64,18 +64,27 @@ def calibrate(
     model: ModelArgument,
     machine: Machine,
     loading: Loading,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="TARGET", help="Write the target found here.")],
+    out: Annotated[
+        Path,
+        Output({"": TARGET, ".samples.json": SAMPLES}),
+        typer.Option("--out", "-o", metavar="TARGET", help="Write the target found here."),
+    ],
     plan: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the fastest plan that was measured.")
+        Path | None,
+        Output({"": PLAN}),
+        typer.Option(metavar="FILE", help="Write the fastest plan that was measured."),
     ] = None,
     export: Annotated[
-        Path | None, typer.Option(metavar="FILE.npz", help="Write all measured plans as a data set.")
+        Path | None,
+        Output({"": DATASET}),
+        typer.Option(metavar="FILE.npz", help="Write all measured plans as a data set."),
     ] = None,
     target: TargetOption = "mcm-6x6",
     samples: Annotated[
         int, typer.Option(min=1, max=1000, help="Plans to measure, those of earlier runs included.")
     ] = 20,
     seed: Annotated[int, typer.Option(help="Draws plans.")] = 0,
+    overwrite: OverwriteOption = False,
 ) -> None:
     """Measure plans of MODEL, and write the target whose figures explain them.
 
@@ -89,9 +98,6 @@ def calibrate(
     from go_opt.report.calibration_lines import fitted_lines
     from go_opt.report.progress import announce_compilation
 
-    check_writable(out)
-    check_writable(plan, "--plan")
-    check_writable(export, "--export")
     on = api.target(target)
     environment, requested, name = machine.opened(model, on)
     store = Path(f"{out}.samples.json")

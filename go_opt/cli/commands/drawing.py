@@ -13,13 +13,17 @@ from go_opt.cli.commands.options import (
     CostsOption,
     JsonOption,
     ModelArgument,
+    Output,
+    OverwriteOption,
     PlanArgument,
     PlanObjectiveOption,
     PlanTargetOption,
     read_constraints,
+    with_options,
 )
-from go_opt.cli.commands.plans import INVALID_PLAN, check_writable, objective_of
+from go_opt.cli.commands.plans import INVALID_PLAN, objective_of
 from go_opt.cli.inputs.loading import load_with_plan, with_costs
+from go_opt.common.outputs import NODE_DATA, PAGE, TRACE
 from go_opt.env.model.metrics import Fidelity
 from go_opt.errors import GraphError, ModelError, PlanError
 
@@ -29,15 +33,19 @@ if TYPE_CHECKING:
     from go_opt.model.plan import Plan
 
 
+@with_options
 def trace(
     model: ModelArgument,
     plan: PlanArgument,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Write the trace to this file.")],
+    out: Annotated[
+        Path, Output({"": TRACE}), typer.Option("--out", "-o", help="Write the trace to this file.")
+    ],
     target: PlanTargetOption = None,
     fidelity: Annotated[Fidelity, typer.Option(help="What schedules kernels and transfers.")] = "simulated",
     inferences: Annotated[int, typer.Option(help="Inferences to trace, from rest.")] = 16,
     costs: CostsOption = None,
     objective: PlanObjectiveOption = None,
+    overwrite: OverwriteOption = False,
 ) -> None:
     """Write when each kernel and transfer of PLAN runs, for ui.perfetto.dev or chrome://tracing."""
     from go_opt import api
@@ -45,7 +53,6 @@ def trace(
     from go_opt.env.critical_path import critical_path
     from go_opt.report.trace import trace_text
 
-    check_writable(out)
     graph, on, loaded = load_with_plan(model, plan, target, costs)
     timeline = api.timeline(graph, on, loaded, fidelity=fidelity, inferences=inferences)
     path = critical_path(graph, on, loaded) if (objective or objective_of(plan)) == "latency" else None
@@ -59,10 +66,15 @@ def trace(
         raise typer.Exit(INVALID_PLAN)
 
 
+@with_options
 def report(
     model: ModelArgument,
     plan: PlanArgument,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Write the page to this file.")],
+    out: Annotated[
+        Path,
+        Output({"": PAGE}),
+        typer.Option("--out", "-o", metavar="FILE", help="Write the page to this file."),
+    ],
     target: PlanTargetOption = None,
     inferences: Annotated[
         int | None,
@@ -70,6 +82,7 @@ def report(
     ] = None,
     model_explorer: Annotated[
         Path | None,
+        Output({"": NODE_DATA}),
         typer.Option(
             metavar="FILE", help="Also write node data for Google's Model Explorer: stages, as JSON."
         ),
@@ -77,13 +90,12 @@ def report(
     constraints: ConstraintsOption = None,
     costs: CostsOption = None,
     objective: PlanObjectiveOption = None,
+    overwrite: OverwriteOption = False,
 ) -> None:
     """Write PLAN as one HTML page: its pipeline, its graph, timeline and memory, what limits it."""
     from go_opt.common.files import write_atomically
     from go_opt.report.page import claims_of, node_data_text, page_of, subject_of
 
-    check_writable(out)
-    check_writable(model_explorer)
     requested = read_constraints(constraints)
     graph, on, loaded = load_with_plan(model, plan, target, costs)
     claims = claims_of(plan)

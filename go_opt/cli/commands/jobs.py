@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from go_opt.cli.commands import INTERRUPTED, print_json, show
-from go_opt.cli.commands.options import Connection, JsonOption, with_options
-from go_opt.cli.commands.plans import check_writable
+from go_opt.cli.commands.options import Connection, JsonOption, Output, OverwriteOption, with_options
 from go_opt.cli.inputs.interrupt import interrupts_raised
+from go_opt.common.outputs import PLAN
 from go_opt.errors import InvalidInputError
 from go_opt.service.transport.address import DEFAULT_ADDRESS
 
@@ -67,12 +67,14 @@ def wait_for_job(
     name: NameArgument,
     connection: Connection,
     out: Annotated[
-        Path | None, typer.Option(help="Write the best plan of a finetuning to this file.")
+        Path | None,
+        Output({"": PLAN}),
+        typer.Option(help="Write the best plan of a finetuning to this file."),
     ] = None,
+    overwrite: OverwriteOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show a job's progress until it is done; Ctrl-C leaves it running."""
-    check_writable(out)
     with connection.client() as client:
         operation = client.operation(name)
         if out is not None and operation.latest.kind != "finetune":

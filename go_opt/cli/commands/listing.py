@@ -10,9 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from go_opt.cli.commands import print_json, show
-from go_opt.cli.commands.options import JsonOption, targets_named, zoo_named
-from go_opt.cli.commands.plans import check_writable
+from go_opt.cli.commands.options import (
+    JsonOption,
+    Output,
+    targets_named,
+    with_options,
+    zoo_named,
+)
 from go_opt.common.files import write_atomically
+from go_opt.common.outputs import TARGET
 from go_opt.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -95,8 +101,13 @@ def show_zoo(name: GraphArgument, as_json: JsonOption = False) -> None:
 
 
 @targets_app.command("new")
+@with_options
 def new_target(
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="TARGET", help="Write the target here.")],
+    out: Annotated[
+        Path,
+        Output({"": TARGET}),
+        typer.Option("--out", "-o", metavar="TARGET", help="Write the target here."),
+    ],
     given: Annotated[
         list[str] | None,
         typer.Option(
@@ -105,7 +116,9 @@ def new_target(
             help="A figure, such as chips=2 or memory_bytes=24GB; asks no questions.",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an earlier file.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", "--force", help="Replace an earlier file.")
+    ] = False,
 ) -> None:
     """Ask for the figures of a machine and write them as a target to plan for.
 
@@ -116,9 +129,8 @@ def new_target(
     """
     from go_opt.cli.inputs.machine import machine_text
 
-    check_writable(out)
-    if out.exists() and not force:
-        raise InvalidInputError(f"{str(out)!r} exists; --force replaces it.", field="out")
+    if out.is_file() and not overwrite:  # the user may have edited it
+        raise InvalidInputError(f"--out: {str(out)!r} exists: --overwrite replaces it.", field="out")
     values = _read(given) if given else _ask(out.stem)
     values.setdefault("name", out.stem)
     write_atomically(out, machine_text(values, str(out)))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_args, get_type_hints
 
 import typer
 
-from go_opt.errors import InvalidInputError
+from go_opt.common.outputs import FileKind, check_output
+from go_opt.errors import GoOptError, InvalidInputError
 from go_opt.result import Objective
 from go_opt.service.transport.address import DEFAULT_ADDRESS
 
@@ -23,6 +25,12 @@ if TYPE_CHECKING:
 TOKEN_VARIABLE: Final = "GO_OPT_TOKEN"
 _MAX_TOKEN_BYTES: Final = 10_000  # a larger file is not a token file
 ZOO_PREFIX: Final = "zoo:"
+
+
+class Output(NamedTuple):
+    """Marks the type of an option that names a file or folder to write; see :func:`with_options`."""
+
+    kinds: Mapping[str, FileKind]  # as of check_output; none: the command checks its folder
 
 
 def targets_named(incomplete: str) -> list[str]:
@@ -97,6 +105,9 @@ CostsOption = Annotated[
         help="Measured seconds: a CSV file of op,kind,seconds, or a profile of ONNX Runtime.",
     ),
 ]
+OverwriteOption = Annotated[
+    bool, typer.Option("--overwrite", help="Replace files that go-opt did not write, too; never inputs.")
+]
 PlanObjectiveOption = Annotated[
     Objective | None,
     typer.Option("--objective", help="Objective to explain; by default the one of the plan."),
@@ -152,12 +163,17 @@ class Connection:
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Turns each field of a command's dataclass parameters into an option."""
+    """Turns each field of a command's dataclass parameters into an option.
+
+    Before the command runs, each option with an :class:`Output` is checked: it must not replace a
+    file that go-opt did not write, nor any file that another option names.
+    """
     own = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in own.items() if is_dataclass(kind)}
 
     @wraps(command)
     def run(**given: Any) -> None:
+        _check_outputs(run.__annotations__, given)
         made = {
             name: kind(**{field.name: given.pop(field.name) for field in fields(kind)})
             for name, kind in groups.items()
@@ -175,6 +191,37 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def _check_outputs(annotations: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    for name, value in given.items():
+        output = next((one for one in get_args(annotations[name]) if isinstance(one, Output)), None)
+        if output is not None and value is not None:
+            others = [file for other in given if other != name for file in _named(given[other])]
+            if given.get("overwrite") and os.path.exists(value):
+                others += [str(weights) for file in others for weights in _weights_of(file)]
+            option = f"--{name.replace('_', '-')}"
+            check_output(option, value, output.kinds, others, overwrite=given.get("overwrite"))
+
+
+def _named(value: Any) -> Iterator[str]:
+    """The files that the value of an option names; one to write may not exist yet."""
+    if isinstance(value, list):
+        for one in value:
+            yield from _named(one)
+    elif isinstance(value, Path) or (isinstance(value, str) and os.path.exists(value)):
+        yield str(value)
+    elif isinstance(value, str) and value.endswith(":paper"):  # of a target
+        yield value.removesuffix(":paper")
+
+
+def _weights_of(model: str) -> Iterator[Path]:
+    """The files that a model keeps its weights in."""
+    if model.endswith(".onnx") and os.path.isfile(model):
+        from go_opt.frontends.onnx.file import read_model
+
+        with suppress(GoOptError):  # which loading the model reports
+            yield from read_model(model).external_files()
 
 
 def read_constraints(path: Path | None) -> tuple[UserConstraint, ...]:

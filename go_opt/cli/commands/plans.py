@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -16,6 +15,8 @@ from go_opt.cli.commands.options import (
     CostsOption,
     JsonOption,
     ModelArgument,
+    Output,
+    OverwriteOption,
     PlanArgument,
     PlanObjectiveOption,
     PlanTargetOption,
@@ -38,8 +39,9 @@ from go_opt.cli.inputs.loading import (
     with_costs,
 )
 from go_opt.common.files import read_json
+from go_opt.common.outputs import PLAN
 from go_opt.env.model.metrics import Fidelity
-from go_opt.errors import InfeasibleError, InvalidInputError, PlanError
+from go_opt.errors import InfeasibleError, PlanError
 from go_opt.result import Objective
 
 if TYPE_CHECKING:
@@ -51,19 +53,27 @@ if TYPE_CHECKING:
 INVALID_PLAN: Final = 3
 
 
+@dataclass(frozen=True)
+class PlanOut:
+    """The file to which the plan is written."""
+
+    out: Annotated[Path | None, Output({"": PLAN}), typer.Option(help="Write the plan to this file.")] = None
+    overwrite: OverwriteOption = False
+
+
 @with_options
 def optimize(
     model: ModelArgument,
     search: SizedSearch,
     beginning: Beginning,
     connection: Connection,
+    written: PlanOut,
     target: TargetOption = "mcm-6x6",
     cost_model: Annotated[
         Literal["full", "paper"],
         typer.Option("--model", help="paper: the plain model of Xie et al., without the target's effects."),
     ] = "full",
     costs: CostsOption = None,
-    out: Annotated[Path | None, typer.Option(help="Write the plan to this file.")] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Also print what each method added.")
     ] = False,
@@ -78,7 +88,6 @@ def optimize(
     if cost_model == "paper" and not target.endswith(PAPER):
         target += PAPER
     options = search.keywords()
-    check_writable(out)
     connection.refuse_without_server()
     rate_per_s = search.rate_per_s()
     on = api.target(target)
@@ -104,13 +113,13 @@ def optimize(
         raise
     hint = _hint(graph, on, result, options)
     whole, graph = graph, planned_graph(graph, result.plan)
-    if out is not None:
+    if written.out is not None:
         from go_opt.costs import costs_fact
         from go_opt.model.codecs.plan_json import save_plan
         from go_opt.result_json import plan_facts
 
         facts = plan_facts(graph, result) | costs_fact(whole, costs)
-        save_plan(replace(result.plan, model=model), out, facts)
+        save_plan(replace(result.plan, model=model), written.out, facts)
     _show_result(graph, on, result, as_json=as_json, verbose=verbose)
     if hint and not as_json:
         typer.echo(f"\n{hint}")
@@ -226,24 +235,6 @@ def objective_of(plan: Path) -> Objective:
     """The objective that a plan file states; ``throughput`` by default."""
     data = read_json(plan, "plan file", PlanError)
     return "latency" if isinstance(data, dict) and data.get("objective") == "latency" else "throughput"
-
-
-def check_writable(out: Path | None, option: str = "--out") -> None:
-    """Raise if ``out`` cannot be written; called before the work, so that no result is lost."""
-    if out is None:
-        return
-    # os.path returns False for a too long name or a null byte, where Path raises.
-    folder = os.path.dirname(os.path.abspath(out))
-    written = out if os.path.exists(out) and not os.path.isfile(out) else folder
-    if not os.path.isdir(folder):
-        problem = f"the folder {str(out.parent)[:100]!r} does not exist"
-    elif os.path.isdir(out):
-        problem = f"{str(out)!r} is a folder"
-    elif not os.access(written, os.W_OK):
-        problem = f"{str(out)!r} cannot be written"
-    else:
-        return
-    raise InvalidInputError(f"{option}: {problem}.", field=option.removeprefix("--"))
 
 
 def _show_result(

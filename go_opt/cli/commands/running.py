@@ -14,13 +14,15 @@ from go_opt.cli.commands.options import (
     CostsOption,
     JsonOption,
     ModelArgument,
+    Output,
+    OverwriteOption,
     PlanArgument,
     PlanTargetOption,
     with_options,
 )
-from go_opt.cli.commands.plans import check_writable
 from go_opt.cli.inputs.interrupt import interrupts_raised
 from go_opt.cli.inputs.loading import parse_dims
+from go_opt.common.outputs import COSTS, DATASET, TARGET
 from go_opt.errors import InvalidInputError
 from go_opt.run.manifest import FORMATS, TORCH_FORMATS
 
@@ -40,8 +42,11 @@ class Values:
         Path | None, typer.Option(metavar="FILE.npz", help="Inputs of your own, an array for each by name.")
     ] = None
     outputs: Annotated[
-        Path | None, typer.Option(metavar="FILE.npz", help="Write the outputs of the first inference.")
+        Path | None,
+        Output({"": DATASET}),
+        typer.Option(metavar="FILE.npz", help="Write the outputs of the first inference."),
     ] = None
+    overwrite: OverwriteOption = False
 
 
 @with_options
@@ -81,7 +86,6 @@ def run(
             )
         serve_environment(MeasuredMachine(model, inferences, values.seed, links), str(serve))
         return
-    check_writable(values.outputs, "--outputs")
     with interrupts_raised():  # so that no process stays behind
         result = run_plan(
             model,
@@ -101,10 +105,13 @@ def run(
     show(run_lines(result), [""], stages_table(result))
 
 
+@with_options
 def export(
     model: ModelArgument,
     plan: PlanArgument,
-    directory: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Write to this folder.")],
+    directory: Annotated[
+        Path, Output({}), typer.Option("--out", "-o", metavar="DIR", help="Write to this folder.")
+    ],
     formats: Annotated[
         list[str] | None,
         typer.Option(
@@ -116,7 +123,7 @@ def export(
     ] = None,
     target: PlanTargetOption = None,
     costs: CostsOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an earlier export.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the files of an earlier export.")] = False,
 ) -> None:
     """Write each stage of PLAN as an ONNX model of its own, or the plan for other tools."""
     from go_opt.report.progress import announce_compilation
@@ -149,11 +156,17 @@ def _exported(manifest: Manifest) -> str:
     return f"{stages} stages of {manifest.model} on {len(chips)} chips{note}"
 
 
+@with_options
 def profile(
     model: ModelArgument,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="TARGET", help="Write the target here.")],
+    out: Annotated[
+        Path,
+        Output({"": TARGET}),
+        typer.Option("--out", "-o", metavar="TARGET", help="Write the target here."),
+    ],
     costs: Annotated[
         Path | None,
+        Output({"": COSTS}),
         typer.Option("--costs", metavar="FILE", help="Write the seconds of each op to this CSV file."),
     ] = None,
     chips: Annotated[int, typer.Option(help="Processes that the target has.")] = 4,
@@ -162,13 +175,12 @@ def profile(
     dim: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Bind a symbolic dimension.")
     ] = None,
+    overwrite: OverwriteOption = False,
 ) -> None:
     """Run random segments of MODEL on this machine, and write it as a target to plan for."""
     from go_opt.report.progress import announce_compilation
     from go_opt.run.profiling.profiling import profile as measure
 
-    for path in (out, costs):
-        check_writable(path)
     announce_compilation()
     with interrupts_raised():  # so that no folder of segments stays behind
         found = measure(

@@ -13,9 +13,10 @@ import typer
 
 from go_opt.cli.commands import print_json
 from go_opt.cli.commands.jobs import JobOptions, folder_here, name_at_service, submit
-from go_opt.cli.commands.options import Connection, ModelArgument, TargetOption, with_options
+from go_opt.cli.commands.options import Connection, ModelArgument, Output, TargetOption, with_options
 from go_opt.cli.inputs.interrupt import StopOnSignals
 from go_opt.cli.inputs.loading import Loading
+from go_opt.common.outputs import RUN
 from go_opt.errors import InvalidInputError
 from go_opt.service.transport.address import parse_address
 
@@ -27,6 +28,7 @@ SIGNALLED: Final = 128  # added to the signal's number, as shells report it
 
 OutOption = Annotated[
     Path | None,
+    Output(RUN),
     typer.Option("--out", "-o", help="Folder of the run; an unfinished run is resumed."),
 ]
 SamplesOption = Annotated[

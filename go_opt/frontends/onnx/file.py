@@ -55,6 +55,11 @@ class ModelFile:
             if problem:
                 raise ModelError(f"the weights of tensor {tensor.name!r} are missing: {problem}.")
 
+    def external_files(self) -> set[Path]:
+        """The files with the data of tensors."""
+        tensors = [one for one in _tensors(self.model) if one.data_location == onnx.TensorProto.EXTERNAL]
+        return {(self.folder or Path()) / _external_fields(tensor)["location"] for tensor in tensors}
+
     def _with_external_data(self, tensor: onnx.TensorProto) -> onnx.TensorProto:
         loaded = onnx.TensorProto()
         loaded.CopyFrom(tensor)

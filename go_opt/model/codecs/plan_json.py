@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from go_opt.common.files import read_json, write_atomically
+from go_opt.common.outputs import PLAN
 from go_opt.errors import PlanError
 from go_opt.model.codecs.plan_fields import (
     clone_from_fields,
@@ -20,7 +21,7 @@ from go_opt.model.codecs.plan_fields import (
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 
-FORMAT: Final = "go_opt.v1.Plan"
+FORMAT: Final = PLAN.json_format
 _OPTIONAL: Final = frozenset({"model", "splits", "forwards"})  # files of version 0.1.0 lack them
 _REQUIRED: Final = frozenset({"format", *(field.name for field in fields(Plan))}) - _OPTIONAL
 # Further facts about the plan and its search. A plan is complete without them.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from go_opt.common.outputs import NODE_DATA
 from go_opt.report.page.subject import Subject
 
 
@@ -21,6 +22,7 @@ def node_data(subject: Subject) -> dict[str, Any]:
         if node.op is not None:
             by_name.setdefault(node.name, by_name[node.op])
     return {
+        "format": NODE_DATA.json_format,
         "name": f"Stages on {subject.target.name}",
         # Stages are not numbers: a layer shows its number of nodes in each stage.
         "hideInAggregatedStatsTable": True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +17,7 @@ from go_opt.frontends.onnx_frontend import import_onnx
 from go_opt.model.codecs.plan_json import load_plan
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.run.export.folder import check_formats, check_free, whole_folder
+from go_opt.run.export.folder import check_formats, check_free, files_of, whole_folder
 from go_opt.run.extra import check_installed
 from go_opt.run.manifest import FORMATS, MANIFEST, Manifest, manifest_text
 from go_opt.solver import verify
@@ -53,7 +54,7 @@ def export(
         names to devices.
       target: None: the plan's own.
       costs: CSV file of the measured seconds that the plan was made with.
-      force: replace an earlier export.
+      force: delete the files that the manifest of an earlier export lists; other files stay.
 
     Raises:
       InvalidInputError: an argument is wrong, or onnx-ir is not installed.
@@ -62,7 +63,7 @@ def export(
     """
     check_installed("onnx_ir")
     check_formats(formats, FORMATS)
-    check_free(directory, force=force)
+    check_free(directory, force=force, inputs=(model, plan, target, costs))
     _check_is_onnx(model)
     decided = plan if isinstance(plan, Plan) else load_plan(plan)
     on = as_target(target or decided.target)
@@ -75,6 +76,7 @@ def export(
     if broken is not None:
         raise PlanError(f"the plan cannot run: {broken.message}", field="plan")
     lowered.file.check_weights()
+    check_free(directory, force=force, inputs=lowered.file.external_files())
     return _write(lowered, _cut(lowered, graph, on, decided, formats), formats, directory)
 
 
@@ -139,5 +141,6 @@ def _write(
             annotated = whole()
             annotate(annotated, manifest)
             write_model(annotated, folder / ANNOTATED)
+        manifest = replace(manifest, written=files_of(folder))
         (folder / MANIFEST).write_text(manifest_text(manifest), "utf-8")
     return manifest

@@ -1,16 +1,18 @@
-"""Writes a folder atomically."""
+"""Writes the folder of an export, in which it replaces only the files of an earlier export."""
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from go_opt.common.outputs import same_file
 from go_opt.errors import InvalidInputError
-from go_opt.run.manifest import MANIFEST
+from go_opt.run.manifest import FORMAT, MANIFEST, TORCH_FORMAT
 
 
 def check_formats(formats: Sequence[str], known: Sequence[str]) -> None:
@@ -26,20 +28,28 @@ def check_formats(formats: Sequence[str], known: Sequence[str]) -> None:
         raise InvalidInputError(f"formats must be some of {listed}, not {given}.", field="formats")
 
 
-def check_free(directory: str | Path, *, force: bool) -> None:
+def check_free(directory: str | Path, *, force: bool, inputs: Iterable[object] = ()) -> None:
     """Reject a folder that cannot be written or is not empty; ``force`` allows an earlier export.
+
+    Args:
+      inputs: what the export reads; a file among them may not be one that ``force`` deletes.
 
     Raises:
       InvalidInputError: the message gives the reason.
     """
-    path = Path(os.path.abspath(directory))
+    path = _real(directory)
     try:
         if path.exists() and not path.is_dir():
             raise _unwritable(directory, "it is a file")
-        is_export = (path / MANIFEST).exists()
-        if path.is_dir() and any(path.iterdir()) and not (force and is_export):
-            hint = "--force replaces it" if is_export else "it is no earlier export"
-            raise InvalidInputError(f"folder {str(directory)!r} is not empty: {hint}.", field="directory")
+        if path.is_dir() and any(path.iterdir()):
+            listed = exported_files(path)
+            read = [str(one) for one in inputs if isinstance(one, str | Path)]
+            if not (force and listed):
+                hint = "--force replaces it" if listed else "it is no earlier export"
+                raise InvalidInputError(f"folder {str(directory)!r} is not empty: {hint}.", field="directory")
+            for file in listed:
+                if same_file(str(path / file), read):
+                    raise _unwritable(directory, f"the export reads its file {file!r}")
         if not path.parent.is_dir():
             raise _unwritable(directory, f"there is no folder {str(path.parent)!r}")
         if not os.access(path.parent, os.W_OK) or "\0" in path.name:
@@ -48,25 +58,96 @@ def check_free(directory: str | Path, *, force: bool) -> None:
         raise _unwritable(directory, error.strerror or error) from None
 
 
+def exported_files(folder: Path) -> list[str]:
+    """The manifest of an earlier export and the files that it lists; empty without such a manifest.
+
+    Links, and files outside the folder, also by way of a link, are none of them.
+    """
+    try:
+        data = json.loads((folder / MANIFEST).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return []
+    if not (isinstance(data, dict) and data.get("format") in (FORMAT, TORCH_FORMAT)):
+        return []
+    listed = data.get("written")
+    names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+    return [name for name in dict.fromkeys([*names, MANIFEST]) if _is_inside(folder, name)]
+
+
 @contextmanager
 def whole_folder(directory: str | Path) -> Iterator[Path]:
-    """A temporary folder that replaces ``directory`` on success and is removed on failure."""
-    target = Path(os.path.abspath(directory))
+    """A temporary folder whose files come to ``directory`` on success; it is removed on failure.
+
+    Files of an earlier export are deleted, others stay.
+    """
+    target = _real(directory)
     temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.tmp")
-    old = temporary.with_suffix(".old")
     try:
         temporary.mkdir()
         yield temporary
-        if target.exists():
-            os.rename(target, old)
-        os.rename(temporary, target)
+        if target.is_dir() and any(target.iterdir()):
+            _replace(target, temporary)
+        else:
+            os.rename(temporary, target)
     except OSError as error:
         raise _unwritable(directory, error.strerror or error) from error
     finally:
-        if old.exists() and not target.exists():
-            os.rename(old, target)
-        for left in (temporary, old):
-            shutil.rmtree(left, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def files_of(folder: Path) -> tuple[str, ...]:
+    """The files of a folder that is about to get its manifest, and the manifest."""
+    files = (file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
+    return (*sorted(files), MANIFEST)
+
+
+def _replace(target: Path, new: Path) -> None:
+    """Put the files of ``new`` in place of those of the earlier export in ``target``; on failure undo it."""
+    before, files = exported_files(target), files_of(new)[:-1]
+    old = new.with_suffix(".old")
+    moves = [(target / name, old / name) for name in before] + [(new / name, target / name) for name in files]
+    done = []
+    try:
+        for name in set(files) - set(before):
+            if os.path.lexists(target / name):
+                raise _unwritable(target, f"{name!r} is in the way and no file of the earlier export")
+        for source, destination in moves:
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            os.rename(source, destination)
+            done.append((source, destination))
+    except BaseException:
+        for source, destination in reversed(done):
+            os.rename(destination, source)
+        raise
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
+    for name in before:
+        _remove_empty(target, (target / name).parent)
+
+
+def _remove_empty(root: Path, folder: Path) -> None:
+    while folder != root and folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+        folder = folder.parent
+
+
+def _is_inside(folder: Path, name: str) -> bool:
+    parts = PurePosixPath(name).parts
+    path = folder / name
+    is_plain = bool(parts) and ".." not in parts and "\0" not in name and not name.startswith("/")
+    return (
+        is_plain
+        and _real(path.parent).is_relative_to(folder)
+        and os.path.isfile(path)
+        and not os.path.islink(path)
+    )
+
+
+def _real(path: str | Path) -> Path:
+    try:
+        return Path(os.path.realpath(path))
+    except ValueError:  # a null byte
+        return Path(os.path.abspath(path))
 
 
 def _unwritable(directory: str | Path, reason: object) -> InvalidInputError:

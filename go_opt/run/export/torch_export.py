@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from go_opt.env.evaluation import evaluate_plan
 from go_opt.errors import ModelError, PlanError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.run.export.folder import check_formats, check_free, whole_folder
+from go_opt.run.export.folder import check_formats, check_free, files_of, whole_folder
 from go_opt.run.manifest import MANIFEST, TORCH_FORMATS, TorchManifest, manifest_text
 from go_opt.run.torch.forms import Form, torch_form
 from go_opt.run.torch.modules import stage_numbers
@@ -40,14 +41,14 @@ def export_torch(
         ``vllm`` for ``VLLM_PP_LAYER_PARTITION``.
       target: None: the plan's own.
       costs: CSV file of the measured seconds that the plan was made with.
-      force: replace an earlier export.
+      force: delete the files that the manifest of an earlier export lists; other files stay.
 
     Raises:
       InvalidInputError: an argument is wrong.
       PlanError: the plan is not of this model and target, breaks a rule, or does not fit a format.
     """
     check_formats(formats, TORCH_FORMATS)
-    check_free(directory, force=force)
+    check_free(directory, force=force, inputs=(model, plan, target, costs))
     if not isinstance(model, Graph) and not str(model).endswith(".pt2"):
         raise ModelError(f"{str(model)!r} is no torch program, a file that ends in .pt2.")
     graph, on, decided = whole_case(model, target, plan, costs)
@@ -61,6 +62,7 @@ def export_torch(
     with whole_folder(directory) as folder:
         for form in forms:
             (folder / form.file).write_text(form.text, "utf-8")
+        manifest = replace(manifest, written=files_of(folder))
         (folder / MANIFEST).write_text(manifest_text(manifest), "utf-8")
     return manifest
 

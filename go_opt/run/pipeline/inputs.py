@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,6 +12,8 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from go_opt.common.files import write_bytes_atomically
+from go_opt.common.outputs import DATASET_MARK
 from go_opt.errors import InvalidInputError
 from go_opt.run.manifest import Manifest, Tensor
 from go_opt.run.pipeline.sessions import BFLOAT16
@@ -48,11 +51,13 @@ def load_inputs(file: Path, manifest: Manifest) -> dict[str, NDArray]:
 
 
 def save_arrays(file: Path, arrays: Mapping[str, NDArray]) -> None:
-    """Write arrays by name for ``numpy.load``; unlike ``savez``, accepts any name."""
-    with zipfile.ZipFile(file, "w") as archive:
+    """Write arrays by name for ``numpy.load``, atomically; unlike ``savez``, accepts any name."""
+    with zipfile.ZipFile(data := io.BytesIO(), "w") as archive:
+        archive.comment = DATASET_MARK
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
                 np.lib.format.write_array(entry, np.asarray(array))
+    write_bytes_atomically(file, data.getvalue())
 
 
 def _read(manifest: Manifest) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from go_opt.common.files import write_atomically
+from go_opt.common.outputs import COSTS_MARK
 from go_opt.env import parse_target
 from go_opt.errors import InvalidInputError
 from go_opt.frontends.onnx_frontend import import_onnx
@@ -40,7 +41,8 @@ class Profile:
     @property
     def costs_text(self) -> str:
         """A CSV table for :func:`go_opt.with_measured_costs`."""
-        text = io.StringIO()
+        text = io.StringIO(f"{COSTS_MARK}\n")
+        text.seek(0, io.SEEK_END)
         table = csv.writer(text, lineterminator="\n")
         table.writerow(COLUMNS)
         table.writerows((op, "*", f"{seconds:.6g}") for op, seconds in self.op_s.items())
