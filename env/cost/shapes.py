@@ -1,72 +1,106 @@
-"""How much longer an op takes than at the peak rate, given the shape of its work.
+"""How long ops take, given the shape of their work.
 
 A graph may lack shapes, but the shape of a product follows from its flops, output and operands:
 ``flops = 2 b m k n`` with an output of ``b m n`` and operands of ``b m k`` and ``b k n``
-elements. A matrix unit computes whole tiles, so a partly filled one costs as much as a
-full one.
+elements. A matrix unit computes whole tiles, so a partly filled one costs as much as a full one. Units that
+work at once share the steps of all tiles, also those along the inner dimension.
+
+An op never takes less time if one of its dimensions grows: what counts are whole steps and flops, no
+quotients of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from go_opt.common.arrays import FloatArray
+from go_opt.common.arrays import BoolArray, FloatArray
 from go_opt.env.target.simulator_parameters import KindParameters, OpFactor
 from go_opt.model.graph import MATRIX, VECTOR, WEIGHT, Graph
+
+_SEVERAL_PRODUCTS: Final = ("Attention", "GRU", "LSTM", "RNN")  # how the names of such types end
+_ROUNDING: Final = 1e-9  # relative, of quotients
+
+
+class _Operands(NamedTuple):
+    """[N] each: elements that matrix ops read."""
+
+    first: FloatArray  # of the largest activation
+    second: FloatArray  # of the next activation; 0 without one
+    weight: FloatArray  # of the largest weight
+    number: FloatArray  # operands, not elements
 
 
 def product_shapes(graph: Graph) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """[N] each: batch, rows, inner and columns of the products of matrix ops; 1 for other ops.
 
-    With a weight, the batch is one and rows follow from the output. So a convolution is
-    the product that it lowers to, which reads its input several times.
+    With a weight, the batch is one and rows follow from the output. So a convolution is the product that it
+    lowers to, which reads its input several times. Ops that are several products, such as attention, have
+    no shape: all four are 1.
     """
-    output = _output_elements(graph)
-    inner = np.maximum(1.0, np.floor(graph.op_flops / np.maximum(2.0 * output, 1.0)))
-    first, second, weight = _operand_elements(graph)
-    columns = np.maximum(1.0, np.floor(weight / inner))
-    rows = np.maximum(1.0, np.ceil(output / columns))
-    batch_rows = np.maximum(1.0, np.floor(first / inner))
-    batch_columns = np.maximum(1.0, np.floor(second / inner))
-    batch = np.maximum(1.0, np.round(batch_rows * batch_columns / np.maximum(output, 1.0)))
-    has_weight = weight > 0
+    output, read = np.maximum(_output_elements(graph), 1.0), _operands(graph)
+    inner = np.maximum(graph.op_flops / (2.0 * output), 1.0)
+    has_bias = read.number > 2  # which is half a multiply-add
+    inner = np.where(has_bias & (inner % 1.0 == 0.5), np.floor(inner), inner)
+    has_weight = _has_weight(graph, output, inner, read)
+    columns = np.maximum(read.weight / inner, 1.0)
+    # Packed weights have too few elements, and of a transposed convolution each input element is read once.
+    is_transposed = has_weight & _has_type(graph, "ConvTranspose")
+    of_bias = np.where(is_transposed & has_bias, output, 0.0)
+    by_input = np.maximum((graph.op_flops - of_bias) / np.maximum(2.0 * read.first, 1.0), 1.0)
+    columns = np.where(is_transposed | _has_type(graph, "MatMulNBits"), by_input, columns)
+    rows = output / columns
+    inner = np.where(is_transposed, np.maximum(read.weight / columns, 1.0), inner)
+    rows = np.where(is_transposed, read.first / inner, rows)
+    second = np.where(read.second > 0, read.second, read.first)  # a product of a tensor with itself
+    batch = read.first * second / (inner**2 * output)
+    whole = np.maximum(np.round(batch), 1.0)
     shapes = (
-        np.where(has_weight, 1.0, batch),
-        np.where(has_weight, rows, np.ceil(batch_rows / batch)),
+        np.where(has_weight, 1.0, whole),
+        np.where(has_weight, rows, read.first / inner / whole),
         inner,
-        np.where(has_weight, columns, np.ceil(batch_columns / batch)),
+        np.where(has_weight, columns, second / inner / whole),
     )
-    is_matrix = graph.op_class == MATRIX
-    batch, rows, inner, columns = (np.where(is_matrix, shape, 1.0) for shape in shapes)
+    is_product = has_weight | (np.abs(batch - whole) <= _ROUNDING * whole)
+    is_product &= (graph.op_class == MATRIX) & ~_has_type(graph, *_SEVERAL_PRODUCTS)
+    batch, rows, inner, columns = (
+        np.where(is_product, np.maximum(np.ceil(shape * (1.0 - _ROUNDING)), 1.0), 1.0) for shape in shapes
+    )
     return batch, rows, inner, columns
 
 
-def shaped_op_seconds(graph: Graph, op_s: FloatArray, kinds: tuple[KindParameters, ...]) -> FloatArray:
+def shaped_op_seconds(
+    graph: Graph, op_s: FloatArray, kinds: tuple[KindParameters, ...], divisible: BoolArray | None = None
+) -> FloatArray:
     """[Q, N] seconds of each op, with partly filled tiles and vectors that cost as much as full ones.
 
-    ``op_s`` [Q, N] are the seconds at the peak rate; ideal kinds leave them unchanged.
+    ``op_s`` [Q, N] are the seconds at the peak rate; ideal kinds leave them unchanged. Of ops that are
+    ``divisible`` [N], the seconds are no more than those of all parts that they may be divided into.
     """
     if all(kind == KindParameters() for kind in kinds):
         return op_s
     batch, rows, inner, columns = product_shapes(graph)
-    elements = np.maximum(_output_elements(graph), 1.0)
+    elements = np.maximum(_vector_elements(graph), 1.0)
     is_matrix = (graph.op_class == MATRIX) & (graph.op_flops > 0)
     is_vector = (graph.op_class == VECTOR) & (graph.op_flops > 0)
+    # The larger of two activations is the one with rows, so parts may fill tiles better than the op does.
+    is_tiled = is_matrix if divisible is None else is_matrix & ~(divisible & (_operands(graph).weight == 0))
+    work = np.maximum(graph.op_flops / 2.0, 1.0)  # multiply-adds
     seconds = op_s.copy()
     for q, kind in enumerate(kinds):
-        tiles = batch * np.ceil(rows / kind.tile_rows) * np.ceil(columns / kind.tile_columns)
-        waves = np.ceil(tiles / kind.tiles_at_once)
-        padded_inner = np.ceil(inner / kind.tile_inner) * kind.tile_inner
-        padded = waves * kind.tiles_at_once * kind.tile_rows * kind.tile_columns * padded_inner
-        # Relative to the product's own multiply-adds, so that ideal tiles change nothing.
-        stretch = padded / (batch * rows * columns * inner)
-        seconds[q, is_matrix] *= stretch[is_matrix]
+        tile = kind.tile_rows * kind.tile_inner * kind.tile_columns
+        steps = np.ceil(rows / kind.tile_rows) * np.ceil(inner / kind.tile_inner)
+        steps *= batch * np.ceil(columns / kind.tile_columns)
+        padded = np.ceil(steps / kind.tiles_at_once) * kind.tiles_at_once * tile
+        if tile * kind.tiles_at_once > 1:
+            seconds[q, is_tiled] *= np.maximum(padded / work, 1.0)[is_tiled]
         seconds[q, is_matrix] += kind.fill_s
         lanes = np.ceil(elements / kind.vector_lanes) * kind.vector_lanes / elements
         seconds[q, is_vector] *= lanes[is_vector]
-        seconds[q] *= factors_of_ops(graph, kind.op_factors)
+        least = 1.0 if divisible is None else np.where(divisible, _least_shares(graph, kind.op_factors), 1.0)
+        seconds[q] *= factors_of_ops(graph, kind.op_factors) * least
     return seconds
 
 
@@ -81,7 +115,7 @@ def factors_of_ops(graph: Graph, factors: Sequence[OpFactor]) -> FloatArray:
     return result
 
 
-def least_factor_shares(graph: Graph, factors: Sequence[OpFactor]) -> FloatArray:
+def _least_shares(graph: Graph, factors: Sequence[OpFactor]) -> FloatArray:
     """[N] the least factor of an op's type for any shape, relative to the op's own."""
     of_op = factors_of_ops(graph, factors)
     least = {one.op_type: 1.0 for one in factors}  # of a shape that is not listed
@@ -91,6 +125,19 @@ def least_factor_shares(graph: Graph, factors: Sequence[OpFactor]) -> FloatArray
     return np.array([least.get(name, 1.0) for name in graph.op_types]) / of_op
 
 
+def _has_type(graph: Graph, *endings: str) -> BoolArray:
+    """[N] True for ops whose type ends like that."""
+    return np.array([name.endswith(endings) for name in graph.op_types], np.bool_)
+
+
+def _has_weight(graph: Graph, output: FloatArray, inner: FloatArray, read: _Operands) -> BoolArray:
+    """[N] True for products with a weight; a weight besides two activations may be a bias or a scale."""
+    is_alone = read.second == 0
+    is_operand = read.first * read.weight >= inner**2 * output * (1.0 - _ROUNDING)
+    is_convolution = np.array(["conv" in name.lower() for name in graph.op_types], np.bool_)
+    return (read.weight > 0) & (is_alone | is_operand | is_convolution)
+
+
 def _output_elements(graph: Graph) -> FloatArray:
     produced = graph.tensor_producer >= 0
     sizes = graph.tensor_elements[produced].astype(np.float64)
@@ -98,9 +145,15 @@ def _output_elements(graph: Graph) -> FloatArray:
     return totals.astype(np.float64)
 
 
-def _operand_elements(graph: Graph) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """[N] each: the elements read of the largest activation, of the second, and of the largest weight."""
-    first, second, weight = (np.zeros(graph.num_ops) for _ in range(3))
+def _vector_elements(graph: Graph) -> FloatArray:
+    """[N] the elements that an op works on one by one: those it writes, but a selection those it reads."""
+    read = _operands(graph)
+    return np.where(_has_type(graph, "TopK"), np.maximum(read.first, read.weight), _output_elements(graph))
+
+
+def _operands(graph: Graph) -> _Operands:
+    num_ops = graph.num_ops
+    first, second, weight = (np.zeros(num_ops) for _ in range(3))
     touched = graph.reader_elements.astype(np.float64)
     is_weight = graph.tensor_kind[graph.reader_tensor] == WEIGHT
     np.maximum.at(weight, graph.reader_op[is_weight], touched[is_weight])
@@ -110,5 +163,4 @@ def _operand_elements(graph: Graph) -> tuple[FloatArray, FloatArray, FloatArray]
     place = np.arange(len(op)) - np.searchsorted(op, op, side="left")
     first[op[place == 0]] = touched[order][place == 0]
     second[op[place == 1]] = touched[order][place == 1]
-    # A product of a tensor with itself reads only one tensor.
-    return first, np.where(second > 0, second, first), weight
+    return _Operands(first, second, weight, np.bincount(graph.reader_op, minlength=num_ops))

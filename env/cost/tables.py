@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.common.arrays import BoolArray, CodeArray, FloatArray, IntArray, LongArray
-from go_opt.env.cost.shapes import least_factor_shares, shaped_op_seconds
+from go_opt.env.cost.shapes import shaped_op_seconds
 from go_opt.env.target import ChipKind, Target
 from go_opt.env.target.simulator_parameters import SimulatorParameters
 from go_opt.env.target.topology import Topology
@@ -108,12 +108,12 @@ def cost_tables(graph: Graph, target: Target) -> CostTables:
 
 
 def divided_tables(graph: Graph, target: Target, divisible: BoolArray | None) -> CostTables:
-    """The tables for bounds: the parts of ops ``divisible`` [N] may have shapes with smaller factors."""
+    """The tables for bounds: the parts of ops ``divisible`` [N] may fit the chips better than the ops."""
     tables = cost_tables(graph, target)
     if divisible is None:
         return tables
-    share = np.stack([least_factor_shares(graph, kind.op_factors) for kind in target.modelled.kinds])
-    return tables._replace(op_s=np.where(divisible, tables.op_s * share, tables.op_s))
+    peak_s = _op_seconds(graph, target)
+    return tables._replace(op_s=shaped_op_seconds(graph, peak_s, target.modelled.kinds, divisible))
 
 
 def tables_with_effects(graph: Graph, target: Target, parameters: SimulatorParameters) -> CostTables:

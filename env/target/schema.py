@@ -151,7 +151,7 @@ _KIND_SIM: Final = _table(
             "items": _whole("Elements."),
             "description": "Rows, inner size and columns of a matrix unit's tile.",
         },
-        "tiles_at_once": _whole("Output tiles computed in parallel."),
+        "tiles_at_once": _whole("Tiles computed in parallel, also along the inner dimension."),
         "fill_s": _non_negative("Seconds until the first result leaves a matrix unit."),
         "vector_lanes": _whole("Elements that a vector unit takes at a time."),
         "dma_engines": _whole("Transfers that a chip sends at once; 0: any number.", 0),

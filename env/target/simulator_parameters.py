@@ -33,7 +33,7 @@ class KindParameters:
     tile_rows: int = 1  # a matrix unit takes as long for part of a rows x inner x columns tile as for all
     tile_inner: int = 1
     tile_columns: int = 1
-    tiles_at_once: int = 1  # output tiles computed in parallel; the last wave may be partly empty
+    tiles_at_once: int = 1  # tiles computed in parallel, also along the inner dimension; the last may be few
     fill_s: float = 0.0  # until the first result leaves a matrix unit
     vector_lanes: int = 1  # elements that a vector unit takes at once
     op_factors: tuple[OpFactor, ...] = ()  # for ops that run better or worse than shapes explain

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache
 from heapq import heappop, heappush
 from math import ceil, floor
@@ -169,33 +170,55 @@ class Twin:
             return seconds
         output = sum(int(self.graph.tensor_elements[k]) for k in self.writes[op])
         if self.graph.op_class[op] == VECTOR:
-            elements = max(output, 1)
+            is_selection = self.graph.op_types[op] == "TopK"
+            elements = max(max(map(max, self.operands(op)), default=0) if is_selection else output, 1)
             return seconds * ceil(elements / kind.vector_lanes) * kind.vector_lanes / elements
         if self.graph.op_class[op] != MATRIX:
             return seconds
         batch, rows, inner, columns = self.product(op, output)
-        tiles = batch * ceil(rows / kind.tile_rows) * ceil(columns / kind.tile_columns)
-        waves = ceil(tiles / kind.tiles_at_once)
-        tile = kind.tile_rows * kind.tile_columns * ceil(inner / kind.tile_inner) * kind.tile_inner
-        whole = waves * kind.tiles_at_once * tile
-        return seconds * whole / (batch * rows * columns * inner) + kind.fill_s
+        steps = batch * ceil(rows / kind.tile_rows) * ceil(columns / kind.tile_columns)
+        steps *= ceil(inner / kind.tile_inner)
+        tile = kind.tile_rows * kind.tile_inner * kind.tile_columns
+        whole = 2 * ceil(steps / kind.tiles_at_once) * kind.tiles_at_once * tile
+        is_ideal = tile * kind.tiles_at_once == 1
+        return seconds * (1 if is_ideal else max(1, whole / float(self.graph.op_flops[op]))) + kind.fill_s
 
-    def product(self, op: int, output: int) -> tuple[int, int, int, int]:
-        """Batch, rows, inner and columns of a product, from its flops, its output and what it reads."""
-        read: dict[bool, list[int]] = {True: [], False: []}  # elements of weights, and of others
+    def operands(self, op: int) -> tuple[list[int], list[int]]:
+        """Elements that an op reads of activations and of weights, each the largest first."""
+        read: tuple[list[int], list[int]] = [], []
         for k in self.reads[op]:
             rows = range(self.graph.reader_ptr[k], self.graph.reader_ptr[k + 1])
             touched = max(int(self.graph.reader_elements[r]) for r in rows if self.graph.reader_op[r] == op)
-            read[bool(self.graph.tensor_kind[k] == WEIGHT)].append(touched)
-        inner = max(1, floor(self.graph.op_flops[op] / max(2 * output, 1)))
-        weight = max(read[True], default=0)
-        if weight:
-            columns = max(1, weight // inner)
-            return 1, max(1, ceil(output / columns)), inner, columns
-        first, second, *_ = *sorted(read[False], reverse=True), 0, 0
-        rows, columns = max(1, first // inner), max(1, (second or first) // inner)
-        batch = max(1, round(rows * columns / max(output, 1)))
-        return batch, ceil(rows / batch), inner, ceil(columns / batch)
+            read[int(self.graph.tensor_kind[k] == WEIGHT)].append(touched)
+        return sorted(read[0], reverse=True), sorted(read[1], reverse=True)
+
+    def product(self, op: int, output: int) -> tuple[int, int, int, int]:
+        """Batch, rows, inner and columns of a product, from its flops, its output and what it reads."""
+        name, flops = self.graph.op_types[op], Fraction(float(self.graph.op_flops[op]))
+        others, weights = self.operands(op)
+        first, second, *_ = *others, 0, 0
+        weight, output = max(weights, default=0), max(output, 1)
+        has_bias = len(others) + len(weights) > 2
+        inner = max(Fraction(1), flops / (2 * output))
+        if has_bias and inner % 1 == Fraction(1, 2):
+            inner = Fraction(floor(inner))
+        if name.endswith(("Attention", "GRU", "LSTM", "RNN")):
+            return 1, 1, 1, 1
+        if weight and (not second or "conv" in name.lower() or first * weight >= inner**2 * output):
+            columns = max(Fraction(1), weight / inner)
+            if name.endswith(("ConvTranspose", "MatMulNBits")):
+                of_bias = output if has_bias and name.endswith("ConvTranspose") else 0
+                columns = max(Fraction(1), (flops - of_bias) / max(2 * first, 1))
+            rows = output / columns
+            if name.endswith("ConvTranspose"):
+                inner = max(Fraction(1), weight / columns)
+                rows = first / inner
+            return 1, max(1, ceil(rows)), ceil(inner), ceil(columns)
+        second = second or first
+        batch = first * second / (inner**2 * output)
+        if batch.denominator > 1 or batch < 1:
+            return 1, 1, 1, 1
+        return int(batch), ceil(first / inner / batch), ceil(inner), ceil(second / inner / batch)
 
     # ------------------------------------------------------------------ kernels
 

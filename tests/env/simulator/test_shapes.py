@@ -56,6 +56,14 @@ def package(**changes: Any) -> Target:
         (product(2 * 16 * 900 * 9, 16 * 900, x=16 * 32 * 32, w=16 * 9), (1, 900, 9, 16)),
         # A tensor of 10 x 8 with itself.
         (product(2 * 10 * 8 * 10, 10 * 10, x=10 * 8), (1, 10, 8, 10)),
+        # 2 heads of 197 rows of 64: scores, softmax and sums are no single product.
+        (
+            product(2 * 197**2 * (4 * 64 + 6), 2 * 197 * 64, **dict.fromkeys("qkv", 2 * 197 * 64)),
+            (1, 1, 1, 1),
+        ),
+        # The bias of two activations' product, and the scales of a quantised one, are no operand.
+        (product(2 * 12 * 8 * 10 + 120, 120, q=12 * 8, k=8 * 10, w_bias=10), (1, 12, 8, 10)),
+        (product(2 * 12 * 8 * 10, 120, q=12 * 8, k=8 * 10, w_scale=1), (1, 12, 8, 10)),
         (vector(100), (1, 1, 1, 1)),
     ],
 )
@@ -71,6 +79,7 @@ def test_products(graph: Graph, shape: tuple[int, ...]) -> None:
         (linear(16, 65, 64), {"tile": [16, 64, 64]}, 128 / 65),
         (linear(16, 64, 65), {"tile": [16, 64, 64]}, 128 / 65),
         (linear(80, 64, 64), {"tile": [16, 64, 64], "tiles_at_once": 4}, 8 / 5),
+        (linear(80, 60, 64), {"tile": [16, 16, 64], "tiles_at_once": 8}, 3 * 8 * 16 * 16 / (80 * 60)),
         (linear(80, 64, 64), {"vector_lanes": 4096}, 1.0),
         (vector(300), {"vector_lanes": 256}, 512 / 300),
         (vector(300), {"tile": [16, 64, 64], "tiles_at_once": 4, "fill_s": 1.0}, 1.0),
