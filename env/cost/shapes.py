@@ -163,4 +163,5 @@ def _operands(graph: Graph) -> _Operands:
     place = np.arange(len(op)) - np.searchsorted(op, op, side="left")
     first[op[place == 0]] = touched[order][place == 0]
     second[op[place == 1]] = touched[order][place == 1]
-    return _Operands(first, second, weight, np.bincount(graph.reader_op, minlength=num_ops))
+    number = np.bincount(graph.reader_op, minlength=num_ops).astype(np.float64)
+    return _Operands(first, second, weight, number)
