@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18go_opt/proto/graph.proto\x12\tgo_opt.v1\"\x94\x02\n\x02Op\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07op_type\x18\x02 \x01(\t\x12$\n\x08op_class\x18\x03 \x01(\x0e\x32\x12.go_opt.v1.OpClass\x12\r\n\x05\x66lops\x18\x04 \x01(\x01\x12\r\n\x05\x64type\x18\x05 \x01(\t\x12\x30\n\nmeasured_s\x18\x06 \x03(\x0b\x32\x1c.go_opt.v1.Op.MeasuredSEntry\x12\x16\n\x0e\x65xcluded_kinds\x18\x07 \x03(\t\x12\x0e\n\x06window\x18\x08 \x03(\x03\x12\x1f\n\x05heads\x18\t \x01(\x0b\x32\x10.go_opt.v1.Heads\x1a\x30\n\x0eMeasuredSEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"t\n\x05Heads\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12,\n\x06\x62\x65hind\x18\x02 \x03(\x0b\x32\x1c.go_opt.v1.Heads.BehindEntry\x1a-\n\x0b\x42\x65hindEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"8\n\x06Reader\x12\n\n\x02op\x18\x01 \x01(\x05\x12\x15\n\x08\x65lements\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x0b\n\t_elements\"\xc6\x01\n\x06Tensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08\x65lements\x18\x02 \x01(\x03\x12\r\n\x05\x64type\x18\x03 \x01(\t\x12#\n\x04kind\x18\x04 \x01(\x0e\x32\x15.go_opt.v1.TensorKind\x12\x15\n\x08producer\x18\x05 \x01(\x05H\x00\x88\x01\x01\x12\"\n\x07readers\x18\x06 \x03(\x0b\x32\x11.go_opt.v1.Reader\x12\x11\n\tis_output\x18\x07 \x01(\x08\x12\r\n\x05shape\x18\x08 \x03(\x03\x42\x0b\n\t_producer\"E\n\rNodeWithoutOp\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x62\x65\x63\x61me\x18\x02 \x01(\t\x12\x0f\n\x02op\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x05\n\x03_op\"\xd5\x01\n\x05Graph\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1a\n\x03ops\x18\x02 \x03(\x0b\x32\r.go_opt.v1.Op\x12\"\n\x07tensors\x18\x03 \x03(\x0b\x32\x11.go_opt.v1.Tensor\x12\'\n\tprecision\x18\x04 \x01(\x0e\x32\x14.go_opt.v1.Precision\x12(\n\x04\x64ims\x18\x05 \x03(\x0b\x32\x1a.go_opt.v1.Graph.DimsEntry\x1a+\n\tDimsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01*i\n\x07OpClass\x12\x18\n\x14OP_CLASS_UNSPECIFIED\x10\x00\x12\x13\n\x0fOP_CLASS_MATRIX\x10\x01\x12\x13\n\x0fOP_CLASS_VECTOR\x10\x02\x12\x1a\n\x16OP_CLASS_DATA_MOVEMENT\x10\x03*t\n\nTensorKind\x12\x1b\n\x17TENSOR_KIND_UNSPECIFIED\x10\x00\x12\x1a\n\x16TENSOR_KIND_ACTIVATION\x10\x01\x12\x16\n\x12TENSOR_KIND_WEIGHT\x10\x02\x12\x15\n\x11TENSOR_KIND_INPUT\x10\x03*Q\n\tPrecision\x12\x19\n\x15PRECISION_UNSPECIFIED\x10\x00\x12\x14\n\x10PRECISION_NATIVE\x10\x01\x12\x13\n\x0fPRECISION_AS_IS\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18go_opt/proto/graph.proto\x12\tgo_opt.v1\"\x94\x02\n\x02Op\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07op_type\x18\x02 \x01(\t\x12$\n\x08op_class\x18\x03 \x01(\x0e\x32\x12.go_opt.v1.OpClass\x12\r\n\x05\x66lops\x18\x04 \x01(\x01\x12\r\n\x05\x64type\x18\x05 \x01(\t\x12\x30\n\nmeasured_s\x18\x06 \x03(\x0b\x32\x1c.go_opt.v1.Op.MeasuredSEntry\x12\x16\n\x0e\x65xcluded_kinds\x18\x07 \x03(\t\x12\x0e\n\x06window\x18\x08 \x03(\x03\x12\x1f\n\x05heads\x18\t \x01(\x0b\x32\x10.go_opt.v1.Heads\x1a\x30\n\x0eMeasuredSEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"t\n\x05Heads\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12,\n\x06\x62\x65hind\x18\x02 \x03(\x0b\x32\x1c.go_opt.v1.Heads.BehindEntry\x1a-\n\x0b\x42\x65hindEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"8\n\x06Reader\x12\n\n\x02op\x18\x01 \x01(\x05\x12\x15\n\x08\x65lements\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x0b\n\t_elements\"\xc6\x01\n\x06Tensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08\x65lements\x18\x02 \x01(\x03\x12\r\n\x05\x64type\x18\x03 \x01(\t\x12#\n\x04kind\x18\x04 \x01(\x0e\x32\x15.go_opt.v1.TensorKind\x12\x15\n\x08producer\x18\x05 \x01(\x05H\x00\x88\x01\x01\x12\"\n\x07readers\x18\x06 \x03(\x0b\x32\x11.go_opt.v1.Reader\x12\x11\n\tis_output\x18\x07 \x01(\x08\x12\r\n\x05shape\x18\x08 \x03(\x03\x42\x0b\n\t_producer\"E\n\rNodeWithoutOp\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x62\x65\x63\x61me\x18\x02 \x01(\t\x12\x0f\n\x02op\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x05\n\x03_op\"\x1a\n\x07Numbers\x12\x0f\n\x07numbers\x18\x01 \x03(\x01\"\xa0\x03\n\x05Graph\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1a\n\x03ops\x18\x02 \x03(\x0b\x32\r.go_opt.v1.Op\x12\"\n\x07tensors\x18\x03 \x03(\x0b\x32\x11.go_opt.v1.Tensor\x12\'\n\tprecision\x18\x04 \x01(\x0e\x32\x14.go_opt.v1.Precision\x12(\n\x04\x64ims\x18\x05 \x03(\x0b\x32\x1a.go_opt.v1.Graph.DimsEntry\x12,\n\x06values\x18\x06 \x03(\x0b\x32\x1c.go_opt.v1.Graph.ValuesEntry\x12*\n\x05trips\x18\x07 \x03(\x0b\x32\x1b.go_opt.v1.Graph.TripsEntry\x1a+\n\tDimsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a\x41\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.go_opt.v1.Numbers:\x02\x38\x01\x1a,\n\nTripsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01*i\n\x07OpClass\x12\x18\n\x14OP_CLASS_UNSPECIFIED\x10\x00\x12\x13\n\x0fOP_CLASS_MATRIX\x10\x01\x12\x13\n\x0fOP_CLASS_VECTOR\x10\x02\x12\x1a\n\x16OP_CLASS_DATA_MOVEMENT\x10\x03*t\n\nTensorKind\x12\x1b\n\x17TENSOR_KIND_UNSPECIFIED\x10\x00\x12\x1a\n\x16TENSOR_KIND_ACTIVATION\x10\x01\x12\x16\n\x12TENSOR_KIND_WEIGHT\x10\x02\x12\x15\n\x11TENSOR_KIND_INPUT\x10\x03*Q\n\tPrecision\x12\x19\n\x15PRECISION_UNSPECIFIED\x10\x00\x12\x14\n\x10PRECISION_NATIVE\x10\x01\x12\x13\n\x0fPRECISION_AS_IS\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,12 +37,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HEADS_BEHINDENTRY']._serialized_options = b'8\001'
   _globals['_GRAPH_DIMSENTRY']._loaded_options = None
   _globals['_GRAPH_DIMSENTRY']._serialized_options = b'8\001'
-  _globals['_OPCLASS']._serialized_start=982
-  _globals['_OPCLASS']._serialized_end=1087
-  _globals['_TENSORKIND']._serialized_start=1089
-  _globals['_TENSORKIND']._serialized_end=1205
-  _globals['_PRECISION']._serialized_start=1207
-  _globals['_PRECISION']._serialized_end=1288
+  _globals['_GRAPH_VALUESENTRY']._loaded_options = None
+  _globals['_GRAPH_VALUESENTRY']._serialized_options = b'8\001'
+  _globals['_GRAPH_TRIPSENTRY']._loaded_options = None
+  _globals['_GRAPH_TRIPSENTRY']._serialized_options = b'8\001'
+  _globals['_OPCLASS']._serialized_start=1213
+  _globals['_OPCLASS']._serialized_end=1318
+  _globals['_TENSORKIND']._serialized_start=1320
+  _globals['_TENSORKIND']._serialized_end=1436
+  _globals['_PRECISION']._serialized_start=1438
+  _globals['_PRECISION']._serialized_end=1519
   _globals['_OP']._serialized_start=40
   _globals['_OP']._serialized_end=316
   _globals['_OP_MEASUREDSENTRY']._serialized_start=268
@@ -57,8 +61,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TENSOR']._serialized_end=693
   _globals['_NODEWITHOUTOP']._serialized_start=695
   _globals['_NODEWITHOUTOP']._serialized_end=764
-  _globals['_GRAPH']._serialized_start=767
-  _globals['_GRAPH']._serialized_end=980
-  _globals['_GRAPH_DIMSENTRY']._serialized_start=937
-  _globals['_GRAPH_DIMSENTRY']._serialized_end=980
+  _globals['_NUMBERS']._serialized_start=766
+  _globals['_NUMBERS']._serialized_end=792
+  _globals['_GRAPH']._serialized_start=795
+  _globals['_GRAPH']._serialized_end=1211
+  _globals['_GRAPH_DIMSENTRY']._serialized_start=1055
+  _globals['_GRAPH_DIMSENTRY']._serialized_end=1098
+  _globals['_GRAPH_VALUESENTRY']._serialized_start=1100
+  _globals['_GRAPH_VALUESENTRY']._serialized_end=1165
+  _globals['_GRAPH_TRIPSENTRY']._serialized_start=1167
+  _globals['_GRAPH_TRIPSENTRY']._serialized_end=1211
 # @@protoc_insertion_point(module_scope)

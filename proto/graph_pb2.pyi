@@ -120,9 +120,29 @@ class NodeWithoutOp(_message.Message):
     op: str
     def __init__(self, name: _Optional[str] = ..., became: _Optional[str] = ..., op: _Optional[str] = ...) -> None: ...
 
+class Numbers(_message.Message):
+    __slots__ = ("numbers",)
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    numbers: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, numbers: _Optional[_Iterable[float]] = ...) -> None: ...
+
 class Graph(_message.Message):
-    __slots__ = ("name", "ops", "tensors", "precision", "dims")
+    __slots__ = ("name", "ops", "tensors", "precision", "dims", "values", "trips")
     class DimsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class ValuesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Numbers
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Numbers, _Mapping]] = ...) -> None: ...
+    class TripsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -134,9 +154,13 @@ class Graph(_message.Message):
     TENSORS_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
     DIMS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    TRIPS_FIELD_NUMBER: _ClassVar[int]
     name: str
     ops: _containers.RepeatedCompositeFieldContainer[Op]
     tensors: _containers.RepeatedCompositeFieldContainer[Tensor]
     precision: Precision
     dims: _containers.ScalarMap[str, int]
-    def __init__(self, name: _Optional[str] = ..., ops: _Optional[_Iterable[_Union[Op, _Mapping]]] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., precision: _Optional[_Union[Precision, str]] = ..., dims: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    values: _containers.MessageMap[str, Numbers]
+    trips: _containers.ScalarMap[str, int]
+    def __init__(self, name: _Optional[str] = ..., ops: _Optional[_Iterable[_Union[Op, _Mapping]]] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., precision: _Optional[_Union[Precision, str]] = ..., dims: _Optional[_Mapping[str, int]] = ..., values: _Optional[_Mapping[str, Numbers]] = ..., trips: _Optional[_Mapping[str, int]] = ...) -> None: ...

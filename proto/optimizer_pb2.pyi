@@ -42,8 +42,22 @@ STATUS_HEURISTIC: Status
 STATUS_INFEASIBLE: Status
 
 class OnnxModel(_message.Message):
-    __slots__ = ("file", "dims", "precision")
+    __slots__ = ("file", "dims", "precision", "values", "trips")
     class DimsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class ValuesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _graph_pb2.Numbers
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_graph_pb2.Numbers, _Mapping]] = ...) -> None: ...
+    class TripsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -53,10 +67,14 @@ class OnnxModel(_message.Message):
     FILE_FIELD_NUMBER: _ClassVar[int]
     DIMS_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    TRIPS_FIELD_NUMBER: _ClassVar[int]
     file: bytes
     dims: _containers.ScalarMap[str, int]
     precision: _graph_pb2.Precision
-    def __init__(self, file: _Optional[bytes] = ..., dims: _Optional[_Mapping[str, int]] = ..., precision: _Optional[_Union[_graph_pb2.Precision, str]] = ...) -> None: ...
+    values: _containers.MessageMap[str, _graph_pb2.Numbers]
+    trips: _containers.ScalarMap[str, int]
+    def __init__(self, file: _Optional[bytes] = ..., dims: _Optional[_Mapping[str, int]] = ..., precision: _Optional[_Union[_graph_pb2.Precision, str]] = ..., values: _Optional[_Mapping[str, _graph_pb2.Numbers]] = ..., trips: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class OptimizeRequest(_message.Message):
     __slots__ = ("graph", "target", "objective", "budget_s", "max_evaluations", "seed", "decide", "no_relays", "no_replication", "policy", "fidelity", "constraints", "max_latency_s", "onnx", "no_simulate", "no_splits", "output_parts", "start", "fewest_chips")

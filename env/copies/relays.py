@@ -246,7 +246,7 @@ class _Numbered:
             reader_elements=_frozen(elements[by_tensor], graph.reader_elements),
             measured_s=per_kind(graph.measured_s, np.nan),
             excluded=per_kind(graph.excluded, False),
-            dims=graph.dims,
+            bindings=graph.bindings,
             precision=graph.precision,
         )
 

@@ -53,7 +53,7 @@ def _split(graph: Graph, splits: tuple[Split, ...]) -> tuple[Graph, Mapping[str,
     ops = [
         row for op in range(graph.num_ops) for row in (row_parts.of(op) if op in by_rows else parts.of(op))
     ]
-    builder = GraphBuilder(graph.name, precision=graph.precision, dims=graph.dims)
+    builder = GraphBuilder(graph.name, precision=graph.precision, bindings=graph.bindings)
     read = {name for row in ops for name, _ in row["reads"]}
     for k in np.flatnonzero(graph.tensor_producer == NO_PRODUCER).tolist():
         is_whole = graph.tensor_kind[k] == INPUT or graph.reader_ptr[k] == graph.reader_ptr[k + 1]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from go_opt.env import Target, load_target, load_zoo
 from go_opt.env.copies.splits import planned_graph
 from go_opt.errors import InvalidInputError, ModelError
 from go_opt.frontends.graph_like import as_graph
 from go_opt.measured_costs import with_measured_costs
+from go_opt.model.bindings import NO_BINDINGS, Bindings, Numbers
 from go_opt.model.codecs.plan_json import load_plan
 from go_opt.model.graph import Graph, Precision, check_precision
 from go_opt.model.plan import Plan
@@ -22,14 +23,21 @@ ZOO_PREFIX = "zoo:"
 
 
 def load(
-    path: str | Path, *, dims: Mapping[str, int] | None = None, precision: Precision = "native"
+    path: str | Path,
+    *,
+    dims: Mapping[str, int] | None = None,
+    values: Mapping[str, Numbers] | None = None,
+    trips: Mapping[str, int] | None = None,
+    precision: Precision = "native",
 ) -> Graph:
     """Loads a graph from an ONNX file, a torch program, a ``.json`` file, or the zoo (``"zoo:resnet50"``).
 
     Args:
       path: ``*.onnx``; ``*.pt2`` of ``torch.export.save``; ``*.mlir``, StableHLO; ``*.json`` in
         go-opt's own form or networkx's node-link form; or ``zoo:NAME``.
-      dims: values of the symbolic dimensions of an ONNX model or a torch program.
+      dims: sizes of the symbolic dimensions of an ONNX model or a torch program.
+      values: numbers for inputs of an ONNX model, which become constants: one for all elements, or all.
+      trips: numbers of trips of the loops of an ONNX model that do not say it, by the name of their op.
       precision: ``native`` costs floating-point tensors in the target's native type, ``as-is`` in
         the model's own type.
 
@@ -37,32 +45,39 @@ def load(
       ModelError, GraphError: the file is missing or malformed; one sentence says why.
     """
     check_precision(precision)
+    bindings = Bindings.of(dims, values, trips)
     name = str(path)
     if name.startswith(ZOO_PREFIX):
-        _refuse_dims(name, dims)
+        _refuse(name, bindings, "dims", "values", "trips")
         return load_zoo(name.removeprefix(ZOO_PREFIX), precision)
     if name.endswith(".json"):
         from go_opt.frontends.graph_like import load_graph_json
 
-        _refuse_dims(name, dims)
+        _refuse(name, bindings, "dims", "values", "trips")
         return load_graph_json(Path(name), precision)
     if name.endswith(".mlir"):
         from go_opt.frontends.stablehlo_frontend import load_stablehlo
 
-        _refuse_dims(name, dims)
+        _refuse(name, bindings, "dims", "values", "trips")
         return load_stablehlo(path, precision)
     if name.endswith(".pt2"):
         from go_opt.frontends.torch_frontend import from_torch
 
+        _refuse(name, bindings, "values", "trips")
         return from_torch(path, dims=dims, precision=precision)
     from go_opt.frontends.onnx_frontend import from_onnx
 
-    return from_onnx(path, dims=dims, precision=precision)
+    return from_onnx(path, **vars(bindings), precision=precision)
 
 
-def _refuse_dims(name: str, dims: Mapping[str, int] | None) -> None:
-    if dims:
-        raise ModelError(f"{name} has no symbolic dimension {next(iter(dims))!r}.", field="dims")
+_WORDS: Final = {"dims": "symbolic dimension", "values": "input to bind", "trips": "loop to bind"}
+
+
+def _refuse(name: str, bindings: Bindings, *kinds: str) -> None:
+    """Raise for the first binding of these kinds, which the model at ``name`` cannot have."""
+    for kind in kinds:
+        for bound in getattr(bindings, kind):
+            raise ModelError(f"{name} has no {_WORDS[kind]} {bound!r}.", field=kind)
 
 
 def target(name_or_path: str | Path) -> Target:
@@ -90,20 +105,21 @@ def whole_case(
     decided = plan if isinstance(plan, Plan) else load_plan(plan)
     on = as_target(decided.target if target is None else target)
     if isinstance(graph, str | Path):
-        graph = load(graph, dims=decided.dims, precision=decided.precision)
+        graph = load(graph, **vars(decided.bindings), precision=decided.precision)
     return costed(as_graph(graph), on, costs), on, decided
 
 
 def as_loaded(
     graph: Graph | nx.DiGraph | str | Path,
-    dims: Mapping[str, int] | None = None,
+    bindings: Bindings = NO_BINDINGS,
     precision: Precision = "native",
 ) -> Graph:
     """Returns a given graph, converts a networkx graph, or loads a path as :func:`load` does."""
     if isinstance(graph, str | Path):
-        return load(graph, dims=dims, precision=precision)
-    if dims or precision != "native":
-        raise InvalidInputError("dims and precision are of a model that is loaded from a file.", field="dims")
+        return load(graph, **vars(bindings), precision=precision)
+    if bindings != NO_BINDINGS or precision != "native":
+        what = next((kind for kind, given in vars(bindings).items() if given), "precision")
+        raise InvalidInputError(f"{what} is of a model that is loaded from a file.", field=what)
     return as_graph(graph)
 
 

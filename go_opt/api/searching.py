@@ -12,6 +12,7 @@ from go_opt.constraint_file import as_constraints
 from go_opt.env import Target
 from go_opt.env.model.metrics import Fidelity
 from go_opt.given_start import as_start
+from go_opt.model.bindings import Bindings, Numbers
 from go_opt.model.graph import Graph, Precision
 from go_opt.model.plan import Plan
 from go_opt.model.start import Start
@@ -44,6 +45,8 @@ def optimize(
     start: Start | Plan | str | Path | None = None,
     policy: str | Path | None = None,
     dims: Mapping[str, int] | None = None,
+    values: Mapping[str, Numbers] | None = None,
+    trips: Mapping[str, int] | None = None,
     precision: Precision = "native",
     costs: str | Path | None = None,
     on_step: Callable[[Step], None] = lambda step: None,
@@ -53,7 +56,8 @@ def optimize(
     """Finds the best verified plan that the budget allows, with a lower bound and the gap to it.
 
     Args:
-      graph: a graph, or an argument of :func:`load`, with ``dims`` and ``precision``.
+      graph: a graph, or an argument of :func:`load`, with ``dims``, ``values``, ``trips`` and
+        ``precision``.
       objective: ``throughput`` minimises the interval, ``latency`` the makespan.
       budget_s: seconds of search, or ``"500ms"``; 5 by default, no limit if ``max_evaluations`` is given.
       max_evaluations: evaluations at most; the same seed and count give the same answer.
@@ -85,7 +89,7 @@ def optimize(
       PolicyError: the policy's file is missing, malformed or of another version.
       InfeasibleError: no valid plan; the message names op, demand and limit.
     """
-    on, on_graph = as_target(target), as_loaded(graph, dims, precision)
+    on, on_graph = as_target(target), as_loaded(graph, Bindings.of(dims, values, trips), precision)
     request = Request(
         objective,
         _seconds(budget_s, "budget_s"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from go_opt.model.codecs.bindings import bindings_to_dict
 from go_opt.model.codecs.geometry import geometry_of
 from go_opt.model.codecs.graph_json import excluded_of, measured_of, unknown_rows
 from go_opt.model.dtypes import DTYPES
@@ -25,7 +26,7 @@ def to_networkx(graph: Graph) -> nx.DiGraph:
     g = nx.DiGraph(
         name=graph.name,
         precision=graph.precision,
-        dims=dict(graph.dims),
+        **bindings_to_dict(graph.bindings),
         tensor_order=list(graph.tensor_names),
         unknown_ops=unknown_rows(graph),
         **geometry_of(graph),

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from go_opt.errors import GraphError
 from go_opt.model.builder import GraphBuilder
+from go_opt.model.codecs.bindings import bindings_from
 from go_opt.model.codecs.fields import Fields, as_integer, shown
 from go_opt.model.codecs.geometry import with_geometry
 from go_opt.model.codecs.graph_columns import with_tensor_order
@@ -50,7 +51,7 @@ def from_networkx(g: nx.DiGraph, *, name: str | None = None, precision: Precisio
     builder = GraphBuilder(
         name if name is not None else fields.text("name", "graph"),
         precision=precision if precision is not None else read_precision(fields),
-        dims=fields.integers("dims", {}),
+        bindings=bindings_from(fields.values, "the graph", GraphError),
     )
     _add_sources(builder, nodes)
     for key, node in nodes.items():

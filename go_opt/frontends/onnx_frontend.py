@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from go_opt.errors import GoOptError, ModelError
+from go_opt.model.bindings import Bindings, Numbers
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph, NodeWithoutOp, Precision, check_precision
 
@@ -21,27 +22,30 @@ def from_onnx(
     path_or_model: str | os.PathLike[str] | onnx.ModelProto,
     *,
     dims: Mapping[str, int] | None = None,
+    values: Mapping[str, Numbers] | None = None,
+    trips: Mapping[str, int] | None = None,
     precision: Precision = "native",
 ) -> Graph:
     """Import an ONNX model; weights may be stripped or lie in files that are not there.
 
     Args:
-      dims: numbers for the model's symbolic dimensions, by name; a dimension without a
-        name is called ``input_name[axis]``.
+      dims: numbers for the model's symbolic dimensions, by name or as ``input_name[axis]``.
+      values: numbers for inputs, which become constants: one for all elements, or all in row-major order.
+      trips: numbers of trips of loops whose count the model does not say, by the name of their op.
 
     Raises:
       ModelError, GraphError: one sentence that names the faulty op, tensor or dimension.
     """
     check_precision(precision)
-    return import_onnx(path_or_model, dims or {}, precision)[0]
+    return import_onnx(path_or_model, Bindings.of(dims, values, trips), precision)[0]
 
 
 def import_onnx(
-    source: str | os.PathLike[str] | onnx.ModelProto, dims: Mapping[str, int], precision: Precision
+    source: str | os.PathLike[str] | onnx.ModelProto, bindings: Bindings, precision: Precision
 ) -> tuple[Graph, LoweredModel]:
     """The graph of :func:`from_onnx` with the model it is from."""
     try:
-        return _import(source, dims, precision)
+        return _import(source, bindings, precision)
     except GoOptError:
         raise
     except Exception as error:
@@ -52,13 +56,13 @@ def import_onnx(
 
 
 def _import(
-    source: str | os.PathLike[str] | onnx.ModelProto, bindings: Mapping[str, int], precision: Precision
+    source: str | os.PathLike[str] | onnx.ModelProto, bindings: Bindings, precision: Precision
 ) -> tuple[Graph, LoweredModel]:
     from go_opt.frontends.onnx.lowered import lower_model
     from go_opt.frontends.onnx.structure import called_functions
 
     lowered = lower_model(source, bindings)
-    builder = GraphBuilder(lowered.file.name, precision=precision, dims=bindings)
+    builder = GraphBuilder(lowered.file.name, precision=precision, bindings=bindings)
     for value in lowered.inputs:
         builder.add_tensor(value.tensor, value.shape, value.dtype, "input")
     unknown = lowered.program.emit(builder, [value.tensor for value in lowered.outputs])

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from go_opt.errors import ModelError
+from go_opt.model.bindings import Bindings, Numbers
 from go_opt.model.graph import Graph, Precision, check_precision
 
 
@@ -15,15 +16,22 @@ class OnnxModel:
 
     Args:
       file: its bytes.
-      dims, precision: as :func:`go_opt.load`.
+      dims, values, trips, precision: as :func:`go_opt.load`.
     """
 
     file: bytes
     dims: Mapping[str, int] = field(default_factory=dict)
     precision: Precision = "native"
+    values: Mapping[str, Numbers] = field(default_factory=dict)
+    trips: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_precision(self.precision)
+
+    @property
+    def bindings(self) -> Bindings:
+        """What is bound at import."""
+        return Bindings.of(self.dims, self.values, self.trips)
 
     def graph(self) -> Graph:
         """The graph of the model.
@@ -40,4 +48,4 @@ class OnnxModel:
             model = onnx.load_model_from_string(self.file)
         except (DecodeError, ValueError, RuntimeError):
             raise ModelError("the file is truncated or not an ONNX model.", field="file") from None
-        return from_onnx(model, dims=self.dims, precision=self.precision)
+        return from_onnx(model, **vars(self.bindings), precision=self.precision)

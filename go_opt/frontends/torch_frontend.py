@@ -17,6 +17,7 @@ from go_opt.frontends.torch.archive import read_program
 from go_opt.frontends.torch.nodes import root_class
 from go_opt.frontends.torch.sizes import Sizes
 from go_opt.frontends.torch.walk import Walker
+from go_opt.model.bindings import Bindings
 from go_opt.model.graph import Graph, Precision, check_precision
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def _graph(program: Mapping[str, Any], name: str, dims: Mapping[str, int], preci
         for value, spec in zip(outputs, specs, strict=True)
         if not {"buffer_mutation", "parameter_mutation"} & spec.keys()
     ]
-    return recorder.build(name, given, precision, dims)
+    return recorder.build(name, given, precision, Bindings.of(dims))
 
 
 def _sources(

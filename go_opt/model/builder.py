@@ -12,6 +12,7 @@ import numpy as np
 from go_opt.common.arrays import frozen
 from go_opt.errors import GraphError
 from go_opt.model import axes as rules
+from go_opt.model.bindings import NO_BINDINGS, Bindings
 from go_opt.model.dtypes import dtype_code
 from go_opt.model.graph import (
     ACTIVATION,
@@ -71,11 +72,10 @@ class GraphBuilder:
     """
 
     def __init__(
-        self, name: str, *, precision: Precision = "native", dims: Mapping[str, int] | None = None
+        self, name: str, *, precision: Precision = "native", bindings: Bindings = NO_BINDINGS
     ) -> None:
         self._name = name
-        self._precision = precision
-        self._dims = dict(dims or {})
+        self._precision, self._bindings = precision, bindings
         self._ops: list[_Op] = []
         self._op_names: set[str] = set()
         self._tensors: dict[str, _Tensor] = {}
@@ -292,7 +292,7 @@ class GraphBuilder:
             reader_elements=frozen([touched for _, touched in flat], np.int64),
             measured_s=by_kind([op.measured_s for op in ops], np.nan, np.float64),
             excluded=by_kind([dict.fromkeys(op.excluded_kinds, True) for op in ops], False, np.bool_),
-            dims=MappingProxyType(self._dims),
+            bindings=self._bindings,
             precision=self._precision,
             shapes=MappingProxyType({t.name: t.shape for t in tensors if t.shape}),
             windows=MappingProxyType(self._windows),

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from go_opt.common.arrays import BoolArray, CodeArray, FloatArray, IntArray, LongArray, frozen
 from go_opt.errors import GraphError, ModelError
+from go_opt.model.bindings import NO_BINDINGS, Bindings
 from go_opt.model.csr import row_pointers
 from go_opt.model.dtypes import DTYPES
 
@@ -110,7 +111,7 @@ class Graph:
     reader_elements: LongArray  # [R] elements that the reader touches
     measured_s: Mapping[str, FloatArray] = field(default_factory=dict)  # kind -> [N], NaN: not measured
     excluded: Mapping[str, BoolArray] = field(default_factory=dict)  # kind -> [N], True: cannot run there
-    dims: Mapping[str, int] = field(default_factory=dict)  # symbolic dimension -> value
+    bindings: Bindings = NO_BINDINGS  # with which the model was loaded
     precision: Precision = "native"
     # The fields below do not affect costs and are not part of the fingerprint.
     nodes_without_op: tuple[NodeWithoutOp, ...] = ()  # set by the importer

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from go_opt.common.arrays import IntArray, frozen
 from go_opt.errors import PlanError
+from go_opt.model.bindings import NO_BINDINGS, Bindings
 from go_opt.model.graph import Graph, Precision
 
 
@@ -75,7 +75,7 @@ class Plan:
     graph_fingerprint: str
     target_fingerprint: str
     target: str  # name or path that the target was loaded from
-    dims: Mapping[str, int] = field(default_factory=dict)
+    bindings: Bindings = NO_BINDINGS  # with which the model was loaded
     precision: Precision = "native"
     model: str = ""  # path or zoo:NAME that the graph was loaded from; empty if it has neither
     splits: tuple[Split, ...] = ()  # ops of the model's graph that are computed in parts
@@ -115,7 +115,7 @@ class Plan:
             graph_fingerprint=graph.fingerprint,
             target_fingerprint=target_fingerprint,
             target=target_name,
-            dims=graph.dims,
+            bindings=graph.bindings,
             precision=graph.precision,
             forwards=forwards,
         )

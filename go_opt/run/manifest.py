@@ -123,7 +123,7 @@ class PlannedModel:
         return {
             "model": graph.name,
             "target": plan.target,
-            "dims": dict(plan.dims),
+            "dims": dict(plan.bindings.dims),
             "precision": plan.precision,
             "graph_fingerprint": plan.graph_fingerprint,
             "target_fingerprint": plan.target_fingerprint,

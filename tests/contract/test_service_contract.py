@@ -24,6 +24,7 @@ from go_opt.errors import (
     PlanError,
     TargetError,
 )
+from go_opt.model.bindings import Bindings
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.codecs.plan_json import plan_to_dict
 from go_opt.model.codecs.wire import graph_from_proto, graph_to_proto
@@ -48,7 +49,7 @@ def mine(tmp_path: Path) -> Path:
 
 def chain(num_ops: int, *, elements: int = 1000, name: str = "chain") -> Graph:
     """Products in a row, with a skip over every third one."""
-    builder = GraphBuilder(name, dims={"batch": 4})
+    builder = GraphBuilder(name, bindings=Bindings({"batch": 4}))
     builder.add_tensor("t0", elements, "float32", "input")
     for i in range(1, num_ops + 1):
         builder.add_tensor(f"w{i}", elements, "float32", "weight")

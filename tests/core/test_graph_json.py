@@ -13,10 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from go_opt.errors import GraphError
+from go_opt.model.bindings import Bindings
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.codecs.graph_json import graph_from_dict, graph_to_dict
 from go_opt.model.dtypes import DTYPES
 from go_opt.model.graph import OP_CLASSES, Graph
+
+
+def bindings() -> st.SearchStrategy[Bindings]:
+    counts = st.dictionaries(st.text("BSN", min_size=1, max_size=2), st.integers(1, 99), max_size=2)
+    return st.builds(Bindings, counts, st.just({"x": (0.5, -2.0)}) | st.just({}), counts)
 
 
 @st.composite
@@ -26,7 +32,7 @@ def graphs(draw: st.DrawFn) -> Graph:
     builder = GraphBuilder(
         draw(st.text(max_size=5)),
         precision=draw(st.sampled_from(["native", "as-is"])),
-        dims=draw(st.dictionaries(st.text("BSN", min_size=1, max_size=2), st.integers(1, 99), max_size=2)),
+        bindings=draw(bindings()),
     )
     dtype = st.sampled_from(DTYPES)
     for kind in ("weight", "input"):
@@ -58,7 +64,8 @@ def graphs(draw: st.DrawFn) -> Graph:
 def test_round_trip_is_exact(graph: Graph) -> None:
     restored = graph_from_dict(json.loads(json.dumps(graph_to_dict(graph))))
     assert restored.fingerprint == graph.fingerprint
-    assert (restored.name, restored.dims, restored.precision) == (graph.name, graph.dims, graph.precision)
+    assert (restored.name, restored.bindings) == (graph.name, graph.bindings)
+    assert restored.precision == graph.precision
     assert restored.op_names == graph.op_names
     for kind, row in graph.measured_s.items():
         np.testing.assert_array_equal(restored.measured_s[kind], row)
@@ -66,7 +73,7 @@ def test_round_trip_is_exact(graph: Graph) -> None:
 
 def _example() -> dict[str, Any]:
     """x -> a -> b, where a multiplies by w and takes 1 ms on a GPU."""
-    builder = GraphBuilder("example", dims={"B": 4})
+    builder = GraphBuilder("example", bindings=Bindings({"B": 4}))
     builder.add_tensor("x", 8, "float32", "input")
     builder.add_tensor("w", 16, "bfloat16", "weight")
     builder.add_op(
@@ -108,6 +115,8 @@ def test_the_form_is_readable() -> None:
         (("precision",), "fp8", "'precision' must be"),
         (("dims",), {"B": -1}, "'B'"),
         (("dims",), [1], "'dims' must be an object"),
+        (("trips",), {"loop": 1.5}, "'loop'"),
+        (("values",), {"x": ["1"]}, "'x'"),
         (("ops",), {}, "'ops' must be a list"),
         (("ops",), [], "has no ops|is not an op"),
         (("tensors",), [3], "'tensors' must be a list of objects"),

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from go_opt.errors import GraphError, PlanError
+from go_opt.model.bindings import Bindings
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.codecs.graph_columns import graph_from_columns
 from go_opt.model.codecs.plan_json import plan_to_dict
@@ -40,7 +41,7 @@ ARRAYS = [
     "reader_op",
     "reader_elements",
 ]
-OTHERS = ["name", "op_names", "op_types", "tensor_names", "dims", "precision"]
+OTHERS = ["name", "op_names", "op_types", "tensor_names", "bindings", "precision"]
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=5)
 
 
@@ -57,6 +58,13 @@ def assert_same_graph(actual: Graph, expected: Graph) -> None:
     assert actual.fingerprint == expected.fingerprint
 
 
+def bindings() -> st.SearchStrategy[Bindings]:
+    counts = st.dictionaries(NAMES, st.integers(0, 2**53), max_size=2)
+    finite = st.floats(allow_nan=False, allow_infinity=False)
+    values = st.dictionaries(NAMES, st.lists(finite, min_size=1, max_size=3).map(tuple), max_size=2)
+    return st.builds(Bindings, counts, values, counts)
+
+
 @st.composite
 def graphs(draw: st.DrawFn) -> Graph:
     """Random graphs whose ops are added in any order, so that tensors stand in another than ops."""
@@ -64,7 +72,7 @@ def graphs(draw: st.DrawFn) -> Graph:
     builder = GraphBuilder(
         draw(NAMES),
         precision=draw(st.sampled_from(["native", "as-is"])),
-        dims=draw(st.dictionaries(NAMES, st.integers(0, 2**40), max_size=2)),
+        bindings=draw(bindings()),
     )
     elements = st.integers(0, 2**53)
     for name, kind in (("w", "weight"), ("x", "input"), ("unread", "weight")):
@@ -156,7 +164,10 @@ MALFORMED = {
     "cycle": (lambda m: m.tensors[Y].readers.add(op=0), "cycle: 'a' -> 'b' -> 'a'"),
     "own reader": (lambda m: m.tensors[T].readers.add(op=0), "cycle: 'a' -> 'a'"),
     "precision": (_set("precision", 9), "precision"),
-    "dims": (lambda m: m.dims.update({"batch": -1}), "dims: 'batch'"),
+    "dims": (lambda m: m.dims.update({"batch": -1}), "'dims': 'batch'"),
+    "trips": (lambda m: m.trips.update({"loop": -1}), "'trips': 'loop'"),
+    "values": (lambda m: m.values["x"].numbers.append(float("nan")), "'values': 'x'"),
+    "no value": (lambda m: m.values["x"].SetInParent(), "'values': 'x'"),
 }
 
 
@@ -187,9 +198,9 @@ def test_ops_may_come_in_any_order() -> None:
 @given(graphs())
 def test_columns_and_the_builder_make_the_same_graph(graph: Graph) -> None:
     message = graph_to_proto(graph)
-    by_columns = graph_from_columns(message, graph.precision, graph.dims)
+    by_columns = graph_from_columns(message, graph.precision, graph.bindings)
     assert by_columns is not None  # what a graph is sent as is sorted
-    assert_same_graph(by_columns, _built_graph(message, graph.precision, graph.dims))
+    assert_same_graph(by_columns, _built_graph(message, graph.precision, graph.bindings))
 
 
 @settings(max_examples=300, deadline=None)
@@ -247,7 +258,7 @@ def plans(draw: st.DrawFn) -> Plan:
         "clones": tuple(clones),
         "replication": np.array(draw(st.lists(st.integers(1, 9), min_size=num_ops, max_size=num_ops))),
         "op_provenance": np.zeros(num_ops, dtype=np.int32),
-        "dims": draw(st.dictionaries(NAMES, st.integers(0, 2**63 - 1), max_size=2)),
+        "bindings": draw(bindings()),
         "precision": draw(st.sampled_from(["native", "as-is"])),
         "model": draw(NAMES),
     }

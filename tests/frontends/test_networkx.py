@@ -110,7 +110,7 @@ def test_round_trips_keep_the_fingerprint(g: nx.DiGraph) -> None:
     exported = to_networkx(graph)
     again = from_networkx(exported)
     assert again.fingerprint == graph.fingerprint
-    assert (again.name, again.precision, again.dims) == ("random", graph.precision, {"B": 2})
+    assert (again.name, again.precision, again.bindings.dims) == ("random", graph.precision, {"B": 2})
     for edges in ("links", "edges"):
         text = json.dumps(nx.node_link_data(exported, edges=edges))
         assert from_node_link(json.loads(text)).fingerprint == graph.fingerprint

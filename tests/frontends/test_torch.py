@@ -135,7 +135,7 @@ def test_what_exports_hold_beside_layers() -> None:
 
 def test_dimensions() -> None:
     short, long = load("decoder"), load("decoder", dims={"ids[1]": 32})
-    assert long.dims == {"ids[1]": 32}
+    assert long.bindings.dims == {"ids[1]": 32}
     assert flops(long, "head/linear") == 4 * flops(short, "head/linear")
     scores = 2 * 32 * 32
     assert flops(long, "layers.0/scaled_dot_product_attention") == 4 * scores * 16 + 6 * scores * 2

@@ -20,7 +20,7 @@ from go_opt.model.codecs.plan_json import save_plan
 
 # Design section 9: positional arguments, then keywords.
 DOORS: dict[str, tuple[list[str], set[str]]] = {
-    "load": (["path"], {"dims", "precision"}),
+    "load": (["path"], {"dims", "values", "trips", "precision"}),
     "target": (["name_or_path"], set()),
     "optimize": (
         ["graph", "target"],
@@ -33,7 +33,7 @@ DOORS: dict[str, tuple[list[str], set[str]]] = {
     "export": (["model", "plan", "directory"], {"formats", "target", "costs", "force"}),
     "load_constraints": (["path"], set()),
     "with_measured_costs": (["graph", "costs", "target"], set()),
-    "from_onnx": (["path_or_model"], {"dims", "precision"}),
+    "from_onnx": (["path_or_model"], {"dims", "values", "trips", "precision"}),
     "from_networkx": (["g"], set()),
     "to_networkx": (["graph"], set()),
     "from_jax": (["fn"], set()),

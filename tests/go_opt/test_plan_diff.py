@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 import go_opt
+from go_opt.explanations.plan_diff import Move, PlanDiff, plan_diff
 from go_opt.model.codecs.plan_json import save_plan
 from go_opt.model.plan import Clone, Relay
-from go_opt.model.plan_diff import Move, PlanDiff, plan_diff
 from go_opt.model.start import Start
 from go_opt.result_json import plan_facts
 from tests.cli.conftest import Cli, cli

@@ -17,6 +17,7 @@ from google.protobuf.wrappers_pb2 import BytesValue
 from go_opt.env import Metrics, Target, target_names
 from go_opt.errors import GoOptError, InfeasibleError, InvalidInputError
 from go_opt.explanations import OpExplanation
+from go_opt.model.bindings import Bindings
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
@@ -223,7 +224,7 @@ def toy_channel(toy_address: str) -> Iterator[grpc.Channel]:
 
 @pytest.fixture
 def graph() -> Graph:
-    builder = GraphBuilder("small", dims={"batch": 2})
+    builder = GraphBuilder("small", bindings=Bindings({"batch": 2}))
     builder.add_tensor("x", 8, "float32", "input")
     for name, source in (("a", "x"), ("b", "a.out")):
         builder.add_op(

@@ -45,7 +45,7 @@ def test_an_onnx_file_has_the_answer_of_its_graph(address: str) -> None:
         assert answer.plan.graph_fingerprint == graph.fingerprint
         assert client.evaluate(graph, "mcm-2x2", answer.plan).interval_s == 2.0
         *_, last = client.optimize_stream(model, "mcm-2x2", budget_s=1)
-        assert last.plan.dims == {"batch": 3}
+        assert last.plan.bindings.dims == {"batch": 3}
 
 
 def test_an_answer_has_the_names_of_the_ops_and_what_became_of_other_nodes() -> None:

@@ -142,13 +142,13 @@ def _graph(path: Path, plan: Plan, model: str | None) -> Graph:
     from go_opt import api
 
     if model is not None:
-        return api.load(model, dims=plan.dims, precision=plan.precision)
+        return api.load(model, **vars(plan.bindings), precision=plan.precision)
     if not plan.model:
         raise PlanError(
             f"plan file {str(path)!r} does not say which model it is of; give --model.", field="model"
         )
     try:
-        return api.load(plan.model, dims=plan.dims, precision=plan.precision)
+        return api.load(plan.model, **vars(plan.bindings), precision=plan.precision)
     except (ModelError, GraphError) as error:
         why = str(error).rstrip(".")
         raise PlanError(f"{why}; give --model if what plan file {str(path)!r} is of has moved.") from None

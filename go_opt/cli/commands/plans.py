@@ -210,9 +210,9 @@ def diff(
     from dataclasses import asdict
 
     from go_opt import api
+    from go_opt.explanations.plan_diff import plan_diff
     from go_opt.model.codecs.plan_json import load_plan
     from go_opt.model.codecs.start_files import load_start
-    from go_opt.model.plan_diff import plan_diff
 
     found = plan_diff(load_start(first), load_start(second))
     plans = () if model is None else (load_plan(first), load_plan(second))

@@ -21,7 +21,7 @@ from go_opt.cli.commands.options import (
     with_options,
 )
 from go_opt.cli.inputs.interrupt import interrupts_raised
-from go_opt.cli.inputs.loading import parse_dims
+from go_opt.cli.inputs.loading import DimOption, TripsOption, ValueOption, parse_bindings
 from go_opt.common.outputs import COSTS, DATASET, TARGET
 from go_opt.errors import InvalidInputError
 from go_opt.run.manifest import FORMATS, TORCH_FORMATS
@@ -172,20 +172,19 @@ def profile(
     chips: Annotated[int, typer.Option(help="Processes that the target has.")] = 4,
     seconds: Annotated[float, typer.Option(help="How long to measure.")] = 30.0,
     seed: Annotated[int, typer.Option(help="Draws cuts and inputs.")] = 0,
-    dim: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Bind a symbolic dimension.")
-    ] = None,
+    dim: DimOption = None,
+    value: ValueOption = None,
+    trips: TripsOption = None,
     overwrite: OverwriteOption = False,
 ) -> None:
     """Run random segments of MODEL on this machine, and write it as a target to plan for."""
     from go_opt.report.progress import announce_compilation
     from go_opt.run.profiling.profiling import profile as measure
 
+    bindings = parse_bindings(dim, value, trips)
     announce_compilation()
     with interrupts_raised():  # so that no folder of segments stays behind
-        found = measure(
-            model, out, costs, chips=chips, seconds=seconds, seed=seed, dims=parse_dims(dim or [])
-        )
+        found = measure(model, out, costs, chips=chips, seconds=seconds, seed=seed, **vars(bindings))
     for line in _profiled(found):
         typer.echo(line)
 

@@ -13,6 +13,7 @@ from go_opt.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from go_opt.env import Target
+    from go_opt.model.bindings import Bindings
     from go_opt.model.graph import Graph
     from go_opt.model.plan import Plan
     from go_opt.model.start import Start
@@ -21,7 +22,17 @@ PlacementOption = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="A split of the model: CSV of op,chip, or JSON of module: device."),
 ]
-_BINDING: Final = re.compile(r"([^=]+)=(-?[0-9]{1,20})")
+DimOption = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Bind a symbolic dimension.")]
+ValueOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=NUMBER,…", help="Bind an ONNX input: all its elements, or one for all."),
+]
+TripsOption = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=TRIPS", help="How often a loop runs, by its op's name.")
+]
+_WHOLE: Final = re.compile(r"(.+)=(-?[0-9]{1,20})", re.DOTALL)
+_NUMBER: Final = r"[-+]?(?:[0-9]{1,20}\.?[0-9]{0,20}|\.[0-9]{1,20})(?:[eE][-+]?[0-9]{1,3})?"
+_NUMBERS: Final = re.compile(rf"(.+)=({_NUMBER}(?:,{_NUMBER})*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -31,15 +42,16 @@ class Loading:
     precision: Annotated[
         Literal["native", "as-is"], typer.Option(help="Cost floats in the target's type, or as they are.")
     ] = "native"
-    dim: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Bind a symbolic dimension.")
-    ] = None
+    dim: DimOption = None
+    value: ValueOption = None
+    trips: TripsOption = None
 
     def load(self, model: str) -> Graph:
         """The graph of MODEL."""
         from go_opt import api
 
-        return api.load(model, dims=parse_dims(self.dim or []), precision=self.precision)
+        bindings = parse_bindings(self.dim, self.value, self.trips)
+        return api.load(model, **vars(bindings), precision=self.precision)
 
 
 @dataclass(frozen=True)
@@ -87,8 +99,11 @@ class Judged(Loading):
         if (self.plan is None) == (self.placement is None):
             raise InvalidInputError("give PLAN or --placement, one of them.", field="plan")
         if self.plan is not None:
-            if self.dim or self.precision != "native":
-                raise InvalidInputError("--dim and --precision are those of PLAN.", field="dim")
+            for option in ("dim", "value", "trips"):
+                if getattr(self, option):
+                    raise InvalidInputError(f"--{option} is that of PLAN.", field=option)
+            if self.precision != "native":
+                raise InvalidInputError("--precision is that of PLAN.", field="precision")
             return load_with_plan(model, self.plan, target, costs)
         on = api.target(target or "mcm-6x6")
         graph = with_costs(self.load(model), on, costs)
@@ -107,7 +122,7 @@ def load_with_plan(
     from go_opt.report.progress import announce_compilation
 
     loaded = load_plan(plan)
-    graph = api.load(model, dims=loaded.dims, precision=loaded.precision)
+    graph = api.load(model, **vars(loaded.bindings), precision=loaded.precision)
     announce_compilation()
     on = api.target(target or loaded.target)
     return planned_graph(with_costs(graph, on, costs, plan), loaded), on, loaded
@@ -131,14 +146,27 @@ def with_costs(graph: Graph, target: Target, costs: Path | None, plan: Path | No
     return with_them
 
 
-def parse_dims(bindings: list[str]) -> dict[str, int]:
-    """Parses ``NAME=VALUE`` bindings of symbolic dimensions."""
-    dims = {}
-    for binding in bindings:
-        match = _BINDING.fullmatch(binding)
+def parse_bindings(dim: list[str] | None, value: list[str] | None, trips: list[str] | None) -> Bindings:
+    """Parses what the options of these names bind."""
+    from go_opt.model.bindings import Bindings
+
+    values = _parsed("value", value, _NUMBERS, "NAME=NUMBER or NAME=NUMBER,NUMBER")
+    return Bindings(
+        {name: int(size) for name, size in _parsed("dim", dim, _WHOLE, _WHOLE_FORM).items()},
+        {name: tuple(map(float, numbers.split(","))) for name, numbers in values.items()},
+        {name: int(count) for name, count in _parsed("trips", trips, _WHOLE, _WHOLE_FORM).items()},
+    )
+
+
+_WHOLE_FORM: Final = "NAME=VALUE with a whole number"
+
+
+def _parsed(option: str, given: list[str] | None, form: re.Pattern[str], wanted: str) -> dict[str, str]:
+    """The name and the text of each binding of an option."""
+    found = {}
+    for binding in given or []:
+        match = form.fullmatch(binding)
         if match is None:
-            raise InvalidInputError(
-                f"--dim must be NAME=VALUE with a whole number, not {binding[:100]!r}.", field="dim"
-            )
-        dims[match[1]] = int(match[2])
-    return dims
+            raise InvalidInputError(f"--{option} must be {wanted}, not {binding[:100]!r}.", field=option)
+        found[match[1]] = match[2]
+    return found

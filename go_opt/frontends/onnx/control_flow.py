@@ -10,14 +10,13 @@ import onnx
 from onnx import TensorProto
 
 from go_opt.errors import ModelError
+from go_opt.frontends.onnx.inference.bound import MAX_TRIPS
+from go_opt.frontends.onnx.inference.dims import quoted
+from go_opt.frontends.onnx.inference.values import Shape, Value
 from go_opt.frontends.onnx.lowering import Scope
 from go_opt.frontends.onnx.nodes import plain_attributes
 from go_opt.frontends.onnx.program import AbsentNode, Program
-from go_opt.frontends.onnx.values import Shape, Value
 from go_opt.model.graph import UnknownOp
-
-# Exporters write "while" as a Loop of about 2**63 trips.
-_MAX_TRIPS = 2**31
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ def _inline(scope: Scope, name: str, node: onnx.NodeProto, branch: onnx.GraphPro
 
 def _lower_loop(scope: Scope, name: str, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> None:
     """State goes in and out; the other outputs of the body are stacked over the trips."""
-    trips = _trip_count(name, inputs)
+    trips = _trip_count(scope, name, inputs)
     body_graph = _graph(name, node, "body")
     state = [_required(name, node, inputs, i) for i in range(2, len(inputs))]
     kinds = [
@@ -157,12 +156,17 @@ def _lower_body(
     return _Body(program, outputs, program.op_class, program.flops, outside)
 
 
-def _trip_count(name: str, inputs: Sequence[Value | None]) -> int:
+def _trip_count(scope: Scope, name: str, inputs: Sequence[Value | None]) -> int:
     count = inputs[0] if inputs else None
     values = None if count is None else count.read()
-    if values is None or values.size != 1 or not 0 <= int(values.reshape(())) < _MAX_TRIPS:
-        raise ModelError(f"op {name!r} (Loop) has no constant trip count.")
-    return int(values.reshape(()))
+    if values is not None and values.size == 1 and 0 <= int(values.reshape(())) < MAX_TRIPS:
+        return int(values.reshape(()))
+    trips = scope.context.trips.of(name)
+    if trips is None:
+        raise ModelError(
+            f"op {name!r} (Loop) has no constant trip count: use `--trips {quoted(name)}=TRIPS`."
+        )
+    return trips
 
 
 def _graph(name: str, node: onnx.NodeProto, attribute_name: str) -> onnx.GraphProto:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx
 
 from go_opt.errors import ModelError
-from go_opt.frontends.onnx.dims import DimTable
-from go_opt.frontends.onnx.file import ModelFile, read_model
+from go_opt.frontends.onnx.inference.bound import Trips, with_values
+from go_opt.frontends.onnx.inference.dims import DimTable
+from go_opt.frontends.onnx.inference.file import ModelFile, read_model
+from go_opt.frontends.onnx.inference.shapes import ShapeInference
+from go_opt.frontends.onnx.inference.values import Value
 from go_opt.frontends.onnx.lowering import Context, Scope
 from go_opt.frontends.onnx.program import Program
-from go_opt.frontends.onnx.shapes import ShapeInference
-from go_opt.frontends.onnx.structure import check_names, inlined
-from go_opt.frontends.onnx.values import Value
+from go_opt.frontends.onnx.structure import inlined
+from go_opt.model.bindings import Bindings
 
 
 @dataclass(frozen=True)
@@ -30,27 +31,34 @@ class LoweredModel:
     open_dims: tuple[str, ...]  # bound dimensions that no input has
 
 
-def lower_model(source: str | os.PathLike[str] | onnx.ModelProto, dims: Mapping[str, int]) -> LoweredModel:
-    """Walk a model whose symbolic dimensions are bound by ``dims``.
+def lower_model(source: str | os.PathLike[str] | onnx.ModelProto, bindings: Bindings) -> LoweredModel:
+    """Walk a model whose open dimensions, inputs and loops are bound.
 
     Raises:
       ModelError, GraphError: one sentence that names the op, tensor or dimension at fault.
     """
     file = read_model(source)
-    check_names(file.model.graph)
     model = inlined(file.model)
-    initialized = {tensor.name for tensor in model.graph.initializer}
-    inputs = [info for info in model.graph.input if info.name not in initialized]
-    table = DimTable(file.name, dims)
-    table.check(inputs, [*model.graph.value_info, *model.graph.output])
+    if not model.graph.output:
+        raise ModelError(f"model {file.name!r} has no outputs.")
+    given = _inputs(model.graph)
+    table = DimTable(file.name, bindings.dims, given)
+    model = with_values(model, bindings.values, table)
+    inputs = _inputs(model.graph)
+    table.check(given, inputs, [*model.graph.value_info, *model.graph.output])
 
-    scope = Scope(Context(file, table, ShapeInference(model)), Program())
+    trips = Trips(bindings.trips)
+    scope = Scope(Context(file, table, ShapeInference(model), trips), Program())
     values = tuple(
         scope.activation(info.name, info.type.tensor_type.elem_type, table.shape_of_input(info))
         for info in inputs
     )
     scope.lower(model.graph)
-    if not model.graph.output:
-        raise ModelError(f"model {file.name!r} has no outputs.")
+    trips.check()
     outputs = tuple(scope.lookup(output.name) for output in model.graph.output)
-    return LoweredModel(file, model, values, outputs, scope.program, table.of_no_input(inputs))
+    return LoweredModel(file, model, values, outputs, scope.program, table.of_no_input(given))
+
+
+def _inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    initialized = {tensor.name for tensor in graph.initializer}
+    return [info for info in graph.input if info.name not in initialized]

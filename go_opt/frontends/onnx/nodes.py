@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from go_opt.frontends.onnx.folding import RANDOM_OPS
-from go_opt.frontends.onnx.values import Shape, Value
+from go_opt.frontends.onnx.inference.folding import RANDOM_OPS
+from go_opt.frontends.onnx.inference.values import Shape, Value
 from go_opt.model.graph import Window
 from go_opt.model.op_costs import is_elementwise, is_view
 

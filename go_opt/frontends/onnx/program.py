@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from go_opt.frontends.onnx.values import Shape, Value
+from go_opt.frontends.onnx.inference.values import Shape, Value
 from go_opt.frontends.recording.recorder import RecordedOp, add_ops, live_ops
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import OP_CLASSES, Graph, NodeWithoutOp, UnknownOp

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
@@ -61,15 +62,6 @@ def called_functions(model: onnx.ModelProto) -> list[str]:
     return [name for name, node in _named(model.graph.node) if (node.domain, node.op_type) in functions]
 
 
-def check_names(graph: onnx.GraphProto) -> None:
-    """Reject a name that two nodes of the file share."""
-    seen: set[str] = set()
-    for node in graph.node:
-        if node.name and node.name in seen:
-            raise GraphError(f"op {node.name!r} is defined twice.")
-        seen.add(node.name)
-
-
 def ordered_nodes(graph: onnx.GraphProto, outer: Collection[str]) -> list[NamedNode]:
     """Nodes with unique names in a topological order that keeps the file's wherever it is valid.
 
@@ -119,14 +111,17 @@ def name_nodes(model: onnx.ModelProto) -> None:
 
 
 def _named(nodes: Iterable[onnx.NodeProto]) -> list[NamedNode]:
-    taken = {node.name for node in nodes}
+    """The nodes under unique names: an unnamed one has that of its op, and a second of a name a suffix."""
+    own = {node.name for node in nodes}
+    seen: set[str] = set()
+    repeats: Counter[str] = Counter()
     named = []
     for node in nodes:
-        name = node.name or f"{node.op_type}_{next(filter(None, node.output), '')}"
-        if not node.name:
-            while name in taken:
-                name += "_"
-            taken.add(name)
+        name = base = node.name or f"{node.op_type}_{next(filter(None, node.output), '')}"
+        while name in seen or (name in own and name != node.name):
+            repeats[base] += 1
+            name = f"{base}_{repeats[base]}"
+        seen.add(name)
         named.append((name, node))
     return named
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from go_opt.errors import ModelError
 from go_opt.model.axes import Operand, common_shape, kept_apart
+from go_opt.model.bindings import NO_BINDINGS, Bindings
 from go_opt.model.builder import GraphBuilder, Size
 from go_opt.model.graph import Graph, Heads, Precision, UnknownOp, Window
 from go_opt.model.op_costs import OpCost
@@ -210,10 +210,10 @@ class Recorder:
         name: str,
         outputs: Sequence[Value],
         precision: Precision,
-        dims: Mapping[str, int] = MappingProxyType({}),
+        bindings: Bindings = NO_BINDINGS,
     ) -> Graph:
         """The graph of all ops that an output depends on."""
-        builder = GraphBuilder(name, precision=precision, dims=dims)
+        builder = GraphBuilder(name, precision=precision, bindings=bindings)
         for source, (elements, dtype, kind) in self._sources.items():
             builder.add_tensor(source, self._size(source, elements), dtype, kind)
         wanted = [str(value.tensor) for value in outputs if value.kind == "activation"]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from go_opt.common.arrays import CodeArray, IntArray, LongArray, frozen
 from go_opt.errors import InvalidInputError
+from go_opt.model.bindings import Bindings
 from go_opt.model.builder import MAX_FLOPS
 from go_opt.model.dtypes import dtype_code
 from go_opt.model.graph import (
@@ -37,9 +38,7 @@ _NO_FIELD: Final = 2**31  # no int32 of a message has this value
 _NO_KINDS: Final[Mapping[str, bool]] = MappingProxyType({})
 
 
-def graph_from_columns(
-    message: graph_pb2.Graph, precision: Precision, dims: Mapping[str, int]
-) -> Graph | None:
+def graph_from_columns(message: graph_pb2.Graph, precision: Precision, bindings: Bindings) -> Graph | None:
     """The graph of a message; None if a rule is broken or if ops or reads are unsorted."""
     try:
         op_names, op_types, ops = _ops(message)
@@ -50,7 +49,7 @@ def graph_from_columns(
             op_names=op_names,
             op_types=op_types,
             tensor_names=tensor_names,
-            dims=MappingProxyType(dict(dims)),
+            bindings=bindings,
             precision=precision,
             **_by_chip_kind(message),
             **columns,

@@ -10,6 +10,7 @@ import numpy as np
 
 from go_opt.errors import GraphError
 from go_opt.model.builder import GraphBuilder
+from go_opt.model.codecs.bindings import bindings_from, bindings_to_dict
 from go_opt.model.codecs.fields import Fields, shown
 from go_opt.model.codecs.geometry import geometry_of, with_geometry
 from go_opt.model.codecs.graph_columns import with_tensor_order
@@ -34,7 +35,7 @@ def graph_to_dict(graph: Graph) -> dict[str, Any]:
         "format": FORMAT,
         "name": graph.name,
         "precision": graph.precision,
-        "dims": dict(graph.dims),
+        **bindings_to_dict(graph.bindings),
         "ops": [_op_row(graph, i) for i in range(graph.num_ops)],
         "tensors": [_tensor_row(graph, k) for k in range(graph.num_tensors)],
         "nodes_without_op": [node._asdict() for node in graph.nodes_without_op],
@@ -57,7 +58,9 @@ def graph_from_dict(data: Any) -> Graph:
             f"the graph: 'format' must be {FORMAT!r}, not {shown(data['format'])}.", field="format"
         )
     builder = GraphBuilder(
-        fields.text("name"), precision=read_precision(fields), dims=fields.integers("dims", {})
+        fields.text("name"),
+        precision=read_precision(fields),
+        bindings=bindings_from(fields.values, "the graph", GraphError),
     )
     tensors = [_named("tensor", i, row) for i, row in enumerate(fields.objects("tensors"))]
     writes = _add_tensors(builder, tensors)

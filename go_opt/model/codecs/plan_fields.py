@@ -7,19 +7,18 @@ Checks that need the graph or the target (existing chips, a legal order) are lef
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Final, TypeGuard, cast, get_args
 
 import numpy as np
 
 from go_opt.common.arrays import IntArray, frozen
-from go_opt.errors import InvalidInputError, PlanError
+from go_opt.errors import PlanError
+from go_opt.model.codecs.bindings import bindings_from
 from go_opt.model.codecs.fields import shown
 from go_opt.model.graph import Precision
 from go_opt.model.plan import Clone, Plan, Relay, Split, number_by_first_place
 
 _INT32_MAX: Final = 2**31 - 1
-_DIM_MAX: Final = 2**63 - 1
 _TEXTS: Final = ("graph_fingerprint", "target_fingerprint", "target", "model")
 
 
@@ -47,7 +46,7 @@ def plan_from_fields(fields: Mapping[str, Any]) -> Plan:
         forwards=tuple(int_array("forwards", fields["forwards"], 0, _INT32_MAX).tolist()),
         provenance=origins,
         op_provenance=_per_op("op_provenance", fields["op_provenance"], num_ops, 0, len(origins) - 1),
-        dims=checked_dims(fields["dims"], "plan", PlanError),
+        bindings=bindings_from(fields, "plan", PlanError),
         precision=_precision(fields["precision"]),
         **{name: text(name, fields[name]) for name in _TEXTS},
     )
@@ -71,18 +70,6 @@ def split_from_fields(i: int, op: object, kind: object, parts: object, joined: o
         raise _error(f"{field}.joined", "must be true or false")
     number = int(int_array(f"{field}.parts", [parts], 2, _INT32_MAX)[0])
     return Split(text(f"{field}.op", op), text(f"{field}.kind", kind), number, joined)
-
-
-def checked_dims(dims: object, what: str, error: type[InvalidInputError]) -> Mapping[str, int]:
-    """Symbolic dimensions of ``what`` and their values, each a non-negative integer."""
-    if not isinstance(dims, Mapping):
-        raise error(f"{what}: dims must map names to integers.", field="dims")
-    for name, value in dims.items():
-        if not _is_utf8(name) or type(value) is not int or not 0 <= value <= _DIM_MAX:
-            raise error(
-                f"{what}: dims: {shown(name)} must be an integer between 0 and 2^63 - 1.", field="dims"
-            )
-    return MappingProxyType(dict(dims))
 
 
 def int_array(field: str, values: object, low: int, high: int) -> IntArray:

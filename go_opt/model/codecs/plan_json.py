@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from go_opt.common.files import read_json, write_atomically
 from go_opt.common.outputs import PLAN
 from go_opt.errors import PlanError
+from go_opt.model.codecs.bindings import bindings_to_dict
 from go_opt.model.codecs.plan_fields import (
     clone_from_fields,
     plan_from_fields,
@@ -22,8 +23,11 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 
 FORMAT: Final = PLAN.json_format
-_OPTIONAL: Final = frozenset({"model", "splits", "forwards"})  # files of version 0.1.0 lack them
-_REQUIRED: Final = frozenset({"format", *(field.name for field in fields(Plan))}) - _OPTIONAL
+_OPTIONAL: Final = frozenset({"model", "splits", "forwards", "values", "trips"})  # older files lack them
+_REQUIRED: Final = frozenset({"format", "dims", *(field.name for field in fields(Plan))}) - {
+    *_OPTIONAL,
+    "bindings",
+}
 # Further facts about the plan and its search. A plan is complete without them.
 _FACTS: Final = frozenset(
     {
@@ -59,7 +63,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "graph_fingerprint": plan.graph_fingerprint,
         "target_fingerprint": plan.target_fingerprint,
         "target": plan.target,
-        "dims": dict(plan.dims),
+        **bindings_to_dict(plan.bindings),
         "precision": plan.precision,
         "model": plan.model,
         **({"splits": [asdict(split) for split in plan.splits]} if plan.splits else {}),

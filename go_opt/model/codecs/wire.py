@@ -6,18 +6,18 @@ Untrusted messages are checked by the same rules as other inputs: those of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 import numpy as np
 
 from go_opt.errors import GraphError, InvalidInputError, PlanError
+from go_opt.model.bindings import Bindings
 from go_opt.model.builder import GraphBuilder
+from go_opt.model.codecs.bindings import bindings_from, bindings_to_dict
 from go_opt.model.codecs.fields import Fields
 from go_opt.model.codecs.geometry import with_geometry
 from go_opt.model.codecs.graph_columns import graph_from_columns, with_tensor_order
 from go_opt.model.codecs.plan_fields import (
-    checked_dims,
     clone_from_fields,
     plan_from_fields,
     relay_from_fields,
@@ -36,12 +36,29 @@ _PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
 _PRECISION_NUMBER: Final[dict[str, Any]] = {name: 1 + i for i, name in enumerate(_PRECISIONS)}
 
 
+def bindings_to_proto(bindings: Bindings) -> dict[str, Any]:
+    """The fields of a message that carries bindings."""
+    from go_opt.proto import graph_pb2
+
+    values = {name: graph_pb2.Numbers(numbers=numbers) for name, numbers in bindings.values.items()}
+    return {"dims": dict(bindings.dims), "values": values, "trips": dict(bindings.trips)}
+
+
+def bindings_from_proto(message: Any, where: str, error: type[InvalidInputError]) -> Bindings:
+    """The validated bindings of a graph, plan or model; raises ``error`` with the name of the field."""
+    values = {name: list(row.numbers) for name, row in message.values.items()}
+    rows = {"dims": dict(message.dims), "values": values, "trips": dict(message.trips)}
+    return bindings_from(rows, where, error)
+
+
 def graph_to_proto(graph: Graph) -> graph_pb2.Graph:
     """The message of a graph; :func:`graph_from_proto` gives the same graph back."""
     from go_opt.proto import graph_pb2
 
     message = graph_pb2.Graph(
-        name=graph.name, dims=dict(graph.dims), precision=_PRECISION_NUMBER[graph.precision]
+        name=graph.name,
+        precision=_PRECISION_NUMBER[graph.precision],
+        **bindings_to_proto(graph.bindings),
     )
     op_rows = zip(
         graph.op_names,
@@ -100,8 +117,8 @@ def graph_from_proto(message: graph_pb2.Graph) -> Graph:
     """
     try:
         precision = precision_from_proto(message.precision, GraphError)
-        dims = checked_dims(message.dims, "graph", GraphError)
-        graph = graph_from_columns(message, precision, dims) or _built_graph(message, precision, dims)
+        bindings = bindings_from_proto(message, "graph", GraphError)
+        graph = graph_from_columns(message, precision, bindings) or _built_graph(message, precision, bindings)
         geometry = {
             "shapes": {tensor.name: list(tensor.shape) for tensor in message.tensors if tensor.shape},
             "windows": {op.name: list(op.window) for op in message.ops if op.window},
@@ -118,11 +135,11 @@ def graph_from_proto(message: graph_pb2.Graph) -> Graph:
         raise GraphError(str(error), field=error.field) from None
 
 
-def _built_graph(message: graph_pb2.Graph, precision: Precision, dims: Mapping[str, int]) -> Graph:
+def _built_graph(message: graph_pb2.Graph, precision: Precision, bindings: Bindings) -> Graph:
     op_names = [op.name for op in message.ops]
     writes: list[list[tuple[str, int, str]]] = [[] for _ in op_names]
     reads: list[list[tuple[str, int | None]]] = [[] for _ in op_names]
-    builder = GraphBuilder(message.name, precision=precision, dims=dims)
+    builder = GraphBuilder(message.name, precision=precision, bindings=bindings)
     for tensor in message.tensors:
         name, elements = tensor.name, tensor.elements
         if tensor.HasField("producer"):
@@ -171,7 +188,7 @@ def plan_to_proto(plan: Plan) -> plan_pb2.Plan:
         graph_fingerprint=plan.graph_fingerprint,
         target_fingerprint=plan.target_fingerprint,
         target=plan.target,
-        dims=dict(plan.dims),
+        **bindings_to_proto(plan.bindings),
         precision=_PRECISION_NUMBER[plan.precision],
         model=plan.model,
         splits=[
@@ -189,7 +206,7 @@ def plan_from_proto(message: plan_pb2.Plan) -> Plan:
       PlanError: one sentence that names the faulty field.
     """
     lists = ("placement", "order", "fusion_group", "replication", "provenance", "op_provenance", "forwards")
-    values = ("graph_fingerprint", "target_fingerprint", "target", "dims", "model")
+    values = ("graph_fingerprint", "target_fingerprint", "target", "model")
     return plan_from_fields(
         {
             "relays": tuple(
@@ -201,6 +218,7 @@ def plan_from_proto(message: plan_pb2.Plan) -> Plan:
                 for i, s in enumerate(message.splits)
             ),
             "precision": precision_from_proto(message.precision, PlanError),
+            **bindings_to_dict(bindings_from_proto(message, "plan", PlanError)),
             **{name: list(getattr(message, name)) for name in lists},
             **{name: getattr(message, name) for name in values},
         }

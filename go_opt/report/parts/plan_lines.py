@@ -9,9 +9,9 @@ from go_opt.common.units import format_bytes, format_duration
 from go_opt.env import Metrics
 from go_opt.env.peak_memory import Held
 from go_opt.explanations import PlanExplanation
+from go_opt.explanations.plan_diff import PlanDiff
 from go_opt.explanations.uses import SHARED, SplitUse
 from go_opt.model.plan import Plan
-from go_opt.model.plan_diff import PlanDiff
 from go_opt.report.parts.wording import (
     MOST_LINES,
     MOST_NAMES,

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import onnx_ir as ir
 
 from go_opt.errors import ModelError
+from go_opt.frontends.onnx.inference.values import Value
 from go_opt.frontends.onnx.lowered import LoweredModel
 from go_opt.frontends.onnx.structure import name_nodes
-from go_opt.frontends.onnx.values import Value
 
 _STANDARD = ("", "ai.onnx")
 

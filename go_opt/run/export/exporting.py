@@ -67,7 +67,7 @@ def export(
     _check_is_onnx(model)
     decided = plan if isinstance(plan, Plan) else load_plan(plan)
     on = as_target(target or decided.target)
-    graph, lowered = import_onnx(model, decided.dims, decided.precision)
+    graph, lowered = import_onnx(model, decided.bindings, decided.precision)
     graph = costed(graph, on, costs)
     if not isinstance(plan, Plan):
         check_remembered(Path(plan), graph, Path(costs) if costs is not None else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -11,6 +12,7 @@ from go_opt import api
 from go_opt.env import Target
 from go_opt.errors import EnvironmentFailedError, GoOptError, PlanError
 from go_opt.hardware import Measured
+from go_opt.model.codecs.bindings import bindings_to_dict
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.run.pipeline.results import chip_seconds
@@ -45,12 +47,14 @@ class MeasuredMachine:
         Raises:
           EnvironmentFailedError: ``graph`` is not the graph of the model.
         """
-        own = _loaded(str(self.model), tuple(sorted(graph.dims.items())), graph.precision)
+        own = _loaded(str(self.model), json.dumps(bindings_to_dict(graph.bindings)), graph.precision)
         if own.op_names != graph.op_names:
             raise EnvironmentFailedError(f"graph {graph.name!r} has other ops than {str(self.model)!r}.")
         if verify(graph, target, plan):
             return None
-        same = replace(plan, graph_fingerprint=own.fingerprint, dims=own.dims, precision=own.precision)
+        same = replace(
+            plan, graph_fingerprint=own.fingerprint, bindings=own.bindings, precision=own.precision
+        )
         try:
             ran = run_plan(
                 self.model, same, inferences=self.inferences, seed=self.seed, links=self.links, target=target
@@ -66,5 +70,5 @@ class MeasuredMachine:
 
 
 @lru_cache(maxsize=4)
-def _loaded(model: str, dims: tuple[tuple[str, int], ...], precision: str) -> Graph:
-    return api.load(model, dims=dict(dims), precision="as-is" if precision == "as-is" else "native")
+def _loaded(model: str, bindings: str, precision: str) -> Graph:
+    return api.load(model, **json.loads(bindings), precision="as-is" if precision == "as-is" else "native")

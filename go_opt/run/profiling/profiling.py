@@ -18,6 +18,7 @@ from go_opt.env import parse_target
 from go_opt.errors import InvalidInputError
 from go_opt.frontends.onnx_frontend import import_onnx
 from go_opt.measured_costs import COLUMNS
+from go_opt.model.bindings import Bindings, Numbers
 from go_opt.model.graph import Graph
 from go_opt.run.extra import check_installed
 
@@ -58,6 +59,8 @@ def profile(
     seconds: float = 30.0,
     seed: int = 0,
     dims: Mapping[str, int] | None = None,
+    values: Mapping[str, Numbers] | None = None,
+    trips: Mapping[str, int] | None = None,
 ) -> Profile:
     """Run random segments of a model in ONNX Runtime and fit the costs of ops on this machine.
 
@@ -68,7 +71,7 @@ def profile(
       chips: number of processes of the target.
       seconds: duration of the measurement; a started cut is finished.
       seed: seed of the cuts and inputs.
-      dims: values of the symbolic dimensions of the model.
+      dims, values, trips: as :func:`go_opt.load`.
 
     Raises:
       InvalidInputError: an argument is wrong, or an extra is not installed.
@@ -81,7 +84,7 @@ def profile(
         raise InvalidInputError(f"chips must be between 1 and {MAX_CHIPS}, not {chips}.", field="chips")
     if not 0 < seconds <= 3600:
         raise InvalidInputError(f"seconds must be between 0 and 3600, not {seconds}.", field="seconds")
-    graph, lowered = import_onnx(model, dims or {}, "native")
+    graph, lowered = import_onnx(model, Bindings.of(dims, values, trips), "native")
     lowered.file.check_weights()
 
     from go_opt.run.profiling.fitting import fit_ops, fit_rates, relative_error

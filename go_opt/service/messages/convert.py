@@ -19,7 +19,7 @@ from go_opt.env.model.metrics import STALL_CAUSES, Simulation
 from go_opt.env.target.toml import target_to_toml
 from go_opt.errors import ServiceError, TargetError
 from go_opt.frontends.onnx_model import OnnxModel
-from go_opt.model.codecs.wire import plan_from_proto
+from go_opt.model.codecs.wire import bindings_to_proto, plan_from_proto
 from go_opt.proto import graph_pb2, optimizer_pb2, plan_pb2
 from go_opt.result import OptimizeResult, Status, Step
 from go_opt.service.messages.convert_request import named, objective_from_proto, optional
@@ -69,7 +69,7 @@ def target_to_proto(target: str | Path | Target, *, as_text: bool = False) -> pl
 def onnx_to_proto(model: OnnxModel) -> optimizer_pb2.OnnxModel:
     """The message for an ONNX file."""
     precision = f"PRECISION_{model.precision.upper().replace('-', '_')}"
-    return optimizer_pb2.OnnxModel(file=model.file, dims=dict(model.dims), precision=precision)
+    return optimizer_pb2.OnnxModel(file=model.file, precision=precision, **bindings_to_proto(model.bindings))
 
 
 def explanation_from_proto(message: struct_pb2.Struct) -> dict[str, Any]:

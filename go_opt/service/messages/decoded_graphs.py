@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 
 from go_opt.errors import GraphError, ModelError
 from go_opt.frontends.onnx_model import OnnxModel
-from go_opt.model.codecs.wire import precision_from_proto
+from go_opt.model.codecs.wire import bindings_from_proto, precision_from_proto
 from go_opt.proto import graph_pb2, optimizer_pb2
 from go_opt.service.messages.requests import check_parts, request_part
 from go_opt.service.messages.sent_graph import SentGraph
@@ -57,7 +57,8 @@ def _imported(model: optimizer_pb2.OnnxModel) -> SentGraph:
     with request_part("onnx", optimizer_pb2.OnnxModel):
         check_parts(onnx.ModelProto, model.file)
         precision = precision_from_proto(model.precision, ModelError)
-        return SentGraph(OnnxModel(model.file, dict(model.dims), precision).graph())
+        bindings = bindings_from_proto(model, "the model", ModelError)
+        return SentGraph(OnnxModel(model.file, **vars(bindings), precision=precision).graph())
 
 
 def _decoded(data: bytes) -> SentGraph:

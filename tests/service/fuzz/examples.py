@@ -13,6 +13,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from go_opt.env import load_target
+from go_opt.model.bindings import Bindings
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.codecs.wire import graph_to_proto, plan_to_proto
 from go_opt.model.graph import Graph
@@ -27,7 +28,7 @@ _TIMEOUT_S: Final = 60.0
 
 def small_graph() -> Graph:
     """Twelve ops in two branches, with everything that a graph may have."""
-    builder = GraphBuilder("small", dims={"batch": 2})
+    builder = GraphBuilder("small", bindings=Bindings({"batch": 2}))
     builder.add_tensor("x", 64, "float32", "input")
     source = "x"
     for i in range(12):

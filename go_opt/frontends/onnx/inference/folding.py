@@ -11,8 +11,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx.reference.ops import load_op
 
-from go_opt.frontends.onnx.file import MAX_VALUE_ELEMENTS
-from go_opt.frontends.onnx.values import Value
+from go_opt.frontends.onnx.inference.file import MAX_VALUE_ELEMENTS
+from go_opt.frontends.onnx.inference.values import Value
 
 Values = tuple[NDArray | None, ...]
 

@@ -10,8 +10,8 @@ import onnx
 from onnx import helper, numpy_helper, shape_inference
 
 from go_opt.errors import ModelError
-from go_opt.frontends.onnx.dims import PartialShape
-from go_opt.frontends.onnx.values import Shape, Value
+from go_opt.frontends.onnx.inference.dims import PartialShape
+from go_opt.frontends.onnx.inference.values import Shape, Value
 
 # Arguments that decide a shape (axes, sizes, pads, scales) are short lists, never matrices.
 _MAX_ARGUMENT_ELEMENTS: Final = 4096

@@ -1,0 +1,1 @@
+"""What is known of tensors: types, shapes, values, and the sizes of dimensions."""

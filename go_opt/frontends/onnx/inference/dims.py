@@ -1,0 +1,233 @@
+"""Symbolic dimensions of a model and the numbers they are bound to."""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, Final
+
+from go_opt.errors import ModelError
+from go_opt.model.graph import MAX_ELEMENTS
+
+PartialShape = tuple[int | None, ...]
+
+_OPERATORS: Final[Mapping[type, Callable[[Fraction, Fraction], Any]]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+# As sympy, PyTorch and TensorFlow write them.
+_FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "ceiling": math.ceil,
+    "trunc": math.trunc,
+    "round": round,
+    "abs": abs,
+    "int": math.trunc,
+    "max": max,
+    "min": min,
+    "mod": operator.mod,
+    "pythonmod": operator.mod,
+    "floordiv": operator.floordiv,
+    "cleandiv": operator.floordiv,
+    "inttruediv": operator.truediv,
+    "ceildiv": lambda number, by: math.ceil(number / by),
+    "ceiltoint": math.ceil,
+    "floortoint": math.floor,
+    "trunctoint": math.trunc,
+}
+_NO_NAMES: Final = frozenset({"", "?", "-1", "*", "None", "none", "unknown"})  # several are not one size
+
+
+class DimTable:
+    """Resolves dimensions to numbers by the bindings of the caller."""
+
+    def __init__(self, model_name: str, bindings: Mapping[str, int], inputs: Iterable[Any]) -> None:
+        """A binding ``x[0]`` of an input also binds the symbol that stands there.
+
+        Raises:
+          ModelError: a size is not positive, or a symbol would have two sizes.
+        """
+        self._model_name = model_name
+        self._given = bindings
+        for name, value in bindings.items():
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= MAX_ELEMENTS:
+                raise ModelError(f"dimension {name!r} must be a positive integer, not {value!r}.")
+        self._bindings = dict(bindings)
+        for info in inputs:
+            for position, dim in enumerate(info.type.tensor_type.shape.dim):
+                place, name = f"{info.name}[{position}]", _dim_name(info.name, position, dim)
+                if place in bindings and self._bindings.setdefault(name, bindings[place]) != bindings[place]:
+                    raise ModelError(
+                        f"dimension {name!r} cannot be {self._bindings[name]} and, as {place!r},"
+                        f" {bindings[place]}.",
+                        field="dims",
+                    )
+
+    def resolve(self, info: Any) -> PartialShape | None:
+        """The shape of a ``ValueInfoProto``; None stands for unknown sizes or an unknown shape."""
+        if not info.type.tensor_type.HasField("shape"):
+            return None
+        return tuple(
+            self._size(info.name, position, dim)
+            for position, dim in enumerate(info.type.tensor_type.shape.dim)
+        )
+
+    def check(self, given: Sequence[Any], inputs: Sequence[Any], others: Iterable[Any]) -> None:
+        """Reject bindings of names that nothing ``given`` has, then ``inputs`` with unbound dimensions."""
+        known = dict.fromkeys(name for info in given for name in _symbols(info))
+        elsewhere = {name for info in others for name in _symbols(info)}
+        for name in self.of_no_input(given):
+            if name not in elsewhere:
+                names = ", ".join(repr(other) for other in known) or "none"
+                raise ModelError(
+                    f"dimension {name!r} is not one of model {self._model_name!r}; it has {names}."
+                )
+        unbound = dict.fromkeys(name for info in inputs for name in self.unbound(info))
+        if unbound:
+            names = ", ".join(repr(name) for name in unbound)
+            raise ModelError(
+                f"model {self._model_name!r} has unbound dimensions {names}: use `{flags(unbound)}`."
+            )
+
+    def of_no_input(self, inputs: Sequence[Any]) -> tuple[str, ...]:
+        """The bound dimensions that no input has; their sizes are known only at run time."""
+        known = {name for info in inputs for name in _symbols(info)}
+        # "past + 1" is resolved from "past", which another input may not name alone.
+        known |= {part for name in known for part in _parts(name)}
+        known |= {
+            f"{info.name}[{position}]"
+            for info in inputs
+            for position, dim in enumerate(info.type.tensor_type.shape.dim)
+            if not _is_number(dim)
+        }
+        return tuple(name for name in self._given if name not in known)
+
+    def shape_of_input(self, info: Any) -> tuple[int, ...]:
+        """The shape of a model input after :meth:`check`."""
+        shape = self.resolve(info)
+        if shape is None:
+            raise ModelError(f"input {info.name!r} has no shape, not even a number of dimensions.")
+        return tuple(size for size in shape if size is not None)
+
+    def shape_of_value(self, info: Any, elements: int) -> tuple[int, ...]:
+        """The shape of an input that has a value of so many elements, which decide one open dimension.
+
+        Raises:
+          ModelError: the shape is not known.
+        """
+        shape = self.resolve(info)
+        unbound = self.unbound(info)
+        if shape is None or len(unbound) > 1:
+            wanted = f": use `{flags(unbound)}`" if unbound else ""
+            raise ModelError(f"input {info.name!r} has a value and an unknown shape{wanted}.", field="values")
+        others = math.prod(size for size in shape if size is not None)
+        return tuple(elements // max(1, others) if size is None else size for size in shape)
+
+    def unbound(self, info: Any) -> list[str]:
+        """Names of the dimensions that no binding decides."""
+        shape = self.resolve(info)
+        dims = info.type.tensor_type.shape.dim
+        return [
+            _dim_name(info.name, position, dim)
+            for position, (dim, size) in enumerate(zip(dims, shape or (), strict=True))
+            if size is None
+        ]
+
+    def _size(self, tensor: str, position: int, dim: Any) -> int | None:
+        if _is_number(dim):
+            if dim.dim_value < 0:
+                raise ModelError(f"tensor {tensor!r}: dimension {position} is negative ({dim.dim_value}).")
+            return int(dim.dim_value)
+        name = _dim_name(tensor, position, dim)
+        size = self._bindings.get(name)
+        return self._evaluate(name) if size is None else size
+
+    def _evaluate(self, expression: str) -> int | None:
+        """Exporters write dimensions such as ``2*s0`` or ``floor(n/2 - 1/2) + 1``; None if it is no size."""
+        tree = _parsed(expression)
+        try:
+            size = None if tree is None else self._evaluate_node(tree)
+        except (ZeroDivisionError, TypeError, RecursionError):
+            return None
+        return None if size is None or size.denominator != 1 or size < 0 else int(size)
+
+    def _evaluate_node(self, node: ast.expr) -> Fraction | None:
+        if isinstance(node, ast.Constant) and type(node.value) is int:
+            return _limited(node.value)
+        if isinstance(node, ast.Name):
+            return None if node.id not in self._bindings else Fraction(self._bindings[node.id])
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
+            number = self._evaluate_node(node.operand)
+            return None if number is None else -number if isinstance(node.op, ast.USub) else number
+        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+            return self._applied(_OPERATORS[type(node.op)], [node.left, node.right])
+        if (
+            isinstance(node, ast.Call)
+            and not node.keywords
+            and isinstance(node.func, ast.Name | ast.Attribute)
+        ):
+            name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr  # math.floor
+            function = _FUNCTIONS.get(name.lower())
+            return None if function is None else self._applied(function, node.args)
+        return None
+
+    def _applied(self, function: Callable[..., Any], arguments: Sequence[ast.expr]) -> Fraction | None:
+        numbers = [self._evaluate_node(argument) for argument in arguments]
+        return None if None in numbers or not numbers else _limited(function(*numbers))
+
+
+def flags(names: Iterable[str]) -> str:
+    """The options of the command line that bind the dimensions."""
+    return " ".join(f"--dim {quoted(name)}=VALUE" for name in names)
+
+
+def _dim_name(tensor: str, position: int, dim: Any) -> str:
+    name = str(dim.dim_param).strip()
+    return f"{tensor}[{position}]" if name in _NO_NAMES else name
+
+
+def _is_number(dim: Any) -> bool:
+    # Some converters write an open dimension as -1.
+    return bool(dim.HasField("dim_value")) and dim.dim_value != -1
+
+
+def _limited(number: Any) -> Fraction | None:
+    """The number, unless it is larger than any size."""
+    exact = Fraction(number)
+    return exact if abs(exact) <= MAX_ELEMENTS and exact.denominator <= MAX_ELEMENTS else None
+
+
+def _symbols(info: Any) -> list[str]:
+    return [
+        _dim_name(info.name, position, dim)
+        for position, dim in enumerate(info.type.tensor_type.shape.dim)
+        if not _is_number(dim)
+    ]
+
+
+def _parsed(expression: str) -> ast.expr | None:
+    if len(expression) > 200:
+        return None
+    try:
+        return ast.parse(expression.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _parts(expression: str) -> set[str]:
+    tree = _parsed(expression)
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} if tree else set()
+    return names - {name for name in names if name.lower() in _FUNCTIONS and name != expression}
+
+
+def quoted(name: str) -> str:
+    """The name as a shell takes it."""
+    return name if name.replace("_", "").isalnum() else f"'{name}'"
