@@ -218,7 +218,7 @@ def _named(value: Any) -> Iterator[str]:
 def _weights_of(model: str) -> Iterator[Path]:
     """The files that a model keeps its weights in."""
     if model.endswith(".onnx") and os.path.isfile(model):
-        from go_opt.frontends.onnx.file import read_model
+        from go_opt.frontends.onnx.inference.file import read_model
 
         with suppress(GoOptError):  # which loading the model reports
             yield from read_model(model).external_files()
