@@ -68,7 +68,7 @@ def test_without_replicas_parts_are_what_shares_the_work() -> None:
         go_opt.optimize(LIGHT / "light_inception_v1.onnx", splits=splits, **given) for splits in (False, True)
     )
     assert {one.kind for one in split.plan.splits} == {"rows"}
-    assert 1.3 * split.metrics.interval_s < whole.lower_bound_s
+    assert split.metrics.interval_s < whole.lower_bound_s
     assert (split.plan.replication == 1).all()
 
 
