@@ -50,6 +50,7 @@ class Request:
     max_latency_s: float | None = None  # of one inference; the bound holds without it too
     simulate: bool = True  # whether the answer is simulated before it is given
     start: Start | None = None  # a plan to start from
+    early_end: bool = True  # whether the search ends when no gain is to be expected
 
     def __post_init__(self) -> None:
         check_objective(self.objective)
@@ -132,6 +133,7 @@ class OptimizeResult:
     simulated_interval_s: float | None = None  # None: not simulated; infinite: it does not run there
     simulated_makespan_s: float | None = None
     simulation_note: str = ""  # why the predicted and simulated objective differ by over 5 %
+    dropped_methods: tuple[str, ...] = ()  # that failed, each with its error
 
     @property
     def objective_s(self) -> float:

@@ -35,6 +35,7 @@ def result_to_dict(graph: Graph, result: OptimizeResult) -> dict[str, Any]:
         "simulated_interval_s": as_json(result.simulated_interval_s),
         "simulated_makespan_s": as_json(result.simulated_makespan_s),
         "simulation_note": result.simulation_note,
+        "dropped_methods": list(result.dropped_methods),
         "lower_bound_s": result.lower_bound_s,
         "bound_reason": result.bound_reason,
         "gap": finite(result.gap),

@@ -16,6 +16,9 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 # Tests compile many small programs that run once: optimizing them takes longer than they run.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
+# An error in a method of the search fails the test instead of costing the search that method.
+os.environ.setdefault("GO_OPT_RAISES", "1")
+
 # The first example of a test may compile a kernel.
 settings.register_profile("local", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("local"), derandomize=True)

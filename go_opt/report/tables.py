@@ -42,6 +42,7 @@ def print_result(
         f"bound       {format_duration(result.lower_bound_s or math.inf)}: {result.bound_reason}",
         f"status      {_STATUS.get(result.status, result.status)}, gap {format_ratio(result.gap)}, "
         f"by {result.method!r}, {result.evaluations} evaluations in {result.wall_s:.2f} s",
+        *(f"dropped     {method}" for method in result.dropped_methods),
     ]
     print_lines(console, lines)
     console.print()

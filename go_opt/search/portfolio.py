@@ -45,10 +45,10 @@ def portfolio_events(
         return
     start = Start(search)
     for method in serving(search, "first"):
-        yield from method.events(start)
+        yield from method.run(start)
     # The policy starts only now, so that it cannot delay the first plan.
     start.advice = None if policy is None else ask_policy(policy, search.graph, search.target)
-    background = [method.events(start) for method in serving(search, "background")]
+    background = [method.run(start) for method in serving(search, "background")]
     if background and has_core_to_spare(search):
         (method_events,) = background
         yield from in_background(search, _others(start, []), method_events)
@@ -60,7 +60,7 @@ def _others(start: Start, last: Sequence[Iterator[Event]]) -> Iterator[Event]:
     """Events after the first plans: the next methods one by one, then those in turn, and ``last``."""
     search = start.search
     for method in serving(search, "next"):
-        yield from method.events(start)
+        yield from method.run(start)
     if search.request.max_evaluations is not None:
         # With a limit on evaluations, turns must not depend on how long the policy or the
         # compilation of kernels takes.
@@ -68,7 +68,7 @@ def _others(start: Start, last: Sequence[Iterator[Event]]) -> Iterator[Event]:
             yield from until_advised(search, start.advice)
         if is_along_ring(search) or is_for_latency(search):
             yield from waiting_until(are_compiled)
-    turns = [method.events(start) for method in serving(search, "in turn")]
+    turns = [method.run(start) for method in serving(search, "in turn")]
     head_start = HEAD_START if search.request.decide == "all" else 0.0
     yield from _in_turn(search, [*turns, *last], head_start)
 

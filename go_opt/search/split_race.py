@@ -8,8 +8,8 @@ weights; ways by rows and in blocks, if its gap is large; all if there is no pla
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
@@ -18,7 +18,7 @@ from go_opt.common.arrays import BoolArray
 from go_opt.env import Target
 from go_opt.env.copies.splits import split_graph
 from go_opt.env.op_memory import op_that_runs_nowhere
-from go_opt.errors import InfeasibleError
+from go_opt.errors import GoOptError, InfeasibleError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Split
 from go_opt.model.start import Start
@@ -26,11 +26,11 @@ from go_opt.result import OptimizeResult, Request, Step
 from go_opt.search.bounds import against_bound, lower_bound
 from go_opt.search.limits import refuse_latency
 from go_opt.search.methods.events import may_replicate
+from go_opt.search.shared.context import Context
 from go_opt.search.simulated_claim import is_simulated, simulated_answer
 from go_opt.search.splits.batch_ways import batch_ways, start_by_batch
 from go_opt.search.splits.inner_ways import start_by_blocks
 from go_opt.search.splits.row_starts import start_by_rows
-from go_opt.search.splits.solve import Solve, Watch
 from go_opt.search.splits.ways import (
     given_way,
     open_blocks,
@@ -38,13 +38,14 @@ from go_opt.search.splits.ways import (
     ways_in_parts,
     ways_to_split,
 )
+from go_opt.search.whole_ops import Watch, WholeOpsSearch
 
 WHOLE_SHARE: Final = 1 / 4  # of the budget, at most, before ways to split are tried
 CLOSE: Final = 0.01  # gap of whole ops below which ways to split are tried at once
 TRIAL_SHARE: Final = 1 / 4  # of the budget, at most, for the ways by columns, and for those by rows
 CLOSE_SHARE: Final = 3 / 5  # the same if the gap of whole ops is below ``CLOSE``
 CLEARLY: Final = 0.95  # of the interval of another way; in a short search, smaller gains may be luck
-FIRST_STEPS: Final = 8  # of a search by rows, which begins with a plan made for it
+FIRST_STEPS: Final = 8  # of a search by rows, which begins with a plan made for it; of one without a plan
 OPS_PER_S: Final = 1600  # ways with more ops and parts per second of the time limit are not tried
 
 
@@ -53,21 +54,18 @@ def search_with_splits(
     target: Target,
     request: Request,
     divisible: BoolArray,
-    solve: Solve,
-    *,
-    on_step: Callable[[Step], None],
-    on_improvement: Callable[[OptimizeResult], None],
-    should_stop: Callable[[], bool],
+    context: Context,
+    begin: Callable[..., WholeOpsSearch],
+    watch: Watch,
 ) -> OptimizeResult:
-    """The best plan of ``solve``, of whole or split ops; the bound holds for both.
+    """The best plan of the searches that ``begin`` makes, of whole or split ops; the bound holds for both.
 
     Raises:
       InfeasibleError: no valid plan was found either way.
     """
     if request.fidelity == "analytical" and not op_that_runs_nowhere(graph, target):
         refuse_latency(graph, target, request, divisible)
-    watch = Watch(on_step, on_improvement, should_stop)
-    return _Race(graph, target, request, divisible, solve, watch).answer()
+    return _Race(graph, target, request, divisible, context, begin, watch).answer()
 
 
 class _Found(NamedTuple):
@@ -84,11 +82,12 @@ class _Race:
         target: Target,
         request: Request,
         divisible: BoolArray,
-        solve: Solve,
+        context: Context,
+        begin: Callable[..., WholeOpsSearch],
         watch: Watch,
     ) -> None:
         self._graph, self._target, self._request = graph, target, request
-        self._solve, self._watch = solve, watch
+        self._context, self._begin, self._watch = context, begin, watch
         self._bound = lower_bound(graph, target, request, divisible)
         self._given = given_way(graph, request, divisible)
         self._rows = row_divisible(graph, target, request)
@@ -98,7 +97,6 @@ class _Race:
             ways = list(dict.fromkeys([self._given, *ways]))
         self._ways: list[tuple[Split, ...]] | None = ways  # still to try; None afterwards
         self._history: list[Step] = []
-        self._before_s = 0.0  # seconds before the current search began
         self._reference_s = math.inf  # of the greedy plan of whole ops
         self._takes_early = False  # of starts by rows
         self._is_stopped = False
@@ -106,38 +104,43 @@ class _Race:
 
     def answer(self) -> OptimizeResult:
         """The best plan, simulated if requested."""
-        failure = self._run((), self._is_decided)
-        self._try_ways()
+        failure = None
+        try:
+            failure = self._run((), self._ways_are_due)
+            self._try_ways()
+            if self._best is not None and self._best.way:
+                self._run(self._best.way)
+        except KeyboardInterrupt:  # a stopped search returns its best plan
+            if self._best is None:
+                raise
+            self._is_stopped = True
         if self._best is None:
-            assert failure is not None
             # For whole ops, it may be proven that there is no plan.
             raise InfeasibleError(f"no plan was found with split ops; without splits, {failure}")
-        if self._best.way:
-            self._run(self._best.way)
         result, way = self._best
         checks = is_simulated(self._target, self._request) and not self._is_stopped
         if checks and result.simulated_interval_s is None:
-            result = simulated_answer(self._graph_of(way), self._target, self._request, [result])
+            with self._context.tolerates("simulation"):
+                result = simulated_answer(self._graph_of(way), self._target, self._request, [result])
         return self._as_answer(_Found(result, way))
 
-    def _is_decided(self) -> bool:
-        """Tries the ways to split once they are due; True if one of them is better than whole ops."""
+    def _ways_are_due(self) -> bool:
         limit = self._request.max_evaluations or math.inf
-        is_late = self._elapsed_s > WHOLE_SHARE * self._request.time_limit_s
-        is_late |= len(self._history) >= WHOLE_SHARE * limit
-        if is_late or self._is_close:
-            self._try_ways()
-        return self._best is not None and bool(self._best.way)
+        is_late = self._context.elapsed_s > WHOLE_SHARE * self._request.time_limit_s
+        return is_late or len(self._history) >= WHOLE_SHARE * limit or self._is_close
 
     def _try_ways(self) -> None:
-        """Search each way for a short time, if splits may help.
-
-        By columns: if there is no plan, its weights stream, or the start has splits. By rows or in blocks, on
-        top of the columns: if there is no plan, or its gap is ``CLOSE`` or more.
-        """
+        """Search each way for a short time, if splits may help; only once."""
         ways, self._ways = self._ways, None
-        if ways is None:
-            return
+        with self._context.tolerates("splits", GoOptError):
+            if ways is not None:
+                self._try(ways)
+
+    def _try(self, ways: list[tuple[Split, ...]]) -> None:
+        """By columns: if there is no plan, its weights stream, or the start has splits.
+
+        By rows or in blocks, on top of the columns: if there is no plan, or its gap is ``CLOSE`` or more.
+        """
         most_ops, share = OPS_PER_S * self._request.time_limit_s, TRIAL_SHARE
         if self._is_close:  # whole ops can gain next to nothing more
             most_ops, share = math.inf, CLOSE_SHARE
@@ -193,36 +196,41 @@ class _Race:
         """
         if self._request_of(share) is None:
             return None
-        began_s = time.monotonic()
         start = self._start_of(way, graph := self._graph_of(way))
-        built_s = time.monotonic() - began_s
-        requested = self._request_of(share, built_s)
+        requested = self._request_of(share)
         if requested is None:
             return None
-        outer_s, self._before_s = self._before_s, self._elapsed_s + built_s
-
-        def should_stop() -> bool:
-            self._is_stopped = self._is_stopped or self._watch.should_stop()
-            is_out = len(self._history) >= (self._request.max_evaluations or math.inf)
-            return self._is_stopped or is_out or self._is_proven or until()
-
+        first_steps = len(self._history) + FIRST_STEPS
         try:
-            result = self._solve(
+            search = self._begin(
                 graph,
                 replace(requested, start=start),
                 on_step=self._take_step,
                 on_improvement=lambda found: self._take(_Found(found, way)),
-                should_stop=should_stop,
             )
+            with closing(search):
+                search.advance(lambda: self._must_stop() or until() or self._is_late(search, first_steps))
+                if not way:
+                    self._reference_s = search.reference_s
+                    self._try_ways()
+                    if self._best is not None and self._best.way:
+                        return None
+                    search.advance(self._must_stop)
+                result = search.answer()
         except InfeasibleError as error:
             return error
-        finally:
-            self._before_s = outer_s
-        if not way:
-            self._reference_s = result.reference_s
         if self._best is not None and self._best.way == way:
             self._best = _Found(result, way)  # as good as its best plan so far, and simulated
         return None
+
+    def _must_stop(self) -> bool:
+        self._is_stopped = self._is_stopped or self._watch.should_stop()
+        is_out = len(self._history) >= (self._request.max_evaluations or math.inf)
+        return self._is_stopped or is_out or self._is_proven
+
+    def _is_late(self, search: WholeOpsSearch, first_steps: int) -> bool:
+        """Whether a search without a plan is over: others may have one, or find it sooner."""
+        return search.is_late and (self._best is not None or len(self._history) >= first_steps)
 
     def _as_answer(self, found: _Found) -> OptimizeResult:
         result = against_bound(found.result, self._request, self._bound)
@@ -231,7 +239,8 @@ class _Race:
             plan=replace(result.plan, splits=found.way),
             history=tuple(self._history),
             evaluations=len(self._history),
-            wall_s=self._elapsed_s,
+            wall_s=self._context.elapsed_s,
+            dropped_methods=self._context.dropped_methods,
             reference_s=self._reference_s if found.way else result.reference_s,
             seed=self._request.seed,
         )
@@ -257,10 +266,10 @@ class _Race:
             return start_by_blocks(*given, replicates=replicates)
         return self._request.start
 
-    def _request_of(self, share: float, built_s: float = 0.0) -> Request | None:
-        """The request of the next search, with the budget after its graph is built; None if none is left."""
+    def _request_of(self, share: float) -> Request | None:
+        """The request of the next search; None if no budget is left."""
         request = self._request
-        limit, left_s = request.max_evaluations, request.time_limit_s - self._elapsed_s - built_s
+        limit, left_s = request.max_evaluations, request.time_limit_s - self._context.elapsed_s
         left = None if limit is None else min(limit - len(self._history), max(1, math.ceil(share * limit)))
         if self._is_stopped or self._is_proven or left_s <= 0 or (left is not None and left < 1):
             return None
@@ -273,19 +282,13 @@ class _Race:
         )
 
     @property
-    def _elapsed_s(self) -> float:
-        return self._history[-1].elapsed_s if self._history else 0.0
-
-    @property
     def _is_proven(self) -> bool:
         return self._best is not None and self._as_answer(self._best).status == "OPTIMAL"
 
     def _take_step(self, step: Step) -> None:
         best_s = min(step.best_s, self._history[-1].best_s if self._history else math.inf)
         number = len(self._history) + 1
-        # The clock of a paused search includes the pause.
-        elapsed_s = max(self._before_s + step.elapsed_s, self._elapsed_s)
-        self._history.append(Step(step.method, step.objective_s, best_s, number, elapsed_s))
+        self._history.append(Step(step.method, step.objective_s, best_s, number, step.elapsed_s))
         self._watch.on_step(self._history[-1])
 
     def _take(self, found: _Found) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 
 from go_opt.common.arrays import IntArray
@@ -19,6 +17,8 @@ from go_opt.model.plan import Plan
 from go_opt.result import OptimizeResult, Request, Step
 from go_opt.search.bounds import against_bound, certificate, lower_bound
 from go_opt.search.methods.events import Event, Miss, NoPlan, Proposal, may_replicate, passing_of
+from go_opt.search.shared.context import Context
+from go_opt.search.shared.gains import Gains
 from go_opt.search.simulated_claim import (
     EQUAL,
     MOST_FORWARDED_OPS,
@@ -43,8 +43,12 @@ class Search:
         target: Target,
         request: Request,
         on_step: Callable[[Step], None] = lambda step: None,
+        context: Context | None = None,
     ) -> None:
         self.graph, self.target, self.request = graph, target, request
+        self.context = context = context or Context(request.time_limit_s)
+        self._until_s = context.elapsed_s + request.time_limit_s - reserve_s(graph, target, request)
+        self._gains = Gains(request, context)
         requested = self.requested = op_constraints(graph, target, request.constraints)
         self.roles = loop_roles(graph, target.kernel_patterns)
         self.tables = constrained_tables(requested) if request.constraints else cost_tables(graph, target)
@@ -57,15 +61,13 @@ class Search:
         self.is_exhausted = False  # whether every method has ended
         self.violating: list[IntArray] = []  # proposed placements that violate a rule or constraint
         self._on_step = on_step
-        self._started_s, self._stopped_s = time.monotonic(), math.inf  # finite: the clock stands there
         self._bound = lower_bound(graph, target, request)
         self._history: list[Step] = []
-        self._reference_s = math.inf
-        self._rejection = ""  # the first reason, other than memory, why a plan was not valid
-        self._failure = ""  # a method's reason why there is no plan
+        self.reference_s = math.inf  # of the greedy plan
+        # The first reason, other than memory, why a plan was not valid; a method's why there is none.
+        self._rejection = self._failure = ""
         self._least_latency_s = math.inf  # of valid plans above the latency limit
         self._shortlist: list[OptimizeResult] = []  # the best plans so far, by the model
-        self._reserve_s = reserve_s(graph, target, request)
         self._checks = is_simulated(target, request)
         self._closest: tuple[int, Plan] | None = None  # least excess bytes of a plan that does not fit
 
@@ -76,20 +78,19 @@ class Search:
         if isinstance(event, Proposal | Miss) and event.bound and event.bound.seconds > self._bound.seconds:
             self._bound = event.bound
             self.best = None if self.best is None else against_bound(self.best, self.request, self._bound)
-        if isinstance(event, Miss):
-            self._record(event.method, math.inf)
-            self._on_step(self._history[-1])
-        return isinstance(event, Proposal) and self._evaluate_proposal(event)
+        if not isinstance(event, Proposal | Miss):
+            return False
+        reached_s, is_better = math.inf, False
+        if isinstance(event, Proposal) and not self.context.is_dropped(event.method):
+            with self.context.tolerates(event.method):
+                reached_s, is_better = self._evaluate_proposal(event)
+        self._record(event.method, reached_s)
+        self._gains.note(self.best_s, self._bound.seconds, len(self._history))
+        self._on_step(self._history[-1])
+        return is_better
 
-    @contextmanager
-    def clock_stopped(self) -> Iterator[None]:
-        """Exclude the time of the block from the search's."""
-        self._stopped_s = time.monotonic()
-        yield
-        self._started_s += time.monotonic() - self._stopped_s
-        self._stopped_s = math.inf
-
-    def _evaluate_proposal(self, proposal: Proposal) -> bool:
+    def _evaluate_proposal(self, proposal: Proposal) -> tuple[float, bool]:
+        """The objective that it reaches, infinite if not valid; whether it is the best so far."""
         plan = self._plan(proposal)
         metrics = self._evaluate(plan)
         reached_s = self._reached_s(plan, metrics)
@@ -115,15 +116,13 @@ class Search:
         if is_slow or not metrics.valid:
             reached_s = math.inf
         if proposal.method == "greedy":
-            self._reference_s = reached_s
-        self._record(proposal.method, reached_s)
+            self.reference_s = reached_s
         if is_as_good and not is_slow:
             found = self._result(plan, metrics, proposal.method)
             self._shortlist = shortlisted([*self._shortlist, found])
             if is_better:
                 self.best = found
-        self._on_step(self._history[-1])
-        return is_better
+        return reached_s, is_better
 
     def _result(self, plan: Plan, metrics: Metrics, method: str) -> OptimizeResult:
         """A plan that was just evaluated, as the answer if the search ended here."""
@@ -140,8 +139,8 @@ class Search:
             method=method,
             history=tuple(self._history),
             evaluations=len(self._history),
-            wall_s=self._elapsed_s,
-            reference_s=self._reference_s,
+            wall_s=self.context.elapsed_s,
+            reference_s=self.reference_s,
             seed=self.request.seed,
         )
 
@@ -213,15 +212,18 @@ class Search:
 
     def _record(self, method: str, reached_s: float) -> None:
         best_s = min(self.best_s, reached_s)
-        self._history.append(Step(method, reached_s, best_s, len(self._history) + 1, self._elapsed_s))
+        self._history.append(Step(method, reached_s, best_s, len(self._history) + 1, self.context.elapsed_s))
 
     def is_done(self) -> bool:
-        """Whether to stop: proven optimal, out of evaluations, or out of time with a valid plan."""
+        """Whether to stop: proven optimal, out of evaluations or time, or nothing is to be expected.
+
+        Without a plan a search goes on a little beyond its time.
+        """
         if self.is_done_with_evaluations:
             return True
         if self.best is None:
-            return self.is_late and math.isfinite(self._least_latency_s)
-        return self.is_late or self.best.status == "OPTIMAL"
+            return self.is_late and (math.isfinite(self._least_latency_s) or self.context.is_over)
+        return self.is_late or self.best.status == "OPTIMAL" or self._gains.are_over(len(self._history))
 
     @property
     def is_done_with_evaluations(self) -> bool:
@@ -230,17 +232,12 @@ class Search:
         return limit is not None and len(self._history) >= limit
 
     @property
-    def _elapsed_s(self) -> float:
-        return min(time.monotonic(), self._stopped_s) - self._started_s
-
-    @property
     def left_s(self) -> float:
         """Seconds until the time is up."""
-        return self.request.time_limit_s - self._reserve_s - self._elapsed_s
+        return self._until_s - self.context.elapsed_s
 
     @property
     def is_late(self) -> bool:
-        """Whether the time is up."""
         return self.left_s <= 0.0
 
     def result(self) -> OptimizeResult:
@@ -258,7 +255,9 @@ class Search:
             for one in self._shortlist
             if one.plan is not self.best.plan
         ]
-        answer = simulated_answer(self.graph, self.target, self.request, [self.best, *others])
+        answer = self.best
+        with self.context.tolerates("simulation"):
+            answer = simulated_answer(self.graph, self.target, self.request, [self.best, *others])
         return self._complete(against_bound(answer, self.request, self._bound))
 
     def _complete(self, result: OptimizeResult) -> OptimizeResult:
@@ -266,8 +265,9 @@ class Search:
             result,
             history=tuple(self._history),
             evaluations=len(self._history),
-            wall_s=self._elapsed_s,
-            reference_s=self._reference_s,
+            wall_s=self.context.elapsed_s,
+            reference_s=self.reference_s,
+            dropped_methods=self.context.dropped_methods,
         )
 
     def _why_no_plan(self) -> str:
@@ -279,6 +279,7 @@ class Search:
             closest = None if self._closest is None else self._closest[1]
             why = why_no_plan(self.graph, self.target, self._rejection, closest)
             reason = nowhere or self._failure or why
+        reason = " Failed: ".join([reason, *self.context.dropped_methods])
         if nowhere or self.is_exhausted:
             return reason
         return f"stopped after {len(self._history)} evaluations: {reason}"

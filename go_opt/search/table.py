@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from go_opt.errors import GoOptError
 from go_opt.search.methods import first_plans, orders, schedules
 from go_opt.search.methods.events import Event, SearchView, has_static_constraints
 from go_opt.search.methods.first_plans import Start
@@ -39,6 +40,11 @@ class Method:
     serves: Callable[[SearchView], bool]
     events: Callable[[Start], Iterator[Event]]
     figure: str
+
+    def run(self, start: Start) -> Iterator[Event]:
+        """Its events; if it fails, the search goes on without it."""
+        with start.search.context.tolerates(self.name, GoOptError):
+            yield from self.events(start)
 
 
 def serving(search: SearchView, when: When) -> list[Method]:
@@ -81,7 +87,7 @@ def is_for_latency(search: SearchView) -> bool:
 
 def _rounds(s: Start) -> Iterator[Event]:
     others = serving(s.search, "after a round")
-    return improvements(s.search, lambda: (event for method in others for event in method.events(s)))
+    return improvements(s.search, lambda: (event for method in others for event in method.run(s)))
 
 
 METHODS: Final = (

@@ -17,7 +17,7 @@ NOTED = """
 import sys
 from numba.core.dispatcher import Dispatcher
 import go_opt
-from go_opt.search import optimizer
+from go_opt.search import whole_ops
 
 compile, noted, is_searching = Dispatcher.compile, [], []
 
@@ -26,13 +26,13 @@ def note(self, signature):
         noted.append(self.py_func.__qualname__)
     return compile(self, signature)
 
-class Noticed(optimizer.Search):
+class Noticed(whole_ops.Search):
     def __init__(self, graph, *args):
         if graph.num_ops > 10:  # not of the rehearsal
             is_searching.append(True)
         super().__init__(graph, *args)
 
-Dispatcher.compile, optimizer.Search = note, Noticed
+Dispatcher.compile, whole_ops.Search = note, Noticed
 graph, asked = go_opt.load("zoo:mobilenet_v2"), ()
 names = graph.op_names
 constraints = (

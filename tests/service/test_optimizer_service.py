@@ -24,8 +24,10 @@ from go_opt.model.codecs.wire import graph_to_proto
 from go_opt.model.graph import Graph
 from go_opt.model.start import OpStart, Start
 from go_opt.proto import optimizer_pb2, optimizer_pb2_grpc
+from go_opt.result import Request
 from go_opt.search.policies import find_policy as find_shipped_policy
 from go_opt.service.client.client import Client
+from go_opt.service.messages.convert_request import request_to_proto
 from go_opt.service.server import serve
 from go_opt.service.services.optimizer_service import OptimizerService, no_policies
 from go_opt.service.workers.optimizer import LocalOptimizer
@@ -74,6 +76,7 @@ def test_every_keyword_arrives(address: str, optimizer: Any, graph: Graph) -> No
         "constraints": (Pin("a", 1), Colocate(["a", "b"])),
         "max_latency_s": 2.5,
         "simulate": False,
+        "early_end": False,
         "policy": None,
         "start": Start({"a": OpStart(3), "c": OpStart(1, 2, 0, 4)}),
     }
@@ -82,7 +85,7 @@ def test_every_keyword_arrives(address: str, optimizer: Any, graph: Graph) -> No
         client.optimize(graph, "mcm-6x6")
     defaults = {"objective": "throughput", "budget_s": None, "max_evaluations": None, "seed": 0}
     defaults |= {"decide": "all", "relays": True, "replication": True, "policy": None}
-    defaults |= {"splits": True, "output_parts": False}
+    defaults |= {"splits": True, "output_parts": False, "early_end": True}
     defaults |= {"fidelity": "analytical", "constraints": (), "max_latency_s": None, "simulate": True}
     start = optimizer.asked[0].pop("start")  # equal to no other
     assert (start.ops, start.plan) == (given_options.pop("start").ops, None)
@@ -166,11 +169,22 @@ def test_the_deadline_caps_the_budget(address: str, optimizer: Any, graph: Graph
 
 
 def test_a_search_stops_when_its_caller_leaves(address: str, optimizer: Any, graph: Graph) -> None:
-    with Client(address, timeout_s=0.3) as client:
-        with pytest.raises(ServiceError, match="within the time limit"):
-            client.optimize(graph, "mcm-6x6", seed=SEED_SLOW)
+    asked = request_to_proto(Request(seed=SEED_SLOW), policy=None)
+    asked.graph.CopyFrom(graph_to_proto(graph))
+    asked.target.name = "mcm-6x6"
+    with grpc.insecure_channel(address) as channel:
+        call = raw(channel, "Optimize").future(asked.SerializeToString(), timeout=60)
+        assert optimizer.started.wait(5)
+        call.cancel()
         assert optimizer.stopped.wait(5)
-        assert client.list_targets()
+
+
+def test_a_search_that_exceeds_its_budget_answers_before_the_deadline(
+    address: str, optimizer: Any, graph: Graph
+) -> None:
+    with Client(address, timeout_s=2) as client:
+        client.optimize(graph, "mcm-6x6", seed=SEED_SLOW)
+        assert optimizer.stopped.is_set()
 
 
 def test_health_and_reflection(address: str) -> None:

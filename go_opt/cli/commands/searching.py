@@ -45,6 +45,9 @@ class Search:
     no_relays: Annotated[bool, typer.Option("--no-relays", help="The strict triangle rule.")] = False
     no_replication: Annotated[bool, typer.Option("--no-replication", help="One chip per stage.")] = False
     no_splits: Annotated[bool, typer.Option("--no-splits", help="No op in parts.")] = False
+    no_early_end: Annotated[
+        bool, typer.Option("--no-early-end", help="Search on when no gain is to be expected.")
+    ] = False
     output_parts: Annotated[
         bool, typer.Option("--output-parts", help="Outputs of the model may stay in parts.")
     ] = False
@@ -68,6 +71,7 @@ class Search:
             "relays": not self.no_relays,
             "replication": not self.no_replication,
             "splits": not self.no_splits,
+            "early_end": not self.no_early_end,
             "output_parts": self.output_parts,
             "constraints": read_constraints(self.constraints),
             "max_latency_s": None if latency is None else parse_duration_s(latency, "--max-latency"),

@@ -12,13 +12,14 @@ import time
 from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from go_opt.common.cores import num_cores
 from go_opt.search.compiling.kernel_cache import are_compiled
 from go_opt.search.methods.events import POLL_S, Event, Miss, Proposal, SearchView, Waiting, waiting_until
 
 Item = TypeVar("Item")
+CLOSING_S: Final = 0.5  # for a thread to end; what it is at may take long on large graphs
 
 
 def has_core_to_spare(search: SearchView) -> bool:
@@ -39,9 +40,9 @@ class Worker(Generic[Item]):
         self._thread.start()
 
     def close(self) -> None:
-        """End, once the item it is at is made."""
+        """End, once the item it is at is made; do not wait long for it."""
         self._is_closed.set()
-        self._thread.join()
+        self._thread.join(CLOSING_S)
 
     @property
     def is_over(self) -> bool:

@@ -18,6 +18,7 @@ from go_opt.env.kernels.fusion import LoopRoles
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import Request
+from go_opt.search.shared.context import Context
 from go_opt.solver import Bound
 from go_opt.solver.problem.op_constraints import OpConstraints
 from go_opt.solver.problem.passing import Passing
@@ -73,6 +74,8 @@ class SearchView(Protocol):
     def target(self) -> Target: ...
     @property
     def request(self) -> Request: ...
+    @property
+    def context(self) -> Context: ...  # shared by all searches of the request
     @property
     def requested(self) -> OpConstraints: ...  # the user's constraints
     @property

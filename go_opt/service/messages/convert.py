@@ -107,6 +107,7 @@ def result_to_proto(result: OptimizeResult, sent: SentGraph) -> optimizer_pb2.Op
         history=[optimizer_pb2.Step(**vars(step)) for step in result.history],
         simulated_interval_s=result.simulated_interval_s,
         simulated_makespan_s=result.simulated_makespan_s,
+        dropped_methods=result.dropped_methods,
         nodes_without_op=[graph_pb2.NodeWithoutOp(**node._asdict()) for node in sent.graph.nodes_without_op],
         **_same(result, _OF_RESULT),
     )
@@ -125,6 +126,7 @@ def result_from_proto(message: optimizer_pb2.OptimizeResponse) -> OptimizeResult
         ),
         simulated_interval_s=optional(message, "simulated_interval_s"),
         simulated_makespan_s=optional(message, "simulated_makespan_s"),
+        dropped_methods=tuple(message.dropped_methods),
         **_same(message, _OF_RESULT),
     )
 

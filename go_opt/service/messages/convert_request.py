@@ -28,7 +28,7 @@ _FIDELITIES: Final[tuple[Fidelity, ...]] = ("analytical", "analytical", "simulat
 # Fields of a request: those that its message shares, those it may lack, and flags that it negates.
 _SAME: Final = ("seed", "output_parts")
 _OPTIONAL: Final = ("budget_s", "max_evaluations", "max_latency_s")
-_ON_BY_DEFAULT: Final = ("relays", "replication", "simulate", "splits")
+_ON_BY_DEFAULT: Final = ("relays", "replication", "simulate", "splits", "early_end")
 _Name = TypeVar("_Name", bound=str)
 _LEAST: Final = {"chip": 0, "replication": 1, "kernel": 0}  # smallest values of an op's fields
 
@@ -200,6 +200,7 @@ class SearchOptions(TypedDict, total=False):
     constraints: Sequence[UserConstraint] | str | Path  # a path is a file on the client
     max_latency_s: float | None
     simulate: bool
+    early_end: bool
     start: Start | Plan | str | Path | None  # a path is a file on the client
     policy: str | None  # "default", "none" or None, or the name of a policy that the service trained
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -126,18 +127,24 @@ class LocalOptimizer(Optimizer):
             if control.on_improvement is not None:
                 control.on_improvement(result_to_proto(result, sent))
 
+        # The search's own clock stands still while kernels compile.
+        ends_s = _ends_s(control.deadline_s, len(request))
+
+        def should_stop() -> bool:
+            return control.stop.is_set() or time.monotonic() >= ends_s
+
         # The bisection searches all chips, and then at most one number for each power of two.
         searches = 1 + target.num_chips.bit_length() if is_sized else 1
         within = _within(requested, control.deadline_s, len(request), searches)
         if is_sized:
-            response = _fewest_chips(message.fewest_chips, sent, target, within, control)
+            response = _fewest_chips(message.fewest_chips, sent, target, within, control.policy, should_stop)
             return Answer(response, not (control.stop.is_set() or within != requested))
         result = self._api.optimize(
             sent.graph,
             target,
             policy=control.policy,
             on_improvement=improve,
-            should_stop=control.stop.is_set,
+            should_stop=should_stop,
             **within.options,
         )
         is_cut_short = within != requested and result.wall_s >= within.time_limit_s
@@ -201,7 +208,8 @@ def _fewest_chips(
     sent: SentGraph,
     target: Target,
     request: Request,
-    control: SearchControl,
+    policy: Policy,
+    should_stop: Callable[[], bool],
 ) -> optimizer_pb2.OptimizeResponse:
     rate_per_s = message.rate_per_s if message.HasField("rate_per_s") else None
     with request_part("fewest_chips", optimizer_pb2.FewestChips):
@@ -211,10 +219,17 @@ def _fewest_chips(
         target,
         request,
         rate_per_s=rate_per_s,
-        policy=control.policy,
-        should_stop=control.stop.is_set,
+        policy=policy,
+        should_stop=should_stop,
     )
     return fewest_chips_to_proto(found, sent)
+
+
+def _ends_s(deadline_s: float | None, request_bytes: int) -> float:
+    """When a search must end that has used up more time than its budget."""
+    if deadline_s is None:
+        return math.inf
+    return deadline_s - reserve_s(deadline_s - time.monotonic(), request_bytes) / 2
 
 
 def _within(request: Request, deadline_s: float | None, request_bytes: int, searches: int) -> Request:

@@ -1,0 +1,72 @@
+"""What the searches of one request share: its clock, and the methods that failed."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+RAISES: Final = "GO_OPT_RAISES"  # set: an error in a method ends the search, as in tests
+OVERTIME_S: Final = 1.0  # after the time limit, for a search that has no plan yet
+MOST_COMPILING_S: Final = 60.0  # for which the clock stands still, once there may be a plan
+_log = logging.getLogger(__name__)
+
+
+class Context:
+    """Made once for a request, and handed to every search inside its search."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self._began_s, self._stopped_s = time.monotonic(), math.inf  # finite: the clock stands there
+        self._compiling_s = 0.0
+        self._dropped: dict[str, str] = {}  # method -> its error
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the request began, without those of compilation."""
+        return min(time.monotonic(), self._stopped_s) - self._began_s
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a search ends even without a plan."""
+        return self.elapsed_s > self.limit_s + OVERTIME_S
+
+    @contextmanager
+    def compiling(self, at_most_s: float = math.inf) -> Iterator[None]:
+        """Exclude the time of the block; of all blocks with a limit, at most ``at_most_s``."""
+        self._stopped_s = time.monotonic()
+        try:
+            yield
+        finally:
+            excluded_s = min(time.monotonic() - self._stopped_s, max(0.0, at_most_s - self._compiling_s))
+            self._compiling_s += excluded_s if math.isfinite(at_most_s) else 0.0
+            self._began_s += excluded_s
+            self._stopped_s = math.inf
+
+    @contextmanager
+    def tolerates(self, method: str, *answers: type[Exception]) -> Iterator[None]:
+        """Drop ``method`` if the block fails: the search goes on without it, unless ``GO_OPT_RAISES`` is set.
+
+        Errors of the types ``answers`` are raised.
+        """
+        try:
+            yield
+        except answers:
+            raise
+        except Exception as error:
+            if os.environ.get(RAISES):
+                raise
+            _log.exception("search method %r failed and was dropped", method)
+            self._dropped.setdefault(method, f"{type(error).__name__}: {error}")
+
+    def is_dropped(self, method: str) -> bool:
+        return method in self._dropped
+
+    @property
+    def dropped_methods(self) -> tuple[str, ...]:
+        """The methods that failed, each with its error."""
+        return tuple(f"{method}: {error}" for method, error in self._dropped.items())

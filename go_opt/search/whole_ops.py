@@ -1,0 +1,151 @@
+"""A search that splits no ops: takes the events of the portfolio and keeps the best verified plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from go_opt.env import Target
+from go_opt.model.graph import Graph
+from go_opt.result import OptimizeResult, Request, Step
+from go_opt.search.compiling.kernel_cache import start_compiling
+from go_opt.search.compiling.warm_up import FIRST, common_families, load
+from go_opt.search.limits import refuse_unreachable
+from go_opt.search.methods.copies import COPIED, copies
+from go_opt.search.methods.events import Event
+from go_opt.search.portfolio import policy_takes_part, portfolio_events
+from go_opt.search.rehearsal import rehearsal
+from go_opt.search.shared.context import MOST_COMPILING_S, Context
+from go_opt.search.simulated_claim import is_simulated
+from go_opt.search.state import Search
+
+
+class Watch(NamedTuple):
+    """Callbacks of the caller."""
+
+    on_step: Callable[[Step], None]
+    on_improvement: Callable[[OptimizeResult], None]
+    should_stop: Callable[[], bool]
+
+
+class WholeOpsSearch:
+    """Goes on where it is advanced, and may pause between two events.
+
+    Args:
+      policy: the file of the policy that takes part; ``is_policy_alone``: no other method does.
+      on_step: receives every step; ``on_improvement`` every better plan, as the answer at that time.
+
+    Raises:
+      InfeasibleError: it is proven that there is no plan.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        request: Request,
+        *,
+        target: Target,
+        context: Context,
+        policy: Path | None,
+        is_policy_alone: bool,
+        on_step: Callable[[Step], None],
+        on_improvement: Callable[[OptimizeResult], None],
+    ) -> None:
+        refuse_unreachable(graph, target, request)
+        takes_part = is_policy_alone or policy_takes_part(target, request)
+        self._policy, self._is_policy_alone = policy if takes_part else None, is_policy_alone
+        self._on_improvement, self._is_over = on_improvement, False
+        if request.objective == "throughput" and target.goes_forward:
+            start_compiling()
+        self._checks = is_simulated(target, request)
+        may_wait = request.objective == "throughput" and not target.modelled.weight_prefetch
+        simulates = self._checks or may_wait or request.fidelity != "analytical"
+        special = rehearsal(target, request)
+        self._kernels = common_families(simulator=simulates, policy=self._policy is not None) | special
+        with context.compiling():
+            for name in self._kernels if special else islice(self._kernels, FIRST):
+                load(name, self._kernels)
+        self._search = Search(graph, target, request, on_step, context)
+        self._steps = self._run()
+
+    @property
+    def has_plan(self) -> bool:
+        return self._search.best is not None
+
+    @property
+    def is_late(self) -> bool:
+        """Whether its time is up."""
+        return self._search.is_late
+
+    @property
+    def reference_s(self) -> float:
+        """The objective of the greedy plan."""
+        return self._search.reference_s
+
+    def advance(self, should_stop: Callable[[], bool]) -> None:
+        """Go on until the search is over or ``should_stop``, which is called after every event."""
+        for _ in self._steps:
+            if should_stop():
+                return
+        self._is_over = True
+
+    def close(self) -> None:
+        """End its threads; it cannot be advanced any more."""
+        self._steps.close()
+
+    def answer(self) -> OptimizeResult:
+        """The best plan, simulated if the search is over.
+
+        Raises:
+          InfeasibleError: no valid plan was found.
+        """
+        self.close()
+        if self._is_over and self.has_plan and not self._is_policy_alone:
+            self._try_fewer_copies()
+        checks = self._checks and self._is_over and self.has_plan
+        if checks:
+            self._load("simulator")
+        return self._search.answer(checks=checks)
+
+    def _run(self) -> Generator[None, None, None]:
+        """Take the events one by one, until the search is over."""
+        search = self._search
+        # Closing the events ends the background thread.
+        with closing(portfolio_events(search, self._policy, is_alone=self._is_policy_alone)) as events:
+            # The greedy plan needs few kernels, the second plan the slicing ones. The others, which may have
+            # to be compiled, load after that.
+            for count, kernels in ((1, ["slicing"]), (1, [*self._kernels]), (None, [])):
+                yield from self._take(islice(events, count))
+                for name in kernels:
+                    if search.is_done():
+                        return
+                    self._load(name)
+                    yield
+        search.is_exhausted = not search.is_done()
+
+    def _take(self, events: Iterable[Event]) -> Iterator[None]:
+        for event in events:
+            if self._search.take(event):
+                self._on_improvement(self._search.result())
+            if self._search.is_done():
+                return
+            yield
+
+    def _load(self, name: str) -> None:
+        """Load kernels while the clock stands still; not for ever if there is a plan."""
+        limit = (MOST_COMPILING_S,) if self.has_plan else ()
+        with self._search.context.compiling(*limit):
+            load(name, self._kernels)
+
+    def _try_fewer_copies(self) -> None:
+        """Try the best plan on fewer chips: one proven optimal early may use more than it needs."""
+        best = self._search.best
+        assert best is not None
+        plan, method = best.plan, best.method.removesuffix(COPIED)
+        for proposal in copies(self._search, method, plan.order, plan.fusion_group):
+            if self._search.is_done_with_evaluations:
+                return
+            self._search.take(proposal)
