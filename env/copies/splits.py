@@ -81,12 +81,20 @@ def _outputs(graph: Graph, in_parts: Mapping[int, Split]) -> Iterator[str]:
 def planned_graph(graph: Graph, plan: Plan) -> Graph:
     """The graph that ``plan`` places: ``graph`` itself, or with its split ops in parts.
 
+    A graph that has the parts already is returned as it is.
+
     Raises:
       PlanError: an op that the plan splits is not in the graph, or cannot be split like that.
     """
-    if not plan.splits or graph.fingerprint == plan.graph_fingerprint:
+    if not plan.splits:
         return graph
-    return split_graph(graph, plan.splits)
+    if graph.fingerprint != plan.graph_fingerprint:
+        return split_graph(graph, plan.splits)
+    for split in plan.splits:
+        last = part_name(split.op, split.parts - 1, split.parts)
+        if last not in graph.op_index:
+            raise PlanError(f"splits: the graph of the plan has no op {last[:120]!r}.", field="splits")
+    return graph
 
 
 def _op_of(graph: Graph, split: Split) -> int:

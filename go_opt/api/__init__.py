@@ -1,6 +1,6 @@
 """The public functions: load a model, pick a target, optimize, evaluate, verify, explain."""
 
-from go_opt.api.inputs import ZOO_PREFIX, load, plan_case, target
+from go_opt.api.inputs import ZOO_PREFIX, load, target, whole_case
 from go_opt.api.plans import MAX_INFERENCES, evaluate, explain, timeline, verify
 from go_opt.api.searching import optimize
 
@@ -11,8 +11,8 @@ __all__ = [
     "explain",
     "load",
     "optimize",
-    "plan_case",
     "target",
     "timeline",
     "verify",
+    "whole_case",
 ]

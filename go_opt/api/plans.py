@@ -147,7 +147,8 @@ def explain(
     if op is not None:
         return explain_op(on_graph, on, decided, op, objective=objective, constraints=requested)
     divisible = divisible_ops(whole, on, request)
-    divisible[[whole.op_index[split.op] for split in decided.splits]] = True
+    if on_graph is not whole:  # else the caller gave the graph of the parts
+        divisible[[whole.op_index[split.op] for split in decided.splits]] = True
     bound = lower_bound(whole, on, request, divisible)
     return explain_plan(on_graph, on, decided, objective=objective, bound=bound, constraints=requested)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,9 @@ class Clone:
 
     op: str
     chip: int
+
+
+SPLIT_KINDS: Final = ("columns", "heads", "inner", "rows")
 
 
 @dataclass(frozen=True)

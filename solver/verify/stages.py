@@ -62,8 +62,10 @@ def broken_stages(graph: Graph, target: Target, plan: Plan) -> Iterator[Broken]:
 
 def _broken_forwarding(target: Target, plan: Plan, size_of: dict[int, int]) -> Iterator[Broken]:
     """The first stage whose chips cannot forward weights to each other."""
-    for chip in plan.forwards:
-        if size_of.get(chip, 1) == 1:
+    for i, chip in enumerate(plan.forwards):
+        if chip in plan.forwards[:i]:
+            yield "forwarding", f"weights are forwarded from chip {chip} twice."
+        elif size_of.get(chip, 1) == 1:
             yield "forwarding", f"weights are forwarded from chip {chip}, where no replicated stage starts."
         elif not (target.goes_forward and target.overlap):
             yield (

@@ -50,11 +50,13 @@ def trace(
     """Write when each kernel and transfer of PLAN runs, for ui.perfetto.dev or chrome://tracing."""
     from go_opt import api
     from go_opt.common.files import write_atomically
+    from go_opt.env.copies.splits import planned_graph
     from go_opt.env.critical_path import critical_path
     from go_opt.report.trace import trace_text
 
     graph, on, loaded = load_with_plan(model, plan, target, costs)
     timeline = api.timeline(graph, on, loaded, fidelity=fidelity, inferences=inferences)
+    graph = planned_graph(graph, loaded)
     path = critical_path(graph, on, loaded) if (objective or objective_of(plan)) == "latency" else None
     write_atomically(out, trace_text(graph, on, timeline, path) + "\n")
     typer.echo(
@@ -101,7 +103,7 @@ def report(
     claims = claims_of(plan)
     subject = subject_of(graph, on, loaded, objective or claims.objective or "throughput", requested)
     write_atomically(out, page_of(subject, claims, inferences))
-    typer.echo(f"{out}: {graph.name} on {on.name}, {graph.num_ops} ops; open it in a browser.")
+    typer.echo(f"{out}: {graph.name} on {on.name}, {len(loaded.order)} ops; open it in a browser.")
     if model_explorer is not None:
         write_atomically(model_explorer, node_data_text(subject) + "\n")
         typer.echo(f"{model_explorer}: the stage of each node; load it in Model Explorer as node data.")

@@ -144,6 +144,7 @@ def evaluate(
 ) -> None:
     """Cost PLAN for MODEL: interval, latency, bottleneck, every chip and link."""
     from go_opt import api
+    from go_opt.env.copies.splits import planned_graph
 
     connection.refuse_without_server()
     requested = read_constraints(constraints)
@@ -166,7 +167,8 @@ def evaluate(
         from go_opt.report.parts.screen import console
         from go_opt.report.tables import print_metrics
 
-        print_metrics(console(), graph, on, loaded, metrics, objective or "throughput")
+        planned = planned_graph(graph, loaded)
+        print_metrics(console(), planned, on, loaded, metrics, objective or "throughput")
         if judged.placement is not None:
             show(_broken(api.verify(graph, on, loaded, requested)))
     if not metrics.valid:
@@ -191,7 +193,7 @@ def verify(
     if as_json:
         print_json(violations_to_dict(violations))
     else:
-        valid = f"valid: {graph.num_ops} ops on {loaded.chips_used} chips of {on.name}."
+        valid = f"valid: {len(loaded.order)} ops on {loaded.chips_used} chips of {on.name}."
         show(_broken(violations) or [valid])
     if violations:
         raise typer.Exit(INVALID_PLAN)

@@ -115,9 +115,11 @@ class Judged(Loading):
 def load_with_plan(
     model: str, plan: Path, target: str | None, costs: Path | None
 ) -> tuple[Graph, Target, Plan]:
-    """Loads the plan first, because it has the model's dimension bindings and target."""
+    """Loads the plan first, because it has the model's dimension bindings and target.
+
+    The graph is the model's; :func:`planned_graph` gives the one with the parts of split ops.
+    """
     from go_opt import api
-    from go_opt.env.copies.splits import planned_graph
     from go_opt.model.codecs.plan_json import load_plan
     from go_opt.report.progress import announce_compilation
 
@@ -125,7 +127,7 @@ def load_with_plan(
     graph = api.load(model, **vars(loaded.bindings), precision=loaded.precision)
     announce_compilation()
     on = api.target(target or loaded.target)
-    return planned_graph(with_costs(graph, on, costs, plan), loaded), on, loaded
+    return with_costs(graph, on, costs, plan), on, loaded
 
 
 def with_costs(graph: Graph, target: Target, costs: Path | None, plan: Path | None = None) -> Graph:

@@ -16,7 +16,7 @@ from go_opt.errors import PlanError
 from go_opt.model.codecs.bindings import bindings_from
 from go_opt.model.codecs.fields import shown
 from go_opt.model.graph import Precision
-from go_opt.model.plan import Clone, Plan, Relay, Split, number_by_first_place
+from go_opt.model.plan import SPLIT_KINDS, Clone, Plan, Relay, Split, number_by_first_place
 
 _INT32_MAX: Final = 2**31 - 1
 _TEXTS: Final = ("graph_fingerprint", "target_fingerprint", "target", "model")
@@ -68,8 +68,10 @@ def split_from_fields(i: int, op: object, kind: object, parts: object, joined: o
     field = f"splits[{i}]"
     if type(joined) is not bool:
         raise _error(f"{field}.joined", "must be true or false")
+    if kind not in SPLIT_KINDS:
+        raise _error(f"{field}.kind", f"must be one of {', '.join(SPLIT_KINDS)}, not {shown(kind)}")
     number = int(int_array(f"{field}.parts", [parts], 2, _INT32_MAX)[0])
-    return Split(text(f"{field}.op", op), text(f"{field}.kind", kind), number, joined)
+    return Split(text(f"{field}.op", op), str(kind), number, joined)
 
 
 def int_array(field: str, values: object, low: int, high: int) -> IntArray:

@@ -13,6 +13,7 @@ from go_opt.common.files import read_json, write_atomically
 from go_opt.common.outputs import PLAN
 from go_opt.errors import PlanError
 from go_opt.model.codecs.bindings import bindings_to_dict
+from go_opt.model.codecs.plan_facts import FACTS, check_facts, kernel_names, stage_rows
 from go_opt.model.codecs.plan_fields import (
     clone_from_fields,
     plan_from_fields,
@@ -28,23 +29,6 @@ _REQUIRED: Final = frozenset({"format", "dims", *(field.name for field in fields
     *_OPTIONAL,
     "bindings",
 }
-# Further facts about the plan and its search. A plan is complete without them.
-_FACTS: Final = frozenset(
-    {
-        "op_names",
-        "stages",
-        "kernels",
-        "nodes_without_op",
-        "unknown_ops",
-        "objective",
-        "status",
-        "lower_bound_s",
-        "gap",
-        "seed",
-        "version",
-        "costs",
-    }
-)
 _Row = TypeVar("_Row")
 
 
@@ -82,7 +66,7 @@ def plan_from_dict(data: object) -> Plan:
     for name in sorted(_REQUIRED - set(data)):
         raise PlanError(f"plan: {name} is missing.", field=name)
     for name in data:
-        if name not in _REQUIRED | _OPTIONAL | _FACTS:
+        if name not in _REQUIRED | _OPTIONAL | FACTS:
             raise PlanError(f"plan: unknown field {str(name)[:40]!r}.", field=str(name)[:40])
     if data["format"] != FORMAT:
         raise PlanError(f"plan: format must be {FORMAT!r}.", field="format")
@@ -93,7 +77,9 @@ def plan_from_dict(data: object) -> Plan:
             "splits", data.get("splits", []), ("op", "kind", "parts", "joined"), split_from_fields
         ),
     }
-    return plan_from_fields({"model": "", "forwards": (), **data, **rows})
+    plan = plan_from_fields({"model": "", "forwards": (), **data, **rows})
+    check_facts(data, plan)
+    return plan
 
 
 def save_plan(plan: Plan, path: str | Path, facts: Mapping[str, Any] = MappingProxyType({})) -> None:
@@ -140,27 +126,8 @@ def names_to_dict(graph: Graph, plan: Plan) -> dict[str, Any]:
     """Op names that a plan's lists index, its stages and kernels, and the model's nodes without an op."""
     return {
         "op_names": list(graph.op_names),
-        "stages": _stages(graph, plan),
-        "kernels": _kernels(graph, plan),
+        "stages": stage_rows(graph.op_names, plan),
+        "kernels": kernel_names(graph.op_names, plan),
         "nodes_without_op": [node._asdict() for node in graph.nodes_without_op],
         "unknown_ops": [op._asdict() for op in graph.unknown_ops],
     }
-
-
-def _stages(graph: Graph, plan: Plan) -> list[dict[str, Any]]:
-    """The chips of each stage and its ops in execution order, sorted by first chip."""
-    ops: dict[tuple[int, int], list[str]] = {}
-    for op in plan.order.tolist():
-        ops.setdefault((int(plan.placement[op]), int(plan.replication[op])), []).append(graph.op_names[op])
-    return [
-        {"chips": list(range(first, first + size)), "ops": names}
-        for (first, size), names in sorted(ops.items())
-    ]
-
-
-def _kernels(graph: Graph, plan: Plan) -> list[list[str]]:
-    """The ops of each kernel; kernels and ops are in execution order."""
-    kernels: dict[int, list[str]] = {}
-    for op in plan.order.tolist():
-        kernels.setdefault(int(plan.fusion_group[op]), []).append(graph.op_names[op])
-    return list(kernels.values())

@@ -19,7 +19,7 @@ def node_data(subject: Subject) -> dict[str, Any]:
     stage_of = subject.stage_of_chip[subject.plan.placement]
     by_name = dict(zip(subject.graph.op_names, stage_of.tolist(), strict=True))
     for node in subject.graph.nodes_without_op:
-        if node.op is not None:
+        if node.op in by_name:  # not of an op whose parts are not joined
             by_name.setdefault(node.name, by_name[node.op])
     return {
         "format": NODE_DATA.json_format,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from go_opt import api
 from go_opt.constraint_file import as_constraints
 from go_opt.env import Target
+from go_opt.env.copies.splits import planned_graph
 from go_opt.env.model.timeline import Timeline
 from go_opt.errors import InfeasibleError
 from go_opt.explanations import PlanExplanation
@@ -54,7 +55,7 @@ def plan_page(
       InfeasibleError: the plan breaks a rule, so it cannot run.
     """
     claims = Claims() if isinstance(plan, Plan) else claims_of(plan)
-    case = api.plan_case(graph, target, plan, costs)
+    case = api.whole_case(graph, target, plan, costs)
     subject = subject_of(*case, objective or claims.objective or "throughput", as_constraints(constraints))
     return page_of(subject, claims, inferences)
 
@@ -66,7 +67,7 @@ def subject_of(
     objective: Objective,
     constraints: tuple[UserConstraint, ...] = (),
 ) -> Subject:
-    """The data behind the page of a plan.
+    """The data behind the page of a plan of ``graph``, which is of whole ops.
 
     Raises:
       InfeasibleError: the plan breaks a rule.
@@ -77,7 +78,7 @@ def subject_of(
         raise InfeasibleError(
             f"there is nothing to draw: {explanation.violations[0].message}", is_proven=True
         )
-    return Subject(graph, target, plan, explanation, constraints)
+    return Subject(planned_graph(graph, plan), target, plan, explanation, constraints)
 
 
 def page_of(subject: Subject, claims: Claims, inferences: int | None = None) -> str:
