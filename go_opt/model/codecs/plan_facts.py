@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from go_opt.errors import PlanError
 from go_opt.model.codecs.fields import shown
@@ -38,7 +38,7 @@ def check_facts(data: Mapping[str, Any], plan: Plan) -> None:
     Raises:
       PlanError: one is malformed, or contradicts the plan; the message names it.
     """
-    names = data.get("op_names")
+    names: Any = data.get("op_names")
     _check("op_names", names, _are_texts(names) and len(set(names)) == len(names) == len(plan.order))
     stages, kernels = data.get("stages"), data.get("kernels")
     # A stage of a billion chips is not listed to compare it.
@@ -55,7 +55,7 @@ def check_facts(data: Mapping[str, Any], plan: Plan) -> None:
     seed = data.get("seed")
     _check("seed", seed, type(seed) is int and 0 <= seed <= _SEED_MAX)
     _check("version", data.get("version"), isinstance(data.get("version"), str))
-    costs = data.get("costs")
+    costs: Any = data.get("costs")
     is_costs = isinstance(costs, dict) and costs.keys() == {"file", "fingerprint"}
     _check("costs", costs, is_costs and _are_texts(list(costs.values())))
 
@@ -95,4 +95,5 @@ def _is_named(row: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and value >= 0  # type: ignore[arg-type]
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(float(cast(float, value))) and cast(float, value) >= 0
