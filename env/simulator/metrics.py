@@ -79,7 +79,8 @@ def _noise(target: Target, seed: int | None, without: Collection[str]) -> float:
 
 def _bottleneck(target: Target, batch: SimulatedBatch) -> str:
     """The busiest chip or link; a chip that waits for streamed weights counts as busy."""
-    busy_s = np.concatenate([batch.compute_s[0] + batch.stall_s[0, :, STREAM_WAIT], batch.link_s[0]])
+    link_s = batch.link_s[0] * target.overlap  # else their time is that of chips
+    busy_s = np.concatenate([batch.busy_s[0] + batch.stall_s[0, :, STREAM_WAIT], link_s])
     return target.bottleneck_name(int(np.argmax(busy_s)))
 
 

@@ -18,7 +18,15 @@ from go_opt.env.model.memory import FITS
 from go_opt.env.simulator.assembly import Setting, assemble
 from go_opt.env.simulator.credit import RULES
 from go_opt.env.simulator.engine import DEADLOCK, STEADY, run
-from go_opt.env.simulator.package import NONE, UNBOUNDED, Package, inference_of
+from go_opt.env.simulator.package import (
+    HOST_IN,
+    HOST_OUT,
+    NONE,
+    STREAM,
+    UNBOUNDED,
+    Package,
+    inference_of,
+)
 from go_opt.env.simulator.steady import step_s
 from go_opt.env.target import Target
 from go_opt.env.target.simulator_parameters import UNLIMITED
@@ -37,6 +45,7 @@ class SimulatedBatch(NamedTuple):
     latency_s: FloatArray  # [B] of one inference among others
     makespan_s: FloatArray  # [B] of one inference alone
     compute_s: FloatArray  # [B, D] kernels of one inference
+    busy_s: FloatArray  # [B, D] the same, and where they do not overlap the transfers of the chip
     link_s: FloatArray  # [B, L] transfers of one inference
     stall_s: FloatArray  # [B, D, 4] waiting in one inference, by cause
     link_wait_s: FloatArray  # [B, L] waiting of transfers for the link in one inference
@@ -74,6 +83,7 @@ def simulate_batch(
         latency_s=np.full(num_plans, np.inf),
         makespan_s=np.full(num_plans, np.inf),
         compute_s=np.zeros((num_plans, num_chips)),
+        busy_s=np.zeros((num_plans, num_chips)),
         link_s=np.zeros((num_plans, num_links)),
         stall_s=np.zeros((num_plans, num_chips, 4)),
         link_wait_s=np.zeros((num_plans, num_links)),
@@ -143,16 +153,21 @@ def _simulate(
     out.peak_bytes[b], out.weight_bytes[b] = fit.peak_bytes[first], fit.weight_bytes[first]
     out.stream_bytes[b] = fit.stream_bytes[first]
     out.link_s[b] = links["round_bytes"] / links["cycle"] * links["s_per_byte"]
+    out.busy_s[b] = out.compute_s[b]
     if fit.outcome != FITS:
         out.outcome[b] = fit.outcome
         out.culprit[b, 0] = fit.chip
         return
     run(package, 1, NEVER)
     out.makespan_s[b] = rounds["completion_s"][0]
+    least_s = max(out.compute_s[b].max(), out.link_s[b].max())
+    if not tables.overlap:
+        out.busy_s[b] += occupy_chips(tables, package)
+        least_s = out.busy_s[b].max()
     if setting.buffers >= UNBOUNDED:
         # Nothing else limits chips, and tensors that run far ahead would come first in every
         # queue for ever. So one inference enters per interval of the model.
-        package.shared["pace_s"] = max(out.compute_s[b].max(), out.link_s[b].max())
+        package.shared["pace_s"] = least_s
     ended, period = run(package, len(rounds), FIRST_CHECK)
     out.rounds[b] = completed = int(package.shared["completed"][0])
     if ended == DEADLOCK:
@@ -166,12 +181,41 @@ def _simulate(
         last -= int(package.shared["window"][0])
         over = last // 2
     out.interval_s[b] = step_s(package, last, over, ended == STEADY)
-    if ended != STEADY:  # while queues still grow, inferences may end faster than the busiest link can last
-        out.interval_s[b] = max(out.interval_s[b], out.compute_s[b].max(), out.link_s[b].max())
+    # While queues still grow, inferences may end faster than the busiest link can last. Chips that run
+    # nothing, but pass tensors on, are not simulated where transfers take the chip's time.
+    if ended != STEADY or not tables.overlap:
+        out.interval_s[b] = max(out.interval_s[b], least_s)
     out.latency_s[b] = rounds["completion_s"][last] - rounds["start_s"][last]
     for inference in range(last + 1 - over, last + 1):
         out.stall_s[b] += package.stall_s[:, inference] / over
         out.link_wait_s[b] += package.link_wait_s[:, inference] / over
+
+
+def occupy_chips(tables: CostTables, package: Package) -> FloatArray:
+    """Let chips do one thing at a time: transfers take the time of both their chips, and none of the links.
+
+    A chip spends it before its first stage. As in the analytical model, a single inference is not slowed.
+
+    Returns:
+      [D] seconds of transfers in one inference, the mean over all inferences.
+    """
+    flows, deliveries, links, chips = package.flows, package.deliveries, package.links, package.chips
+    transfers_s = np.zeros(len(chips))
+    link_s = links["round_bytes"] / links["cycle"] * links["s_per_byte"]
+    for ends in (tables.link_from, tables.link_to):
+        np.add.at(transfers_s, ends[ends >= 0], link_s[:-2][ends >= 0])
+    of_flow = flows["size_bytes"] / flows["replicas"]
+    for kind, s_per_byte in ((STREAM, tables.host_in_s_per_byte), (HOST_OUT, tables.host_out_s_per_byte)):
+        rows = flows["kind"] == kind
+        np.add.at(transfers_s, flows["chip"][rows], of_flow[rows] * s_per_byte)
+    rows = flows["kind"][deliveries["flow"]] == HOST_IN
+    size_bytes = flows["size_bytes"][deliveries["flow"]] / deliveries["replicas"]
+    np.add.at(transfers_s, deliveries["chip"][rows], size_bytes[rows] * tables.host_in_s_per_byte)
+    transfers_s *= tables.pays_transfers[tables.chip_kind]
+    runs = chips["stage_end"] > chips["stage_begin"]
+    package.stages["seconds"][chips["stage_begin"][runs]] += (transfers_s * chips["replicas"])[runs]
+    links["s_per_byte"] = 0.0
+    return transfers_s
 
 
 def _name_deadlock(package: Package, culprit: LongArray) -> None:

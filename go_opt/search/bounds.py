@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import os
 from dataclasses import dataclass, replace
+from typing import Final
 
 from go_opt.common.arrays import BoolArray
 from go_opt.env import Target, divided_tables, loop_roles
@@ -11,7 +14,11 @@ from go_opt.env.copies.clonable import clonable_ops
 from go_opt.model.graph import Graph
 from go_opt.result import OPTIMAL_GAP, OptimizeResult, Request, Status
 from go_opt.search.methods.events import may_replicate, passing_of
+from go_opt.search.shared.context import RAISES
 from go_opt.solver import Bound, latency_bound, throughput_bound
+
+_SLACK: Final = 1e-9  # relative: sums in different orders
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,25 @@ def against_bound(result: OptimizeResult, request: Request, bound: Bound) -> Opt
         bound_reason=bound.reason,
         gap=proven.gap,
     )
+
+
+def without_false_claim(result: OptimizeResult) -> OptimizeResult:
+    """``result``; without its bound if that is above its own objective, which is an error of ours.
+
+    Raises:
+      AssertionError: there is such an error, and the environment variable ``RAISES`` is set.
+    """
+    if result.lower_bound_s <= result.objective_s * (1.0 + _SLACK):
+        return result
+    error = (
+        f"the bound of {result.lower_bound_s:.9g} s ({result.bound_reason}) is above the {result.objective} "
+        f"objective of {result.objective_s:.9g} s by {result.method!r}"
+    )
+    if os.environ.get(RAISES):
+        raise AssertionError(error)
+    _log.error("%s; the answer has no bound", error)
+    reason = "none is proven: the bound that was found is false"
+    return replace(result, status="HEURISTIC", lower_bound_s=0.0, bound_reason=reason, gap=math.inf)
 
 
 def _gap(reached_s: float, bound_s: float) -> float:

@@ -15,6 +15,7 @@ from go_opt.env import Target
 from go_opt.errors import InvalidInputError
 from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult, Request, Step
+from go_opt.search.bounds import without_false_claim
 from go_opt.search.shared.context import Context
 from go_opt.search.split_race import search_with_splits
 from go_opt.search.splits.ways import divisible_ops
@@ -46,6 +47,10 @@ def optimize_request(
     """
     if policy_alone and request.decide != "all":
         raise InvalidInputError("policy 'only' decides all, so decide must be 'all'.", field="decide")
+
+    def show(result: OptimizeResult) -> None:
+        on_improvement(without_false_claim(result))
+
     begin = partial(
         WholeOpsSearch,
         target=target,
@@ -55,12 +60,13 @@ def optimize_request(
     )
     divisible = divisible_ops(graph, target, request)
     if divisible.any() and not policy_alone:
-        watch = Watch(on_step, on_improvement, should_stop)
-        return search_with_splits(graph, target, request, divisible, context, begin, watch)
-    search = begin(graph, request, on_step=on_step, on_improvement=on_improvement)
+        watch = Watch(on_step, show, should_stop)
+        answer = search_with_splits(graph, target, request, divisible, context, begin, watch)
+        return without_false_claim(answer)
+    search = begin(graph, request, on_step=on_step, on_improvement=show)
     try:
         search.advance(should_stop)
     except KeyboardInterrupt:  # a stopped search returns its best plan
         if not search.has_plan:
             raise
-    return search.answer()
+    return without_false_claim(search.answer())

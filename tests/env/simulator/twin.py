@@ -18,6 +18,7 @@ Written from the descriptions of the engine, with none of its tables, stages or 
 * Weights come one streaming kernel ahead, or as far ahead as inferences are admitted.
 * ``2 * chips used + 4`` inferences are under way at most, 8 a chip without a limit of buffers.
 * Weights stream as ``memory_twin.py`` says.
+* Where transfers do not overlap compute, a chip spends their time before its first kernel; links take none.
 * In a stage that forwards weights the host sends them to the first chip, and each chip to the next, in
   chunks of half a stream buffer, two of which may be on their way to a chip. With weights one kernel
   ahead, a kernel that streams then starts no sooner than the next chip has the weights of those before it,
@@ -155,6 +156,7 @@ class SlowSimulator:
         self.stages = {first: Stage(first, chips) for first, chips in pairs}
         self.chips = self.make_chips()
         self.tensors = self.make_tensors()
+        self.transfers_s = [0.0 if target.overlap else self.occupied_s(chip.number) for chip in self.chips]
         self.limit_credit()
         self.queues: dict[int, deque[Leg]] = defaultdict(deque)
         self.link_is_busy: dict[int, bool] = defaultdict(bool)
@@ -225,6 +227,11 @@ class SlowSimulator:
             Tensor(i, k, costs.tensor_bytes[k], self.stage_of(maker), maker, readers)
             for i, (k, maker, readers) in enumerate(parts)
         ]
+
+    def occupied_s(self, number: int) -> float:
+        """Without overlap: what a chip that is no replica spends on the transfers of an inference."""
+        stream = [sum(each.size_bytes for each in chip.weights.values()) for chip in self.chips]
+        return self.costs.transfers_of(number, self.costs.link_seconds(stream), stream[number])
 
     def stage_of(self, kernel: int) -> Stage:
         return Stage(-1, 1) if kernel < 0 else self.stages[self.costs.kernels[kernel].chip]
@@ -302,7 +309,9 @@ class SlowSimulator:
         if kernel in chip.weights and not self.parameters.weight_prefetch:
             self.ask_weights_after(chip, chip.place)
             self.serve_host()
-        self.at(self.now_s + self.costs.kernels[kernel].seconds, lambda: self.end_kernel(chip))
+        transfers_s = 0.0 if chip.place else self.transfers_s[chip.number]
+        end_s = self.now_s + transfers_s + self.costs.kernels[kernel].seconds
+        self.at(end_s, lambda: self.end_kernel(chip))
 
     def end_kernel(self, chip: Chip) -> None:
         weights = chip.weights.get(chip.kernels[chip.place])
@@ -611,6 +620,8 @@ class SlowSimulator:
         return sum(tensor.size_bytes for tensor in crossing) + forwarded
 
     def s_per_byte(self, link: int) -> float:
+        if not self.target.overlap:
+            return 0.0
         if link == self.costs.num_links:
             return 1.0 / self.target.host_in_bytes_per_s
         if link == self.costs.num_links + 1:
