@@ -10,8 +10,9 @@ cover the kernels before candidate cut b, each within T:
                     min over a, k of g[a, d] + s(a, b) / k    where, too, s(a, b) / k <= (T - border) rate
 
 with the seconds of the busier of its two cuts as ``border``. Tables of which an inference reads only
-some rows are not forwarded; their part of s is not divided. T is feasible if the host's link carries
-the inputs and ``g[M, d]`` within T: O(A W D log D) for windows of W of A candidate cuts. Waiting for
+some rows are not forwarded; their part of s is not divided. (The other weights of a kernel that reads
+such a table are not forwarded either; only the evaluation knows that.) T is feasible if the host's link
+carries the inputs and ``g[M, d]`` within T: O(A W D log D) for windows of W of A candidate cuts. Waiting for
 streamed weights is ignored, or estimated (:mod:`go_opt.solver.slicing.streamed.waiting`); the
 evaluation of the plan counts it.
 """
@@ -27,10 +28,8 @@ from numpy.typing import NDArray
 from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
 from go_opt.common.compiling import compiled, int64
 from go_opt.env.cost import CostTables
-from go_opt.model.graph import WEIGHT
 from go_opt.solver.problem.passing import Passing
 from go_opt.solver.problem.segment_rules import SegmentRules
-from go_opt.solver.problem.sequence import KernelSequence
 from go_opt.solver.slicing.along import Slicing, problem_along, stages
 from go_opt.solver.slicing.segments.memory import segment_memory, shortage_bytes, without_stream_buffer
 from go_opt.solver.slicing.segments.problem import least_s
@@ -93,12 +92,11 @@ def slice_order_forwarded(
     )
     hop_s = float(hops[0])
     cut_s = problem.crossing_bytes[table.cut] * hop_s
-    in_part = _read_in_part(tables, sequence)[table.cut]
     input_s = sequence.input_bytes * tables.host_in_s_per_byte
     waited = waits_for_weights(tables, sequence, table.cut, hop_s) if waits else no_waits(table.cut)
 
     def slicing_within(interval_s: float) -> tuple[LongArray, LongArray, BoolArray] | None:
-        within = _fewest_bytes(table, cut_s, in_part, waited, hop_s, interval_s, chips)
+        within = _fewest_bytes(table, cut_s, waited, hop_s, interval_s, chips)
         used = int(np.argmin(within.from_host[-1]))
         host_s = input_s + within.from_host[-1, used] * tables.host_in_s_per_byte
         return _walk_back(table.cut, within, used) if host_s <= interval_s else None
@@ -120,26 +118,16 @@ def slice_order_forwarded(
     return stages(sequence, cuts, sizes, upper_s, forwards)
 
 
-def _read_in_part(tables: CostTables, sequence: KernelSequence) -> FloatArray:
-    """Returns the bytes [M + 1] that the kernels before each cut read of weights that they read in part."""
-    tensor = tables.reader_tensor
-    in_part = (tables.tensor_kind[tensor] == WEIGHT) & (tables.read_bytes < tables.tensor_bytes[tensor])
-    kernel = sequence.kernel_of[tables.reader_op[in_part]]
-    read = np.bincount(kernel, tables.read_bytes[in_part], minlength=sequence.num_kernels)
-    return np.concatenate([[0.0], np.cumsum(read)])
-
-
 @compiled
 def _fewest_bytes(
     table: SegmentTable,
     cut_s: FloatArray,
-    in_part: FloatArray,
     waits: Waits,
     hop_s_per_byte: float,
     interval_s: float,
     max_chips: int,
 ) -> _Within:
-    """Returns the slicings within an interval; ``in_part`` [A] bytes before each cut are not forwarded."""
+    """Returns the slicings within an interval; weights that a segment reads in part are not forwarded."""
     num_cuts = len(table.cut)
     from_host = np.full((num_cuts, max_chips + 1), np.inf)
     start = np.zeros((num_cuts, max_chips + 1), np.int32)
@@ -163,8 +151,7 @@ def _fewest_bytes(
             size = max(int64(math.ceil(alone_s / interval_s)), int64(1))
             least = int64(max_chips + 1)
             room_s = interval_s - max(cut_s[a], cut_s[b])
-            # Weights that are read in part stream first.
-            own = min(streamed, in_part[b] - in_part[a])
+            own = table.in_part_bytes[0, place]
             passed = streamed - own
             if passed > 0.0 and passed * hop_s_per_byte <= room_s * most:
                 together_s = cost_s + waited * (waits.of_link_s[b] - waits.of_link_s[a])

@@ -59,6 +59,7 @@ class SegmentTable(NamedTuple):
     offset: LongArray  # [A]
     cost_s: FloatArray  # [C, Z] infinite if the segment is illegal or does not fit
     streamed_bytes: FloatArray  # [C, Z] on the host's shared link; 0 where transfers do not overlap
+    in_part_bytes: FloatArray  # [C, Z] of these, the bytes of weights that the segment reads in part
 
 
 def chip_classes(tables: CostTables, problem: SliceProblem, max_chips: int) -> ChipClasses:
@@ -121,6 +122,7 @@ def segment_table(
         first,
         ends - np.arange(len(cut)),
         np.full((len(classes.kind), num_segments), np.inf),
+        np.zeros((len(classes.kind), num_segments)),
         np.zeros((len(classes.kind), num_segments)),
     )
     _fill(
@@ -204,6 +206,8 @@ def _fill(
                 out_s = problem.crossing_bytes[j] * classes.out_s_per_byte[c]
                 if problem.overlap:
                     table.streamed_bytes[c, place] = streamed
+                    # Weights that are read in part stream first.
+                    table.in_part_bytes[c, place] = min(streamed, held.total_bytes[1])
                     cost_s = cost_s if is_work_alone else max(cost_s, in_s, out_s)
                     if streamed > most_streamed_bytes:
                         continue

@@ -42,7 +42,7 @@ class HeldWeights(NamedTuple):
     place: IntArray  # [W] place of each weight in the segment, or NOT_HELD
     stored_bytes: LongArray  # [P + 1]
     touched_bytes: LongArray  # [P + 1]
-    total_bytes: LongArray  # [1] stored bytes
+    total_bytes: LongArray  # [2] stored bytes; touched bytes of weights that are read in part
 
 
 def weight_reads(tables: CostTables, sequence: KernelSequence) -> WeightReads:
@@ -80,13 +80,13 @@ def no_weights_held(reads: WeightReads) -> HeldWeights:
     places = 1 << len(reads.stored_bytes).bit_length()  # a power of two, the last ones empty
     sums = np.zeros((2, places), dtype=np.int64)
     held = np.full(reads.num_weights, NOT_HELD, dtype=np.int32)
-    return HeldWeights(held, sums[0], sums[1], np.zeros(1, dtype=np.int64))
+    return HeldWeights(held, sums[0], sums[1], np.zeros(2, dtype=np.int64))
 
 
 @uncounted
 def drop_weights(held: HeldWeights) -> None:
     """Makes the segment empty."""
-    held.total_bytes[0] = 0
+    held.total_bytes[0] = held.total_bytes[1] = 0
     for w in range(len(held.place)):
         held.place[w] = NOT_HELD
     for p in range(len(held.stored_bytes)):
@@ -104,10 +104,12 @@ def hold_weights(reads: WeightReads, held: HeldWeights, kernel: int) -> None:
             continue
         held.place[weight] = place
         _add(held, place, reads.stored_bytes[place], reads.touched_bytes[place])
+        held.total_bytes[1] += _touched_in_part(reads, place)
         if before == NOT_HELD:
             held.total_bytes[0] += reads.stored_bytes[place]
         else:
             _add(held, before, -reads.stored_bytes[before], -reads.touched_bytes[before])
+            held.total_bytes[1] -= _touched_in_part(reads, before)
 
 
 @uncounted
@@ -132,6 +134,12 @@ def streamed_bytes(reads: WeightReads, held: HeldWeights, room_bytes: int, buffe
         step >>= 1
     unit = reads.unit_bytes[place + 1]
     return streamed + min(-(-excess // unit) * unit, reads.touched_bytes[place + 1])
+
+
+@uncounted_inner
+def _touched_in_part(reads: WeightReads, place: int) -> int:
+    """Returns the bytes that are touched at ``place``, or 0 if the whole weight is."""
+    return reads.touched_bytes[place] if reads.unit_bytes[place] > reads.stored_bytes[place] else int64(0)
 
 
 @uncounted_inner
