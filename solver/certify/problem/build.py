@@ -47,7 +47,7 @@ def refinement_problem(
       may_clone: [N] ops that plans may clone; by default none. Their tensors, relays and
         outputs cost nothing, so the problem is a relaxation.
       replicates: whether stages may take several chips.
-      tight: whether memory counts in a problem without replicated stages.
+      tight: whether memory counts in a problem without replicated stages; buffers of relays do not.
     """
     default = np.arange(graph.num_ops, dtype=np.int32)
     order = default if order is None else order

@@ -12,7 +12,6 @@ from go_opt.solver.certify.problem.held import HeldMemory
 from go_opt.solver.certify.problem.problem import UnitGraph
 from go_opt.solver.certify.problem.streams import NEVER_FITS
 from go_opt.solver.certify.states.states import StatePool
-from go_opt.solver.problem.passing import RELAYED
 
 CACHE_SIZE: Final = 2**17  # pairs of states
 UNKNOWN: Final = -1
@@ -198,17 +197,6 @@ def least_streamed_on_chip(
                 carried -= scratch.dying_bytes[unit]
             if held + most > memory.sram_bytes:
                 return int64(NEVER_FITS), held + most, int64(0)
-    if graph.passing == RELAYED:
-        for k in range(len(graph.tensor_bytes)):
-            producer = graph.tensor_producer[k]
-            if (
-                scratch.seen_tensor[k] != stamp
-                and (inside[state, producer >> 6] >> (producer & 63)) & 1
-                and _leaves(graph, outside, after, k)
-            ):
-                held += memory.enter_bytes[k]
-    if held + most > memory.sram_bytes:
-        return int64(NEVER_FITS), held + most, int64(0)
     streamed, left = _streamed(memory, scratch, held + most + stored - memory.sram_bytes)
     return always + streamed, held + most, stored - left
 
