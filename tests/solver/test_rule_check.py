@@ -6,18 +6,19 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 import go_opt
 from go_opt.model.builder import GraphBuilder
 from go_opt.solver.problem.problem import placement_problem
 from go_opt.solver.verify.rule_check import RULE_NAMES, broken_rules
-from tests.strategies import chip_kind, make_plan, random_graph, seeds, small_mcm
+from tests.strategies import chip_kind, examples, make_plan, random_graph, seeds, small_mcm
 
 RULES = list(itertools.product(("prefix", "all", "off"), ("longest_path", "three_chip", "adjacent", "off")))
 
 
 @pytest.mark.parametrize(("no_skip", "triangle"), RULES)
+@settings(max_examples=examples(100))
 @given(seed=seeds)
 def test_agrees_with_the_verifier(no_skip: str, triangle: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
