@@ -2,6 +2,7 @@
 
 [[pin]]
 ops = "encoder/.*"          # a name, a regular expression of whole names, or a list of them
+op_types = "LSTM"           # likewise of types; in place of ops, or beside them
 chip = 3
 [[forbid]]
 ops = ["head", "pool"]
@@ -12,20 +13,26 @@ ops = "block4/.*"
 ops = "block3/.*"
 [[limit]]
 chip = 0
-at_most_bytes = 8e6         # or at_least_bytes, at_most_s, at_least_s
+at_most_bytes = 8e6         # or at_least_bytes, at_most_s, at_least_s, at_most_ops
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
 from go_opt.common.files import read_text
 from go_opt.env.target.toml_table import TomlTable, parse_toml
 from go_opt.errors import InvalidInputError
-from go_opt.solver.problem.user_constraints import KINDS, LIMITS, UserConstraint, checked_constraints
+from go_opt.solver.problem.user_constraints import (
+    KINDS,
+    LIMITS,
+    ChipLimit,
+    UserConstraint,
+    checked_constraints,
+)
 
 
 def as_constraints(given: Sequence[UserConstraint] | str | Path) -> tuple[UserConstraint, ...]:
@@ -68,14 +75,18 @@ def parse_constraints(text: str, source: str) -> tuple[UserConstraint, ...]:
 
 def _read(kind: type[UserConstraint], table: TomlTable) -> UserConstraint:
     """Reads one constraint from a table that has no other keys."""
-    names = [field.name for field in fields(kind) if field.default is MISSING or table.has(field.name)]
+    required = [] if kind is ChipLimit or table.has("op_types") else ["ops"]
+    optional = (field.name for field in fields(kind))
+    names = required + [name for name in optional if name not in _OPTIONAL or table.has(name)]
     given = {name: _READERS[name](table, name) for name in names}
     table.finish()
     return kind(**given)
 
 
+_OPTIONAL: Final = ("ops", "op_types", *LIMITS)
 _READERS: Final[dict[str, Callable[[TomlTable, str], Any]]] = {
     "ops": TomlTable.texts,
+    "op_types": TomlTable.texts,
     "chip": TomlTable.natural,
     "chips": TomlTable.naturals,
     **dict.fromkeys(LIMITS, TomlTable.non_negative),

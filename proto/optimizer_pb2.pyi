@@ -171,46 +171,56 @@ class Constraint(_message.Message):
     def __init__(self, pin: _Optional[_Union[Pin, _Mapping]] = ..., forbid: _Optional[_Union[Forbid, _Mapping]] = ..., colocate: _Optional[_Union[Colocate, _Mapping]] = ..., cut_after: _Optional[_Union[CutAfter, _Mapping]] = ..., limit: _Optional[_Union[ChipLimit, _Mapping]] = ...) -> None: ...
 
 class Pin(_message.Message):
-    __slots__ = ("ops", "chip")
+    __slots__ = ("ops", "chip", "op_types")
     OPS_FIELD_NUMBER: _ClassVar[int]
     CHIP_FIELD_NUMBER: _ClassVar[int]
+    OP_TYPES_FIELD_NUMBER: _ClassVar[int]
     ops: _containers.RepeatedScalarFieldContainer[str]
     chip: int
-    def __init__(self, ops: _Optional[_Iterable[str]] = ..., chip: _Optional[int] = ...) -> None: ...
+    op_types: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, ops: _Optional[_Iterable[str]] = ..., chip: _Optional[int] = ..., op_types: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Forbid(_message.Message):
-    __slots__ = ("ops", "chips")
+    __slots__ = ("ops", "chips", "op_types")
     OPS_FIELD_NUMBER: _ClassVar[int]
     CHIPS_FIELD_NUMBER: _ClassVar[int]
+    OP_TYPES_FIELD_NUMBER: _ClassVar[int]
     ops: _containers.RepeatedScalarFieldContainer[str]
     chips: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, ops: _Optional[_Iterable[str]] = ..., chips: _Optional[_Iterable[int]] = ...) -> None: ...
+    op_types: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, ops: _Optional[_Iterable[str]] = ..., chips: _Optional[_Iterable[int]] = ..., op_types: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Colocate(_message.Message):
-    __slots__ = ("ops",)
+    __slots__ = ("ops", "op_types")
     OPS_FIELD_NUMBER: _ClassVar[int]
+    OP_TYPES_FIELD_NUMBER: _ClassVar[int]
     ops: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, ops: _Optional[_Iterable[str]] = ...) -> None: ...
+    op_types: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, ops: _Optional[_Iterable[str]] = ..., op_types: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CutAfter(_message.Message):
-    __slots__ = ("ops",)
+    __slots__ = ("ops", "op_types")
     OPS_FIELD_NUMBER: _ClassVar[int]
+    OP_TYPES_FIELD_NUMBER: _ClassVar[int]
     ops: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, ops: _Optional[_Iterable[str]] = ...) -> None: ...
+    op_types: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, ops: _Optional[_Iterable[str]] = ..., op_types: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ChipLimit(_message.Message):
-    __slots__ = ("chip", "at_most_bytes", "at_least_bytes", "at_most_s", "at_least_s")
+    __slots__ = ("chip", "at_most_bytes", "at_least_bytes", "at_most_s", "at_least_s", "at_most_ops")
     CHIP_FIELD_NUMBER: _ClassVar[int]
     AT_MOST_BYTES_FIELD_NUMBER: _ClassVar[int]
     AT_LEAST_BYTES_FIELD_NUMBER: _ClassVar[int]
     AT_MOST_S_FIELD_NUMBER: _ClassVar[int]
     AT_LEAST_S_FIELD_NUMBER: _ClassVar[int]
+    AT_MOST_OPS_FIELD_NUMBER: _ClassVar[int]
     chip: int
     at_most_bytes: float
     at_least_bytes: float
     at_most_s: float
     at_least_s: float
-    def __init__(self, chip: _Optional[int] = ..., at_most_bytes: _Optional[float] = ..., at_least_bytes: _Optional[float] = ..., at_most_s: _Optional[float] = ..., at_least_s: _Optional[float] = ...) -> None: ...
+    at_most_ops: float
+    def __init__(self, chip: _Optional[int] = ..., at_most_bytes: _Optional[float] = ..., at_least_bytes: _Optional[float] = ..., at_most_s: _Optional[float] = ..., at_least_s: _Optional[float] = ..., at_most_ops: _Optional[float] = ...) -> None: ...
 
 class Step(_message.Message):
     __slots__ = ("method", "objective_s", "best_s", "evaluations", "elapsed_s")

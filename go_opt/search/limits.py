@@ -110,3 +110,4 @@ def _demands(
     least_s = tables.own_s() if request.decide == "all" else tables.kernel_floor_s()
     seconds = float(least_s[kind, ops].sum())
     yield seconds, limit.at_most_s, f"takes {format_duration(seconds)} at least"
+    yield float(len(ops)), limit.at_most_ops, f"are {len(ops)} ops"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -44,9 +45,9 @@ def loosest_limits(
     most_s = tables.kernel_floor_s()
     least_s = tables.own_s() if fusion_is_open else most_s
     at_most = [
-        ChipLimit(limit.chip, at_most_bytes=limit.at_most_bytes, at_most_s=limit.at_most_s)
+        replace(limit, at_least_bytes=None, at_least_s=None)
         for limit in requested.limits
-        if limit.at_most_bytes is not None or limit.at_most_s is not None
+        if any(most is not None for most in (limit.at_most_bytes, limit.at_most_s, limit.at_most_ops))
     ]
     at_least = [
         ChipLimit(limit.chip, at_least_bytes=limit.at_least_bytes, at_least_s=limit.at_least_s)
@@ -69,21 +70,18 @@ class _Row(NamedTuple):
 
 
 def _rows(wanted: tuple[ChipLimit, ...], problem: PlacementProblem, unit_s: FloatArray) -> Iterator[_Row]:
-    """Yields a row for each limit in bytes or seconds; ``unit_s`` [Q, U]."""
+    """Yields a row for each limit in bytes, seconds or ops; ``unit_s`` [Q, U]."""
     nothing = np.zeros(problem.num_units)
+    ops = np.bincount(problem.unit_of_op, minlength=problem.num_units).astype(np.float64)
     for limit in wanted:
-        for most, least, is_bytes in (
-            (limit.at_most_bytes, limit.at_least_bytes, True),
-            (limit.at_most_s, limit.at_least_s, False),
+        for most, least, amount in (
+            (limit.at_most_bytes, limit.at_least_bytes, nothing),
+            (limit.at_most_s, limit.at_least_s, unit_s[problem.chip_kind[limit.chip]]),
+            (limit.at_most_ops, None, ops),
         ):
             if most is not None or least is not None:
-                yield _Row(
-                    limit.chip,
-                    math.inf if most is None else most,
-                    0.0 if least is None else least,
-                    nothing if is_bytes else unit_s[problem.chip_kind[limit.chip]],
-                    is_bytes,
-                )
+                most, least = math.inf if most is None else most, 0.0 if least is None else least
+                yield _Row(limit.chip, most, least, amount, shares=amount is nothing)
 
 
 def _limits(rows: Sequence[_Row], tables: CostTables, problem: PlacementProblem) -> Limits:

@@ -110,7 +110,7 @@ def op_constraints(graph: Graph, target: Target, constraints: Sequence[UserConst
         _check_chips(constraint, target)
     nothing = np.zeros(0, np.int64)
     ops = tuple(
-        nothing if isinstance(constraint, ChipLimit) else match_ops(graph, constraint.ops, constraint)
+        nothing if isinstance(constraint, ChipLimit) else match_ops(graph, constraint)
         for constraint in constraints
     )
     return OpConstraints(graph, target, constraints, ops)

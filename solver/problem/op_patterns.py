@@ -1,8 +1,10 @@
-"""Ops by name or by regular expression."""
+"""Ops by name or by type, or by regular expressions of these."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -11,36 +13,48 @@ from go_opt.common.suggestion import suggestion
 from go_opt.errors import InvalidInputError
 from go_opt.model.codecs.fields import shown
 from go_opt.model.graph import Graph
-from go_opt.solver.problem.user_constraints import Ops
 
 
-def match_ops(graph: Graph, ops: Ops, what: object) -> LongArray:
-    """Returns the ops that ``ops`` names, ascending; ``what`` names the constraint in errors.
+class NamesOps(Protocol):
+    """A constraint that names ops; as text it describes itself in errors."""
 
-    An existing op name means that op, even if the name is also a regular expression.
+    @property
+    def ops(self) -> str | Sequence[str]: ...
+    @property
+    def op_types(self) -> str | Sequence[str]: ...
+
+
+def match_ops(graph: Graph, constraint: NamesOps) -> LongArray:
+    """Returns the ops that ``constraint`` names, and those of the types that it names, ascending.
+
+    An existing name or type means itself, even if it is also a regular expression.
 
     Raises:
       InvalidInputError: a pattern matches no op, or is not a regular expression.
     """
-    patterns = [ops] if isinstance(ops, str) else list(ops)
-    if not patterns:
-        raise InvalidInputError(f"{what}: names no op.", field="constraints")
-    found = {op for pattern in patterns for op in _match(graph, pattern, what)}
+    names = {name: [op] for name, op in graph.op_index.items()}
+    of_type: dict[str, list[int]] = {}
+    for op, op_type in enumerate(graph.op_types):
+        of_type.setdefault(op_type, []).append(op)
+    found = {op for pattern in constraint.ops for op in _match(names, pattern, constraint, "op")}
+    for pattern in constraint.op_types:
+        found.update(_match(of_type, pattern, constraint, "op type"))
     return np.array(sorted(found), dtype=np.int64)
 
 
-def _match(graph: Graph, pattern: str, what: object) -> list[int]:
-    if pattern in graph.op_index:
-        return [graph.op_index[pattern]]
+def _match(ops: Mapping[str, list[int]], pattern: str, constraint: NamesOps, what: str) -> Iterable[int]:
+    """Returns the ops whose name or type, a key of ``ops``, the pattern matches."""
+    if pattern in ops:
+        return ops[pattern]
     try:
         compiled = re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:  # counts too large, groups too deep
         raise InvalidInputError(
-            f"{what}: {shown(pattern)} is neither an op nor a regular expression ({error}).",
+            f"{constraint}: {shown(pattern)} is neither an {what} nor a regular expression ({error}).",
             field="constraints",
         ) from None
-    found = [op for op, name in enumerate(graph.op_names) if compiled.fullmatch(name)]
+    found = [op for name, of_name in ops.items() if compiled.fullmatch(name) for op in of_name]
     if not found:
-        hint = suggestion(pattern, graph.op_names)
-        raise InvalidInputError(f"{what}: {pattern!r} matches no op{hint}", field="constraints")
+        hint = suggestion(pattern, list(ops))
+        raise InvalidInputError(f"{constraint}: {pattern!r} matches no {what}{hint}", field="constraints")
     return found

@@ -1,4 +1,4 @@
-"""The user's constraints; ops are given by name or by regular expression.
+"""The user's constraints; ops are given by name or type, or by regular expressions of these.
 
 ``f(o)`` is the chip of op o. Clones of an op (design section 8) obey its constraints on chips,
 and count on their chip like any op. Relays count on their chip as kernels.
@@ -25,23 +25,25 @@ _MOST_LISTED: Final = 5
 class Pin:
     """The ops run on this chip: ``f(o) = chip``."""
 
-    ops: Ops
-    chip: int
+    ops: Ops = ()
+    chip: int = -1  # has to be given
+    op_types: Ops = ()
 
     def __post_init__(self) -> None:
         _set_ops(self)
         _set(self, "chip", _chip(self, self.chip))
 
     def __str__(self) -> str:
-        return f"pin {_listed(self.ops)} to chip {self.chip}"
+        return f"pin {_listed(self)} to chip {self.chip}"
 
 
 @dataclass(frozen=True)
 class Forbid:
     """The ops run on none of these chips: ``f(o)`` is not among ``chips``."""
 
-    ops: Ops
-    chips: Sequence[int]
+    ops: Ops = ()
+    chips: Sequence[int] = ()
+    op_types: Ops = ()
 
     def __post_init__(self) -> None:
         _set_ops(self)
@@ -49,10 +51,10 @@ class Forbid:
             raise _wrong(f"chips must be a list of chip numbers, not {shown(self.chips)}.")
         _set(self, "chips", tuple(_chip(self, chip) for chip in self.chips))
         if not self.chips:
-            raise _wrong(f"forbid {_listed(self.ops)} forbids no chip.")
+            raise _wrong(f"forbid {_listed(self)} forbids no chip.")
 
     def __str__(self) -> str:
-        return f"forbid {_listed(self.ops)} chips {', '.join(map(str, self.chips))}"
+        return f"forbid {_listed(self)} chips {', '.join(map(str, self.chips))}"
 
 
 @dataclass(frozen=True)
@@ -63,13 +65,14 @@ class Colocate:
     expresses that no cut falls between ops.
     """
 
-    ops: Ops
+    ops: Ops = ()
+    op_types: Ops = ()
 
     def __post_init__(self) -> None:
         _set_ops(self)
 
     def __str__(self) -> str:
-        return f"colocate {_listed(self.ops)}"
+        return f"colocate {_listed(self)}"
 
 
 @dataclass(frozen=True)
@@ -80,24 +83,29 @@ class CutAfter:
     an order: rings and chains whose dataflow is acyclic.
     """
 
-    ops: Ops
+    ops: Ops = ()
+    op_types: Ops = ()
 
     def __post_init__(self) -> None:
         _set_ops(self)
 
     def __str__(self) -> str:
-        return f"cut after {_listed(self.ops)}"
+        return f"cut after {_listed(self)}"
 
 
 @dataclass(frozen=True)
 class ChipLimit:
-    """Limits on a chip: bytes of weights, each tensor once, and seconds of kernels per inference."""
+    """Limits on a chip: bytes of weights, each tensor once, seconds of kernels per inference, and ops.
+
+    Ops are those of the graph and their clones: relays and views are none.
+    """
 
     chip: int
     at_most_bytes: float | None = None
     at_least_bytes: float | None = None
     at_most_s: float | None = None
     at_least_s: float | None = None
+    at_most_ops: float | None = None
 
     def __post_init__(self) -> None:
         _set(self, "chip", _chip(self, self.chip))
@@ -145,13 +153,15 @@ def checked_constraints(constraints: Any) -> tuple[UserConstraint, ...]:
 
 
 def _set_ops(constraint: Pin | Forbid | Colocate | CutAfter) -> None:
-    """Stores ``ops`` as a tuple, so that constraints compare by value and are hashable."""
-    ops = (constraint.ops,) if isinstance(constraint.ops, str) else constraint.ops
-    if not isinstance(ops, Sequence) or not all(isinstance(name, str) for name in ops):
-        raise _wrong(f"ops must be a name or a list of names, not {shown(ops)}.")
-    if not ops:
+    """Stores names and types as tuples, so that constraints compare by value and are hashable."""
+    for field in ("ops", "op_types"):
+        given = getattr(constraint, field)
+        names = (given,) if isinstance(given, str) else given
+        if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+            raise _wrong(f"{field} must be a name or a list of names, not {shown(given)}.")
+        _set(constraint, field, tuple(names))
+    if not constraint.ops and not constraint.op_types:
         raise _wrong(f"{type(constraint).__name__} names no op.")
-    _set(constraint, "ops", tuple(ops))
 
 
 def _chip(constraint: Any, chip: Any) -> int:
@@ -176,9 +186,11 @@ def _set(constraint: Any, name: str, value: Any) -> None:
     object.__setattr__(constraint, name, value)
 
 
-def _listed(ops: Ops) -> str:
-    listed = ", ".join(map(repr, ops[:_MOST_LISTED]))
-    return listed if len(ops) <= _MOST_LISTED else f"{listed} and {len(ops) - _MOST_LISTED} more"
+def _listed(constraint: Pin | Forbid | Colocate | CutAfter) -> str:
+    types = [f"all {op_type}" for op_type in constraint.op_types]
+    names = [*map(repr, constraint.ops), *types]
+    listed = ", ".join(names[:_MOST_LISTED])
+    return listed if len(names) <= _MOST_LISTED else f"{listed} and {len(names) - _MOST_LISTED} more"
 
 
 def _wrong(message: str) -> InvalidInputError:

@@ -13,6 +13,7 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
 from go_opt.env.cost import CostTables, cost_tables
+from go_opt.env.cost.tables import COPY_TYPE
 from go_opt.env.target import Target
 from go_opt.model.graph import NO_PRODUCER, WEIGHT, Graph
 from go_opt.model.plan import Plan
@@ -105,9 +106,11 @@ def _limit(target: Target, limit: ChipLimit, graph: Graph, plan: Plan) -> Iterat
     is_here = (plan.placement <= limit.chip) & (limit.chip < plan.placement + plan.replication)
     held_bytes = _weight_bytes(tables, is_here)
     held_s = kernel_seconds_of_chip(tables, plan, limit.chip)
+    ops = np.count_nonzero(is_here & np.array([name != COPY_TYPE for name in graph.op_types]))
     for held, at_least, at_most, unit in (
         (held_bytes, limit.at_least_bytes, limit.at_most_bytes, "bytes of weights"),
         (held_s, limit.at_least_s, limit.at_most_s, "seconds of kernels"),
+        (float(ops), None, limit.at_most_ops, "ops"),
     ):
         is_over = at_most is not None and held > at_most * (1 + SLACK)
         if is_over or (at_least is not None and held < at_least * (1 - SLACK)):

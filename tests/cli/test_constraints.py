@@ -48,6 +48,23 @@ def test_constraints_are_kept_and_judged(cli: Cli) -> None:
     assert json.loads(judged.out)["reason"] == "pin 'op1' to chip 2: op 'op1' is on chip 0."
 
 
+def test_op_types_and_numbers_of_ops(cli: Cli) -> None:
+    model, asked = files('[[forbid]]\nop_types = "Re.u"\nchips = [0, 1, 2, 3]\n')
+    free = cli("optimize", model, *FEW, "--no-replication", "--out", "free.json", "--json").json
+    assert free["placement"].count(0) > 0
+    assert cli("verify", model, "free.json", "--constraints", asked).code == 3
+    run = cli("optimize", model, *FEW, "--constraints", asked)
+    run.is_refused("forbid all Re.u chips 0, 1, 2, 3 leave op 'op1' no chip of mcm-2x2.", code=3)
+    asked.write_text("[[limit]]\nchip = 0\nat_most_ops = 2\n", "utf-8")
+    found = cli("optimize", model, *FEW, "--constraints", asked, "--out", "plan.json", "--json").json
+    assert 1 <= found["placement"].count(0) <= 2
+    assert cli("verify", model, "plan.json", "--constraints", asked).code == 0
+    asked.write_text('[[pin]]\nop_types = "Relv"\nchip = 1\n', "utf-8")
+    cli("optimize", model, *FEW, "--constraints", asked).is_refused(
+        "pin all Relv to chip 1: 'Relv' matches no op type; did you mean 'Relu'?"
+    )
+
+
 def test_a_conflict_ends_with_its_names(cli: Cli) -> None:
     model, asked = files(ASKED + '[[pin]]\nops = "op5"\nchip = 0\n')
     run = cli("optimize", model, *FEW, "--constraints", asked)

@@ -15,6 +15,7 @@ TEXT = """
 chip = 0
 at_most_bytes = 8e6
 at_least_s = 0
+at_most_ops = 12
 
 [[pin]]
 ops = "encoder/.*"
@@ -31,16 +32,25 @@ chips = [0, 1]
 [[colocate]]
 ops = ["c", "d.*"]
 
+[[colocate]]
+op_types = ["LSTM", ".*Conv"]
+ops = "c"
+
 [[cut_after]]
 ops = "block3/.*"
+
+[[cut_after]]
+op_types = "Softmax"
 """
 CONSTRAINTS = (
     go_opt.Pin("encoder/.*", 3),
     go_opt.Pin(["a", "b"], 0),
     go_opt.Forbid("head", [0, 1]),
     go_opt.Colocate(["c", "d.*"]),
+    go_opt.Colocate("c", op_types=["LSTM", ".*Conv"]),
     go_opt.CutAfter("block3/.*"),
-    go_opt.ChipLimit(0, at_most_bytes=8e6, at_least_s=0),
+    go_opt.CutAfter(op_types="Softmax"),
+    go_opt.ChipLimit(0, at_most_bytes=8e6, at_least_s=0, at_most_ops=12),
 )
 
 
@@ -56,6 +66,9 @@ def test_a_file_by_hand(tmp_path: Path) -> None:
     [
         ("[[pin]]\nops = 3\nchip = 1", "pin[0].ops must be a non-empty text, or a list of such, not 3."),
         ("[[pin]]\nops = []\nchip = 1", "pin[0].ops must be a non-empty text, or a list of such, not []."),
+        ("[[pin]]\nchip = 1", "pin[0].ops is missing."),
+        ("[[pin]]\nchip = 1\nop_types = []", "pin[0].op_types must be a non-empty text, or a list of such"),
+        ("[[limit]]\nchip = 1\nop_types = 'a'", "unknown field limit[0].op_types"),
         ("[[pin]]\nops = 'a'", "pin[0].chip is missing."),
         ("[[pin]]\nops = 'a'\nchip = -1", "pin[0].chip must be a whole number of 0 or more, not -1."),
         ("[[pin]]\nops = 'a'\nchip = 9999999999", "Pin: a chip must be a whole number"),

@@ -22,6 +22,9 @@ CONSTRAINTS = (
     Colocate("c"),
     CutAfter(["a", "b"]),
     ChipLimit(2, at_most_s=1e-3, at_least_bytes=1),
+    ChipLimit(1, at_most_ops=4.0),
+    Pin(chip=2, op_types="LSTM"),
+    Forbid("a", [1], op_types=["LSTM", ".*Conv"]),
 )
 
 

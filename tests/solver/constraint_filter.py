@@ -53,6 +53,8 @@ class ConstraintFilter:
             if limit.at_most_s is not None or limit.at_least_s is not None:
                 seconds = self._kernel_s(placements, limit.chip)
                 kept &= _is_within(seconds, limit.at_least_s, limit.at_most_s)
+            if limit.at_most_ops is not None:
+                kept &= (placements == limit.chip).sum(axis=1) <= limit.at_most_ops
         return kept
 
     @cached_property

@@ -15,7 +15,12 @@ def draw_constraint(rng: np.random.Generator, graph: Graph, target: Target) -> U
     other = f"op{rng.integers(graph.num_ops)}"
     chip = int(rng.integers(target.num_chips))
     total_s = kernel_seconds(cost_tables(graph, target), np.arange(graph.num_ops, dtype=np.int32)).sum()
+    op_type = graph.op_types[int(rng.integers(graph.num_ops))]
     choices = [
+        Pin(chip=chip, op_types=op_type),
+        Forbid(op, (chip,), op_types=f"{op_type[0]}.*"),
+        Colocate(op_types=[op_type]),
+        ChipLimit(chip, at_most_ops=int(rng.integers(0, graph.num_ops))),
         Pin(op, chip),
         Forbid((op, other), (chip,)),
         Colocate((op, other)),
@@ -33,9 +38,12 @@ def obeys(graph: Graph, target: Target, placement: np.ndarray, constraint: UserC
     """Whether a placement, with a kernel for each op, keeps the constraint."""
     if isinstance(constraint, ChipLimit):
         return _obeys_limit(graph, target, placement, constraint)
-    chips = {int(placement[graph.op_index[name]]) for name in constraint.ops}
+    starts = tuple(name.removesuffix(".*") for name in constraint.op_types)
+    of_type = [name for name, of in zip(graph.op_names, graph.op_types, strict=True) if of.startswith(starts)]
+    names = [*constraint.ops, *(of_type if starts else ())]
+    chips = {int(placement[graph.op_index[name]]) for name in names}
     if isinstance(constraint, CutAfter):
-        inside = {graph.op_index[name] for name in constraint.ops}
+        inside = {graph.op_index[name] for name in names}
         edges = zip(graph.edge_src.tolist(), graph.edge_dst.tolist(), strict=True)
         return all(placement[v] > placement[u] for u, v in edges if u in inside and v not in inside)
     if isinstance(constraint, Pin):
@@ -57,6 +65,7 @@ def _obeys_limit(graph: Graph, target: Target, placement: np.ndarray, limit: Chi
     return (
         (limit.at_most_bytes is None or held_bytes <= limit.at_most_bytes)
         and (limit.at_least_bytes is None or held_bytes >= limit.at_least_bytes)
+        and (limit.at_most_ops is None or (placement == limit.chip).sum() <= limit.at_most_ops)
         and (limit.at_most_s is None or held_s <= limit.at_most_s * (1 + 1e-9))
         and (limit.at_least_s is None or held_s >= limit.at_least_s * (1 - 1e-9))
     )

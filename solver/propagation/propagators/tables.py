@@ -30,7 +30,7 @@ class Limits(NamedTuple):
     """Upper and lower limits on the load of chips."""
 
     chip: LongArray  # [C]
-    at_most: FloatArray  # [C] bytes or seconds; infinite if there is no such limit
+    at_most: FloatArray  # [C] bytes, seconds or ops; infinite if there is no such limit
     at_least: FloatArray  # [C]
     amount: FloatArray  # [C, U] the unit's own amount
     shares: BoolArray  # [C] True if the shared items below also count
