@@ -1,10 +1,10 @@
 """go-opt decides where each op of an ML graph runs, in which order, and which ops are fused.
 
-The public functions are :func:`load`, :func:`target`, :func:`optimize`, :func:`evaluate`, :func:`verify`,
-:func:`fewest_chips`, :func:`chip_counts`, :func:`explain`, :func:`timeline`, :func:`plan_page`,
-:func:`export`, :func:`export_torch`, :func:`run_plan`, :func:`profile`, :func:`pretrain`,
-:func:`finetune` and :func:`serve_environment`; constraints are :class:`Pin`, :class:`Forbid`,
-:class:`Colocate`, :class:`CutAfter`, :class:`ChipLimit`.
+The public functions are :func:`load`, :func:`inspect`, :func:`target`, :func:`optimize`,
+:func:`evaluate`, :func:`verify`, :func:`fewest_chips`, :func:`chip_counts`, :func:`explain`,
+:func:`timeline`, :func:`plan_page`, :func:`export`, :func:`export_torch`, :func:`run_plan`,
+:func:`profile`, :func:`pretrain`, :func:`finetune` and :func:`serve_environment`; constraints are
+:class:`Pin`, :class:`Forbid`, :class:`Colocate`, :class:`CutAfter`, :class:`ChipLimit`.
 Importing this package is cheap; JAX and gRPC load on first use.
 """
 
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from go_opt.measured_costs import with_measured_costs as with_measured_costs
     from go_opt.model.graph import Graph as Graph
     from go_opt.model.plan import Plan as Plan
+    from go_opt.model_summary import ModelSummary as ModelSummary
+    from go_opt.model_summary import inspect as inspect
     from go_opt.report.page import plan_page as plan_page
     from go_opt.result import OptimizeResult as OptimizeResult
     from go_opt.result import Request as Request
@@ -88,6 +90,7 @@ _NAMES = {
     "go_opt.measured_costs": "with_measured_costs",
     "go_opt.model.graph": "Graph",
     "go_opt.model.plan": "Plan",
+    "go_opt.model_summary": "ModelSummary inspect",
     "go_opt.report.page": "plan_page",
     "go_opt.result": "OptimizeResult Request",
     "go_opt.run.export.exporting": "export",

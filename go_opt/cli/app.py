@@ -33,6 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.command("inspect")(listing.inspect)
 app.command("optimize")(plans.optimize)
 app.command("chips")(chips.chips)
 app.command("evaluate")(plans.evaluate)

@@ -49,10 +49,14 @@ def import_onnx(
     except GoOptError:
         raise
     except Exception as error:
-        # Damaged files fail in more ways than onnx and protobuf name: each is bad input here.
-        reason = "".join(str(error).strip().splitlines()[:1]).rstrip(".")
-        name = repr(str(source)) if isinstance(source, str | os.PathLike) else "in memory"
-        raise ModelError(f"the ONNX model {name} is malformed ({type(error).__name__}: {reason}).") from error
+        raise malformed(source, error) from error
+
+
+def malformed(source: str | os.PathLike[str] | onnx.ModelProto, error: Exception) -> ModelError:
+    """Damaged files fail in more ways than onnx and protobuf name: each is bad input here."""
+    reason = "".join(str(error).strip().splitlines()[:1]).rstrip(".")
+    name = repr(str(source)) if isinstance(source, str | os.PathLike) else "in memory"
+    return ModelError(f"the ONNX model {name} is malformed ({type(error).__name__}: {reason}).")
 
 
 def _import(

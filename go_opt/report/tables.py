@@ -108,7 +108,7 @@ def _fitted_lines(target: Target) -> Iterator[str]:
 
 
 def _unknown_lines(graph: Graph) -> Iterator[str]:
-    types = unknown_types(graph)
+    types = unknown_types(graph.unknown_ops)
     yield from (f"unknown     {text}" for text in types[:MOST_LINES])
     if len(types) > MOST_LINES:
         yield f"unknown     {len(types) - MOST_LINES} more types of ops"

@@ -17,6 +17,7 @@ from go_opt.env import Target, depth
 from go_opt.env.zoo import SPLITS, Family, ZooEntry
 from go_opt.model.dtypes import size_bytes
 from go_opt.model.graph import ACTIVATION, INPUT, WEIGHT, Graph
+from go_opt.model_summary import OpTypeStats, op_type_stats
 from go_opt.report.parts.screen import print_lines, print_table
 from go_opt.report.parts.wording import table_of
 from go_opt.solver import most_chips_adjacent, placement_problem
@@ -92,18 +93,10 @@ def _sizes(tensors: TensorStats) -> list[str]:
 def _op_types_table(entry: ZooEntry, stats: GraphStats) -> Table:
     table = table_of(("op type", "ops", "GFLOP", "share"), text=_TEXT)
     for row in stats.op_types:
-        share = row.flops / entry.flops if entry.flops else 0.0
-        table.add_row(row.op_type, str(row.ops), f"{row.flops / 1e9:.3f}", f"{share:.1%}")
+        flops = row.flops or 0.0
+        share = flops / entry.flops if entry.flops else 0.0
+        table.add_row(row.op_type, str(row.ops), f"{flops / 1e9:.3f}", f"{share:.1%}")
     return table
-
-
-@dataclass(frozen=True)
-class OpTypeStats:
-    """All ops of one type."""
-
-    op_type: str
-    ops: int
-    flops: float
 
 
 @dataclass(frozen=True)
@@ -137,7 +130,7 @@ def graph_stats(graph: Graph, target: Target) -> GraphStats:
         depth=len(ops_at_depth),
         width=int(ops_at_depth.max()),
         most_chips=_most_chips(graph, target),
-        op_types=_op_types(graph),
+        op_types=op_type_stats(graph),
         inputs=_tensors(graph, graph.tensor_kind == INPUT),
         outputs=_tensors(graph, graph.tensor_is_output),
         activations=_tensors(graph, graph.tensor_kind == ACTIVATION),
@@ -150,13 +143,6 @@ def _most_chips(graph: Graph, target: Target) -> int:
     if target.constraints.triangle == "off":
         return min(graph.num_ops, target.num_chips)
     return most_chips_adjacent(placement_problem(graph, target))
-
-
-def _op_types(graph: Graph) -> tuple[OpTypeStats, ...]:
-    names, type_of, counts = np.unique(graph.op_types, return_inverse=True, return_counts=True)
-    flops = np.bincount(type_of, weights=graph.op_flops)
-    rows = [OpTypeStats(str(name), int(n), float(f)) for name, n, f in zip(names, counts, flops, strict=True)]
-    return tuple(sorted(rows, key=lambda row: (-row.flops, -row.ops, row.op_type)))
 
 
 def _tensors(graph: Graph, chosen: BoolArray) -> TensorStats:

@@ -1,4 +1,4 @@
-"""The commands ``targets`` and ``zoo``, which list and show what ships."""
+"""The commands ``inspect``, ``targets`` and ``zoo``, which list and show models and what ships."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import typer
 from go_opt.cli.commands import print_json, show
 from go_opt.cli.commands.options import (
     JsonOption,
+    ModelArgument,
     Output,
     targets_named,
     with_options,
     zoo_named,
 )
+from go_opt.cli.inputs.loading import DimOption, TripsOption, ValueOption
 from go_opt.common.files import write_atomically
 from go_opt.common.outputs import TARGET
 from go_opt.errors import InvalidInputError
@@ -30,6 +32,28 @@ targets_app = typer.Typer(
 zoo_app = typer.Typer(help="The model graphs that ship.", no_args_is_help=True, rich_markup_mode=None)
 TargetArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=targets_named)]
 GraphArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=zoo_named)]
+
+
+def inspect(
+    model: ModelArgument,
+    dim: DimOption = None,
+    value: ValueOption = None,
+    trips: TripsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Describe a model before any target: dimensions to bind, inputs, op types, layers, unknown ops."""
+    from go_opt.cli.inputs.loading import parse_bindings
+    from go_opt.model_summary import inspect as summary_of
+
+    summary = summary_of(model, **vars(parse_bindings(dim, value, trips)))
+    if as_json:
+        unknown = [op._asdict() for op in summary.unknown_ops]
+        print_json(asdict(summary) | {"dims": dict(summary.dims), "unknown_ops": unknown})
+        return
+    from go_opt.report.parts.model_lines import layers_table, op_types_table, summary_lines
+
+    parts = [op_types_table(summary), *([layers_table(summary)] if summary.layers else [])]
+    show(summary_lines(summary, model), *(part for table in parts for part in ([""], table)))
 
 
 @targets_app.command("list")

@@ -41,10 +41,10 @@ def lower_model(source: str | os.PathLike[str] | onnx.ModelProto, bindings: Bind
     model = inlined(file.model)
     if not model.graph.output:
         raise ModelError(f"model {file.name!r} has no outputs.")
-    given = _inputs(model.graph)
+    given = model_inputs(model.graph)
     table = DimTable(file.name, bindings.dims, given)
     model = with_values(model, bindings.values, table)
-    inputs = _inputs(model.graph)
+    inputs = model_inputs(model.graph)
     table.check(given, inputs, [*model.graph.value_info, *model.graph.output])
 
     trips = Trips(bindings.trips)
@@ -59,6 +59,7 @@ def lower_model(source: str | os.PathLike[str] | onnx.ModelProto, bindings: Bind
     return LoweredModel(file, model, values, outputs, scope.program, table.of_no_input(given))
 
 
-def _inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+def model_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    """The inputs that are no weights."""
     initialized = {tensor.name for tensor in graph.initializer}
     return [info for info in graph.input if info.name not in initialized]

@@ -58,7 +58,7 @@ _Fact = tuple[str, str, str]
 
 
 def _unknown(subject: Subject) -> Iterator[_Fact]:
-    types = unknown_types(subject.graph)
+    types = unknown_types(subject.graph.unknown_ops)
     if types:
         yield "unknown", counted(len(subject.graph.unknown_ops), "op"), listed(types, MOST_LINES)
 

@@ -9,7 +9,7 @@ from typing import Final
 from rich.table import Table
 
 from go_opt.explanations.terms import Place
-from go_opt.model.graph import Graph, UnknownOp
+from go_opt.model.graph import UnknownOp
 from go_opt.model.plan import Plan
 
 MOST_NAMES: Final = 3
@@ -30,10 +30,10 @@ def listed(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + more
 
 
-def unknown_types(graph: Graph) -> list[str]:
+def unknown_types(unknown_ops: Sequence[UnknownOp]) -> list[str]:
     """For each op type that no rule has: its ops, and the FLOPs that they were taken to cost."""
     by_type: dict[str, list[UnknownOp]] = {}
-    for op in graph.unknown_ops:
+    for op in unknown_ops:
         by_type.setdefault(op.op_type, []).append(op)
     return [
         f"{counted(len(ops), 'op')} of type {op_type!r}, such as {ops[0].name!r}, "

@@ -1,0 +1,62 @@
+"""The text of ``inspect``: a model before any target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from rich.table import Table
+
+from go_opt.common.units import format_bytes
+from go_opt.frontends.onnx_header import TensorHeader
+from go_opt.model_summary import ModelSummary
+from go_opt.report.parts.wording import counted, table_of, unknown_types
+
+_TEXT: Final = ("op type", "layer")
+_MOST_TENSORS: Final = 12
+
+
+def summary_lines(summary: ModelSummary, model: str) -> Iterator[str]:
+    """Name and sizes, inputs and outputs, what is still to bind, and ops of unknown type."""
+    known = "" if summary.ops is None else f"{counted(summary.ops, 'op')}, {summary.flops or 0:.4g} FLOP, "
+    yield f"{summary.name}: {known}{format_bytes(summary.weight_bytes)} of weights"
+    yield from _tensors("inputs", summary.inputs)
+    yield from _tensors("outputs", summary.outputs)
+    if summary.dims:
+        yield "dims        " + ", ".join(f"{name} = {value}" for name, value in summary.dims.items())
+    if summary.unbound:
+        example = " ".join(f"--dim '{name}=1'" for name in summary.unbound)
+        yield f"to bind     {', '.join(summary.unbound)}; such as: go-opt inspect {model} {example}"
+    for line in unknown_types(summary.unknown_ops):
+        yield f"unknown     {line}"
+
+
+def op_types_table(summary: ModelSummary) -> Table:
+    """Op types with their counts and work."""
+    table = table_of(("op type", "ops", "GFLOP", "share"), text=_TEXT)
+    for row in summary.op_types:
+        work = [] if row.flops is None else [f"{row.flops / 1e9:.3f}", _share(row.flops, summary.flops)]
+        table.add_row(row.op_type, str(row.ops), *(work or ["-", "-"]))
+    return table
+
+
+def layers_table(summary: ModelSummary) -> Table:
+    """Layers with their work and weights."""
+    table = table_of(("layer", "ops", "GFLOP", "share", "weights"), text=_TEXT)
+    for layer in summary.layers:
+        share = _share(layer.flops, summary.flops)
+        size = format_bytes(layer.weight_bytes)
+        table.add_row(layer.name or "-", str(layer.ops), f"{layer.flops / 1e9:.3f}", share, size)
+    return table
+
+
+def _tensors(label: str, tensors: tuple[TensorHeader, ...]) -> Iterator[str]:
+    for i, tensor in enumerate(tensors[:_MOST_TENSORS]):
+        shape = "of unknown shape" if tensor.shape is None else f"[{', '.join(map(str, tensor.shape))}]"
+        yield f"{label if i == 0 else '':12}{tensor.name} {tensor.dtype} {shape}"
+    if len(tensors) > _MOST_TENSORS:
+        yield f"{'':12}and {len(tensors) - _MOST_TENSORS} more"
+
+
+def _share(flops: float, total: float | None) -> str:
+    return f"{flops / total:.1%}" if total else "-"
