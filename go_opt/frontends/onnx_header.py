@@ -101,9 +101,9 @@ def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 def _stored_bytes(tensor: onnx.TensorProto) -> int:
     from go_opt.model.dtypes import DTYPE_BITS, dtype_code
 
-    return (
-        math.prod(tensor.dims) * int(DTYPE_BITS[dtype_code(_dtype(tensor.name, tensor.data_type))]) + 7
-    ) // 8
+    bits = int(DTYPE_BITS[dtype_code(_dtype(tensor.name, tensor.data_type))])
+    elements: int = math.prod(tensor.dims)
+    return (elements * bits + 7) // 8
 
 
 def _dtype(name: str, elem_type: int) -> str:
