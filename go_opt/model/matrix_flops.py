@@ -123,20 +123,82 @@ def _recurrent(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mappin
 def _attention(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> float:
     """Q·Kᵀ, scale and softmax (6 per score), and scores·V; operands [B, H, S, D] or [B, S, H·D]."""
     query, key, output = _shape(inputs, 0), _shape(inputs, 1), outputs[0]
-    if len(query) < 3 or len(key) < 3 or not output:
+    if len(query) == 3 and len(key) == 2:
+        return _projected_attention(inputs, outputs, attributes)
+    if len(query) < 3 or (len(key) < 3 and len(query) < 5) or not output:
         return float(math.prod(output))
-    if len(query) == 4:
+    if len(query) == 5:  # Q, K and V in one: [batch, rows, heads, 3, depth]
+        batch, rows, heads, _, depth = query
+        columns, width, width_out = rows, heads * depth, output[-1]
+    elif len(query) == 4:
         batch, heads, rows, depth = query
         columns, width_out = key[2], heads * output[-1]
         width = heads * depth
     else:
         batch, rows, width = query
         heads = int(attributes.get("q_num_heads", attributes.get("num_heads", 1)))
-        columns, width_out = key[-2], output[-1]
-    past = _shape(inputs, 4)
-    columns += past[2] if len(past) == 4 else 0
+        columns, width_out = key[1] if len(key) == 5 else key[-2], output[-1]
+    pasts = [shape for shape in inputs[3:] if shape is not None and len(shape) == 4]
+    if len(outputs) > 1 and len(outputs[1]) == 4:
+        columns = outputs[1][2]  # of the present keys
+    elif len(pasts) > 1:  # keys and values, after a mask or a bias of four axes
+        columns += pasts[-2][2]
     scores = batch * rows * columns
     return matmul_flops(1, scores, 1, width) + matmul_flops(1, scores, 1, width_out) + 6.0 * scores * heads
+
+
+def _grouped_attention(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> float:
+    """Heads of Q share those of K and V; with `do_rotary`, 3 FLOPs by element of Q and K."""
+    batch, rows, width = outputs[0]
+    heads = int(attributes.get("num_heads", 1))
+    past = _shape(inputs, 3)
+    columns = outputs[1][2] if len(outputs) > 1 else rows + (past[2] if len(past) == 4 else 0)
+    scores = batch * rows * columns
+    groups = int(attributes.get("kv_num_heads", heads))
+    turned = batch * rows * width * (1 + groups / heads) if attributes.get("do_rotary") else 0
+    return 2 * matmul_flops(1, scores, 1, width) + 6.0 * scores * heads + 3.0 * turned
+
+
+def _projected_attention(
+    inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[str, Any]
+) -> float:
+    """ONNX Runtime's attention of one input by the weights of Q, K and V, with what it does to their bias."""
+    (batch, rows, _), weight = _shape(inputs, 0), _shape(inputs, 1)
+    heads, columns = int(attributes.get("num_heads", 1)), rows
+    if len(outputs) > 1 and len(outputs[1]) == 5:
+        columns = outputs[1][3]  # of the present keys
+    width_out = outputs[0][-1]
+    width = (weight[-1] - width_out) // 2
+    scores = batch * rows * columns
+    bias_flops = batch * rows * weight[-1] if _present(inputs, 2) else 0
+    projection = matmul_flops(batch, rows, weight[-1], weight[0]) + bias_flops
+    return projection + matmul_flops(1, scores, 1, width + width_out) + 6.0 * scores * heads
+
+
+# By element, as in the table of op costs.
+_ACTIVATION_FLOPS: Final = {"Clip": 2.0, "HardSigmoid": 4.0, "LeakyRelu": 2.0, "Sigmoid": 3.0}
+
+
+def _scaled(formula: Formula, before: float, after: float, *biases: int) -> Formula:
+    """A product that also quantises or scales: FLOPs by element of its input and of its output."""
+
+    def flops(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> float:
+        extra = after + sum(_present(inputs, bias) for bias in biases)
+        if float(attributes.get("alpha", 1.0)) != 1.0:
+            extra += 1.0
+        if "activation" in attributes:
+            extra += _ACTIVATION_FLOPS.get(str(attributes["activation"]), 1.0)
+        own = before * math.prod(_shape(inputs, 0)) + extra * math.prod(outputs[0])
+        return formula(inputs, outputs, attributes) + own
+
+    return flops
+
+
+def _quantised_lstm(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> float:
+    # As _recurrent, with weights [directions, inputs, gates].
+    rows, first = math.prod(_shape(inputs, 0)[:2]), _shape(inputs, 1)
+    weights = math.prod(first) + math.prod(_shape(inputs, 2))
+    return matmul_flops(1, rows, 1, weights) + 4.0 * rows * math.prod((*first[:1], *first[-1:]))
 
 
 MATRIX_FLOPS: Final[Mapping[str, Formula]] = {
@@ -146,15 +208,26 @@ MATRIX_FLOPS: Final[Mapping[str, Formula]] = {
     "ConvTranspose": _conv_transpose,
     "DeformConv": _conv(weight=1, bias=3),
     "Einsum": _einsum,
-    "FusedConv": _conv(weight=1, bias=2),
-    "FusedGemm": _gemm,
-    "FusedMatMul": _matmul,
+    "FusedConv": _scaled(_conv(weight=1, bias=2), 0.0, 0.0, 3),
+    "FusedGemm": _scaled(_gemm, 0.0, 0.0),
+    "DynamicQuantizeLSTM": _quantised_lstm,
+    "DynamicQuantizeMatMul": _scaled(_matmul, 5.0, 2.0, 4),
+    "FusedMatMul": _scaled(_matmul, 0.0, 0.0),
+    "GroupQueryAttention": _grouped_attention,
     "GRU": _recurrent,
     "Gemm": _gemm,
     "LSTM": _recurrent,
     "MatMul": _matmul,
     "MatMulInteger": _matmul,
+    "MatMulBnb4": _matmul_nbits,
+    "MatMulFpQ4": _matmul_nbits,
+    "MatMulInteger16": _matmul,
+    "MatMulIntegerToFloat": _scaled(_matmul, 0.0, 2.0, 6),
     "MatMulNBits": _matmul_nbits,
+    "NhwcConv": _conv(weight=1, bias=2),
+    "NhwcFusedConv": _scaled(_conv(weight=1, bias=2), 0.0, 0.0, 3),
+    "QAttention": _attention,
+    "QGemm": _scaled(_matmul, 0.0, 3.0, 6),
     "MultiHeadAttention": _attention,
     "QLinearConv": _conv(weight=3, bias=8),
     "QLinearMatMul": _matmul,

@@ -108,12 +108,13 @@ _ELEMENTWISE: Final = _flops(
         "BitwiseOr BitwiseXor Cast CastLike Ceil Cos Cosh Div Equal Erf Exp Floor Greater GreaterOrEqual "
         "IsInf IsNaN Less LessOrEqual Log Max Mean Min Mod Mul Neg Not Or Pow RandomNormalLike "
         "RandomUniformLike Reciprocal Relu Round Rsqrt Sign Sin Sinh Sqrt Sub Sum Tan Tanh Where Xor "
-        "erf_inv random_bits",
+        "erf_inv random_bits BiasAdd BiasDropout",
         2.0: "BatchNormalization Clip DequantizeLinear LeakyRelu PRelu Shrink Softplus ThresholdedRelu",
         3.0: "Elu QuantizeLinear Sigmoid Softsign",
         4.0: "Celu HardSigmoid Selu Swish",
         5.0: "Gelu HardSwish Mish QuickGelu",
-        6.0: "BiasGelu QLinearAdd QLinearMul QLinearSigmoid",
+        6.0: "BiasGelu QLinearAdd QLinearMul QLinearSigmoid QLinearWhere",
+        7.0: "QLinearLeakyRelu",
         9.0: "FastGelu",
     }
 )
@@ -132,18 +133,27 @@ _PER_INPUT_ELEMENT: Final = _flops(
         2.0: "GlobalLpPool Hardmax NegativeLogLikelihoodLoss ReduceL1 ReduceL2 ReduceSumSquare",
         3.0: "LpNormalization ReduceLogSumExp",
         5.0: "DynamicQuantizeLinear LogSoftmax RMSNormalization SimplifiedLayerNormalization Softmax",
-        6.0: "MeanVarianceNormalization SkipSimplifiedLayerNormalization",
+        6.0: "BiasSoftmax MeanVarianceNormalization QLinearReduceMean SkipSimplifiedLayerNormalization",
         7.0: "SoftmaxCrossEntropyLoss",
         8.0: "GroupNormalization InstanceNormalization LayerNormalization",
         9.0: "SkipLayerNormalization",
-        10.0: "Sort TopK",
+        10.0: "QLinearSoftmax Sort TopK",
     }
 )
 # FLOPs per output element times the window.
-_WINDOWED: Final = _flops({1.0: "AveragePool MaxPool MaxRoiPool QLinearAveragePool", 2.0: "LRN LpPool"})
+_WINDOWED: Final = _flops(
+    {1.0: "AveragePool MaxPool MaxRoiPool NhwcMaxPool QLinearAveragePool", 2.0: "LRN LpPool"}
+)
 # FLOPs per output element of vector ops that are neither element-wise nor reductions.
 _PER_OUTPUT_ELEMENT: Final = _flops(
-    {3.0: "RotaryEmbedding", 6.0: "AffineGrid", 7.0: "Resize Upsample", 11.0: "GridSample RoiAlign"}
+    {
+        3.0: "RotaryEmbedding",
+        5.0: "QLinearConcat",
+        6.0: "AffineGrid BiasSplitGelu",
+        7.0: "Resize Upsample",
+        10.0: "EmbedLayerNormalization",
+        11.0: "GridSample RoiAlign",
+    }
 )
 
 # Parameter inputs (axes, starts, sizes): a compiler treats them as constants, so no kernel reads them.
@@ -190,6 +200,10 @@ def _touched(signature: OpSignature) -> tuple[int | None, ...]:
     if signature.op_type in _SELECTIONS and touched and signature.input_shapes[0] is not None:
         written = sum(math.prod(shape) for shape in signature.output_shapes)
         touched[0] = min(written, math.prod(signature.input_shapes[0]))
+    if signature.op_type == "EmbedLayerNormalization":  # rows of tables of words, positions and segments
+        for position, shape in list(enumerate(signature.input_shapes))[2:5]:
+            if shape is not None:
+                touched[position] = min(math.prod(signature.output_shapes[0]), math.prod(shape))
     return tuple(touched)
 
 
@@ -207,14 +221,23 @@ def _vector_flops(signature: OpSignature) -> float:
     if op_type in _VARIADIC:
         return output_elements * max(1, len(signature.input_shapes) - 1)
     if op_type in _PER_INPUT_ELEMENT and first is not None:
-        return _PER_INPUT_ELEMENT[op_type] * math.prod(first)
+        return (_PER_INPUT_ELEMENT[op_type] + _has_bias(signature)) * math.prod(first)
     if op_type in _WINDOWED:
         return _WINDOWED[op_type] * output_elements * _window(signature)
     if op_type == "DFT" and first is not None:
         transform = max(2, max(signature.output_shapes[0], default=1))
         return 5.0 * output_elements * math.log2(transform)
     per_element = _ELEMENTWISE.get(op_type, _PER_OUTPUT_ELEMENT.get(op_type, 1.0))
-    return per_element * output_elements
+    return (per_element + _has_bias(signature)) * output_elements
+
+
+# An optional last input that is added.
+_BIASES: Final = {"FastGelu": 1, "SkipLayerNormalization": 4, "SkipSimplifiedLayerNormalization": 3}
+
+
+def _has_bias(signature: OpSignature) -> bool:
+    bias = _BIASES.get(signature.op_type)
+    return bias is not None and any(shape is not None for shape in signature.input_shapes[bias : bias + 1])
 
 
 def _window(signature: OpSignature) -> int:

@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 from go_opt.errors import ModelError
+from go_opt.frontends.onnx.inference.values import MAX_AXES
 from go_opt.model.graph import MAX_ELEMENTS
 
 PartialShape = tuple[int | None, ...]
@@ -62,6 +63,9 @@ class DimTable:
                 raise ModelError(f"dimension {name!r} must be a positive integer, not {value!r}.")
         self._bindings = dict(bindings)
         for info in inputs:
+            rank = len(info.type.tensor_type.shape.dim)
+            if rank > MAX_AXES:
+                raise ModelError(f"input {info.name!r} has {rank} dimensions, more than {MAX_AXES}.")
             for position, dim in enumerate(info.type.tensor_type.shape.dim):
                 place, name = f"{info.name}[{position}]", _dim_name(info.name, position, dim)
                 if place in bindings and self._bindings.setdefault(name, bindings[place]) != bindings[place]:

@@ -9,10 +9,11 @@ from typing import Any, Final
 import numpy as np
 import onnx
 from numpy.typing import NDArray
+from onnx import helper
 from onnx.reference.ops import load_op
 
 from go_opt.frontends.onnx.inference.file import MAX_VALUE_ELEMENTS
-from go_opt.frontends.onnx.inference.values import Value
+from go_opt.frontends.onnx.inference.values import Shape, Value
 
 Values = tuple[NDArray | None, ...]
 
@@ -72,3 +73,14 @@ def constant_attribute(attributes: Mapping[str, Any]) -> NDArray | None:
 def _small(result: Any) -> NDArray | None:
     array = np.asarray(result)
     return array if array.size <= MAX_VALUE_ELEMENTS else None
+
+
+def pick(compute: Callable[[], Sequence[NDArray | None] | None], position: int) -> NDArray | None:
+    """One of the values that :func:`lazy_outputs` computes."""
+    results = compute()
+    return None if results is None or position >= len(results) else results[position]
+
+
+def type_of(array: NDArray | None) -> tuple[int, Shape] | None:
+    """Element type and shape of a known value."""
+    return None if array is None else (helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import onnx
-from onnx import helper, numpy_helper, shape_inference
+from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 from go_opt.errors import ModelError
+from go_opt.frontends.onnx.inference import contrib
 from go_opt.frontends.onnx.inference.dims import PartialShape
-from go_opt.frontends.onnx.inference.values import Shape, Value
+from go_opt.frontends.onnx.inference.values import Shape, Value, make_value
 
 # Arguments that decide a shape (axes, sizes, pads, scales) are short lists, never matrices.
 _MAX_ARGUMENT_ELEMENTS: Final = 4096
@@ -41,10 +42,10 @@ class ShapeInference:
     def outputs(
         self, name: str, node: onnx.NodeProto, inputs: Sequence[Value | None]
     ) -> dict[str, PartialType]:
-        """The known type and shape of each output; empty for ops that onnx does not define."""
+        """The known type and shape of each output; empty for ops that no rule defines."""
         schema = self.schema(_domain(node.domain), node.op_type)
         if schema is None:
-            return {}
+            return self._added_outputs(name, node, inputs)
         present = [(read, value) for read, value in zip(node.input, inputs, strict=True) if value is not None]
         types = {read: self._type(value.elem_type, value.shape) for read, value in present}
         data = _arguments(present)
@@ -63,6 +64,34 @@ class ShapeInference:
             # The extension raises types of its own, per version of onnx, derived from Exception alone.
             raise ModelError(f"op {name!r} ({node.op_type}): {_first_sentence(error)}") from error
         return {output: _partial(name, node, kind) for output, kind in inferred.items()}
+
+    def _added_outputs(
+        self, name: str, node: onnx.NodeProto, inputs: Sequence[Value | None]
+    ) -> dict[str, PartialType]:
+        """The outputs of an op that ONNX Runtime adds; empty if no rule has it."""
+        attributes = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+        like = contrib.LIKE.get(node.op_type)
+        if like is None:
+            kinds = contrib.own_outputs(node.op_type, inputs, attributes)
+            # onnx has no schema of SimplifiedLayerNormalization, which ONNX Runtime puts in the main domain.
+            return dict(zip(node.output, kinds or (), strict=False))
+        operands = [inputs[position] if position < len(inputs) else None for position in like.inputs]
+        typed = inputs[like.of_type] if like.of_type and like.of_type < len(inputs) else operands[0]
+        if typed is None or any(value is None for value in operands):
+            return {}
+        is_last = contrib.is_channels_last(node.domain, node.op_type, attributes)
+        shapes = [value.shape for value in operands if value is not None]
+        shapes[0] = (shapes[0][0], shapes[0][-1], *shapes[0][1:-1]) if is_last else shapes[0]
+        kept = {attribute: attributes[attribute] for attribute in like.attributes if attribute in attributes}
+        names = [str(i) for i in range(len(shapes))]
+        plain = helper.make_node(like.op_type, names, ["y"], name=name, **kept)
+        sources = [
+            make_value(one, TensorProto.FLOAT, shape) for one, shape in zip(names, shapes, strict=True)
+        ]
+        _, shape = self.outputs(name, plain, sources).get("y", (0, None))
+        if shape is not None and is_last:
+            shape = (shape[0], *shape[2:], shape[1])
+        return {node.output[0]: (typed.elem_type, shape)}
 
     def _through_function_body(
         self, schema: Any, node: onnx.NodeProto, types: Mapping[str, Any], data: Mapping[str, Any]

@@ -15,6 +15,7 @@ from go_opt.model.dtypes import DTYPES
 from go_opt.model.graph import MAX_ELEMENTS
 
 Shape = tuple[int, ...]
+MAX_AXES: Final = 64  # as in NumPy
 
 # Types whose name here is not onnx's in lower case; those without a name stand in the next wider one.
 _NAMES: Final = {
@@ -58,6 +59,8 @@ def make_value(
     """A checked value; a constant if ``read`` is given."""
     if elem_type not in _DTYPE_OF:
         raise ModelError(f"tensor {tensor!r} has the unknown element type {elem_type}.")
+    if len(shape) > MAX_AXES:
+        raise ModelError(f"tensor {tensor!r} has {len(shape)} dimensions, more than {MAX_AXES}.")
     if any(size < 0 for size in shape):
         raise ModelError(f"tensor {tensor!r} has a negative dimension in its shape {list(shape)}.")
     if math.prod(shape) > MAX_ELEMENTS:
