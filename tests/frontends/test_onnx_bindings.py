@@ -125,6 +125,14 @@ def chosen(kind: int = INT64, shape: Sequence[Size] = ()) -> onnx.ModelProto:
     return model(nodes, [info("x", [2, 3]), info("sr", shape, kind)], [], [rate])
 
 
+def test_a_branch_that_fails_says_which_input_decides() -> None:
+    words = (
+        r"op 'MatMul_b' .*, in a branch of op 'choice' \(If\) whose condition is not known: use `--value sr="
+    )
+    with pytest.raises(ModelError, match=words.replace("op 'MatMul_b'", ".*MatMul_b'")):
+        from_onnx(chosen())
+
+
 def test_an_input_with_a_value_decides_branches() -> None:
     graph = from_onnx(chosen(), values={"sr": 16000})
     assert graph.op_types == ("Relu", "Exp")

@@ -83,12 +83,44 @@ def test_a_cycle_is_reported_by_its_ops() -> None:
         from_onnx(model(nodes, [info("x", [2]), info("s", [1], INT64)], [info("b", [2])]))
 
 
+def test_functions_that_grow_without_bound_are_refused_at_once() -> None:
+    """A kilobyte of functions, each of which calls the one below twice: 2**16 ops, once half a minute."""
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("local", 1)]
+    functions = [
+        helper.make_function(
+            "local",
+            f"f{depth}",
+            ["x"],
+            ["y"],
+            [
+                helper.make_node(
+                    f"f{depth - 1}" if depth else "Relu", [x], [y], domain="local" if depth else ""
+                )
+                for x, y in ("xt", "ty")
+            ],
+            opsets,
+        )
+        for depth in range(16)
+    ]
+
+    def calling(depth: int) -> onnx.ModelProto:
+        node = helper.make_node(f"f{depth}", ["x"], ["y"], domain="local")
+        graph = helper.make_graph([node], "g", [info("x", [2])], [info("y", [2])])
+        return helper.make_model(graph, opset_imports=opsets, functions=functions)
+
+    assert from_onnx(calling(3)).num_ops == 16
+    with pytest.raises(ModelError, match="more than 8300 nodes of 33"):
+        from_onnx(calling(15))
+
+
 def test_shapes_that_cannot_be() -> None:
     relu = [helper.make_node("Relu", ["x"], ["y"])]
     with pytest.raises(ModelError, match=r"'x': dimension 0 is negative \(-3\)"):
         from_onnx(model(relu, [info("x", [-3])], [info("y", None)]))
     with pytest.raises(ModelError, match="tensor 'x' has more than"):
         from_onnx(model(relu, [info("x", [2**62] * 9)], [info("y", None)]))
+    with pytest.raises(ModelError, match="'x' has 100000 dimensions, more than 64"):
+        from_onnx(model(relu, [info("x", [1] * 100_000)], [info("y", None)]))
     with pytest.raises(ModelError, match="input 'x' has no shape"):
         from_onnx(model(relu, [info("x", None)], [info("y", None)]))
     product = [helper.make_node("MatMul", ["x", "w"], ["y"], name="mm")]

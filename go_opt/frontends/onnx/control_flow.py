@@ -16,6 +16,7 @@ from go_opt.frontends.onnx.inference.values import Shape, Value
 from go_opt.frontends.onnx.lowering import Scope
 from go_opt.frontends.onnx.nodes import plain_attributes
 from go_opt.frontends.onnx.program import AbsentNode, Program
+from go_opt.frontends.onnx.structure import inputs_behind
 from go_opt.model.graph import UnknownOp
 
 
@@ -41,7 +42,15 @@ def _lower_if(scope: Scope, name: str, node: onnx.NodeProto, inputs: Sequence[Va
     if known is not None and known.size == 1:
         _inline(scope, name, node, branches[int(bool(known.reshape(())))])
         return
-    bodies = [_lower_body(scope, name, f"{name}/{i}/", branch, {}) for i, branch in enumerate(branches)]
+    try:
+        bodies = [_lower_body(scope, name, f"{name}/{i}/", branch, {}) for i, branch in enumerate(branches)]
+    except ModelError as error:
+        deciding = inputs_behind(node.input[0], scope.graphs)
+        options = " ".join(f"--value {quoted(one)}=NUMBER" for one in deciding)
+        hint = f": use `{options}`" if options else ""
+        raise ModelError(
+            f"{str(error).rstrip('.')}, in a branch of op {name!r} (If) whose condition is not known{hint}."
+        ) from error
     dearer = max(bodies, key=lambda body: body.flops)
     reads = {condition.tensor: None, **_union([body.reads for body in bodies])}
     outputs = [

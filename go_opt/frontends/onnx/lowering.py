@@ -14,9 +14,10 @@ from onnx import TensorProto, helper
 
 from go_opt.errors import ModelError
 from go_opt.frontends.onnx.inference.bound import Trips
+from go_opt.frontends.onnx.inference.contrib import computed_in
 from go_opt.frontends.onnx.inference.dims import DimTable, flags
 from go_opt.frontends.onnx.inference.file import ModelFile
-from go_opt.frontends.onnx.inference.folding import constant_attribute, lazy_outputs
+from go_opt.frontends.onnx.inference.folding import constant_attribute, lazy_outputs, pick, type_of
 from go_opt.frontends.onnx.inference.shapes import PartialType, ShapeInference, complete, is_argument, merged
 from go_opt.frontends.onnx.inference.values import Shape, Value, make_value
 from go_opt.frontends.onnx.nodes import is_alias, is_foldable, is_standard, plain_attributes, rows_rule
@@ -57,9 +58,11 @@ class Scope:
         self._values: dict[str, Value] = {}
         self._stated: dict[str, Any] = {}
         self._unread: set[str] = set()
+        self.graphs: list[onnx.GraphProto] = []  # the main one to this one
 
     def lower(self, graph: onnx.GraphProto) -> None:
         """Lower every node; the values of the graph's inputs must be bound."""
+        self.graphs = [*(self._parent.graphs if self._parent else ()), graph]
         self._stated = {info.name: info for info in (*graph.output, *graph.value_info)}
         self._add_initializers(graph)
         nodes = ordered_nodes(graph, self._visible())
@@ -174,7 +177,7 @@ class Scope:
         for position, (output, kind) in enumerate(zip(node.output, kinds, strict=True)):
             if kind is None:
                 continue
-            read = functools.partial(_pick, compute, position)
+            read = functools.partial(pick, compute, position)
             stays = node.op_type in _SAME_WEIGHT_OPS or (is_view(node.op_type) and position == 0)
             if stays and source is not None:
                 checked = make_value(self.prefix + output, *kind, read=read)
@@ -210,7 +213,10 @@ class Scope:
         self.emit(name, node.op_type, cost.op_class, cost.flops, reads, inputs, outputs, unknown)
         window, axes = rows_rule(node, inputs, outputs, self.context.opset)
         views = tuple(value.shape for value, _ in read)
-        self.program.ops[-1] = replace(self.program.ops[-1], window=window, axes=axes, views=views)
+        dtype = computed_in(node.op_type, inputs) or self.program.ops[-1].dtype
+        self.program.ops[-1] = replace(
+            self.program.ops[-1], window=window, axes=axes, views=views, dtype=dtype
+        )
 
     def _lower_alias(
         self,
@@ -260,7 +266,7 @@ class Scope:
         for position, output in enumerate(node.output):
             kind = complete(merged(inferred.get(output, (0, None)), self._stated_type(output)))
             if kind is None and known is not None:
-                kind = _type_of((known() or [None] * len(node.output))[position])
+                kind = type_of((known() or [None] * len(node.output))[position])
             if kind is None and output and output not in self._unread:
                 raise ModelError(self._unknown_shape(name, node, inputs))
             kinds.append(kind if output else None)
@@ -276,7 +282,7 @@ class Scope:
         domain = "" if is_standard(node) else node.domain
         label = f"op {name!r} ({domain}{'.' if domain else ''}{node.op_type})"
         if self.context.inference.schema(domain, node.op_type) is None:
-            return f"{label} has no known output shape: it is not a standard op and value_info does not say."
+            return f"{label} has no known output shape: no rule has it and value_info does not say."
         for value in inputs:
             if value is not None and is_argument(value) and value.read() is None:
                 return f"{label} needs the values of {value.tensor!r}, which the model file does not hold."
@@ -288,12 +294,3 @@ class Scope:
     def _open_dims(self, output: str) -> list[str]:
         info = self._stated.get(output)
         return [] if info is None else self.context.dims.unbound(info)
-
-
-def _pick(compute: Callable[[], Sequence[NDArray | None] | None], position: int) -> NDArray | None:
-    results = compute()
-    return None if results is None or position >= len(results) else results[position]
-
-
-def _type_of(array: NDArray | None) -> tuple[int, Shape] | None:
-    return None if array is None else (helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)

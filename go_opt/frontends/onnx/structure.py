@@ -14,6 +14,9 @@ from go_opt.model.topological import topological_order
 
 NamedNode = tuple[str, onnx.NodeProto]
 _MAX_INLINED_NODES: Final = 1_000_000
+# A file may repeat its layers, but a kilobyte may not become a minute of work.
+_INLINED_NODES: Final = 5_000
+_INLINED_BY_NODE: Final = 100
 _MAX_CALLS: Final = 100  # of local functions by each other
 
 
@@ -52,8 +55,10 @@ def _check_size(model: onnx.ModelProto) -> None:
             under_way.remove(name)
         return sizes[name]
 
-    if size(model.graph.node) > _MAX_INLINED_NODES:
-        raise ModelError(f"the model's local functions make more than {_MAX_INLINED_NODES} nodes.")
+    written = len(model.graph.node) + sum(len(function.node) for function in model.functions)
+    most = min(_MAX_INLINED_NODES, _INLINED_NODES + _INLINED_BY_NODE * written)
+    if size(model.graph.node) > most:
+        raise ModelError(f"the model's local functions make more than {most} nodes of {written}.")
 
 
 def called_functions(model: onnx.ModelProto) -> list[str]:
@@ -88,6 +93,20 @@ def free_names(graph: onnx.GraphProto) -> set[str]:
     defined = set(_given(graph)).union(*(node.output for node in graph.node))
     read = {name for node in graph.node for name in reads_of(node)}
     return (read | {output.name for output in graph.output}) - defined
+
+
+def inputs_behind(name: str, graphs: Sequence[onnx.GraphProto]) -> list[str]:
+    """The inputs of the first graph on which a tensor of the last, innermost graph depends."""
+    producer = {output: node for graph in graphs for node in graph.node for output in node.output}
+    found = {name}
+    waiting = [name]
+    while waiting:
+        node = producer.get(waiting.pop())
+        new = set(node.input) - found if node is not None else set()
+        found |= new
+        waiting += new
+    weights = {tensor.name for tensor in graphs[0].initializer}
+    return [info.name for info in graphs[0].input if info.name in found - weights]
 
 
 def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
