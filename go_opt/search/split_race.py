@@ -163,7 +163,10 @@ class _Race:
         if self._request.objective == "latency":
             self._try_each(batch_ways(graph, target, self._rows), most_ops, share)
             return
-        ways = ways_in_parts(graph, target, self._rows, self._blocks, under_rows, under_blocks)
+        spent = TRIAL_SHARE if self._best is not None else 1 / 2
+        is_late = self._context.after(spent * self._request.time_limit_s)
+        given = graph, target, self._rows, self._blocks, under_rows, under_blocks
+        ways = ways_in_parts(*given, is_late)
         self._try_each(ways, most_ops, share, FIRST_STEPS)
         if self._best is None and self._rows:  # for a limit on the latency, or memories that are small
             self._takes_early = True
@@ -190,10 +193,7 @@ class _Race:
     def _run(
         self, way: tuple[Split, ...], until: Callable[[], bool] = lambda: False, share: float = 1.0
     ) -> InfeasibleError | None:
-        """One search with the ops of ``way`` split, for at most a share of the budget.
-
-        Returns the error if it finds no plan.
-        """
+        """One search with the ops of ``way`` split, for a share of the budget; an error: it has no plan."""
         if self._request_of(share) is None:
             return None
         start = self._start_of(way, graph := self._graph_of(way))

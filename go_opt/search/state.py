@@ -81,11 +81,11 @@ class Search:
         if not isinstance(event, Proposal | Miss):
             return False
         reached_s, is_better = math.inf, False
-        if isinstance(event, Proposal) and not self.context.is_dropped(event.method):
-            with self.context.tolerates(event.method):
+        with self.context.tolerates(event.method):
+            if isinstance(event, Proposal) and not self.context.is_dropped(event.method):
                 reached_s, is_better = self._evaluate_proposal(event)
         self._record(event.method, reached_s)
-        self._gains.note(self.best_s, self._bound.seconds, len(self._history))
+        self._gains.note(self.best_s, self._bound.seconds, len(self._history), event.pending)
         self._on_step(self._history[-1])
         return is_better
 

@@ -51,6 +51,18 @@ def test_a_better_bound_is_a_gain() -> None:
     assert not gains.are_over(250)
 
 
+def test_an_attempt_fails_at_its_end() -> None:
+    """A chain of annealing gains while it cools down; close to the bound nothing is left."""
+    for bound_s, is_over in ((1.0, False), (8.95, True)):
+        gains = Gains(Request(max_evaluations=10**6), Context(1.0))
+        gains.note(9.0, bound_s, 20)
+        gains.note(9.0, bound_s, 300, pending=250)
+        gains.note(9.0, bound_s, 301)  # of another method in between
+        assert gains.are_over(301) == is_over
+        gains.note(9.0, bound_s, 320, pending=0)
+        assert gains.are_over(320)
+
+
 def test_equal_limits_give_equal_answers() -> None:
     one, other = searched(max_evaluations=1000), searched(max_evaluations=1000)
     assert one.evaluations == other.evaluations < 1000

@@ -18,6 +18,8 @@ from go_opt.search import whole_ops
 from go_opt.search.compiling.warm_up import Families, load, warm_up
 from go_opt.search.shared import context as shared
 from go_opt.search.shared.context import Context
+from go_opt.search.splits.row_ways import row_ways
+from go_opt.search.splits.ways import row_divisible
 from go_opt.search.state import Search
 from go_opt.service.messages.convert_request import request_to_proto
 from go_opt.service.workers.optimizer import LocalOptimizer, SearchControl
@@ -125,3 +127,12 @@ def test_the_deadline_of_a_call_holds_while_kernels_compile(monkeypatch: pytest.
     warm_up()
     monkeypatch.setattr(whole_ops, "load", slowly)
     assert answered(load_zoo("mobilenet_v2"), 4.5) < 6.5
+
+
+def test_ways_by_rows_are_found_in_time() -> None:
+    """Finding all of them takes seconds."""
+    graph, target = load_zoo("inception_v3_b32"), load_target("mcm-6x6")
+    rows = row_divisible(graph, target, Request(max_latency_s=1.0))
+    began_s = time.monotonic()
+    row_ways(graph, target, rows, lambda: time.monotonic() > began_s + BUDGET_S)
+    assert time.monotonic() - began_s < LATE_S

@@ -40,6 +40,7 @@ class Proposal:
     forwards: tuple[int, ...] = ()  # first chips of the stages that forward streamed weights
     expected_s: float = math.inf  # what the method takes its interval for
     bound: Bound | None = None  # that the method has proven
+    pending: int | None = None  # evaluations so far of an attempt that shows its result at its end
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Miss:
 
     method: str
     bound: Bound | None = None  # that the method has proven
+    pending: int | None = None  # as of a proposal
 
 
 @dataclass(frozen=True)

@@ -98,11 +98,12 @@ def annealed(search: SearchView) -> Iterator[Event]:
             before_s = search.best_s
             chains = [_chain(search, start, rounds * moves, rng) for _ in range(2)]
             began_s = time.monotonic()
-            for _ in range(rounds):
+            for number in range(1, rounds + 1):
                 for ran in [threads.submit(chain.run, moves) for chain in chains]:
                     ran.result()
+                pending = len(chains) * number if number < rounds else 0
                 for chain in chains:
-                    yield _event(search, chain)
+                    yield _event(search, chain, pending)
             round_s = (time.monotonic() - began_s) / rounds
             barren = 0 if search.best_s < before_s else barren + 1
             rounds *= LONGER
@@ -120,8 +121,8 @@ def _chain(search: SearchView, start: Plan, moves: int, rng: np.random.Generator
     )
 
 
-def _event(search: SearchView, chain: ScheduleAnnealing) -> Event:
+def _event(search: SearchView, chain: ScheduleAnnealing, pending: int) -> Event:
     if chain.best_s >= search.best_s:
-        return Miss("annealing")
+        return Miss("annealing", pending=pending)
     best = chain.best
-    return Proposal("annealing", best.placement, best.order, best.fusion_group)
+    return Proposal("annealing", best.placement, best.order, best.fusion_group, pending=pending)

@@ -6,7 +6,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -34,6 +34,11 @@ class Context:
     def is_over(self) -> bool:
         """Whether a search ends even without a plan."""
         return self.elapsed_s > self.limit_s + OVERTIME_S
+
+    def after(self, seconds: float) -> Callable[[], bool]:
+        """Tells whether so many seconds have passed from now on."""
+        until_s = self.elapsed_s + seconds
+        return lambda: self.elapsed_s > until_s
 
     @contextmanager
     def compiling(self, at_most_s: float = math.inf) -> Iterator[None]:

@@ -9,7 +9,7 @@ once, when their results are added.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
@@ -40,10 +40,12 @@ def blocks_of(graph: Graph) -> list[Block]:
     return list(dict.fromkeys(found.values()))
 
 
-def inner_ways(graph: Graph, target: Target, blocks: list[Block]) -> list[tuple[Split, ...]]:
+def inner_ways(
+    graph: Graph, target: Target, blocks: list[Block], is_late: Callable[[], bool] = lambda: False
+) -> list[tuple[Split, ...]]:
     """For 2, 3 and 4 parts the blocks that save most of a sample's latency, as far as there are chips.
 
-    Then half as many, which leave more chips to others.
+    Then half as many, which leave more chips to others. Blocks not looked at before ``is_late`` are left out.
     """
     tables = cost_tables(graph, target)
     overhead_s = float(tables.kernel_overhead_s.min())
@@ -55,7 +57,7 @@ def inner_ways(graph: Graph, target: Target, blocks: list[Block]) -> list[tuple[
     ways = []
     for parts in PARTS:
         saved_s = {}
-        for block in (block for block in blocks if is_open(graph, block, parts)):
+        for block in (block for block in blocks if not is_late() and is_open(graph, block, parts)):
             # What the block reads and a partial result cross a link one after the other.
             between = [*_reads_before(graph, block), *graph.outputs_of(block[-1])]
             between_s = float(sent_s[between].sum())

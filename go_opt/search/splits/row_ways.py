@@ -7,8 +7,9 @@ at its end what joining sends over a link.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Final
@@ -28,25 +29,32 @@ FILLED: Final = 3 / 4  # of a memory, at most, with the weights of a run or stag
 LINK_SHARES: Final = (1.25, 2.0, math.inf)
 
 
-def row_ways(graph: Graph, target: Target, rows: Mapping[int, Rows]) -> list[tuple[Split, ...]]:
+def row_ways(
+    graph: Graph, target: Target, rows: Mapping[int, Rows], is_late: Callable[[], bool] = lambda: False
+) -> list[tuple[Split, ...]]:
     """For up to 2, 4 and 8 parts the runs with the least latency, with little and with more traffic.
 
     Ops that fit no chip are in parts that do; where that is not possible there is no way.
 
     Args:
       rows: of the ops that may be split by rows, what that divides.
+      is_late: whether to end with the ways found so far.
     """
-    runs = _Runs(graph, target, rows)
+    runs = _Runs(graph, target, rows, is_late)
     menu = tuple(parts for parts in PARTS if parts <= target.num_chips)  # each part has a chip
-    ways = [runs.cheapest(menu[: i + 1], share) for i in range(len(menu)) for share in LINK_SHARES]
+    menus = (menu[: i + 1] for i in range(len(menu)))
+    ways = [runs.cheapest(*one) for one in itertools.product(menus, LINK_SHARES) if not is_late()]
     return [way for way in dict.fromkeys(ways) if way]
 
 
 class _Runs:
     """Runs of ops from behind one cut to another; a cut is named by the op that it lies behind."""
 
-    def __init__(self, graph: Graph, target: Target, rows: Mapping[int, Rows]) -> None:
+    def __init__(
+        self, graph: Graph, target: Target, rows: Mapping[int, Rows], is_late: Callable[[], bool]
+    ) -> None:
         tables = cost_tables(graph, target)
+        self._is_late = is_late
         self._graph, self._tables, self._rows = graph, tables, rows
         self._until = {op: self._last_reader(one.output) for op, one in rows.items()}
         self._waits = {op: max(waits_for(graph, rows, op), default=NO_PRODUCER) for op in rows}
@@ -106,6 +114,8 @@ class _Runs:
         ops = range(cuts[end - 1] + 1, cuts[end] + 1)
         yield end - 1, 1, float(self._op_s[ops].sum()) if (self._filled[ops] <= 1.0).all() else math.inf
         for start in range(end - 1, -1, -1):
+            if self._is_late():
+                return
             found = [(parts, self._latency_s(cuts[start], cuts[end], parts)) for parts in menu]
             yield from ((start, parts, run_s) for parts, run_s in found if run_s is not None)
             if all(run_s is None for _, run_s in found):

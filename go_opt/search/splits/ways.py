@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import chain
 from typing import Final
@@ -136,12 +136,16 @@ def ways_in_parts(
     blocks: list[Block],
     under_rows: tuple[Split, ...],
     under_blocks: tuple[Split, ...],
+    is_late: Callable[[], bool],
 ) -> list[tuple[Split, ...]]:
-    """Ways by rows on top of ``under_rows``, which keep their ops, and ways of blocks, which take theirs."""
+    """Ways by rows on top of ``under_rows``, which keep their ops, and ways of blocks, which take theirs.
+
+    Once ``is_late``, only those found so far.
+    """
     names = {one.op for one in under_rows}
     left = {op: one for op, one in rows.items() if graph.op_names[op] not in names}
-    ways = [(*way, *under_rows) for way in (row_ways(graph, target, left) if left else [])]
-    for way in inner_ways(graph, target, blocks):
+    ways = [(*way, *under_rows) for way in (row_ways(graph, target, left, is_late) if left else [])]
+    for way in inner_ways(graph, target, blocks, is_late):
         names = {one.op for one in way}
         ways.append((*way, *(one for one in under_blocks if one.op not in names)))
     return ways
