@@ -47,11 +47,12 @@ def op_that_runs_nowhere(graph: Graph, target: Target) -> str:
         op = int(nowhere[0])
         reasons = ", ".join(why_not_on(graph, kind, op) for kind in target.kinds)
         return f"op {graph.op_names[op]!r} is excluded from every chip kind of {target.name}: {reasons}."
-    op, needed, limit = _largest_demand(graph, target)
+    op, needed, limit = largest_demand(graph, target)
     if needed <= limit:
         return ""
+    that_runs_it = "" if cost_tables(graph, target).can_run[:, op].all() else " that may run it"
     return (
-        f"op {graph.op_names[op]!r} fits no chip of {target.name} as a kernel of its own: "
+        f"op {graph.op_names[op]!r} fits no chip of {target.name}{that_runs_it} as a kernel of its own: "
         f"its activations need {needed} bytes ({_named(_held_by(graph, target, op))}), "
         f"the limit is {limit} bytes; {_what_would_fit(graph, target, op, needed, limit)}."
     )
@@ -67,7 +68,7 @@ def why_no_plan(graph: Graph, target: Target, rejection: str, closest: Plan | No
     if rejection:
         return f"no valid plan was found on {target.name}; the first one that fits breaks a rule: {rejection}"
     if closest is None:
-        op, needed, limit = _largest_demand(graph, target)
+        op, needed, limit = largest_demand(graph, target)
         return (
             f"no valid plan was found on {target.name}: activations do not fit; the largest op "
             f"{graph.op_names[op]!r} needs {needed} bytes ({_named(_held_by(graph, target, op))}) of "
@@ -110,8 +111,8 @@ def _what_would_fit(graph: Graph, target: Target, op: int, needed: int, limit: i
     """Changes with which every op alone would fit; each is computed, not guessed."""
     fits = [f"a chip with {needed} bytes"]
     if graph.precision == "as-is":
-        native = _largest_demand(replace(graph, precision="native"), target)[1]
-        if native <= limit:
+        _, native, native_limit = largest_demand(replace(graph, precision="native"), target)
+        if native <= native_limit:
             fits.append(f"the native precision ({native} bytes)")
     # Bytes are proportional to tensors: each may keep the share of its size that fits of the sum.
     share = math.floor(100 * limit / needed) / 100
@@ -129,8 +130,14 @@ def _held_bytes(tables: CostTables) -> LongArray:
     return tables.stored_bytes * np.where(_crosses(tables), 2, 1)
 
 
-def _largest_demand(graph: Graph, target: Target) -> tuple[int, int, int]:
-    """The op with the most activations, its demand and the largest memory, in bytes."""
-    demand = op_activation_bytes(graph, target)
-    op = int(np.argmax(demand))
-    return op, int(demand[op]), int(target.chip_sram_bytes.max())
+def largest_demand(graph: Graph, target: Target) -> tuple[int, int, int]:
+    """The op whose activations exceed most, or fill most, the largest memory of chips that may run it.
+
+    Returns:
+      the op, its demand and that memory, in bytes.
+    """
+    tables, demand = cost_tables(graph, target), op_activation_bytes(graph, target)
+    of_chips = np.where(tables.can_run[tables.chip_kind], tables.sram_bytes[:, None], 0)
+    limit = of_chips.max(axis=0)
+    op = int(np.argmax(demand - limit))
+    return op, int(demand[op]), int(limit[op])

@@ -92,7 +92,7 @@ class SplitUse:
     joined: bool
     how: str  # ops that share the work of an inference, for a lower latency; "" if weights are heavy
     weight_bytes: int  # of all parts
-    sram_bytes: int  # of the chip with the most memory
+    sram_bytes: int  # of the chip with the least memory
 
 
 def split_uses(graph: Graph, target: Target, plan: Plan) -> tuple[SplitUse, ...]:
@@ -104,11 +104,11 @@ def split_uses(graph: Graph, target: Target, plan: Plan) -> tuple[SplitUse, ...]
         read = graph.reader_tensor[np.isin(graph.reader_op, parts)]
         weights = np.unique(read[graph.tensor_kind[read] == WEIGHT])
         weight_bytes = int(tables.tensor_bytes[weights].sum())
-        largest = int(target.chip_sram_bytes.max())
+        least = int(target.chip_sram_bytes.min())
         outputs = graph.op_outputs[1][graph.op_outputs[0][parts]]
         is_left = split.kind == "columns" and not split.joined and not graph.tensor_is_output[outputs].all()
         how = _BLOCK if is_left or split.kind == "inner" else SHARED.get(split.kind, "")
-        use = SplitUse(split.op, split.kind, split.parts, split.joined, how, weight_bytes, largest)
+        use = SplitUse(split.op, split.kind, split.parts, split.joined, how, weight_bytes, least)
         found.append(use)
     return tuple(sorted(found, key=lambda use: -use.weight_bytes))
 

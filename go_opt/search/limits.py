@@ -10,7 +10,7 @@ from go_opt.common.arrays import BoolArray, LongArray
 from go_opt.common.units import format_bytes, format_duration
 from go_opt.env import Target, cost_tables, divided_tables, loop_roles
 from go_opt.env.kernels.fusion import ALONE
-from go_opt.env.op_memory import op_activation_bytes, op_that_runs_nowhere
+from go_opt.env.op_memory import largest_demand, op_that_runs_nowhere
 from go_opt.errors import InfeasibleError
 from go_opt.model.graph import INPUT, WEIGHT, Graph
 from go_opt.result import Request
@@ -45,7 +45,7 @@ def _is_final(graph: Graph, target: Target, request: Request) -> bool:
     crosses = (tables.tensor_kind == INPUT) | tables.tensor_is_output  # chips hold such tensors twice
     if 2 * tables.tensor_bytes[crosses].max(initial=0) > target.chip_sram_bytes.max():
         return True
-    op = int(np.argmax(op_activation_bytes(graph, target)))
+    op, _, _ = largest_demand(graph, target)
     is_alone = graph.num_ops == 1 or loop_roles(graph, target.kernel_patterns).role[op] == ALONE
     return request.decide == "placement" or bool(is_alone)
 

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from go_opt.env.op_memory import op_that_runs_nowhere, why_no_plan
+import re
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+
+from go_opt.env import cost_tables
+from go_opt.env.op_memory import op_activation_bytes, op_that_runs_nowhere, why_no_plan
+from go_opt.explanations.uses import SplitUse
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
-from tests.strategies import make_plan, small_mcm, toy_graph
+from go_opt.report.parts.plan_lines import split_lines
+from tests.strategies import make_plan, random_graph, random_target, seeds, small_mcm, toy_graph
 
 
 def one_op(**changes: str) -> Graph:
@@ -58,3 +67,27 @@ def test_without_a_plan_the_largest_op_is_told() -> None:
 def test_a_rule_that_stands_in_the_way_goes_first() -> None:
     why = why_no_plan(toy_graph(), small_mcm(2), "chip 0 runs no op, but chip 1 does.")
     assert why.endswith("the first one that fits breaks a rule: chip 0 runs no op, but chip 1 does.")
+
+
+@given(seed=seeds)
+@settings(max_examples=100)
+def test_demands_exceed_the_memory_of_chips_that_may_run_the_op(seed: int) -> None:
+    """On chips of unequal memories, some of which exclude ops."""
+    rng = np.random.default_rng(seed)
+    target = random_target(rng)
+    kinds = tuple(replace(kind, sram_bytes=int(10 ** rng.uniform(2, 6))) for kind in target.kinds)
+    target = replace(target, kinds=kinds)
+    graph = random_graph(rng, int(rng.integers(1, 12)), kinds=[kind.name for kind in kinds])
+    may_run = cost_tables(graph, target).can_run[target.chip_kind]
+    fits = op_activation_bytes(graph, target) <= target.chip_sram_bytes[:, None]
+    why = op_that_runs_nowhere(graph, target)
+    assert bool(why) == (not (may_run & fits).any(axis=0).all())
+    if figures := re.search(r"op '(\S+)' fits .* need (\d+) bytes .* limit is (\d+) bytes", why):
+        op = graph.op_index[figures[1]]
+        assert int(figures[2]) > int(figures[3]) == target.chip_sram_bytes[may_run[:, op]].max()
+
+
+def test_weights_that_fit_a_chip_are_no_reason_for_a_split() -> None:
+    heavy = SplitUse("op", "columns", 2, True, "", weight_bytes=80_000_000, sram_bytes=64_000_000)
+    assert "take 80 MB, a chip has 64 MB" in next(split_lines([heavy]))
+    assert "a chip has" not in next(split_lines([replace(heavy, sram_bytes=256_000_000)]))
