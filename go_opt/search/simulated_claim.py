@@ -20,8 +20,8 @@ from go_opt.env.target.simulator_parameters import EFFECTS
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import Objective, OptimizeResult, Request
+from go_opt.search.methods.events import EQUAL
 
-EQUAL: Final = 1e-4  # relative difference up to which objectives are equal
 APART: Final = 0.05  # relative difference of predicted and simulated objective that needs an explanation
 MOST_SECONDS: Final = 0.3  # to simulate plans after the best one, if time is limited
 LEAST_BUDGET_S: Final = 2.0  # of searches whose answer is simulated
@@ -58,9 +58,24 @@ def reserve_s(graph: Graph, target: Target, request: Request) -> float:
     return min(S_PER_OP * graph.num_ops, MOST_RESERVED * request.time_limit_s)
 
 
-def shortlisted(found: Iterable[OptimizeResult]) -> list[OptimizeResult]:
-    """The best plans by the model, which the simulator then ranks."""
-    return sorted(found, key=attrgetter("objective_s"))[:SHORTLISTED]
+def shortlisted(found: list[OptimizeResult]) -> list[OptimizeResult]:
+    """The best plan by the model, then the next best, among equals the leanest first, for the simulator."""
+    best = min(found, key=attrgetter("objective_s"))
+    most_s = best.objective_s * (1.0 + EQUAL)
+    ranked = sorted(found, key=lambda one: (max(one.objective_s, most_s), *size_of(one)))
+    return [best, *(one for one in ranked if one is not best)][:SHORTLISTED]
+
+
+def leanest(shortlist: list[OptimizeResult]) -> OptimizeResult:
+    """Of the plans as good as the first a proven optimum, then fewest chips, then least latency."""
+    most_s = shortlist[0].objective_s * (1.0 + EQUAL)
+    equal = (one for one in shortlist if one.objective_s <= most_s)
+    return min(equal, key=lambda one: (one.status != "OPTIMAL", *size_of(one)))
+
+
+def size_of(one: OptimizeResult) -> tuple[int, float]:
+    """Chips and latency, by which plans of equal objectives are compared."""
+    return one.plan.chips_used, one.metrics.latency_s
 
 
 def simulated_answer(
@@ -105,8 +120,7 @@ def _rank(one: OptimizeResult, other: OptimizeResult) -> tuple[float, ...]:
     return (
         0.0 if is_equal else _simulated_s(one),
         one.status != "OPTIMAL",
-        one.plan.chips_used,
-        one.metrics.latency_s,
+        *size_of(one),
     )
 
 

@@ -16,17 +16,18 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import OptimizeResult, Request, Step
 from go_opt.search.bounds import against_bound, certificate, lower_bound
-from go_opt.search.methods.events import Event, Miss, NoPlan, Proposal, may_replicate, passing_of
+from go_opt.search.methods.events import EQUAL, Event, Miss, NoPlan, Proposal, may_replicate, passing_of
 from go_opt.search.shared.context import Context
 from go_opt.search.shared.gains import Gains
 from go_opt.search.simulated_claim import (
-    EQUAL,
     MOST_FORWARDED_OPS,
     MOST_SIMULATED_OPS,
     is_simulated,
+    leanest,
     reserve_s,
     shortlisted,
     simulated_answer,
+    size_of,
 )
 from go_opt.solver import clones_of_arrays, needed_relays, relays_of_arrays, verify
 from go_opt.solver.constraints.plans import constrained_tables
@@ -64,8 +65,8 @@ class Search:
         self._bound = lower_bound(graph, target, request)
         self._history: list[Step] = []
         self.reference_s = math.inf  # of the greedy plan
-        # The first reason, other than memory, why a plan was not valid; a method's why there is none.
-        self._rejection = self._failure = ""
+        self._rejection = ""  # the first reason, other than memory, why a plan was not valid
+        self._failure = NoPlan("")  # a method's reason why there is none
         self._least_latency_s = math.inf  # of valid plans above the latency limit
         self._shortlist: list[OptimizeResult] = []  # the best plans so far, by the model
         self._checks = is_simulated(target, request)
@@ -74,7 +75,7 @@ class Search:
     def take(self, event: Event) -> bool:
         """Evaluate a proposal, or count a miss; True if the plan is the best so far."""
         if isinstance(event, NoPlan):
-            self._failure = event.reason
+            self._failure = event
         if isinstance(event, Proposal | Miss) and event.bound and event.bound.seconds > self._bound.seconds:
             self._bound = event.bound
             self.best = None if self.best is None else against_bound(self.best, self.request, self._bound)
@@ -120,14 +121,15 @@ class Search:
         if is_as_good and not is_slow:
             found = self._result(plan, metrics, proposal.method)
             self._shortlist = shortlisted([*self._shortlist, found])
-            if is_better:
-                self.best = found
+            self.best = found if is_better else self.best
         return reached_s, is_better
 
     def _result(self, plan: Plan, metrics: Metrics, method: str) -> OptimizeResult:
         """A plan that was just evaluated, as the answer if the search ended here."""
-        objective_s = metrics.makespan_s if self.request.objective == "latency" else metrics.interval_s
-        proven = certificate(objective_s, self.request, self._bound)
+        is_latency = self.request.objective == "latency"
+        proven = certificate(
+            metrics.makespan_s if is_latency else metrics.interval_s, self.request, self._bound
+        )
         return OptimizeResult(
             plan=plan,
             metrics=metrics,
@@ -145,9 +147,8 @@ class Search:
         )
 
     def _is_leaner(self, plan: Plan, metrics: Metrics) -> bool:
-        """Whether ``plan`` uses fewer chips than the best plan, or as many at a lower latency."""
-        best, size = self.best, (plan.chips_used, metrics.latency_s)
-        return best is None or size < (best.plan.chips_used, best.metrics.latency_s)
+        """Whether ``plan`` uses fewer chips than the leanest plan, or as many at a lower latency."""
+        return not self._shortlist or (plan.chips_used, metrics.latency_s) < size_of(leanest(self._shortlist))
 
     def _plan(self, proposal: Proposal) -> Plan:
         plan = Plan.create(
@@ -192,9 +193,9 @@ class Search:
                 self._closest = excess, plan
         if self.request.fidelity == "analytical" or not metrics.valid:
             return metrics
-        metrics = evaluate_plan(self.graph, self.target, plan, fidelity=self.request.fidelity)
-        self._rejection = self._rejection or metrics.reason
-        return metrics
+        seen = evaluate_plan(self.graph, self.target, plan, fidelity=self.request.fidelity)
+        self._rejection = self._rejection or seen.reason
+        return seen
 
     def _reached_s(self, plan: Plan, metrics: Metrics) -> float:
         """The objective of a plan; of one that would be the best, in simulation where it may be longer.
@@ -207,8 +208,7 @@ class Search:
         if not (may_wait and metrics.valid and metrics.interval_s < self.best_s) or metrics.waits:
             return metrics.interval_s
         seen = evaluate_plan(self.graph, self.target, plan, fidelity="simulated")
-        is_longer = seen.interval_s > metrics.interval_s * (1.0 + EQUAL)
-        return seen.interval_s if is_longer else metrics.interval_s
+        return seen.interval_s if seen.interval_s > metrics.interval_s * (1.0 + EQUAL) else metrics.interval_s
 
     def _record(self, method: str, reached_s: float) -> None:
         best_s = min(self.best_s, reached_s)
@@ -243,21 +243,16 @@ class Search:
     def result(self) -> OptimizeResult:
         """The best plan so far, by the model."""
         if self.best is None:
-            raise InfeasibleError(self._why_no_plan())
+            raise InfeasibleError(self._why_no_plan(), is_proven=self._failure.is_proven)
         return self._complete(self.best)
 
     def answer(self, *, checks: bool) -> OptimizeResult:
-        """The best plan; with ``checks``, the best in simulation of the shortlisted plans."""
-        if self.best is None or not checks:
-            return self.result()
-        others = [
-            against_bound(one, self.request, self._bound)
-            for one in self._shortlist
-            if one.plan is not self.best.plan
-        ]
-        answer = self.best
-        with self.context.tolerates("simulation"):
-            answer = simulated_answer(self.graph, self.target, self.request, [self.best, *others])
+        """The leanest of the best plans; with ``checks``, the best in simulation of the shortlisted plans."""
+        found = [against_bound(one, self.request, self._bound) for one in self._shortlist]
+        answer = leanest(found) if found else self.result()
+        if checks:
+            with self.context.tolerates("simulation"):
+                answer = simulated_answer(self.graph, self.target, self.request, found)
         return self._complete(against_bound(answer, self.request, self._bound))
 
     def _complete(self, result: OptimizeResult) -> OptimizeResult:
@@ -278,9 +273,9 @@ class Search:
         else:
             closest = None if self._closest is None else self._closest[1]
             why = why_no_plan(self.graph, self.target, self._rejection, closest)
-            reason = nowhere or self._failure or why
+            reason = nowhere or self._failure.reason or why
         reason = " Failed: ".join([reason, *self.context.dropped_methods])
-        if nowhere or self.is_exhausted:
+        if nowhere or self.is_exhausted or self._failure.is_proven:
             return reason
         return f"stopped after {len(self._history)} evaluations: {reason}"
 
@@ -293,6 +288,11 @@ class Search:
     def best_plan(self) -> Plan | None:
         """The best valid plan so far."""
         return None if self.best is None else self.best.plan
+
+    @property
+    def leanest_plan(self) -> Plan | None:
+        """Of the plans that are as good as the best one, the one on fewest chips."""
+        return leanest(self._shortlist).plan if self._shortlist else None
 
     @property
     def best_s(self) -> float:

@@ -19,6 +19,8 @@ from go_opt.search.methods.given import given
 from go_opt.search.methods.guesses import guesses
 from go_opt.search.methods.improvement import improvements, with_clones
 from go_opt.search.methods.slices import slices
+from go_opt.search.placements import local
+from go_opt.search.placements.enumerated import enumerated
 
 MISSION: Final = "the mission names it"
 REFERENCE: Final = "the reference of rewards and comparisons"
@@ -101,6 +103,9 @@ METHODS: Final = (
     # Placements of the propagation engine that keep the user's constraints and run every op on a kind that
     # can, or a proof that there are none.
     Method("constraints", "first", is_restricted, first_plans.constrained, MISSION),
+    # Tiny instances: every plan, and the proof.
+    Method("enumeration", "next", lambda v: v.request.fidelity == "analytical",
+           lambda s: enumerated(s.search), "enumeration"),
     # All ops on one chip, for each kind of chip.
     Method("one kind", "next", is_free, first_plans.one_kind, "one kind"),
     # Each kernel on the chip where it finishes earliest, along the default order.
@@ -118,6 +123,9 @@ METHODS: Final = (
     # Annealing of whole schedules.
     Method("annealed schedules", "in turn", lambda v: is_for_latency(v) and schedules.is_scheduled(v),
            lambda s: schedules.annealed(s.search), "annealed schedules"),
+    # Annealing of placements, where they alone are open: for the makespan, and without relays.
+    Method("local search", "in turn", local.is_searched, lambda s: local.local_search(s.search),
+           "local search"),
     # Slicings of random orders, alternating with the policy's plans.
     Method("guesses", "in turn", has_orders,
            lambda s: guesses(s.search, s.best_kernels, s.advice), MISSION),

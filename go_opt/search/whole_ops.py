@@ -13,8 +13,8 @@ from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult, Request, Step
 from go_opt.search.compiling.kernel_cache import start_compiling
 from go_opt.search.compiling.warm_up import FIRST, common_families, load
+from go_opt.search.finish.leaner import leaner
 from go_opt.search.limits import refuse_unreachable
-from go_opt.search.methods.copies import COPIED, copies
 from go_opt.search.methods.events import Event
 from go_opt.search.portfolio import policy_takes_part, portfolio_events
 from go_opt.search.rehearsal import rehearsal
@@ -104,7 +104,7 @@ class WholeOpsSearch:
         """
         self.close()
         if self._is_over and self.has_plan and not self._is_policy_alone:
-            self._try_fewer_copies()
+            self._try_fewer_chips()
         checks = self._checks and self._is_over and self.has_plan
         if checks:
             self._load("simulator")
@@ -140,12 +140,12 @@ class WholeOpsSearch:
         with self._search.context.compiling(*limit):
             load(name, self._kernels)
 
-    def _try_fewer_copies(self) -> None:
+    def _try_fewer_chips(self) -> None:
         """Try the best plan on fewer chips: one proven optimal early may use more than it needs."""
-        best = self._search.best
+        search, best = self._search, self._search.best
         assert best is not None
-        plan, method = best.plan, best.method.removesuffix(COPIED)
-        for proposal in copies(self._search, method, plan.order, plan.fusion_group):
-            if self._search.is_done_with_evaluations:
-                return
-            self._search.take(proposal)
+        with search.context.tolerates("fewer chips"):
+            for proposal in leaner(search, best.method):
+                if search.is_done_with_evaluations:
+                    return
+                search.take(proposal)

@@ -6,7 +6,7 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray, FloatArray
 from go_opt.env import CostTables
-from go_opt.model.graph import INPUT, WEIGHT
+from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
 
 
 def least_host_s(tables: CostTables, divisible: BoolArray | None = None, *, forwards: bool) -> float:
@@ -58,14 +58,14 @@ def _streamed_by_stages(
         sizes = [_sizes(tables, ~divisible, sharers), _sizes(tables, divisible, sharers)]
     # Of a weight of whole ops that is too large for any chip, the bytes stream for which no chip has room; if
     # its largest reader reads a part of it, all that this one reads.
-    stored, touched, is_whole = sizes[0]
-    room = max(float((tables.sram_bytes - tables.stream_buffer_bytes).max()), 0.0)
-    never_fits = stored > float(tables.sram_bytes.max())
+    stored, touched, is_whole, beside = sizes[0]
+    room = np.maximum(float((tables.sram_bytes - tables.stream_buffer_bytes).max()) - beside, 0.0)
+    never_fits = stored > float(tables.sram_bytes.max()) - beside
     stays = np.where(never_fits, np.where(is_whole, room, 0.0), stored)
     stays_touched = np.where(never_fits, stays / sharers, touched)
     always = float(np.maximum(touched - stays_touched, 0.0).sum())
-    sizes[0] = stays, stays_touched, is_whole
-    stored, touched, _ = (np.concatenate(column) for column in zip(*sizes, strict=True))
+    sizes[0] = stays, stays_touched, is_whole, beside
+    stored, touched, *_ = (np.concatenate(column) for column in zip(*sizes, strict=True))
     excess = float(stored.sum()) - np.cumsum(np.sort(tables.sram_bytes)[::-1])
     share = touched / np.maximum(stored, 1.0)
     cheapest = np.argsort(share, kind="stable")
@@ -75,8 +75,21 @@ def _streamed_by_stages(
     return streamed
 
 
-def _sizes(tables: CostTables, of_ops: BoolArray, sharers: int) -> tuple[FloatArray, FloatArray, BoolArray]:
-    """Returns, of each weight that ``of_ops`` read, its bytes, the most an op touches, and if that is all."""
+def _sizes(
+    tables: CostTables, of_ops: BoolArray, sharers: int
+) -> tuple[FloatArray, FloatArray, BoolArray, FloatArray]:
+    """Returns, of each weight that ``of_ops`` read, its bytes, the most an op touches, and if that is all.
+
+    Also the least bytes beside it on a chip where an op reads all of it: twice the model's outputs that this
+    op writes.
+    """
+    written = tables.tensor_is_output & (tables.tensor_producer != NO_PRODUCER)
+    output_bytes = np.bincount(
+        tables.tensor_producer[written], 2.0 * tables.tensor_bytes[written], minlength=tables.num_ops
+    )
+    reads_all = of_ops[tables.reader_op] & (tables.read_bytes >= tables.tensor_bytes[tables.reader_tensor])
+    beside = np.full(len(tables.tensor_bytes), np.inf)
+    np.minimum.at(beside, tables.reader_tensor[reads_all], output_bytes[tables.reader_op[reads_all]])
     is_read = of_ops[tables.reader_op]
     touched = np.zeros(len(tables.tensor_bytes))
     np.maximum.at(touched, tables.reader_tensor[is_read], tables.read_bytes[is_read])
@@ -84,4 +97,10 @@ def _sizes(tables: CostTables, of_ops: BoolArray, sharers: int) -> tuple[FloatAr
     weights = weights[tables.tensor_kind[weights] == WEIGHT]
     is_whole = touched >= tables.tensor_bytes
     touched = np.where(is_whole, touched / sharers, touched)
-    return tables.stored_bytes[weights].astype(np.float64), touched[weights], is_whole[weights]
+    beside = np.where(is_whole, beside, 0.0)
+    return (
+        tables.stored_bytes[weights].astype(np.float64),
+        touched[weights],
+        is_whole[weights],
+        beside[weights],
+    )

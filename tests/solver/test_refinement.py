@@ -7,12 +7,15 @@ import pytest
 
 from go_opt.env import cost_tables, evaluate_batch
 from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph
 from go_opt.solver.certify.problem.build import refinement_problem
 from go_opt.solver.certify.refinement import Refinement
 from go_opt.solver.problem.passing import Passing
-from tests.solver.brute_force import plenty_of_memory
+from go_opt.solver.problem.problem import placement_problem
+from go_opt.solver.verify.rule_check import NONE, broken_rules
+from tests.solver.brute_force import evaluate_placements, plenty_of_memory
 from tests.solver.cp_sat_oracle import cp_sat_optimum_s
-from tests.solver.placement_oracle import interval_s, least_interval_s, tiny_graph
+from tests.solver.placement_oracle import interval_s, least_interval_s, monotone_placements, tiny_graph
 from tests.strategies import examples, random_graph, small_mcm
 
 PASSINGS: tuple[Passing, ...] = ("free", "relayed", "adjacent")
@@ -41,6 +44,41 @@ def test_bound_and_plan_meet_at_the_optimum(passing: Passing, overlap: bool) -> 
         assert refinement.placement is not None
         chips = tuple(refinement.placement.tolist())
         assert interval_s(graph, tables, chips, passing) == pytest.approx(refinement.upper_s), seed
+
+
+def chain_with_residuals(rng: np.random.Generator, num_ops: int) -> Graph:
+    """Each op reads the one before; some also read an earlier one, which keeps both on two chips."""
+    b = GraphBuilder("chain")
+    for op in range(num_ops):
+        earlier = {op - 1, op - int(rng.integers(1, 5))} if rng.random() < 0.5 else {op - 1}
+        reads = [(f"t{i}", None) for i in sorted(earlier) if i >= 0]
+        seconds = {"chip": float(rng.integers(1, 30)) * 1e-6}
+        b.add_op(f"op{op}", "Sort", "vector", flops=0, dtype="bfloat16", reads=reads,
+                 writes=[(f"t{op}", 10, "bfloat16")], measured_s=seconds)  # fmt: skip
+    b.mark_output(f"t{num_ops - 1}")
+    return b.build()
+
+
+@pytest.mark.parametrize("no_skip", ["off", "prefix"])
+def test_the_strict_bound_holds_for_the_longest_path_form(no_skip: str) -> None:
+    raised = 0
+    for seed in range(examples(60)):
+        rng = np.random.default_rng([seed, 9])
+        graph = chain_with_residuals(rng, int(rng.integers(3, 8)))
+        target = small_mcm(int(rng.integers(2, 5)), no_skip=no_skip, link_bytes_per_s=1e9, sram_bytes=2**40)
+        tables, default = cost_tables(graph, target), np.arange(graph.num_ops, dtype=np.int32)
+        every = np.array(list(monotone_placements(graph, target.num_chips)), np.int32)
+        every = every[broken_rules(placement_problem(graph, target), every) == NONE]
+        optimum_s = evaluate_placements(tables, every, default, default).interval_s.min()
+        bounds_s = []
+        for passing in ("free", "adjacent"):
+            problem = refinement_problem(graph, tables, passing=passing, tight=True, sure_only=True)
+            refinement = Refinement(problem)
+            refinement.run(500)
+            bounds_s.append(refinement.lower_bound_s)
+        assert bounds_s[1] <= optimum_s * (1 + 1e-9), seed
+        raised += bounds_s[1] > bounds_s[0] * 1.001
+    assert raised > examples(60) // 20
 
 
 def test_kernels_of_several_ops_and_what_was_reached_before() -> None:

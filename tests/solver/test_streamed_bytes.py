@@ -7,10 +7,18 @@ import itertools
 import numpy as np
 from hypothesis import given, settings
 
-from go_opt.env import CostTables, cost_tables
+from go_opt.env import CostTables, cost_tables, evaluate_plan
 from go_opt.model.graph import WEIGHT
 from go_opt.solver.problem.streamed_bytes import least_streamed_bytes
-from tests.strategies import examples, random_graph, random_target, seeds
+from tests.strategies import (
+    examples,
+    random_graph,
+    random_plan,
+    random_target,
+    seeds,
+    small_mcm,
+    toy_graph,
+)
 
 MOST_WEIGHTS = 10  # on a chip
 
@@ -47,3 +55,23 @@ def test_no_choice_of_resident_weights_streams_less(seed: int) -> None:
             for here, sram in zip(touched, tables.sram_bytes, strict=True)
         )
         assert least <= streamed * (1 + 1e-12)
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(seed=seeds)
+def test_no_plan_streams_less(seed: int) -> None:
+    """Large outputs take memory beside the weights of the ops that write them."""
+    rng = np.random.default_rng(seed)
+    target = random_target(rng, num_chips=int(rng.integers(1, 4)), sram_bytes=int(10 ** rng.uniform(3.5, 5)))
+    graph = random_graph(rng, int(rng.integers(1, 8)))
+    rows = [random_plan(rng, graph, target, monotone=target.goes_forward) for _ in range(8)]
+    for plan in rows:
+        metrics = evaluate_plan(graph, target, plan)
+        if metrics.valid:
+            assert least_streamed_bytes(cost_tables(graph, target)) <= metrics.stream_bytes.sum()
+
+
+def test_an_output_leaves_less_room_for_the_weight_of_its_op() -> None:
+    # On a chip of 12,000 bytes the output takes 2 x 2,000: of the table, 10,000 bytes, 8,000 stay at most.
+    tables = cost_tables(toy_graph(), small_mcm(2, sram_bytes=12_000))
+    assert least_streamed_bytes(tables) == 2_000

@@ -24,6 +24,7 @@ from go_opt.solver.problem.op_constraints import OpConstraints
 from go_opt.solver.problem.passing import Passing
 from go_opt.solver.problem.segment_rules import SegmentRules
 
+EQUAL: Final = 1e-4  # relative difference up to which objectives are equal
 POLL_S: Final = 0.005  # between two looks at what runs in the background
 
 
@@ -61,7 +62,8 @@ class Waiting:
 class NoPlan:
     """Why there is no plan, should none be found."""
 
-    reason: str
+    reason: str  # empty: what the search rejected says it
+    is_proven: bool = False
 
 
 Event = Proposal | Miss | Waiting | NoPlan
@@ -102,6 +104,8 @@ class SearchView(Protocol):
     def gap(self) -> float: ...  # share by which the best plan is above the bound
     @property
     def best_plan(self) -> Plan | None: ...
+    @property
+    def leanest_plan(self) -> Plan | None: ...  # as good as the best one, on fewest chips
     @property
     def left_s(self) -> float: ...  # seconds until the time is up
     @property

@@ -68,14 +68,20 @@ def with_clones(search: SearchView) -> Iterator[Event]:
 def _refinings(search: SearchView) -> Iterator[Refining]:
     """The proof; and where the placement alone is open the best one, without what the proof leaves out.
 
-    The proof leaves out the triangle rule, so relays cost nothing there.
+    With relays, the proof leaves out the triangle rule, so relays cost nothing there. Without them it keeps
+    what the rule implies for neighbours on the ring.
     """
     graph, request, roles = search.graph, search.request, search.roles
     tables = cost_tables(graph, search.target)
     may_clone = clonable_ops(graph) if search.passing == "relayed" else None
     default = np.arange(graph.num_ops, dtype=np.int32)
     if request.decide == "placement":
-        relaxed = refinement_problem(graph, tables, passing="free", may_clone=may_clone, tight=True)
+        triangle = search.target.constraints.triangle
+        is_strict = search.passing == "adjacent" and triangle in ("longest_path", "adjacent")
+        relaxed = refinement_problem(
+            graph, tables, passing="adjacent" if is_strict else "free", may_clone=may_clone, tight=True,
+            sure_only=triangle == "longest_path",
+        )  # fmt: skip
         yield Refining(relaxed, proves=True)
         yield Refining(refinement_problem(graph, search.tables, default, passing=search.passing))
         return

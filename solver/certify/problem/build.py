@@ -23,6 +23,7 @@ from go_opt.solver.certify.problem.traffic import (
     without_traffic_of,
 )
 from go_opt.solver.problem.passing import PASSING_CODE, Passing
+from go_opt.solver.propagation.propagators.reachability import MAX_COUNTED_UNITS, count_spans
 
 
 def refinement_problem(
@@ -35,6 +36,7 @@ def refinement_problem(
     may_clone: BoolArray | None = None,
     replicates: bool = False,
     tight: bool = False,
+    sure_only: bool = False,
 ) -> RefinementProblem:
     """Returns the problem whose units are kernels.
 
@@ -48,6 +50,7 @@ def refinement_problem(
         outputs cost nothing, so the problem is a relaxation.
       replicates: whether stages may take several chips.
       tight: whether memory counts in a problem without replicated stages; buffers of relays do not.
+      sure_only: of the adjacent rule, keep what the longest-path form of the triangle rule implies.
     """
     default = np.arange(graph.num_ops, dtype=np.int32)
     order = default if order is None else order
@@ -63,7 +66,7 @@ def refinement_problem(
     kind, op = np.nonzero(~tables.can_run)
     may_run[kind, unit_of_op[op]] = False
     unit_s = np.where(may_run, kernel_s, np.inf).min(axis=0)
-    units = Units(unit_of_op, unit_s, passing, may_clone, is_in_order=True)
+    units = Units(unit_of_op, unit_s, passing, may_clone, is_in_order=True, sure_only=sure_only)
     return problem_of_units(graph, tables, units, replicates=replicates, tight=tight)
 
 
@@ -77,6 +80,7 @@ class Units:
     may_clone: BoolArray | None = None  # [N] ops that plans may clone
     apart: BoolArray | None = None  # [R] reads between kernels; by default, reads between units
     is_in_order: bool = False  # a chip runs its units in ascending order of their numbers
+    sure_only: bool = False  # of the adjacent rule, what the longest-path form implies
 
     def passing_on(self, tables: CostTables) -> CostTables:
         """Returns ``tables`` in which the tensors of clonable ops have zero bytes."""
@@ -138,7 +142,7 @@ def _without_memory(
     tensor_of_read = np.repeat(np.arange(len(tensors.bytes), dtype=np.int32), np.diff(tensors.reader_ptr))
     graph_of_units = UnitGraph(
         unit_ticks=unit_ticks,
-        **_neighbours(tensors, num_units),
+        **_neighbours(tensors, num_units, units.sure_only),
         produced_ptr=row_pointers(tensors.producer, num_units),
         read_ptr=row_pointers(tensors.reader, num_units),
         read=tensor_of_read[np.argsort(tensors.reader, kind="stable")],
@@ -213,14 +217,37 @@ def _with_held_memory(
     return problem.units._replace(held=held)
 
 
-def _neighbours(tensors: UnitTensors, num_units: int) -> dict[str, Any]:
+def _neighbours(tensors: UnitTensors, num_units: int, sure_only: bool) -> dict[str, Any]:
     """Returns the fields of :class:`UnitGraph` for successors and predecessors."""
     reads = np.stack([np.repeat(tensors.producer, np.diff(tensors.reader_ptr)), tensors.reader], axis=1)
-    edges = np.unique(reads, axis=0)
-    backward = edges[np.argsort(edges[:, 1], kind="stable")]
-    return {
-        "successor_ptr": row_pointers(edges[:, 0], num_units),
-        "successor": np.ascontiguousarray(edges[:, 1]),
-        "predecessor_ptr": row_pointers(backward[:, 1], num_units),
-        "predecessor": np.ascontiguousarray(backward[:, 0]),
-    }
+    successors = _rows("successor", np.unique(reads, axis=0), num_units)
+    predecessors = _rows("predecessor", np.unique(reads[:, ::-1], axis=0), num_units)
+    near = np.unique(reads, axis=0)
+    if sure_only:
+        near = near[_are_near(successors | predecessors, num_units)]
+    backward = near[np.lexsort((near[:, 0], near[:, 1]))][:, ::-1]
+    return successors | predecessors | _rows("next", near, num_units) | _rows("last", backward, num_units)
+
+
+def _rows(name: str, edges: IntArray, num_units: int) -> dict[str, Any]:
+    return {f"{name}_ptr": row_pointers(edges[:, 0], num_units), name: np.ascontiguousarray(edges[:, 1])}
+
+
+def _are_near(rows: dict[str, Any], num_units: int) -> BoolArray:
+    """Returns the edges [E] whose ends the longest-path form keeps on one chip or on neighbours.
+
+    Units on a path between the ends run on one of their two chips: elsewhere they would make a detour. If
+    all other units are ancestors of one end or descendants of the other, nothing is left to run between.
+    """
+    if num_units > MAX_COUNTED_UNITS:
+        return np.zeros(len(rows["successor"]), np.bool_)
+    spans = count_spans(
+        rows["successor_ptr"],
+        rows["successor"].astype(np.int64),
+        rows["predecessor_ptr"],
+        rows["predecessor"].astype(np.int64),
+        np.arange(num_units),
+        between_counts=False,
+    )
+    near: BoolArray = spans.span == 1
+    return near

@@ -45,6 +45,10 @@ class UnitGraph(NamedTuple):
     successor: IntArray  # units that read unit u, each once
     predecessor_ptr: LongArray  # [U + 1]
     predecessor: IntArray  # units that unit u reads, each once
+    next_ptr: LongArray  # [U + 1]
+    next: IntArray  # adjacent rule: successors of unit u that run on its chip or the next one
+    last_ptr: LongArray  # [U + 1]
+    last: IntArray  # the same backwards: predecessors of unit u on its chip or the last one
     produced_ptr: LongArray  # [U + 1] tensors that unit u produces; tensors are sorted by producer
     read_ptr: LongArray  # [U + 1]
     read: IntArray  # tensors that unit u reads

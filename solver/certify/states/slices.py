@@ -35,7 +35,8 @@ def slice_units(graph: UnitGraph, order: IntArray, least_ticks: int, most_ticks:
     cut = np.minimum(np.cumsum(change)[: num_units + 1] * graph.ticks_per_byte, MOST_TICKS).astype(np.int64)
     reach = np.zeros(num_units + 1, np.int64)
     if graph.passing == ADJACENT:
-        np.maximum.at(reach, home + 1, last + 1)
+        unit = np.repeat(np.arange(num_units), np.diff(graph.next_ptr))
+        np.maximum.at(reach, place[unit] + 1, place[graph.next] + 1)
     reach = np.maximum(np.maximum.accumulate(reach), np.arange(1, num_units + 2))
     work = np.concatenate([[0], np.cumsum(graph.unit_ticks[order])])
     before = np.zeros(num_units + 1, np.int64)

@@ -61,9 +61,8 @@ def _write_context(
             if i > 0:
                 is_in |= (context[i - 1, unit] & FORCED_IN) != 0
                 if graph.passing == ADJACENT:
-                    for r in range(graph.read_ptr[unit], graph.read_ptr[unit + 1]):
-                        producer = graph.tensor_producer[graph.read[r]]
-                        is_in |= (context[i - 1, producer] & FORCED_IN) != 0
+                    for e in range(graph.last_ptr[unit], graph.last_ptr[unit + 1]):
+                        is_in |= (context[i - 1, graph.last[e]] & FORCED_IN) != 0
             context[i, unit] = FORCED_IN if is_in else 0
         _close(graph.successor_ptr, graph.successor, context[i], FORCED_IN)
     for i in range(length - 1, -1, -1):
@@ -73,9 +72,8 @@ def _write_context(
             if i < length - 1:
                 is_out |= (context[i + 1, unit] & FORCED_OUT) != 0
                 if graph.passing == ADJACENT:
-                    for k in range(graph.produced_ptr[unit], graph.produced_ptr[unit + 1]):
-                        for r in range(graph.reader_ptr[k], graph.reader_ptr[k + 1]):
-                            is_out |= (context[i + 1, graph.reader[r]] & FORCED_OUT) != 0
+                    for e in range(graph.next_ptr[unit], graph.next_ptr[unit + 1]):
+                        is_out |= (context[i + 1, graph.next[e]] & FORCED_OUT) != 0
             if is_out:
                 context[i, unit] |= FORCED_OUT
         _close(graph.predecessor_ptr, graph.predecessor, context[i], FORCED_OUT)

@@ -215,8 +215,8 @@ def _write_pulled(graph: UnitGraph, pool: StatePool, work: Workspace, state: int
         work.is_taken[unit] = work.side[unit] == INSIDE
     for unit in range(num_units):
         if work.side[unit] != INSIDE:
-            for r in range(graph.read_ptr[unit], graph.read_ptr[unit + 1]):
-                if work.side[graph.tensor_producer[graph.read[r]]] == INSIDE:
+            for e in range(graph.last_ptr[unit], graph.last_ptr[unit + 1]):
+                if work.side[graph.last[e]] == INSIDE:
                     size = _take(work.free, work.is_taken, size, int32(unit))
     begin = int64(0)
     for word in range(pool.pulled.shape[1]):
@@ -236,9 +236,8 @@ def _write_pulled(graph: UnitGraph, pool: StatePool, work: Workspace, state: int
         pool.pulled_low[state, step] = ticks
         end = size
         for unit in work.free[begin:end]:
-            for k in range(graph.produced_ptr[unit], graph.produced_ptr[unit + 1]):
-                for r in range(graph.reader_ptr[k], graph.reader_ptr[k + 1]):
-                    size = _take(work.free, work.is_taken, size, graph.reader[r])
+            for e in range(graph.next_ptr[unit], graph.next_ptr[unit + 1]):
+                size = _take(work.free, work.is_taken, size, graph.next[e])
         begin = end
 
 
@@ -252,8 +251,8 @@ def _write_pushed(graph: UnitGraph, pool: StatePool, work: Workspace, state: int
         work.is_taken[unit] = work.side[unit] == OUTSIDE
     for unit in range(num_units):
         if work.side[unit] == OUTSIDE:
-            for r in range(graph.read_ptr[unit], graph.read_ptr[unit + 1]):
-                size = _take(work.free, work.is_taken, size, graph.tensor_producer[graph.read[r]])
+            for e in range(graph.last_ptr[unit], graph.last_ptr[unit + 1]):
+                size = _take(work.free, work.is_taken, size, graph.last[e])
     begin = int64(0)
     for step in range(MOST_STEPS):
         i = begin
@@ -266,8 +265,8 @@ def _write_pushed(graph: UnitGraph, pool: StatePool, work: Workspace, state: int
         pool.pushed_high[state, step] = ticks
         end = size
         for unit in work.free[begin:end]:
-            for r in range(graph.read_ptr[unit], graph.read_ptr[unit + 1]):
-                size = _take(work.free, work.is_taken, size, graph.tensor_producer[graph.read[r]])
+            for e in range(graph.last_ptr[unit], graph.last_ptr[unit + 1]):
+                size = _take(work.free, work.is_taken, size, graph.last[e])
         begin = end
 
 

@@ -1,0 +1,1 @@
+"""What a search does with its best plan at the end."""

@@ -1,0 +1,104 @@
+"""Local search over placements, where neither slicing nor refinement decides them alone.
+
+These are the makespan of given kernels in a given order, and the interval without relays: under the
+longest-path form of the triangle rule branches may take chips of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from go_opt.common.arrays import FloatArray, IntArray
+from go_opt.env import cost_tables, evaluate_batch
+from go_opt.env.evaluation import makespans_s
+from go_opt.search.methods.events import Event, Miss, Proposal, SearchView
+from go_opt.solver import Forbid, Pin, broken_rules, placement_problem
+from go_opt.solver.enumeration.neighbours import MOST_OPS, Neighbourhood
+from go_opt.solver.problem.problem import NO_SKIP_OFF, TRIANGLE_OFF
+from go_opt.solver.verify.rule_check import NONE
+
+METHOD: Final = "local search"
+NEIGHBOURS: Final = 24  # looked at in a step, which counts as one evaluation
+STEPS: Final = 200  # of the first chain; each next one is twice as long
+BARREN: Final = 3  # chains in a row that gained nothing: the search ends
+HOT, COLD = 0.02, 0.0005  # temperatures, of the logarithm of the objective
+POWER: Final = 8  # of the loads whose sum stands for the interval
+
+
+def is_searched(search: SearchView) -> bool:
+    """Whether only the placement is open, and other methods leave something to find."""
+    request, size = search.request, search.graph.num_ops * search.target.num_chips
+    is_open = request.objective == "latency" or search.passing == "adjacent"
+    is_kept = all(isinstance(one, Pin | Forbid) for one in request.constraints)
+    return (
+        request.decide == "placement"
+        and is_open
+        and is_kept
+        and size > 1
+        and search.graph.num_ops <= MOST_OPS
+    )
+
+
+def local_search(search: SearchView) -> Iterator[Event]:
+    """Chains of annealing from the best plan: the best neighbour of a few is the next placement, or not."""
+    rng = np.random.default_rng((search.request.seed, 5))
+    walk, barren, steps = _Walk(search), 0, STEPS
+    while barren < BARREN and search.best_plan is not None:
+        before_s, placement = search.best_s, search.best_plan.placement
+        (present,) = walk.heights(placement[None])[0]
+        for step in range(steps):
+            temperature = HOT * (COLD / HOT) ** (step / steps)
+            rows = walk.neighbours(placement, rng)
+            heights, objective_s = walk.heights(rows)
+            i = int(np.argmin(heights)) if len(rows) else 0
+            if len(rows) and heights[i] < present + temperature * rng.exponential():
+                placement, present = rows[i], heights[i]
+            best = int(np.argmin(objective_s)) if len(rows) else 0
+            if len(rows) and objective_s[best] < search.best_s:
+                order = np.arange(search.graph.num_ops, dtype=np.int32)
+                yield Proposal(METHOD, rows[best], order, order)
+            else:
+                yield Miss(METHOD)
+        barren, steps = (0 if search.best_s < before_s else barren + 1), 2 * steps
+
+
+class _Walk:
+    """Neighbours that keep the rules, and how good they are."""
+
+    def __init__(self, search: SearchView) -> None:
+        graph, target = search.graph, search.target
+        self._search, self._tables = search, cost_tables(graph, target)
+        self._near = Neighbourhood(graph, target.num_chips, is_ring=target.goes_forward)
+        problem = placement_problem(graph, target)
+        if search.passing == "relayed" or not target.goes_forward:
+            problem = problem._replace(triangle=TRIANGLE_OFF, acyclic=target.goes_forward)
+        if search.passing == "relayed":
+            problem = problem._replace(no_skip=NO_SKIP_OFF)
+        self._problem = problem
+
+    def neighbours(self, placement: IntArray, rng: np.random.Generator) -> IntArray:
+        """[B, N] neighbours of ``placement`` that keep the rules."""
+        rows = self._near.draw(placement, rng, NEIGHBOURS)
+        allowed = self._search.requested.allowed[np.arange(rows.shape[1]), rows].all(axis=1)
+        rows = rows[allowed & (rows != placement).any(axis=1)]
+        kept: IntArray = rows[broken_rules(self._problem, rows) == NONE]
+        return kept
+
+    def heights(self, rows: IntArray) -> tuple[FloatArray, FloatArray]:
+        """[B] what the walk minimises, a logarithm, and the objective; infinite if memory is too small."""
+        order = np.tile(np.arange(rows.shape[1], dtype=np.int32), (len(rows), 1))
+        terms = evaluate_batch(self._tables, rows, order, order)
+        if self._search.request.objective == "latency":
+            seconds = makespans_s(self._tables, terms, rows, order, order)
+            return np.log(np.maximum(seconds, 1e-30)), seconds
+        seconds = np.where(terms.fits, terms.interval_s, math.inf)
+        loads = np.concatenate([terms.compute_s, terms.link_s], axis=1)
+        most = np.maximum(loads.max(axis=1, keepdims=True), 1e-30)
+        smooth = np.log(most[:, 0]) + np.log(((loads / most) ** POWER).sum(axis=1)) / POWER
+        # Without overlap the interval sums the loads of a chip and of its links.
+        smooth += np.log(np.maximum(terms.interval_s, 1e-30) / most[:, 0])
+        return np.where(terms.fits, smooth, math.inf), seconds

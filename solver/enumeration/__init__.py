@@ -1,0 +1,1 @@
+"""Every plan of a tiny instance."""

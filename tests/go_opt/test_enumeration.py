@@ -1,0 +1,136 @@
+"""Tiny instances are solved: the best plan of all, proven, or the proof that there is none."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+
+import go_opt
+from go_opt.env import Target, evaluate_plan, loop_roles
+from go_opt.errors import InfeasibleError
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
+from go_opt.result import Request
+from go_opt.search.methods.first_plans import Start, greedy
+from go_opt.search.placements.local import local_search
+from go_opt.search.state import Search
+from tests.solver.brute_force import all_fusions, all_orders
+from tests.solver.user_constraints import draw_constraint
+from tests.strategies import examples, kind_names, random_graph, random_plan, random_target, seeds, small_mcm
+
+
+def every_plan(graph: Graph, target: Target, decide: str) -> Iterator[Plan]:
+    default = np.arange(graph.num_ops, dtype=np.int32)
+    sequences = [(default, default)]
+    if decide == "all":
+        roles = loop_roles(graph, target.kernel_patterns)
+        sequences = [
+            (order, group) for order in all_orders(graph) for group in all_fusions(graph, order, roles)
+        ]
+    for order, group in sequences:
+        for placement in itertools.product(range(target.num_chips), repeat=graph.num_ops):
+            yield Plan.of_rows(graph, target, np.array(placement), order, group, "test")
+
+
+def least_s(graph: Graph, target: Target, request: Request) -> float:
+    """The least objective of all plans that the verifier accepts; infinite if there is none."""
+    found_s = np.inf
+    for plan in every_plan(graph, target, request.decide):
+        if not go_opt.verify(graph, target, plan, request.constraints):
+            metrics = evaluate_plan(graph, target, plan)
+            found_s = min(
+                found_s, metrics.makespan_s if request.objective == "latency" else metrics.interval_s
+            )
+    return found_s
+
+
+def drawn(rng: np.random.Generator, most_ops: int) -> tuple[Graph, Target]:
+    topology = ("ring", "chain", "all_to_all", "mesh2d")[int(rng.integers(4))]
+    rules = {"no_skip": ("off", "prefix", "all")[int(rng.integers(3))]}
+    if topology in ("ring", "chain"):
+        rules["triangle"] = ("off", "longest_path", "three_chip", "adjacent")[int(rng.integers(4))]
+    target = random_target(rng, topology=topology, num_chips=int(rng.integers(1, 4)), **rules)
+    return random_graph(rng, int(rng.integers(1, most_ops + 1)), kinds=kind_names(target)), target
+
+
+@pytest.mark.parametrize("decide", ["placement", "all"])
+@pytest.mark.parametrize("objective", ["throughput", "latency"])
+@settings(max_examples=examples(40))
+@given(seed=seeds)
+def test_the_best_of_all_plans_is_found_and_proven(objective, decide, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    graph, target = drawn(rng, 4 if decide == "placement" else 3)
+    constraints = tuple(draw_constraint(rng, graph, target) for _ in range(int(rng.integers(3))))
+    request = Request(
+        objective,
+        max_evaluations=300,
+        decide=decide,
+        relays=False,
+        replication=False,
+        splits=False,
+        simulate=False,
+        constraints=constraints,
+    )
+    expected_s = least_s(graph, target, request)
+    if np.isinf(expected_s):
+        with pytest.raises(InfeasibleError) as error:
+            go_opt.optimize(graph, target, **request.options)
+        assert error.value.is_proven
+        return
+    result = go_opt.optimize(graph, target, **request.options)
+    assert result.objective_s == pytest.approx(expected_s, rel=1e-6)
+    assert result.status == "OPTIMAL"
+
+
+@settings(max_examples=examples(60))
+@given(seed=seeds)
+def test_no_execution_is_shorter_than_the_path_of_a_sample(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    target = random_target(rng)
+    graph = random_graph(rng, int(rng.integers(1, 12)), kinds=kind_names(target))
+    metrics = evaluate_plan(graph, target, random_plan(rng, graph, target, monotone=target.goes_forward))
+    assert metrics.makespan_s >= metrics.latency_s * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("objective", ["throughput", "latency"])
+def test_two_readers_on_chips_of_their_own(objective) -> None:
+    # All three chips must be used. Chips 1 and 2 both read from chip 0: no slicing of an order does that.
+    b = GraphBuilder("fork")
+    for op, reads in (("source", []), ("left", ["s"]), ("right", ["s"])):
+        writes = [(op[0], 100, "float32")]
+        b.add_op(
+            op, "Relu", "vector", flops=1000, dtype="float32", reads=[(r, None) for r in reads], writes=writes
+        )
+    b.mark_output("l")
+    b.mark_output("r")
+    result = go_opt.optimize(
+        b.build(), small_mcm(3, no_skip="all"), objective=objective, decide="placement", relays=False,
+        max_evaluations=300,
+    )  # fmt: skip
+    assert (result.status, result.plan.placement.tolist()) == ("OPTIMAL", [0, 1, 2])
+
+
+@pytest.mark.parametrize("options", [{"objective": "latency"}, {"relays": False}])
+@settings(max_examples=examples(6))
+@given(seed=seeds)
+def test_the_local_search_finds_the_best_placement_of_small_graphs(options, seed: int) -> None:
+    """Without the enumeration, from the greedy plan."""
+    rng = np.random.default_rng(seed)
+    target = random_target(
+        rng, topology=("ring", "all_to_all")[int(rng.integers(2))], num_chips=3, overlap=True
+    )
+    graph = random_graph(rng, 4, kinds=kind_names(target))
+    request = Request(max_evaluations=2000, decide="placement", **{"relays": False} | options)
+    expected_s = least_s(graph, target, request)
+    search = Search(graph, target, request)
+    for event in greedy(Start(search)):
+        search.take(event)
+    assume(search.best is not None)
+    for event in itertools.islice(local_search(search), 150):
+        search.take(event)
+    assert search.best_s <= expected_s * (1 + 1e-9) * (1.0 if target.constraints.triangle == "off" else 1.02)
