@@ -92,10 +92,8 @@ class _Race:
         self._given = given_way(graph, request, divisible)
         self._rows = row_divisible(graph, target, request)
         self._blocks = open_blocks(graph, target, request)
-        ways = ways_to_split(graph, target, request)
-        if self._given:
-            ways = list(dict.fromkeys([self._given, *ways]))
-        self._ways: list[tuple[Split, ...]] | None = ways  # still to try; None afterwards
+        ways = [self._given] * bool(self._given) + ways_to_split(graph, target, request)
+        self._ways: list[tuple[Split, ...]] | None = list(dict.fromkeys(ways))  # still to try, or None
         self._history: list[Step] = []
         self._reference_s = math.inf  # of the greedy plan of whole ops
         self._takes_early = False  # of starts by rows
@@ -106,6 +104,8 @@ class _Race:
         """The best plan, simulated if requested."""
         failure = None
         try:
+            if self._given:  # so that the answer is not worse than the start
+                self._run(self._given, lambda: bool(self._history), share=TRIAL_SHARE)
             failure = self._run((), self._ways_are_due)
             self._try_ways()
             if self._best is not None and self._best.way:

@@ -93,10 +93,10 @@ def _rounds(s: Start) -> Iterator[Event]:
 
 
 METHODS: Final = (
-    # Chips filled along the default order with equal shares of the work: the reference of comparisons.
-    Method("greedy", "first", lambda v: True, first_plans.greedy, REFERENCE),
     # The start plan that the user gives.
     Method("start", "first", lambda v: v.request.start is not None, lambda s: given(s.search), MISSION),
+    # Chips filled along the default order with equal shares of the work: the reference of comparisons.
+    Method("greedy", "first", lambda v: True, first_plans.greedy, REFERENCE),
     # The cheapest cuts of the default order: without relays, with relays, into replicated stages.
     Method("slicing", "first", lambda v: True,
            lambda s: slices(s.search, "slice: default order", s.order, s.kernels), MISSION),

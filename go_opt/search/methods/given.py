@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,11 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.model.start import NO_KERNEL, Start, StartArrays
 from go_opt.search.methods.events import Event, Proposal, SearchView
+from go_opt.search.methods.slices import widest_slices
 from go_opt.solver import fix, verify
 from go_opt.solver.problem.problem import placement_problem
+
+RESLICED: Final = "cut anew"
 
 
 class Stages(NamedTuple):
@@ -30,7 +33,12 @@ class Stages(NamedTuple):
 
 
 def given(search: SearchView) -> Iterator[Event]:
-    """The plan as it is, where it is of this graph and target; else what it says of the ops, made valid."""
+    """The plan as it is, where it is valid; else what it says of the ops, made valid.
+
+    The repair: ops without a decision follow their neighbours; stages keep their order, move up where data
+    would flow back, and shrink or join until they fit the chips; kernels are parted where the order, the
+    chips or the rule of fusion ask for it; at last the order and the kernels are cut anew for the target.
+    """
     start = search.request.start
     assert start is not None
     plan = start.plan
@@ -54,6 +62,9 @@ def given(search: SearchView) -> Iterator[Event]:
         kernels.insert(0, _kept_kernels(search.roles, order, stages.first_chip, matched.kernel))
     for group in kernels:
         yield Proposal(start.method, stages.first_chip, order, group, replication=stages.size)
+    # The order and the kernels are as good on other chips, where they are cut anew.
+    whole = _kept_kernels(search.roles, order, np.zeros_like(order), matched.kernel)
+    yield from widest_slices(search, f"{start.method}: {RESLICED}", order, whole)
 
 
 def _is_of(search: SearchView, plan: Plan) -> bool:

@@ -36,6 +36,7 @@ def divisible_ops(graph: Graph, target: Target, request: Request) -> BoolArray:
     found = np.zeros(graph.num_ops, dtype=np.bool_)
     found[[*_heavy_ops(graph, target, request), *row_divisible(graph, target, request)]] = True
     found[list(chain.from_iterable(open_blocks(graph, target, request)))] = True
+    found[[graph.op_index[split.op] for split in _given_splits(graph, target, request)]] = True
     return found
 
 
@@ -162,13 +163,23 @@ def given_way(graph: Graph, request: Request, divisible: BoolArray) -> tuple[Spl
     """Of the plan to begin with, where it is one of the same ops."""
     plan = None if request.start is None else request.start.plan
     splits = () if plan is None else plan.splits
-    is_open = all(
-        split.op in graph.op_index
-        and divisible[graph.op_index[split.op]]
-        and (split.joined or request.output_parts)
-        for split in splits
-    )
+    is_open = all(split.op in graph.op_index and divisible[graph.op_index[split.op]] for split in splits)
+    return splits if is_open else ()
+
+
+def _given_splits(graph: Graph, target: Target, request: Request) -> tuple[Split, ...]:
+    """The splits of the plan to begin with; () if one of them is of another graph, or not asked for."""
+    plan = None if request.start is None else request.start.plan
+    if plan is None or not plan.splits or not _splits_are_open(request):
+        return ()
     try:
-        return splits if is_open and split_graph(graph, splits) else ()
+        split_graph(graph, plan.splits)
     except PlanError:  # of another version of the model
         return ()
+    whole = _in_patterns(graph, target)
+    for split in plan.splits:
+        op = graph.op_index[split.op]
+        leaves_parts = not split.joined and any(graph.tensor_is_output[k] for k in graph.outputs_of(op))
+        if op in whole or (leaves_parts and not request.output_parts):
+            return ()
+    return plan.splits
