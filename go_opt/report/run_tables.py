@@ -40,7 +40,8 @@ def run_lines(result: RunResult) -> Iterator[str]:
         f"latency     {format_duration(result.latency_s)} alone, "
         f"predicted {format_duration(result.predicted_latency_s)}"
     )
-    yield f"outputs     equal to those of the whole model, up to {result.difference:.1e} of their scale"
+    are = "equal to" if result.is_equal else "DIFFERENT from"
+    yield f"outputs     {are} those of the whole model, up to {result.difference:.1e} of their scale"
 
 
 def stages_table(result: RunResult) -> Table:

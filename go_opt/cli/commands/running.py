@@ -47,6 +47,13 @@ class Values:
         typer.Option(metavar="FILE.npz", help="Write the outputs of the first inference."),
     ] = None
     overwrite: OverwriteOption = False
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            help="Largest difference of an output, relative to its largest value. [default: learnt from "
+            "what ONNX Runtime's optimisation changes in the whole model]"
+        ),
+    ] = None
 
 
 @with_options
@@ -73,6 +80,7 @@ def run(
     from go_opt.report.progress import announce_compilation
     from go_opt.report.run_tables import run_lines, run_to_dict, stages_table
     from go_opt.run.pipeline.inputs import save_arrays
+    from go_opt.run.pipeline.results import OutputsDifferError
     from go_opt.run.pipeline.running import run_plan
     from go_opt.run.profiling.measured_machine import MeasuredMachine
 
@@ -86,23 +94,30 @@ def run(
             )
         serve_environment(MeasuredMachine(model, inferences, values.seed, links), str(serve))
         return
+    failure = None
     with interrupts_raised():  # so that no process stays behind
-        result = run_plan(
-            model,
-            plan,
-            inferences=inferences,
-            seed=values.seed,
-            links=links,
-            inputs=values.inputs,
-            target=target,
-            costs=costs,
-        )
+        try:
+            result = run_plan(
+                model,
+                plan,
+                inferences=inferences,
+                seed=values.seed,
+                links=links,
+                inputs=values.inputs,
+                target=target,
+                costs=costs,
+                tolerance=values.tolerance,
+            )
+        except OutputsDifferError as error:
+            failure, result = error, error.result
     if values.outputs is not None:
         save_arrays(values.outputs, result.outputs)
     if as_json:
         typer.echo(json.dumps(run_to_dict(result), ensure_ascii=False))
-        return
-    show(run_lines(result), [""], stages_table(result))
+    else:
+        show(run_lines(result), [""], stages_table(result))
+    if failure is not None:
+        raise failure
 
 
 @with_options

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
@@ -96,4 +96,4 @@ def _is_named(row: object) -> bool:
 
 def _is_number(value: object) -> bool:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(float(cast(float, value))) and cast(float, value) >= 0
+    return is_number and 0 <= cast(float, value) <= sys.float_info.max  # false for NaN

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from numpy.typing import NDArray
 
+from go_opt.errors import EnvironmentFailedError
+
 
 @dataclass(frozen=True)
 class StageRun:
@@ -26,7 +28,7 @@ class StageRun:
 
 @dataclass(frozen=True)
 class RunResult:
-    """A plan that ran, with outputs equal to those of the whole model."""
+    """A plan that ran."""
 
     model: str
     target: str
@@ -40,12 +42,24 @@ class RunResult:
     predicted_latency_s: float
     latency_s: float  # median of inferences that ran alone
     difference: float  # largest difference of an output from the whole model's, relative to its scale
+    tolerance: float  # largest that is taken for rounding, of any output
+    is_equal: bool  # whether each output is within its tolerance
     outputs: Mapping[str, NDArray] = field(repr=False, compare=False)  # of the first inference, by name
 
     @property
     def throughput_per_s(self) -> float:
         """Measured inferences per second of wall-clock time."""
         return 1 / self.wall_interval_s
+
+
+class OutputsDifferError(EnvironmentFailedError):
+    """The stages of a plan ran, and do not give what the whole model gives; ``result`` has the times."""
+
+    exit_code = 6
+
+    def __init__(self, message: str, result: RunResult) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 def chip_seconds(stages: tuple[StageRun, ...]) -> dict[int, float]:

@@ -12,20 +12,25 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
+from typer.testing import CliRunner
 
 import go_opt
 from go_opt import from_onnx
+from go_opt.cli.app import app
 from go_opt.env import load_target
 from go_opt.errors import EnvironmentFailedError, InvalidInputError, ModelError
-from go_opt.model.plan import Clone, Relay
+from go_opt.model.codecs.plan_json import save_plan
+from go_opt.model.plan import Clone, Plan, Relay
 from go_opt.run.export.exporting import export
+from go_opt.run.manifest import Manifest
 from go_opt.run.pipeline import running
 from go_opt.run.pipeline.check import difference
 from go_opt.run.pipeline.inputs import random_inputs, save_arrays
 from go_opt.run.pipeline.layout import HOST, Layout
 from go_opt.run.pipeline.links import Links, write_links
-from go_opt.run.pipeline.results import StageRun, chip_seconds
+from go_opt.run.pipeline.results import OutputsDifferError, StageRun, chip_seconds
 from go_opt.run.pipeline.workers import Workers, started
 from tests.exports import FLOAT, INT64, info, integers, model, node, plan_of, saved, weight
 from tests.go_opt.run.test_random_stages import with_random_weights
@@ -277,3 +282,72 @@ def test_bfloat16_between_stages_and_at_both_ends(tmp_path: Path) -> None:
     again = go_opt.run_plan(path, plan_of(path, [0, 1, 2, 3]), inferences=5, inputs=tmp_path / "x.npz")
     expected = 1 / (1 + np.exp(-ran.outputs["y"].astype(np.float32)))
     np.testing.assert_allclose(again.outputs["y"].astype(np.float32), expected, rtol=2**-8)
+
+
+def noisy(folder: Path) -> Path:
+    """Sums of large numbers that cancel, so that another order of the terms gives another result."""
+    filters = np.random.default_rng(0).normal(size=(16, 16, 3, 3)).astype(np.float32)
+    filters -= filters.mean((1, 2, 3), keepdims=True)
+    constants = [
+        numpy_helper.from_array(filters, "w"),
+        numpy_helper.from_array(np.full((1, 16, 1, 1), 1e3, np.float32), "big"),
+    ]
+    nodes = [
+        node("Relu", "x", "r", "relu"),
+        node("Add", "r big", "u", "up"),
+        node("Conv", "u w", "c", "conv"),
+        node("Sigmoid", "c", "s", "sigmoid"),
+        node("Conv", "s w", "y", "last"),
+    ]
+    images = [info("x", (1, 16, 8, 8))], [info("y", (1, 16, 4, 4))]
+    return saved(model(nodes, *images, constants), folder, "noisy")
+
+
+def test_rounding_that_optimisation_changes_is_no_fault_of_the_plan(tmp_path: Path) -> None:
+    path = noisy(tmp_path)
+    plan = plan_of(path, [0, 0, 1, 1, 2])
+    result = go_opt.run_plan(path, plan, inferences=2)
+    assert result.is_equal
+    assert result.tolerance > 1e-4
+    assert go_opt.run_plan(path, plan, inferences=2, tolerance=0.3).tolerance == 0.3
+    with pytest.raises(InvalidInputError, match="tolerance must be 0 or more"):
+        go_opt.run_plan(path, plan, tolerance=-1.0)
+
+
+def stages_of_ones(path: Path, plan: Plan, folder: Path) -> tuple[Path, Path, Manifest]:
+    """The export, with ones as the filters of the last stage: a plan that computes something else."""
+    manifest = export(path, plan, folder / "out")
+    stage = onnx.load(folder / "out" / "stage-2.onnx")
+    (initializer,) = stage.graph.initializer
+    initializer.CopyFrom(numpy_helper.from_array(np.ones((16, 16, 3, 3), np.float32), initializer.name))
+    onnx.save(stage, folder / "out" / "stage-2.onnx")
+    return path, folder / "out", manifest
+
+
+def images_of(seed: int) -> dict[str, NDArray]:
+    return {"x": np.random.default_rng(seed).normal(size=(1, 16, 8, 8)).astype(np.float32)}
+
+
+def test_a_wrong_stage_is_found_in_spite_of_the_noise(tmp_path: Path) -> None:
+    path = noisy(tmp_path)
+    stages = stages_of_ones(path, plan_of(path, [0, 0, 1, 1, 2]), tmp_path)
+    with pytest.raises(OutputsDifferError) as caught:
+        running.run_stages(*stages, 2, [images_of(0)])
+    assert not caught.value.result.is_equal
+    assert caught.value.result.wall_interval_s > 0
+    assert caught.value.exit_code == 6
+
+
+def test_the_command_prints_the_times_of_a_plan_whose_outputs_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chain: Path
+) -> None:
+    def disturb(host: running._Host) -> None:
+        host.inputs[0]["x"][...] += 1
+
+    save_plan(plan_of(chain, [0, 1, 2, 2]), tmp_path / "p.json")
+    for more, start in (([], "toy, planned for"), (["--json"], '{"model"')):
+        at_feed(monkeypatch, 8, disturb)
+        ran = CliRunner().invoke(app, ["run", str(chain), "--plan", str(tmp_path / "p.json"), *more])
+        assert ran.exit_code == 1  # the error itself; `main` makes it an exit code
+        assert isinstance(ran.exception, OutputsDifferError)
+        assert ran.stdout.startswith(start)
