@@ -1,9 +1,12 @@
-"""FLOPs of the matrix ops, by ONNX type name: 2 per multiply-add, counted dense."""
+"""FLOPs of matrix ops by ONNX type name, of factorisations and of Fourier transforms.
+
+A multiply-add is 2; matrices are dense.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 Shape = tuple[int, ...]
@@ -38,6 +41,46 @@ def einsum_flops(equation: str, input_shapes: InputShapes) -> float:
     if len(terms) == 1:
         flops = float(math.prod(sizes[label] for label in done))
     return flops
+
+
+def fft_flops(source: Shape, result: Shape, axes: Iterable[int], *, is_real: bool) -> float:
+    """``5 · elements · log2(length)`` of a complex Fourier transform over ``axes``; half for a real one."""
+    lengths = [max(source[axis], result[axis]) for axis in axes]
+    flops = 5.0 * max(math.prod(source), math.prod(result)) * math.log2(max(2, math.prod(lengths)))
+    return flops / 2 if is_real else flops
+
+
+def _factorised(factor: float) -> Callable[[Sequence[Shape]], float]:
+    """``factor · n³`` per matrix of a batch, textbooks' leading term; the shorter side of [m, n] twice."""
+    return lambda shapes: factor * math.prod(shapes[0]) * min(shapes[0][-2:])
+
+
+def _per_right_side(factor: float) -> Callable[[Sequence[Shape]], float]:
+    """``factor · n²`` for each right-hand side of n elements; the matrix is the first operand."""
+    return lambda shapes: factor * math.prod(shapes[1]) * shapes[0][-1]
+
+
+FACTORISATION_FLOPS: Final[Mapping[str, Callable[[Sequence[Shape]], float]]] = {
+    "cholesky": _factorised(1 / 3),
+    "eig": _factorised(25.0),
+    "eigh": _factorised(9.0),
+    "geqp3": _factorised(4 / 3),
+    "geqrf": _factorised(4 / 3),
+    "hessenberg": _factorised(10 / 3),
+    "householder_product": _factorised(4 / 3),
+    "inverse": _factorised(2.0),
+    "lu": _factorised(2 / 3),
+    "lu_solve": _per_right_side(2.0),
+    "matrix_exp": _factorised(20.0),  # about ten products
+    "ormqr": lambda shapes: 4.0 * math.prod(shapes[-1]) * shapes[0][-1],
+    "qr": _factorised(4 / 3),
+    "schur": _factorised(25.0),
+    "solve": lambda shapes: _factorised(2 / 3)(shapes) + _per_right_side(2.0)(shapes),
+    "svd": _factorised(22.0),
+    "triangular_solve": _per_right_side(1.0),
+    "tridiagonal": _factorised(4 / 3),
+    "tridiagonal_solve": lambda shapes: 8.0 * math.prod(shapes[-1]),
+}
 
 
 def _parse_einsum(

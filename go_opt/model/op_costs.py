@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from go_opt.model.matrix_flops import MATRIX_FLOPS, conv_flops, matmul_flops
+from go_opt.model.matrix_flops import MATRIX_FLOPS, conv_flops, fft_flops, matmul_flops
 
 __all__ = [
     "OpCost",
@@ -108,10 +108,12 @@ _ELEMENTWISE: Final = _flops(
         "BitwiseOr BitwiseXor Cast CastLike Ceil Cos Cosh Div Equal Erf Exp Floor Greater GreaterOrEqual "
         "IsInf IsNaN Less LessOrEqual Log Max Mean Min Mod Mul Neg Not Or Pow RandomNormalLike "
         "RandomUniformLike Reciprocal Relu Round Rsqrt Sign Sin Sinh Sqrt Sub Sum Tan Tanh Where Xor "
-        "erf_inv random_bits BiasAdd BiasDropout",
-        2.0: "BatchNormalization Clip DequantizeLinear LeakyRelu PRelu Shrink Softplus ThresholdedRelu",
-        3.0: "Elu QuantizeLinear Sigmoid Softsign",
-        4.0: "Celu HardSigmoid Selu Swish",
+        "RandomNormal RandomUniform clz complex conj digamma erf_inv imag lgamma mulhi nextafter "
+        "population_count random_bits real BiasAdd BiasDropout",
+        2.0: "BatchNormalization Clip DequantizeLinear LeakyRelu PRelu Shrink Softplus ThresholdedRelu "
+        "threshold xlogy",
+        3.0: "Elu QuantizeLinear Sigmoid Softsign addcdiv addcmul addr lerp logit nan_to_num",
+        4.0: "Celu HardSigmoid Selu Swish glu hypot logaddexp",
         5.0: "Gelu HardSwish Mish QuickGelu",
         6.0: "BiasGelu QLinearAdd QLinearMul QLinearSigmoid QLinearWhere",
         7.0: "QLinearLeakyRelu",
@@ -151,7 +153,7 @@ _PER_OUTPUT_ELEMENT: Final = _flops(
         5.0: "QLinearConcat",
         6.0: "AffineGrid BiasSplitGelu",
         7.0: "Resize Upsample",
-        10.0: "EmbedLayerNormalization",
+        10.0: "EmbedLayerNormalization bucketize searchsorted",
         11.0: "GridSample RoiAlign",
     }
 )
@@ -181,7 +183,7 @@ _SELECTIONS: Final = frozenset(
 _KNOWN: Final = dict.fromkeys(
     (
         *(*MATRIX_FLOPS, *_VIEWS, *_MOVES, *_ELEMENTWISE),
-        *(*_PER_INPUT_ELEMENT, *_WINDOWED, *_PER_OUTPUT_ELEMENT, "DFT"),
+        *(*_PER_INPUT_ELEMENT, *_WINDOWED, *_PER_OUTPUT_ELEMENT, "DFT", "STFT"),
     )
 )
 _BY_LETTERS: Final = {name.lower(): name for name in _KNOWN}
@@ -224,9 +226,16 @@ def _vector_flops(signature: OpSignature) -> float:
         return (_PER_INPUT_ELEMENT[op_type] + _has_bias(signature)) * math.prod(first)
     if op_type in _WINDOWED:
         return _WINDOWED[op_type] * output_elements * _window(signature)
-    if op_type == "DFT" and first is not None:
-        transform = max(2, max(signature.output_shapes[0], default=1))
-        return 5.0 * output_elements * math.log2(transform)
+    if op_type == "DFT" and first:
+        # The last dimension holds the parts of complex numbers.
+        source, result = first[:-1], signature.output_shapes[0][:-1]
+        axis = int(signature.attributes.get("axis", -2))
+        axes = () if not source else ((axis + 1 if axis < 0 else axis) % len(source),)
+        return fft_flops(source, result, axes, is_real=first[-1] == 1)
+    if op_type == "STFT":
+        bins = signature.output_shapes[0][-2] if len(signature.output_shapes[0]) > 1 else 1
+        length = max(2, 2 * (bins - 1) if signature.attributes.get("onesided", 1) else bins)
+        return 2.5 * output_elements / max(1, 2 * bins) * length * math.log2(length)
     per_element = _ELEMENTWISE.get(op_type, _PER_OUTPUT_ELEMENT.get(op_type, 1.0))
     return (per_element + _has_bias(signature)) * output_elements
 

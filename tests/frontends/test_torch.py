@@ -16,7 +16,8 @@ import pytest
 import go_opt
 from go_opt.env.copies.rows import WINDOWED
 from go_opt.errors import ModelError
-from go_opt.frontends.torch.aten import Operand, operator_cost
+from go_opt.frontends.torch.aten import operator_cost
+from go_opt.frontends.torch.formulas import Operand
 from go_opt.frontends.torch.sizes import Sizes
 from go_opt.model.graph import INPUT, MATRIX, WEIGHT, Graph, Window
 from tests.torch_programs import FOLDER, exported, models

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from go_opt.model.graph import Window
+from go_opt.model.matrix_flops import FACTORISATION_FLOPS, fft_flops
 from go_opt.model.op_costs import OpCost, OpSignature, conv_flops, matmul_flops, onnx_name, op_cost
 
 Shape = tuple[int, ...]
@@ -41,23 +42,25 @@ COMBINERS: Final = frozenset({
 })  # fmt: skip
 # The nearest ONNX op, so that a policy sees the same op types from every frontend.
 _ONNX_TYPE: Final[Mapping[str, str]] = {
-    "add_any": "Add", "approx_top_k": "TopK", "atan2": "Atan", "bitcast_convert_type": "Cast", "cbrt": "Pow",
-    "clamp": "Clip", "concatenate": "Concat", "conv_general_dilated": "Conv", "convert_element_type": "Cast",
-    "cumlogsumexp": "CumSum", "cummax": "CumSum", "cummin": "CumSum", "dot_general": "MatMul",
-    "dynamic_slice": "Slice", "dynamic_update_slice": "ScatterND", "eq": "Equal", "erfc": "Erf",
-    "exp2": "Exp", "expm1": "Exp", "fft": "DFT", "ge": "GreaterOrEqual", "gt": "Greater",
+    "add_any": "Add", "approx_top_k": "TopK", "atan2": "Atan", "bitcast_convert_type": "Cast",
+    "batch_norm_inference": "BatchNormalization", "batch_norm_training": "InstanceNormalization",
+    "cbrt": "Pow", "clamp": "Clip", "concatenate": "Concat", "conv_general_dilated": "Conv",
+    "convert_element_type": "Cast", "cumlogsumexp": "CumSum", "cummax": "CumSum", "cummin": "CumSum",
+    "dot_general": "MatMul", "dynamic_slice": "Slice", "dynamic_update_slice": "ScatterND", "eq": "Equal",
+    "erfc": "Erf", "exp2": "Exp", "expm1": "Exp", "fft": "DFT", "ge": "GreaterOrEqual", "gt": "Greater",
     "integer_pow": "Pow", "iota": "Range", "is_finite": "IsInf", "le": "LessOrEqual", "log1p": "Log",
     "logistic": "Sigmoid", "lt": "Less", "ne": "Equal", "ragged_dot": "MatMul",
     "ragged_dot_general": "MatMul", "reduce_and": "ReduceMin", "reduce_or": "ReduceMax",
     "reduce_precision": "Cast", "reduce_window": "AveragePool", "reduce_window_max": "MaxPool",
-    "reduce_window_min": "MaxPool", "reduce_window_sum": "AveragePool", "rem": "Mod", "scatter": "ScatterND",
-    "scatter_add": "ScatterND", "scatter_max": "ScatterND", "scatter_min": "ScatterND",
-    "scatter_mul": "ScatterND", "scatter_sub": "ScatterND", "select_n": "Where", "shift_left": "BitShift",
-    "shift_right_arithmetic": "BitShift", "shift_right_logical": "BitShift", "square": "Mul",
-    "stack": "Concat",
+    "reduce_xor": "ReduceMin", "reduce_window_min": "MaxPool", "reduce_window_sum": "AveragePool",
+    "rem": "Mod", "scatter": "ScatterND", "scatter_add": "ScatterND", "scatter_max": "ScatterND",
+    "scatter_min": "ScatterND", "scatter_mul": "ScatterND", "scatter_sub": "ScatterND", "select_n": "Where",
+    "shift_left": "BitShift", "shift_right_arithmetic": "BitShift", "shift_right_logical": "BitShift",
+    "square": "Mul", "stack": "Concat", "uniform_dequantize": "DequantizeLinear",
+    "uniform_quantize": "QuantizeLinear", "unary_einsum": "Einsum", "unstack": "Split",
 }  # fmt: skip
 # Move data, but have no ONNX name.
-_MOVES: Final = frozenset({"rev", "select_and_gather_add"})
+_MOVES: Final = frozenset({"lu_pivots_to_permutation", "rev", "select_and_gather_add"})
 # Operands in ONNX's order, where JAX has another.
 _OPERAND_ORDER: Final[Mapping[str, tuple[int, ...]]] = {"clamp": (1, 0, 2)}
 
@@ -79,9 +82,10 @@ def primitive_cost(
     if primitive in _MATRIX_FLOPS:
         flops = _MATRIX_FLOPS[primitive](params, inputs, outputs)
         return OpCost("matrix", flops, (None,) * len(inputs))
-    if primitive in _FACTORISATION_FLOPS:
-        flops = _FACTORISATION_FLOPS[primitive](inputs)
-        return OpCost("vector", flops, (None,) * len(inputs))
+    if primitive in FACTORISATION_FLOPS:
+        return OpCost("vector", FACTORISATION_FLOPS[primitive](inputs), (None,) * len(inputs))
+    if primitive in _VECTOR_FLOPS:
+        return OpCost("vector", _VECTOR_FLOPS[primitive](params, inputs, outputs), (None,) * len(inputs))
     if primitive in _MOVES:
         return OpCost("data_movement", 0.0, (None,) * len(inputs))
     return _table_cost(primitive, params, inputs, outputs)
@@ -121,6 +125,7 @@ def _table_cost(
 ) -> OpCost:
     order = _OPERAND_ORDER.get(primitive, tuple(range(len(inputs))))
     attributes = {"kernel_shape": params["window_dimensions"]} if "window_dimensions" in params else {}
+    attributes |= {"equation": params["equation"]} if "equation" in params else {}
     signature = OpSignature(onnx_type(primitive), tuple(inputs[i] for i in order), tuple(outputs), attributes)
     cost = op_cost(signature)
     touched: list[int | None] = [None] * len(inputs)
@@ -145,6 +150,33 @@ def _ragged_dot(params: Mapping[str, Any], inputs: Sequence[Shape], outputs: Seq
     return matmul_flops(1, math.prod(outputs[0]), 1, inputs[0][-1])
 
 
+def _ragged_dot_general(
+    params: Mapping[str, Any], inputs: Sequence[Shape], outputs: Sequence[Shape]
+) -> float:
+    # Every element of the first operand meets the free dimensions of one group's second operand.
+    numbers = params["ragged_dot_dimension_numbers"]
+    (_, contracted), (_, batch) = numbers.dot_dimension_numbers
+    bound = {*contracted, *batch, *numbers.rhs_group_dimensions}
+    free = math.prod(size for i, size in enumerate(inputs[1]) if i not in bound)
+    return matmul_flops(1, math.prod(inputs[0]), 1, free)
+
+
+def _fft(params: Mapping[str, Any], inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:
+    axes = range(-len(params["fft_lengths"]), 0)
+    return fft_flops(inputs[0], outputs[0], axes, is_real=int(params["fft_type"]) > 1)
+
+
+def _reduce(params: Mapping[str, Any], inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:
+    program = getattr(params["jaxpr"], "jaxpr", params["jaxpr"])
+    return float(math.prod(inputs[0]) * max(1, len(program.eqns)))
+
+
+def _select_and_scatter(
+    params: Mapping[str, Any], inputs: Sequence[Shape], outputs: Sequence[Shape]
+) -> float:
+    return float(min(map(math.prod, inputs[:2])) * math.prod(params["window_dimensions"]))
+
+
 def _conv(params: Mapping[str, Any], inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:
     # The kernel has the input channels of one group only. A dilated input (a transposed
     # convolution) is mostly zeros: one in prod(dilation) elements meets the window.
@@ -158,22 +190,14 @@ _MATRIX_FLOPS: Final[Mapping[str, Callable[..., float]]] = {
     "conv_general_dilated": _conv,
     "dot_general": _dot_general,
     "ragged_dot": _ragged_dot,
+    "ragged_dot_general": _ragged_dot_general,
+    "scaled_matmul": _ragged_dot,  # [b, m, k] by [b, n, k]
+    "scaled_matmul_wrapper": _ragged_dot,
 }
-
-
-def _square(factor: float) -> Callable[[Sequence[Shape]], float]:
-    """``factor · n³`` per matrix of a batch, the leading term in textbooks."""
-    return lambda inputs: factor * math.prod(inputs[0]) * inputs[0][-1]
-
-
-_FACTORISATION_FLOPS: Final[Mapping[str, Callable[[Sequence[Shape]], float]]] = {
-    "cholesky": _square(1 / 3),
-    "eigh": _square(9.0),
-    "geqrf": _square(4 / 3),
-    "householder_product": _square(4 / 3),
-    "lu": _square(2 / 3),
-    "qr": _square(4 / 3),
-    "svd": _square(22.0),
-    # Each right-hand side of n elements takes n².
-    "triangular_solve": lambda inputs: float(math.prod(inputs[1]) * inputs[0][-1]),
+_VECTOR_FLOPS: Final[Mapping[str, Callable[..., float]]] = {
+    "fft": _fft,
+    "reduce": _reduce,
+    "select_and_scatter": _select_and_scatter,
+    "select_and_scatter_add": _select_and_scatter,
+    "symmetric_product": lambda params, inputs, outputs: math.prod(inputs[0]) * inputs[0][-2],
 }

@@ -10,16 +10,19 @@ from typing import Any, Final
 
 from go_opt.errors import ModelError
 from go_opt.frontends.jax.dimension_numbers import convolution, dot_dimensions, windows
+from go_opt.frontends.jax.operations import aval_of, check_readable
 
 # Ops of StableHLO and CHLO whose JAX primitive has another name.
 _PRIMITIVES: Final[Mapping[str, str]] = {
-    "abs": "abs", "add": "add", "all_gather": "all_gather", "bitcast_convert": "bitcast_convert_type",
+    "abs": "abs", "add": "add", "bitcast_convert": "bitcast_convert_type", "broadcast": "broadcast_in_dim",
     "clamp": "clamp", "compare": "eq", "concatenate": "concatenate", "convert": "convert_element_type",
-    "convolution": "conv_general_dilated", "cosine": "cos", "divide": "div", "dot": "dot_general",
-    "exponential": "exp", "exponential_minus_one": "expm1", "is_inf": "is_finite", "log_plus_one": "log1p",
-    "maximum": "max", "minimum": "min", "multiply": "mul", "negate": "neg", "power": "pow",
-    "remainder": "rem", "reverse": "rev", "round_nearest_afz": "round", "round_nearest_even": "round",
-    "select": "select_n", "sine": "sin", "subtract": "sub",
+    "convolution": "conv_general_dilated", "cosine": "cos", "count_leading_zeros": "clz", "divide": "div",
+    "dot": "dot_general", "exponential": "exp", "exponential_minus_one": "expm1", "is_inf": "is_finite",
+    "is_neg_inf": "is_finite", "is_pos_inf": "is_finite", "log_plus_one": "log1p", "maximum": "max",
+    "minimum": "min", "multiply": "mul", "negate": "neg", "next_after": "nextafter",
+    "popcnt": "population_count", "power": "pow", "remainder": "rem", "reverse": "rev", "rng": "random_bits",
+    "rng_bit_generator": "random_bits", "round_nearest_afz": "round", "round_nearest_even": "round",
+    "select": "select_n", "sine": "sin", "subtract": "sub", "torch_index_select": "gather",
 }  # fmt: skip
 _REDUCTIONS: Final = {
     "add": "reduce_sum", "and": "reduce_and", "maximum": "reduce_max", "minimum": "reduce_min",
@@ -34,8 +37,6 @@ _LISTS: Final = {
 _COMPARISONS: Final = {"EQ": "eq", "GE": "ge", "GT": "gt", "LE": "le", "LT": "lt", "NE": "ne"}
 # JAX's scope names for the bodies of loops and branches.
 _REGION: Final = re.compile(r"^(while|scan|cond)(/(body|cond|branch_\d+_fun)|$)/?")
-# Custom calls that change only where data lies.
-_MARKS: Final = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement")
 
 
 @dataclass(eq=False)
@@ -133,10 +134,10 @@ class _Scope:
         self._within = within
         self.equations: list[SimpleNamespace] = []
         self.captured = captured
-        self.variables: dict[Any, Variable] = {value: Variable(_aval(value)) for value in captured}
+        self.variables: dict[Any, Variable] = {value: Variable(aval_of(value)) for value in captured}
 
     def define(self, value: Any) -> Variable:
-        return self.variables.setdefault(value, Variable(_aval(value)))
+        return self.variables.setdefault(value, Variable(aval_of(value)))
 
     def atom(self, value: Any) -> Variable | Literal:
         """The variable or literal of a value. Outside values are captured; constants are repeated."""
@@ -159,8 +160,9 @@ class _Scope:
         stack = _name_stack(op).removeprefix(self._within).lstrip("/")
         stack = _REGION.sub("", stack)
         dialect, _, kind = op.name.partition(".")
-        if kind == "call":
-            jaxpr = self._reader.function(op.attributes["callee"].value)
+        if kind in ("call", "composite"):
+            callee = op.attributes["callee" if kind == "call" else "decomposition"].value
+            jaxpr = self._reader.function(callee)
             self._equation("jit", {"jaxpr": jaxpr}, self._atoms(op.operands), op.results, stack)
         elif kind == "while":
             (condition, body), captured = self._reader.regions(op)
@@ -182,14 +184,24 @@ class _Scope:
             self._plain(kind if dialect in ("stablehlo", "chlo") else op.name, op, stack)
 
     def _plain(self, kind: str, op: Any, stack: str) -> None:
+        if kind != "broadcast_in_dim":
+            kind = kind.removeprefix("broadcast_")  # CHLO's ops that broadcast their operands
         name, params, operands = _PRIMITIVES.get(kind, kind), dict[str, Any](), list(op.operands)
+        check_readable(kind, op, stack)
         if kind in _LISTS:
             attribute, parameter = _LISTS[kind]
             params[parameter] = tuple(int(axis) for axis in op.attributes[attribute])
+        elif kind in ("einsum", "unary_einsum"):
+            params["equation"] = op.attributes["einsum_config"].value
+        elif kind == "fft":
+            params["fft_lengths"] = tuple(op.attributes["fft_length"])
+            params["fft_type"] = 2 if "RFFT" in str(op.attributes["fft_type"]) else 0
+        elif kind == "select_and_scatter":
+            params["window_dimensions"] = tuple(op.attributes["window_dimensions"])
         if kind == "dot_general":
             params["dimension_numbers"] = dot_dimensions(op)
         elif kind == "dot":
-            params["dimension_numbers"] = (((len(_aval(operands[0]).shape) - 1,), (0,)), ((), ()))
+            params["dimension_numbers"] = (((len(aval_of(operands[0]).shape) - 1,), (0,)), ((), ()))
         elif kind == "convolution":
             params.update(convolution(op))
         elif kind == "compare":
@@ -200,15 +212,10 @@ class _Scope:
             operands = operands[: len(operands) // 2]
             name = _combined(op, _REDUCTIONS if kind == "reduce" else _WINDOWS)
             if kind == "reduce_window":
-                params.update(windows(op, len(_aval(operands[0]).shape), "base_dilation"))
+                params.update(windows(op, len(aval_of(operands[0]).shape), "base_dilation"))
             if name in ("argmax", "reduce_window"):
                 operands = operands[:1]
         elif kind == "custom_call":
-            target = op.attributes["call_target_name"].value
-            if target not in _MARKS:
-                raise ModelError(
-                    f"op {f'{stack}/{target}'.lstrip('/')!r}: the custom call {target!r} has no cost."
-                )
             name = "sharding_constraint"
         self._equation(name, params, self._atoms(operands), op.results, stack)
 
@@ -228,28 +235,6 @@ class _Scope:
         self.equations.append(equation)
 
 
-def _aval(value: Any) -> SimpleNamespace:
-    """Shape and type of a value, which must be a tensor of known shape."""
-    text = str(value.type)
-    match = re.fullmatch(r"tensor<((?:[0-9]+x)*)([a-z][^,>]*>?)(?:, .*)?>", text)
-    if match is None:
-        raise ModelError(f"a value has the type {text[:80]}, which has no size that is known.")
-    shape = tuple(int(size) for size in match[1].split("x")[:-1])
-    return SimpleNamespace(shape=shape, dtype=_dtype(match[2]))
-
-
-def _dtype(element: str) -> str:
-    if element == "i1":
-        return "bool"
-    if element.startswith("complex"):
-        return "complex128" if "f64" in element else "complex64"
-    if element.startswith("ui"):
-        return f"uint{element[2:]}"
-    if element.startswith("f8"):
-        return "float8_e5m2" if "E5M2" in element else "float8_e4m3"
-    return {"i4": "int4"}.get(element, element)
-
-
 def _constant(value: Any) -> Literal | None:
     """The literal of a constant, with its number if all elements are equal; None for other values."""
     from jaxlib.mlir import ir
@@ -257,7 +242,7 @@ def _constant(value: Any) -> Literal | None:
     owner = value.owner
     if isinstance(owner, ir.Block) or owner.name != "stablehlo.constant":
         return None
-    aval, attribute = _aval(value), owner.attributes["value"]
+    aval, attribute = aval_of(value), owner.attributes["value"]
     if isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat:
         splat = attribute.get_splat_value()
         number = getattr(splat, "value", 0.0)  # complex numbers have no `value`

@@ -35,6 +35,11 @@ _REFUSED: Final = frozenset({
     "new_ref", "outfeed", "pallas_call", "pure_callback", "ref", "run_state", "shard_map", "swap",
     "xla_pmap",
 })  # fmt: skip
+# Of a function that each of several devices runs on its part.
+_COLLECTIVES: Final = re.compile(
+    r"(unreduced_)?(all_gather|all_to_all|axis_index|pbroadcast|pmax|pmin|ppermute|psum|reduce_scatter"
+    r"|ragged_all_to_all|precv|psend)(_\w+)?"
+)
 # Without results, and dropped.
 _SILENT: Final = frozenset({"debug_callback", "debug_print", "dce_sink"})
 
@@ -213,12 +218,13 @@ def _folded_scalar(name: str, inputs: Sequence[Value]) -> Any:
 
 def _check_importable(name: str, equation: Any, scope: str) -> None:
     holds_program = name not in COMBINERS and any(
-        hasattr(part, "eqns") or hasattr(part, "jaxpr")
+        hasattr(part, "eqns") or hasattr(part, "jaxpr") or hasattr(part, "mlir_module_serialized")
         for value in equation.params.values()
         for part in (value if isinstance(value, tuple) else (value,))
     )
     has_shapes = all(hasattr(variable.aval, "shape") for variable in equation.outvars)
-    if name in _REFUSED or holds_program or not has_shapes or not equation.outvars:
+    is_refused = name in _REFUSED or _COLLECTIVES.fullmatch(name) is not None or holds_program
+    if is_refused or not has_shapes or not equation.outvars:
         raise ModelError(f"op {joined(scope, name)!r}: the primitive {name!r} has no cost.")
 
 

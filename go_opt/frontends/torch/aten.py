@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
+from go_opt.frontends.torch.formulas import Operand, Shape, formula_cost
 from go_opt.model.graph import Window
 from go_opt.model.op_costs import OpCost, OpSignature, onnx_name, op_cost
-
-Shape = tuple[int, ...]
 
 # Aliases of their operand: no kernel and no bytes. A broadcast reads with stride 0.
 VIEWS: Final = frozenset({
@@ -46,6 +46,28 @@ REFUSED: Final = frozenset({
 
 # Where letters differ from ONNX's.
 _ONNX_TYPE: Final[Mapping[str, str]] = {
+    "affine_grid_generator": "AffineGrid", "as_strided_scatter": "ScatterND", "count_nonzero": "ReduceSum",
+    "cross_entropy_loss": "SoftmaxCrossEntropyLoss", "cummax": "CumSum", "cummax_helper": "CumSum",
+    "cummin": "CumSum", "cummin_helper": "CumSum", "diagonal_scatter": "ScatterND",
+    "dyn_quant_matmul_4bit": "MatMul", "erfc": "Erf", "exponential": "RandomUniformLike", "fmax": "Max",
+    "fmin": "Min", "fractional_max_pool2d": "MaxPool", "fractional_max_pool3d": "MaxPool",
+    "frobenius_norm": "ReduceL2", "grid_sampler_3d": "GridSample", "hardshrink": "Shrink", 
+    "index_fill": "ScatterND", "index_reduce": "ScatterND", "inner": "MatMul", "int_mm": "MatMul",
+    "isfinite": "IsInf", "isneginf": "IsInf", "isposinf": "IsInf", "kron": "Mul", "kthvalue": "Sort",
+    "linalg_matrix_norm": "ReduceL2", "linalg_norm": "ReduceL2", "linalg_vecdot": "MatMul",
+    "logaddexp2": "logaddexp", "logcumsumexp": "CumSum", "max_unpool2d": "MaxUnpool",
+    "max_unpool3d": "MaxUnpool", "median": "Sort", "mixed_dtypes_linear": "MatMul", "mode": "Sort",
+    "msort": "Sort", "nanmean": "ReduceMean", "nanmedian": "Sort", "nansum": "ReduceSum",
+    "native_norm": "ReduceL2", "nll_loss": "NegativeLogLikelihoodLoss",
+    "nll_loss2d_forward": "NegativeLogLikelihoodLoss", "nll_loss_forward": "NegativeLogLikelihoodLoss",
+    "nll_loss_nd": "NegativeLogLikelihoodLoss", "normal": "RandomNormalLike", "outer": "Mul",
+    "prelu_kernel": "PRelu", "rand": "RandomUniform", "rand_like": "RandomUniformLike",
+    "randint": "RandomUniform", "randint_like": "RandomUniformLike", "randn": "RandomNormal",
+    "randn_like": "RandomNormalLike", "scaled_grouped_mm_v2": "MatMul", "scaled_mm_v2": "MatMul",
+    "sgn": "Sign", "signbit": "Sign", "softshrink": "Shrink", 
+    "uniform": "RandomUniformLike", "unique2": "Sort", "unique_consecutive": "Unique", "unique_dim": "Sort",
+    "vdot": "MatMul", "weight_int4pack_mm": "MatMul", "weight_int4pack_mm_for_cpu": "MatMul",
+    "weight_int4pack_mm_with_scales_and_zeros": "MatMul", "weight_int8pack_mm": "MatMul", "xlog1py": "xlogy",
     "adaptive_max_pool1d": "MaxPool", "adaptive_max_pool2d": "MaxPool", "adaptive_max_pool3d": "MaxPool",
     "addbmm": "Gemm", "addmm": "Gemm", "addmv": "Gemm", "all": "ReduceMin", "amax": "ReduceMax",
     "amin": "ReduceMin", "any": "ReduceMax", "arange": "Range", "argsort": "Sort", "atan2": "Atan",
@@ -71,17 +93,36 @@ _ONNX_TYPE: Final[Mapping[str, str]] = {
     "norm": "ReduceL2", "pixel_shuffle": "DepthToSpace", "pixel_unshuffle": "SpaceToDepth",
     "reflection_pad1d": "Pad", "reflection_pad2d": "Pad", "reflection_pad3d": "Pad", "relu6": "Clip",
     "remainder": "Mod", "repeat": "Tile", "repeat_interleave": "Tile", "replication_pad1d": "Pad",
-    "replication_pad2d": "Pad", "replication_pad3d": "Pad", "rms_norm": "RMSNormalization", "rnn_relu": "RNN",
-    "rnn_tanh": "RNN", "scaled_grouped_mm": "MatMul", "scaled_mm": "MatMul", "rsub": "Sub", "select": "Slice",
-    "select_scatter": "ScatterND", "silu": "Swish", "slice_scatter": "ScatterND", "split_with_sizes": "Split",
-    "square": "Mul", "stack": "Concat", "sum": "ReduceSum", "tensor_split": "Split",
-    "transformers.grouped_mm_fallback": "MatMul", "tril": "Trilu", "triu": "Trilu", "true_divide": "Div",
-    "unbind": "Split", "vstack": "Concat",
+    "replication_pad2d": "Pad", "replication_pad3d": "Pad", "rms_norm": "RMSNormalization",
+    "rnn_relu": "RNN", "rnn_tanh": "RNN", "scaled_grouped_mm": "MatMul", "scaled_mm": "MatMul",
+    "rsub": "Sub", "select": "Slice", "select_scatter": "ScatterND", "silu": "Swish",
+    "slice_scatter": "ScatterND", "split_with_sizes": "Split", "square": "Mul", "stack": "Concat",
+    "sum": "ReduceSum", "tensor_split": "Split", "transformers.grouped_mm_fallback": "MatMul",
+    "tril": "Trilu", "triu": "Trilu", "true_divide": "Div", "unbind": "Split", "vstack": "Concat",
+}  # fmt: skip
+# Other names of an operator, and those that cost as much.
+_SAME: Final[Mapping[str, str]] = {
+    **{f"arc{of}": f"a{of}" for of in ("cos", "cosh", "sin", "sinh", "tan", "tan2", "tanh")},
+    **{f"{of}_impl": of for of in ("index_put",)},
+    **{f"unsafe_{of}": of for of in ("chunk", "index", "index_put", "split", "split_with_sizes")},
+    "absolute": "abs", "addmm_activation": "addmm", "column_stack": "cat", "concat": "cat",
+    "concatenate": "cat", "divide": "div", "dstack": "cat", "erfinv": "erf_inv", "fix": "floor",
+    "frac": "floor", "gammaln": "lgamma", "greater": "gt", "greater_equal": "ge", "less": "lt",
+    "less_equal": "le", "linalg_matmul": "matmul", "multiply": "mul", "native_batch_norm_legit_functional":
+    "native_batch_norm_legit", "negative": "neg", "not_equal": "ne", "safe_softmax": "softmax",
+    "masked_softmax": "softmax", "reshape_alias": "reshape", "subtract": "sub", "trunc": "floor",
 }  # fmt: skip
 # Move data, but have no ONNX name.
-_MOVES: Final = frozenset({"flip", "im2col", "roll", "unfold", "channel_shuffle"})
+_MOVES: Final = frozenset({
+    "channel_shuffle", "diag", "diag_embed", "fft_fftshift", "fft_ifftshift", "flip", "im2col", "roll",
+    "rot90", "take", "unfold", "view_as_complex", "view_as_real",
+})  # fmt: skip
 # FLOPs per element read: mean, centre, square, mean. The root of each result is not counted.
-_PER_INPUT_ELEMENT: Final = {"std": 4.0, "std_mean": 4.0, "var": 4.0, "var_mean": 4.0}
+_PER_INPUT_ELEMENT: Final = {
+    "aminmax": 2.0, "binary_cross_entropy": 8.0, "binary_cross_entropy_with_logits": 8.0, "dist": 3.0,
+    "huber_loss": 4.0, "l1_loss": 3.0, "mse_loss": 3.0, "pairwise_distance": 3.0, "smooth_l1_loss": 4.0,
+    "std": 4.0, "std_mean": 4.0, "var": 4.0, "var_mean": 4.0,
+}  # fmt: skip
 # Operands in ONNX's order, where ATen has another or some may be absent.
 _LAYER: Final = ("input", "weight", "bias")
 _OPERANDS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -95,12 +136,9 @@ _OPERANDS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-@dataclass(frozen=True)
-class Operand:
-    """A tensor that a node reads."""
-
-    argument: str  # its name in the operator's signature
-    shape: Shape
+_CONVOLUTION: Final = re.compile(r"(\w+_)?conv(\d|olution|_depthwise|_dilated|_transpose)\w*")
+# Attention of operands [B, S, H, D].
+_ATTENTION_OF_ROWS: Final = ("efficient_attention_forward", "flash_attention_forward")
 
 
 def operator(target: str) -> tuple[str, bool]:
@@ -112,15 +150,18 @@ def operator(target: str) -> tuple[str, bool]:
     library, name = parts[0], parts[1] if len(parts) > 1 else parts[0]
     if library not in ("aten", "prims", "quantized_decomposed"):
         return f"{library}.{name}", False
-    return name.strip("_"), name.endswith("_") and not name.startswith("__")
+    plain = name.strip("_").removeprefix("special_")
+    if plain.removesuffix("_copy") in VIEWS | WINDOWS:
+        plain = plain.removesuffix("_copy")
+    return _SAME.get(plain, plain), name.endswith("_") and not name.startswith("__")
 
 
 def onnx_type(name: str, attributes: Mapping[str, Any], outputs: Sequence[Shape]) -> str:
     """The ONNX name of an operator, or its own."""
-    if name.startswith("scaled_dot_product"):
+    if name.startswith("scaled_dot_product") or name in _ATTENTION_OF_ROWS:
         return "Attention"
-    if name.startswith("conv") and "transpose" not in name:
-        return "ConvTranspose" if attributes.get("transposed") else "Conv"
+    if _CONVOLUTION.fullmatch(name):
+        return "ConvTranspose" if attributes.get("transposed") or "transpose" in name else "Conv"
     if name.startswith("upsample"):
         return "Resize"
     if name.startswith("adaptive_avg_pool"):
@@ -154,7 +195,13 @@ def operator_cost(
     name: str, attributes: Mapping[str, Any], operands: Sequence[Operand], outputs: Sequence[Shape]
 ) -> tuple[str, OpCost]:
     """ONNX name and cost of a node; ``touched`` is in the order of ``operands``."""
+    by_formula = formula_cost(name, attributes, operands, outputs)
+    if by_formula is not None:
+        return by_formula
     op_type = onnx_type(name, attributes, outputs)
+    if name in _ATTENTION_OF_ROWS:
+        operands = [replace(one, shape=_swapped(one.shape)) for one in operands]
+        outputs = [*map(_swapped, outputs)]
     order = operands_in_order(name, operands)
     shapes = tuple(None if i is None else operands[i].shape for i in order)
     if name in _MOVES:
@@ -175,6 +222,11 @@ def operator_cost(
         if i is not None:
             touched[i] = cost.touched[place]
     return op_type, replace(cost, touched=tuple(touched))
+
+
+def _swapped(shape: Shape) -> Shape:
+    """[B, S, H, D] as [B, H, S, D]."""
+    return (shape[0], shape[2], shape[1], *shape[3:]) if len(shape) == 4 else shape
 
 
 def _attributes(

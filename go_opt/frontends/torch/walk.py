@@ -9,6 +9,7 @@ from typing import Any, Final
 from go_opt.errors import ModelError
 from go_opt.frontends.recording.recorder import Recorder, Result, Value, joined
 from go_opt.frontends.torch import aten
+from go_opt.frontends.torch.formulas import Operand
 from go_opt.frontends.torch.nodes import Node, dtype_of, parsed, tensor_names
 from go_opt.frontends.torch.sizes import Sizes
 from go_opt.model.dtypes import IS_FLOATING, costs_the_same, dtype_code
@@ -139,8 +140,7 @@ class Walker:
 
     def _op(self, node: Node, name: str, inputs: Sequence[Value], results: Sequence[Result]) -> list[Value]:
         operands = [
-            aten.Operand(argument, value.shape)
-            for (argument, _), value in zip(node.tensors, inputs, strict=True)
+            Operand(argument, value.shape) for (argument, _), value in zip(node.tensors, inputs, strict=True)
         ]
         shapes = [shape for shape, _ in results]
         op_type, cost = aten.operator_cost(name, node.attributes, operands, shapes)

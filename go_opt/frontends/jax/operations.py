@@ -1,0 +1,60 @@
+"""Types of StableHLO values, and the ops that cannot be read."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any, Final
+
+from go_opt.errors import ModelError
+
+# Custom calls that change only where data lies; those of shards do so where the shapes stay.
+_MARKS: Final = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement")
+# Their regions only say how elements combine or compare.
+_COMBINERS: Final = ("map", "reduce", "reduce_window", "scatter", "select_and_scatter", "sort")
+# Of a program that each of several devices runs on its part.
+_COLLECTIVES: Final = (
+    "all_gather", "all_reduce", "all_to_all", "async_start", "collective_broadcast", "collective_permute",
+    "cross-replica-sum", "partition_id", "recv", "reduce_scatter", "replica_id", "send",
+)  # fmt: skip
+
+
+def check_readable(kind: str, op: Any, stack: str) -> None:
+    """Refuse an op that holds a program which is not read, or that works on a part of what the model does."""
+    is_call = kind == "custom_call"
+    target = op.attributes["call_target_name"].value if is_call else kind
+    name = f"{stack}/{target}".lstrip("/")
+    shapes = [aval_of(value).shape for value in (*op.operands, *op.results)] if target in _MARKS else []
+    if kind in _COLLECTIVES or len(set(shapes)) > 1:
+        raise ModelError(
+            f"op {name!r}: the program is one device's part of a program for several, so its costs are not "
+            "those of the model; lower the function without shard_map or pmap."
+        )
+    if is_call and target not in _MARKS:
+        raise ModelError(f"op {name!r}: the custom call {target!r} has no cost.")
+    attributes = [op.attributes[i].attr for i in range(len(op.attributes))]
+    calls = any(type(value).__name__ == "FlatSymbolRefAttr" for value in attributes)
+    if calls or (len(op.regions) > 0 and kind not in _COMBINERS):
+        raise ModelError(f"op {name!r}: {op.name!r} holds a program that is not read.")
+
+
+def aval_of(value: Any) -> SimpleNamespace:
+    """Shape and type of a value, which must be a tensor of known shape."""
+    text = str(value.type)
+    match = re.fullmatch(r"tensor<((?:[0-9]+x)*)([a-z][^,>]*>?)(?:, .*)?>", text)
+    if match is None:
+        raise ModelError(f"a value has the type {text[:80]}, which has no size that is known.")
+    shape = tuple(int(size) for size in match[1].split("x")[:-1])
+    return SimpleNamespace(shape=shape, dtype=_dtype(match[2]))
+
+
+def _dtype(element: str) -> str:
+    if element == "i1":
+        return "bool"
+    if element.startswith("complex"):
+        return "complex128" if "f64" in element else "complex64"
+    if element.startswith("ui"):
+        return f"uint{element[2:]}"
+    if element.startswith("f8"):
+        return "float8_e5m2" if "E5M2" in element else "float8_e4m3"
+    return {"i4": "int4"}.get(element, element)
