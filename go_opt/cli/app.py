@@ -24,6 +24,7 @@ from go_opt.cli.commands import (
     serving,
     training,
 )
+from go_opt.common.units import visible
 from go_opt.errors import GoOptError, ServiceError
 
 app = typer.Typer(
@@ -117,7 +118,11 @@ def _show_warning(
 ) -> None:
     """Prints go-opt's warnings as one line; shows other warnings as Python does."""
     is_ours = category.__module__.startswith("go_opt.")
-    text = f"go-opt: {message}\n" if is_ours else warnings.formatwarning(message, category, filename, lineno)
+    text = (
+        f"go-opt: {visible(str(message))}\n"
+        if is_ours
+        else warnings.formatwarning(message, category, filename, lineno)
+    )
     (file or sys.stderr).write(text)
 
 
@@ -132,5 +137,5 @@ def _show_help(text: str) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"go-opt: {message}", file=sys.stderr)
+    print(f"go-opt: {visible(message)}", file=sys.stderr)
     return code

@@ -1,4 +1,4 @@
-"""Durations, sizes and ratios as people write them: ``500ms``, ``3.2 MB``, ``12 %``."""
+"""Durations, sizes, ratios and names as people read them: ``500ms``, ``3.2 MB``, ``12 %``."""
 
 from __future__ import annotations
 
@@ -125,3 +125,14 @@ def parse_amount(text: str, field: str, unit: str) -> float:
             f"{field} must be an amount such as {example}, not {text[:100]!r}.", field=field
         )
     return float(f"{amount:.12g}")  # rounded, so that 5us is 5e-06
+
+
+# Control characters but line feed and tab; C1 too, which some terminals take for escape codes.
+_CONTROLS: Final = {
+    code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
+}
+
+
+def visible(text: str) -> str:
+    """``text`` with its control characters written out, so that no name can command a terminal."""
+    return text.translate(_CONTROLS)

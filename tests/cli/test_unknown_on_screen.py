@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, graph_file
 from tests.go_opt.report.pages import data_of
 
 
@@ -30,3 +30,16 @@ def test_screen_json_plan_and_page_name_unknown_ops(cli: Cli, tmp_path: Path) ->
     assert cli("report", "own.onnx", "plan.json", "-o", "page.html").code == 0
     facts = data_of((tmp_path / "page.html").read_text("utf-8"))["facts"]
     assert {"label": "unknown", "value": "1 op", "note": sentence} in facts
+
+
+def test_names_cannot_command_the_terminal(cli: Cli, tmp_path: Path) -> None:
+    def with_codes(data: dict[str, object]) -> None:
+        data["name"] = "\x1b]0;title\x07\x1b[2J"
+
+    graph_file(tmp_path / "codes.json", with_codes, num_ops=3)
+    run = cli("optimize", "codes.json", "--target", "mcm-2x2", "--max-evaluations", "2")
+    assert run.code == 0
+    assert "\\x1b]0;title\\x07\\x1b[2J on mcm-2x2" in run.out
+    refused = cli("optimize", "codes.json", "--target", "\x1b[2J")
+    assert refused.code == 2
+    assert not {"\x1b", "\x07"} & set(run.out + "".join(run.err + refused.err))

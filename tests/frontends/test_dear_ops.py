@@ -98,8 +98,8 @@ def test_one_rule_of_transforms_in_all_frontends() -> None:
 
 # Families whose ops cost more than an element-wise op; a form that no rule has is named unknown.
 _DEAR = (
-    "cholesky", "conv", "cum", "dot_", "eig", "fft", "gemm", "inverse", "linalg", "lu_", "matmul", "mm", "qr_",
-    "schur", "solve", "sort", "svd", "top",
+    "cholesky", "conv", "cum", "dot_", "eig", "fft", "gemm", "inverse", "linalg", "lu_", "matmul", "mm",
+    "qr_", "schur", "solve", "sort", "svd", "top",
 )  # fmt: skip
 
 

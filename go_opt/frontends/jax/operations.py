@@ -8,6 +8,10 @@ from typing import Any, Final
 
 from go_opt.errors import ModelError
 
+_MOST_NESTED: Final = 256
+_OPAQUE: Final = re.compile(r'//[^\n]*|"(?:[^"\\\n]|\\.)*"|->')  # comments, strings, arrows
+_BRACKET: Final = re.compile(r"[(\[{<>}\])]")
+_SIGNS: Final = re.compile(rf"(?:-\s*){{{_MOST_NESTED}}}")
 # Custom calls that change only where data lies; those of shards do so where the shapes stay.
 _MARKS: Final = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement")
 # Their regions only say how elements combine or compare.
@@ -17,6 +21,21 @@ _COLLECTIVES: Final = (
     "all_gather", "all_reduce", "all_to_all", "async_start", "collective_broadcast", "collective_permute",
     "cross-replica-sum", "partition_id", "recv", "reduce_scatter", "replica_id", "send",
 )  # fmt: skip
+
+
+def check_nesting(text: str) -> None:
+    """Refuse text that is nested deeper than the parser's stack allows.
+
+    Raises:
+      ModelError: brackets or signs are nested more than 256 deep.
+    """
+    bare = _OPAQUE.sub(" ", text)
+    depth = deepest = 0
+    for bracket in _BRACKET.findall(bare):
+        depth = depth + 1 if bracket in "([{<" else max(depth - 1, 0)
+        deepest = max(deepest, depth)
+    if deepest > _MOST_NESTED or _SIGNS.search(bare) is not None:
+        raise ModelError(f"the StableHLO text cannot be read: it is nested more than {_MOST_NESTED} deep.")
 
 
 def check_readable(kind: str, op: Any, stack: str) -> None:

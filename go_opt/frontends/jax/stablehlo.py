@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from go_opt.errors import ModelError
 from go_opt.frontends.jax.dimension_numbers import convolution, dot_dimensions, windows
-from go_opt.frontends.jax.operations import aval_of, check_readable
+from go_opt.frontends.jax.operations import aval_of, check_nesting, check_readable
 
 # Ops of StableHLO and CHLO whose JAX primitive has another name.
 _PRIMITIVES: Final[Mapping[str, str]] = {
@@ -60,6 +60,7 @@ def parsed(text: str) -> tuple[Any, dict[str, Any]]:
     Raises:
       ModelError: the text is not StableHLO, or has no ``main``.
     """
+    check_nesting(text)
     from jaxlib.mlir import ir
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
     from jaxlib.mlir.dialects import chlo, sdy, stablehlo

@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from go_opt.common.units import visible
+
 WIDE: Final = 240  # width of a console that is not a terminal; nothing is wrapped
 _GAP: Final = 2  # between columns
 _LEAST_WRAPPED: Final = 24  # least width of a column that wraps
@@ -30,7 +32,7 @@ def console() -> Console:
 def print_lines(console: Console, lines: Iterable[str]) -> None:
     """Print lines, wrapped at words to the screen width; continuation rows are indented."""
     for line in lines:
-        for row in wrapped(line, console.width):
+        for row in wrapped(visible(line), console.width):
             console.print(Text(row), soft_wrap=True)
 
 
@@ -96,7 +98,7 @@ def wrapped_words(text: str, width: int) -> list[str]:
 
 
 def _plain(cell: object) -> str:
-    return cell.plain if isinstance(cell, Text) else str(cell)
+    return visible(cell.plain if isinstance(cell, Text) else str(cell))
 
 
 def _kept(
