@@ -155,7 +155,10 @@ def test_a_clone_must_be_able_to_run() -> None:
     target = small_mcm(kinds=[chip_kind("a", count=2), chip_kind("b")])
     [violation] = verify(graph, target, plan_of(graph, target, ONE_EACH, clones=(Clone("a", 2),)))
     assert violation.constraint == "kinds"
-    assert violation.message == "op 'a/clone 2' is on chip 2 of kind 'b', which cannot run it."
+    assert (
+        violation.message
+        == "op 'a/clone 2' is on chip 2 of kind 'b', which cannot run it: 'b' by the costs of the op."
+    )
 
 
 def test_what_a_relay_holds() -> None:
