@@ -58,8 +58,8 @@ MODELS: dict[str, tuple[Callable[[Path], Path | str], tuple[str, ...]]] = {
         ("cycle", "'one' -> 'two' -> 'one'"),
     ),
     "onnx duplicate": (
-        lambda d: onnx_file(d / "m.onnx", [relu("one", "x", "a"), relu("one", "a", "y")], [2]),
-        ("'one'", "twice"),
+        lambda d: onnx_file(d / "m.onnx", [relu("one", "x", "a"), relu("two", "x", "a")], [2]),
+        ("'two' defines tensor 'a'", "already"),
     ),
     "onnx unknown op": (
         lambda d: onnx_file(d / "m.onnx", [relu("odd", "x", "y", domain="mine")], [2]),
