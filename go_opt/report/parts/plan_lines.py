@@ -123,10 +123,10 @@ def split_lines(splits: Sequence[SplitUse]) -> Iterator[str]:
     for use in splits[:_MOST_NAMED]:
         output = "" if use.joined else "; its output stays in parts"
         # Weights that fit may be too many beside those of other ops, or slow to read: no chip is to blame.
-        least = f", a chip has {format_bytes(use.sram_bytes)}" if use.weight_bytes > use.sram_bytes else ""
+        room = f", a chip has {format_bytes(use.sram_bytes)}" if use.weight_bytes > use.sram_bytes else ""
         yield (
             f"{use.op!r} is split into {use.parts} by {use.kind}: its weights take "
-            f"{format_bytes(use.weight_bytes)}{least}{output}"
+            f"{format_bytes(use.weight_bytes)}{room}{output}"
         )
     others = splits[_MOST_NAMED:]
     if others:
