@@ -16,7 +16,6 @@ A profile is the unchanged JSON file of ``InferenceSession.end_profiling`` (:mod
 from __future__ import annotations
 
 import csv
-import io
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +27,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.common.files import read_text
+from go_opt.common.files import open_table
 from go_opt.common.outputs import COSTS_MARK
 from go_opt.common.suggestion import suggestion
 from go_opt.costs import MOST_LISTED, Coverage, Unmapped, is_profile, mapped_rows, read_profile
@@ -198,9 +197,9 @@ def _rows_of_mapping(costs: CostsByOp) -> list[_Row]:
 
 
 def _rows_of_file(path: Path) -> list[_Row]:
-    text = io.StringIO(read_text(path, "costs").removeprefix("\ufeff"), newline="")
+    lines = open_table(path, "costs")
     try:
-        return list(_rows(csv.reader(text, strict=True), str(path)))
+        return list(_rows(csv.reader(lines, strict=True), str(path)))
     except csv.Error as error:
         raise _wrong(f"costs {str(path)!r} is not valid CSV: {error}.") from None
 

@@ -27,6 +27,7 @@ from go_opt.errors import PolicyError
 Arrays = Mapping[str, NDArray[Any]]
 
 _ENTRY: Final = "go_opt"
+_MAX_BYTES: Final = 2**30
 _DTYPES: Final[dict[str, np.dtype[Any]]] = {
     "BOOL": np.dtype(np.bool_),
     "I8": np.dtype(np.int8),
@@ -106,13 +107,15 @@ def load_tensors(
 def _read(path: str | Path, what: str) -> bytes:
     source = Path(path)
     try:
-        if source.exists() and not source.is_file():  # a device or a pipe might never end
-            raise PolicyError(f"{what} is not a file.")
-        return source.read_bytes()
+        if source.is_file() and source.stat().st_size <= _MAX_BYTES:  # a device or a pipe might never end
+            return source.read_bytes()
+        source.stat()  # raises if nothing is there
     except (OSError, ValueError) as cause:  # ValueError: a null byte in the path
         raise PolicyError(f"{what} cannot be read: {getattr(cause, 'strerror', None) or cause}.") from None
     except MemoryError:
         raise PolicyError(f"{what} cannot be read: it is larger than the memory.") from None
+    reason = f"larger than {_MAX_BYTES // 2**30} GiB, the limit" if source.is_file() else "not a file"
+    raise PolicyError(f"{what} is {reason}.")
 
 
 def _array(dtype: str, shape: list[int], data: bytearray) -> NDArray[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -14,6 +15,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from go_opt.common.arrays import IntArray, LongArray
+from go_opt.common.files import read_text
 from go_opt.common.suggestion import suggestion
 from go_opt.env.target.chip_kind import ChipKind, read_chip_kind
 from go_opt.env.target.simulator_parameters import (
@@ -147,15 +149,9 @@ def target_text(name_or_path: str | Path) -> str:
     name = str(name_or_path).removesuffix(PAPER)
     if name in target_names():
         return (files("go_opt.env.targets") / f"{name}.toml").read_text("utf-8")
-    try:
-        return Path(name).read_text("utf-8")
-    except (OSError, ValueError) as error:
-        if name.endswith(".toml") or not isinstance(error, FileNotFoundError):
-            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-            raise TargetError(
-                f"target file {name[:200]!r} cannot be read: {reason}.", field="target"
-            ) from None
-    raise _unknown(name)
+    if not name.endswith(".toml") and not os.path.exists(name):
+        raise _unknown(name)
+    return read_text(name, "target file", TargetError)
 
 
 def _unknown(name: str) -> TargetError:

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import glob
+import io
 import json
 import os
 import secrets
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TextIO
 
 from go_opt.errors import InvalidInputError
 
+MAX_BYTES: Final = 64 * 2**20  # a graph of 100,000 ops takes about as many
+MAX_VALUES: Final = 4_000_000  # of JSON: each may take 100 bytes of memory
+MAX_LINES: Final = 500_000  # of a table
 
-def read_text(path: str | Path, what: str, error: type[InvalidInputError] = InvalidInputError) -> str:
+
+def read_text(
+    path: str | Path,
+    what: str,
+    error: type[InvalidInputError] = InvalidInputError,
+    *,
+    max_bytes: int = MAX_BYTES,
+) -> str:
     """The UTF-8 text of a file; ``what`` names it in errors, which are of the class ``error``."""
     try:
-        return Path(path).read_bytes().decode("utf-8")
+        with open(path, "rb") as file:
+            data = file.read(max_bytes + 1)  # also of a device, which may never end
+        if len(data) <= max_bytes:
+            return data.decode("utf-8")
+        reason = f"is larger than {max_bytes // 2**20} MiB, the limit"
     except UnicodeDecodeError:
         reason = "is not UTF-8 text"
     except (OSError, ValueError) as cause:  # ValueError: a path with a null byte
@@ -23,9 +38,22 @@ def read_text(path: str | Path, what: str, error: type[InvalidInputError] = Inva
     raise error(f"{what} {str(path)!r} {reason}.", field=what.split()[0])
 
 
+def open_table(path: str | Path, what: str) -> TextIO:
+    """The lines of a file of CSV, whose errors are those of :func:`read_text`."""
+    text = read_text(path, what).removeprefix("\ufeff")
+    if max(text.count("\n"), text.count("\r")) > MAX_LINES:
+        raise InvalidInputError(
+            f"{what} {str(path)!r} has more than {MAX_LINES} lines, the limit.", field=what.split()[0]
+        )
+    # A StringIO would take four bytes for each character.
+    return io.TextIOWrapper(io.BytesIO(text.encode("utf-8")), "utf-8", newline="")
+
+
 def read_json(path: str | Path, what: str, error: type[InvalidInputError] = InvalidInputError) -> Any:
     """As :func:`read_text`, of a file of JSON."""
     text = read_text(path, what, error)
+    if sum(text.count(sign) for sign in ",[{") > MAX_VALUES:  # also those in names
+        raise error(f"{what} {str(path)!r} has more than {MAX_VALUES} values, the limit.")
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except json.JSONDecodeError as cause:

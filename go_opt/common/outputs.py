@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from go_opt.common.files import read_json
 from go_opt.errors import InvalidInputError
 
 _HEAD_BYTES: Final = 8192  # within which a file that is not JSON has its mark
@@ -31,15 +31,15 @@ class FileKind:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
             if self.json_format and head.lstrip()[:1] == b"{":
-                return self._is_format_of(head + file.read())
+                return self._is_format_of(path)
             file.seek(-min(file.seek(0, os.SEEK_END), len(self.end)), os.SEEK_END)
             is_marked = bool(self.start and re.match(self.start, head, re.DOTALL))
             return not head or is_marked or bool(self.end and file.read() == self.end)
 
-    def _is_format_of(self, text: bytes) -> bool:
+    def _is_format_of(self, path: Path) -> bool:
         try:
-            data = json.loads(text)
-        except (ValueError, RecursionError):
+            data = read_json(path, "output")
+        except InvalidInputError:
             return False
         return isinstance(data, dict) and data.get("format") == self.json_format
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import Final
 
 from go_opt.common.files import read_text
 from go_opt.errors import GoOptError, ModelError
 from go_opt.frontends.jax.walk import Walker, dtype_name
 from go_opt.frontends.recording.recorder import Recorder
 from go_opt.model.graph import Graph, Precision
+
+_MAX_BYTES: Final = 256 * 2**20  # constants are digits in it
 
 
 def from_stablehlo(
@@ -68,5 +71,5 @@ def from_stablehlo(
 
 def load_stablehlo(path: str | Path, precision: Precision) -> Graph:
     """The graph of a ``.mlir`` file."""
-    text = read_text(path, "StableHLO file", ModelError)
+    text = read_text(path, "StableHLO file", ModelError, max_bytes=_MAX_BYTES)
     return from_stablehlo(text, name=Path(path).stem, precision=precision)

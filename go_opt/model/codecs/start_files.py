@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import csv
-import io
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from go_opt.common.files import read_json, read_text
+from go_opt.common.files import open_table, read_json
 from go_opt.errors import InvalidInputError, PlanError
 from go_opt.model.codecs.plan_json import load_plan
 from go_opt.model.graph import Graph
@@ -50,9 +49,9 @@ def load_placement(path: str | Path, graph: Graph) -> Start:
 
 
 def _by_name(path: str | Path, graph: Graph) -> dict[str, OpStart]:
-    text = io.StringIO(read_text(path, "placement file").removeprefix("\ufeff"), newline="")
+    lines = open_table(path, "placement file")
     try:
-        rows = [(line, row) for line, row in enumerate(csv.reader(text), 1) if row]
+        rows = [(line, row) for line, row in enumerate(csv.reader(lines), 1) if row]
     except csv.Error:
         raise _bad(path, "cannot be read: it is no CSV file") from None
     if rows and [cell.strip() for cell in rows[0][1]] == ["op", "chip"]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import shutil
@@ -10,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
+from go_opt.common.files import read_json
 from go_opt.common.outputs import same_file
 from go_opt.errors import InvalidInputError
 from go_opt.run.manifest import FORMAT, MANIFEST, TORCH_FORMAT
@@ -64,8 +64,8 @@ def exported_files(folder: Path) -> list[str]:
     Links, and files outside the folder, also by way of a link, are none of them.
     """
     try:
-        data = json.loads((folder / MANIFEST).read_bytes())
-    except (OSError, ValueError, RecursionError):
+        data = read_json(folder / MANIFEST, "manifest")
+    except InvalidInputError:
         return []
     if not (isinstance(data, dict) and data.get("format") in (FORMAT, TORCH_FORMAT)):
         return []

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import math
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import onnx
@@ -20,6 +22,11 @@ from go_opt.run.pipeline.sessions import BFLOAT16
 
 # Ops that keep the values of their first input.
 _PASSING: Final = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose"})
+_MAX_ELEMENT_BYTES: Final = 16  # of a file of another type, which has its own message
+_MAX_HEADER_BYTES: Final = 2**14
+_UNREADABLE: Final = (  # encrypted, packed in an unknown way, damaged, …
+    OSError, ValueError, EOFError, MemoryError, RuntimeError, zlib.error, zipfile.BadZipFile,
+)  # fmt: skip
 _MOST_RANDOM: Final = 2  # integers of unknown use are 0 or 1, valid as flags or as rows of any table
 
 
@@ -35,10 +42,7 @@ def load_inputs(file: Path, manifest: Manifest) -> dict[str, NDArray]:
     Raises:
       InvalidInputError: it cannot be read, or its names, shapes or types do not match the model's inputs.
     """
-    given = _arrays(file)
-    unknown = sorted(given.keys() - set(manifest.inputs))
-    if unknown:
-        raise _bad(file, f"{unknown[0]!r} is no input of the model, which has {', '.join(manifest.inputs)}")
+    given = _arrays(file, manifest)
     for name in _read(manifest):
         if name not in given:
             raise _bad(file, f"input {name!r} of the model is missing")
@@ -66,21 +70,36 @@ def _read(manifest: Manifest) -> list[str]:
     return [name for name in manifest.inputs if name in read]
 
 
-def _arrays(file: Path) -> dict[str, NDArray]:
+def _arrays(file: Path, manifest: Manifest) -> dict[str, NDArray]:
+    """The arrays by name; nothing is unpacked that is no input of the model, or larger than it."""
     try:
-        with open(file, "rb") as content:
-            loaded = np.load(content)  # by default nothing is unpickled
-            if not isinstance(loaded, np.lib.npyio.NpzFile):
-                raise ValueError("one array, without a name.")
-            with loaded:
-                # For bfloat16, such a file stores only the element size.
-                return {
-                    name: array.view(BFLOAT16) if array.dtype == "V2" else array
-                    for name, array in loaded.items()
-                }
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        with zipfile.ZipFile(file) as archive:
+            sizes = {entry.filename.removesuffix(".npy"): entry.file_size for entry in archive.infolist()}
+        problem = _problem(sizes, manifest)
+        if not problem:
+            with open(file, "rb") as content, np.load(content) as loaded:  # by default nothing is unpickled
+                return {name: _typed(array) for name, array in loaded.items()}
+    except _UNREADABLE as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no .npz file of arrays"
-        raise _bad(file, f"cannot be read: {reason}") from None
+        problem = f"cannot be read: {reason}"
+    raise _bad(file, problem)
+
+
+def _problem(sizes: Mapping[str, int], manifest: Manifest) -> str:
+    """What is wrong with the names or sizes of the arrays; empty if nothing is."""
+    for name, size in sorted(sizes.items()):
+        if name not in manifest.inputs:
+            return f"{name!r} is no input of the model, which has {', '.join(manifest.inputs)}"
+        shape = manifest.tensor(name).shape
+        if size > math.prod(shape) * _MAX_ELEMENT_BYTES + _MAX_HEADER_BYTES:
+            return f"input {name!r} must be of shape {shape}, and is larger"
+    return ""
+
+
+def _typed(array: Any) -> NDArray:
+    if not isinstance(array, np.ndarray):
+        raise ValueError("bytes of another kind.")
+    return array.view(BFLOAT16) if array.dtype == "V2" else array  # bfloat16 is stored by its size only
 
 
 def _bad(file: Path, problem: str) -> InvalidInputError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,8 @@ from tests.exports import FLOAT, INT64, info, model, node, plan_of, saved, weigh
 
 X = np.ones((4, 2), np.float32)
 IDS = np.zeros(3, np.int64)
+_SHAPE = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000000,)}"
+HUGE = b"\x93NUMPY\x01\x00v\x00" + _SHAPE.ljust(117) + b"\n"
 
 
 @pytest.fixture
@@ -49,6 +52,7 @@ def test_what_stages_read_comes_from_the_file(manifest: Manifest, tmp_path: Path
         ({"x": X[0], "ids": IDS}, "input 'x' must be float32 of shape (4, 2), not float32 of shape (2,)"),
         ({"x": X.astype(float), "ids": IDS}, "input 'x' must be float32 of shape (4, 2), not float64 of"),
         ({"x": X, "ids": IDS, "unread": IDS}, "input 'unread' must be float32 of shape (1,), not int64"),
+        ({"x": np.ones((4, 2000), np.float32)}, "input 'x' must be of shape (4, 2), and is larger"),
         ({"x": np.array([X, None], object), "ids": IDS}, "cannot be read: it is no .npz file of arrays"),
     ],
 )
@@ -83,3 +87,13 @@ def test_arrays_are_saved_under_any_name(tmp_path: Path) -> None:
         assert found.files == list(arrays)
         for name, array in arrays.items():
             np.testing.assert_array_equal(found[name], array, strict=True)
+
+
+@pytest.mark.parametrize("entry", [b"no array", HUGE])
+def test_entries_that_are_no_arrays_or_lie_about_their_size(
+    manifest: Manifest, tmp_path: Path, entry: bytes
+) -> None:
+    with zipfile.ZipFile(tmp_path / "in.npz", "w") as archive:
+        archive.writestr("x.npy", entry)
+    with pytest.raises(InvalidInputError, match=r"it is no \.npz file of arrays"):
+        load_inputs(tmp_path / "in.npz", manifest)

@@ -22,6 +22,7 @@ from go_opt.errors import ModelError
 # Values are needed for arithmetic on shapes only: larger tensors are never read.
 MAX_VALUE_BYTES: Final = 64 * 1024
 MAX_VALUE_ELEMENTS: Final = 100_000
+_MAX_FILE_BYTES: Final = 2**31  # of protobuf; larger weights are in files of their own
 
 
 @dataclass(frozen=True)
@@ -90,8 +91,10 @@ def read_model(source: str | os.PathLike[str] | onnx.ModelProto) -> ModelFile:
 def _parse(path: Path) -> onnx.ModelProto:
     try:
         # Reading a pipe or a device could block forever.
-        is_special = not (stat.S_ISREG(mode := os.stat(path).st_mode) or stat.S_ISDIR(mode))
-        data = b"" if is_special else path.read_bytes()
+        facts = os.stat(path)
+        is_special = not (stat.S_ISREG(facts.st_mode) or stat.S_ISDIR(facts.st_mode))
+        is_too_large = facts.st_size > _MAX_FILE_BYTES
+        data = b"" if is_special or is_too_large else path.read_bytes()
     except FileNotFoundError as error:
         raise ModelError(f"model file {str(path)!r} does not exist.") from error
     except (OSError, ValueError) as error:
@@ -99,6 +102,8 @@ def _parse(path: Path) -> onnx.ModelProto:
         raise ModelError(f"model file {str(path)!r} cannot be read: {reason}.") from error
     if is_special:
         raise ModelError(f"model file {str(path)!r} is not a regular file.")
+    if is_too_large:
+        raise ModelError(f"model file {str(path)!r} is larger than 2 GiB, the limit of ONNX.")
     try:
         return onnx.load_model_from_string(data)
     except (DecodeError, ValueError, RuntimeError) as error:
