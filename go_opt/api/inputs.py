@@ -35,9 +35,9 @@ def load(
     Args:
       path: ``*.onnx``; ``*.pt2`` of ``torch.export.save``; ``*.mlir``, StableHLO; ``*.json`` in
         go-opt's own form or networkx's node-link form; or ``zoo:NAME``.
-      dims: sizes of the symbolic dimensions of an ONNX model or a torch program.
+      dims: sizes of the symbolic dimensions of a model.
       values: numbers for inputs of an ONNX model, which become constants: one for all elements, or all.
-      trips: numbers of trips of the loops of an ONNX model that do not say it, by the name of their op.
+      trips: numbers of trips of the loops of a model that do not say it, by the name of their op.
       precision: ``native`` costs floating-point tensors in the target's native type, ``as-is`` in
         the model's own type.
 
@@ -58,8 +58,8 @@ def load(
     if name.endswith(".mlir"):
         from go_opt.frontends.stablehlo_frontend import load_stablehlo
 
-        _refuse(name, bindings, "dims", "values", "trips")
-        return load_stablehlo(path, precision)
+        _refuse(name, bindings, "values")
+        return load_stablehlo(path, bindings, precision)
     if name.endswith(".pt2"):
         from go_opt.frontends.torch_frontend import from_torch
 

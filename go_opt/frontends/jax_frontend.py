@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal
 
 from go_opt.errors import GoOptError, ModelError
 from go_opt.frontends.jax.walk import Walker, dtype_name
+from go_opt.frontends.recording.binding import Trips
 from go_opt.frontends.recording.recorder import Recorder, Value
+from go_opt.model.bindings import Bindings
 from go_opt.model.graph import Graph, Precision
 
 
@@ -22,6 +24,7 @@ def from_jax(
     name: str | None = None,
     weight_argnums: Collection[int] | None = None,
     max_scan_length: int = 512,
+    trips: Mapping[str, int] | None = None,
     precision: Precision = "native",
 ) -> Graph:
     """The graph of ``fn(*args)``; an argument may be a ``jax.ShapeDtypeStruct``.
@@ -32,6 +35,8 @@ def from_jax(
         that are containers (a dict of parameters, an ``nnx.State``). What the function
         closes over is a weight too.
       max_scan_length: loops are unrolled up to this many steps; longer ones are refused.
+      trips: numbers of trips of ``while`` loops that do not say it, by the name of their op; a loop
+        in another loop has one number for all steps of that.
 
     Raises:
       ModelError: the function cannot be traced or holds what has no cost.
@@ -46,9 +51,11 @@ def from_jax(
         max_scan_length=max_scan_length,
         precision=precision,
         constant_names=_constant_names(fn),
+        trips=Trips(trips or {}),
     )
     outputs = walker.run(closed, arguments, "")
-    return recorder.build(graph_name, outputs, precision)
+    walker.trips.check()
+    return recorder.build(graph_name, outputs, precision, Bindings.of(trips=trips))
 
 
 def _function_name(fn: Callable[..., Any]) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
 from go_opt.common.files import read_text
 from go_opt.errors import GoOptError, ModelError
 from go_opt.frontends.jax.walk import Walker, dtype_name
+from go_opt.frontends.recording.binding import Trips
 from go_opt.frontends.recording.recorder import Recorder
+from go_opt.model.bindings import Bindings
 from go_opt.model.graph import Graph, Precision
 
 _MAX_BYTES: Final = 256 * 2**20  # constants are digits in it
@@ -21,6 +23,8 @@ def from_stablehlo(
     name: str | None = None,
     weight_argnums: Collection[int] | None = None,
     max_scan_length: int = 512,
+    dims: Mapping[str, int] | None = None,
+    trips: Mapping[str, int] | None = None,
     precision: Precision = "native",
 ) -> Graph:
     """The graph of a StableHLO module, such as ``jax.jit(f).lower(...).as_text(debug_info=True)``.
@@ -30,20 +34,28 @@ def from_stablehlo(
       weight_argnums: positions of the arguments of ``main`` that are weights; by default those
         whose name is an entry of a container (``params['w']``), which text with debug info has.
       max_scan_length: loops are unrolled up to this many steps; longer ones are refused.
+      dims: sizes of the open dimensions of arguments, as ``argument[axis]``.
+      trips: as :func:`go_opt.from_jax`.
 
     Raises:
       ModelError: the text is no StableHLO module, or holds what has no cost.
     """
-    from go_opt.frontends.jax.stablehlo import Reader, argument_names, parsed
+    from go_opt.frontends.jax.open_dims import bound
+    from go_opt.frontends.jax.stablehlo import Reader, argument_names, functions_of, parsed
 
-    module, functions = parsed(text)
-    names = argument_names(functions["main"])
-    weights = (
-        {i for i, of in enumerate(names) if of[-1] == "]"} if weight_argnums is None else set(weight_argnums)
-    )
-    if not weights <= set(range(len(names))):
-        raise ModelError(f"weight_argnums: main has the arguments 0 to {len(names) - 1}.")
+    bindings = Bindings.of(dims, trips=trips)
+    module = parsed(text)
     try:
+        names = argument_names(functions_of(module))
+        module = bound(module, names, bindings.dims)
+        functions = functions_of(module)
+        weights = (
+            {i for i, of in enumerate(names) if of[-1] == "]"}
+            if weight_argnums is None
+            else set(weight_argnums)
+        )
+        if not weights <= set(range(len(names))):
+            raise ModelError(f"weight_argnums: main has the arguments 0 to {len(names) - 1}.")
         jaxpr = Reader(functions).function("main")
         recorder = Recorder()
         arguments = [
@@ -55,11 +67,18 @@ def from_stablehlo(
             )
             for i, (of, variable) in enumerate(zip(names, jaxpr.invars, strict=True))
         ]
-        walker = Walker(recorder, max_scan_length=max_scan_length, precision=precision, constant_names={})
+        walker = Walker(
+            recorder,
+            max_scan_length=max_scan_length,
+            precision=precision,
+            constant_names={},
+            trips=Trips(bindings.trips),
+        )
         outputs = walker.run(jaxpr, arguments, "")
+        walker.trips.check()
         attributes = module.operation.attributes
         title = attributes["sym_name"].value.removeprefix("jit_") if "sym_name" in attributes else "main"
-        return recorder.build(title if name is None else name, outputs, precision)
+        return recorder.build(title if name is None else name, outputs, precision, bindings)
     except GoOptError:
         raise
     except Exception as error:
@@ -69,7 +88,9 @@ def from_stablehlo(
         ) from error
 
 
-def load_stablehlo(path: str | Path, precision: Precision) -> Graph:
+def load_stablehlo(path: str | Path, bindings: Bindings, precision: Precision) -> Graph:
     """The graph of a ``.mlir`` file."""
     text = read_text(path, "StableHLO file", ModelError, max_bytes=_MAX_BYTES)
-    return from_stablehlo(text, name=Path(path).stem, precision=precision)
+    return from_stablehlo(
+        text, name=Path(path).stem, dims=bindings.dims, trips=bindings.trips, precision=precision
+    )

@@ -30,8 +30,7 @@ def _scan(
     walker: Walker, params: Mapping[str, Any], inputs: list[Value], results: list[Result], scope: str
 ) -> list[Value]:
     """Unroll a scan: step t reads slice t of each scanned input; a Concat stacks each output."""
-    length = params["length"]
-    loop = _loop_scope(walker, "scan", length, scope)
+    loop, length = _loop_scope(walker, "scan", params["length"], scope)
     consts, carry, scanned = _scan_groups(params, inputs)
     num_carry = len(carry)
     elements = [(value.shape[1:], value.dtype) for value in scanned]
@@ -95,15 +94,11 @@ def _stack(walker: Walker, rows: Sequence[Value], result: Result, scope: str) ->
 def _while(
     walker: Walker, params: Mapping[str, Any], inputs: list[Value], results: list[Result], scope: str
 ) -> list[Value]:
-    """Unroll a while loop, whose counter must have a known start, step and bound."""
+    """Unroll a while loop: as often as its counter says, or the caller where no counter is known."""
     num_condition, num_body = params["cond_nconsts"], params["body_nconsts"]
     consts, carry = inputs[num_condition:][:num_body], inputs[num_condition + num_body :]
     length = _trip_count(params, [*inputs[:num_condition], *carry], walker.max_scan_length)
-    if length is None:
-        raise ModelError(
-            f"op {joined(scope, 'while')!r}: the number of iterations of a while loop is not known."
-        )
-    loop = _loop_scope(walker, "while", length, scope)
+    loop, length = _loop_scope(walker, "while", length, scope)
     for step in range(length):
         carry = walker.run(params["body_jaxpr"], [*consts, *carry], f"{loop}/{step}")
     return carry
@@ -200,7 +195,14 @@ def _flops(ops: Sequence[RecordedOp]) -> float:
     return sum(op.flops for op in ops)
 
 
-def _loop_scope(walker: Walker, kind: str, length: int, scope: str) -> str:
+def _loop_scope(walker: Walker, kind: str, length: int | None, scope: str) -> tuple[str, int]:
+    """The scope of a loop, and its steps; the caller gives those that the program does not say."""
+    loop = walker.recorder.unique(joined(scope, kind))
+    if length is None:
+        # The steps of the loops around it are no part of its name.
+        parts = loop.split("/")
+        outside = [part for i, part in enumerate(parts) if "/".join(parts[:i]) not in walker.loops]
+        length = walker.trips.of("/".join(outside), kind)
     if length > walker.max_scan_length:
         # A while loop is counted only up to the limit, so it may be longer.
         at_least = "" if kind == "scan" else "at least "
@@ -208,7 +210,8 @@ def _loop_scope(walker: Walker, kind: str, length: int, scope: str) -> str:
             f"op {joined(scope, kind)!r}: a loop of {at_least}{length} steps is longer than "
             f"max_scan_length={walker.max_scan_length}."
         )
-    return walker.recorder.unique(joined(scope, kind))
+    walker.loops.add(loop)
+    return loop, length
 
 
 CONTROL_FLOW: Final[Mapping[str, _Handler]] = {"cond": _cond, "scan": _scan, "while": _while}

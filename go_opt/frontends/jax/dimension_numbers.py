@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,6 +45,16 @@ def convolution(op: Any) -> dict[str, Any]:
     )
     moved = windows(op, len(found.input_spatial_dimensions), "lhs_dilation")
     return {"dimension_numbers": numbers, "rhs_dilation": moved["window_dilation"], **moved}
+
+
+def cumulative(name: str, params: Mapping[str, Any], shape: tuple[int, ...]) -> str:
+    """The primitive of a reduction by windows: ``cumsum`` where each takes all elements up to its own."""
+    whole = [
+        axis for axis, size in enumerate(shape) if params["window_dimensions"][axis] == size > 1
+        and sorted(params["padding"][axis]) == [0, size - 1]
+    ]  # fmt: skip
+    is_one = len(whole) == 1 and math.prod(params["window_dimensions"]) == shape[whole[0]]
+    return name.replace("reduce_window_", "cum") if is_one else name
 
 
 def windows(op: Any, axes: int, spread: str) -> dict[str, Any]:

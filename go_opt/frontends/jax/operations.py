@@ -12,6 +12,8 @@ _MOST_NESTED: Final = 256
 _OPAQUE: Final = re.compile(r'//[^\n]*|"(?:[^"\\\n]|\\.)*"|->')  # comments, strings, arrows
 _BRACKET: Final = re.compile(r"[(\[{<>}\])]")
 _SIGNS: Final = re.compile(rf"(?:-\s*){{{_MOST_NESTED}}}")
+# Of a location: a file, a name, a place or a call in it, brackets. A name stands before where it comes from.
+_LOCATION: Final = re.compile(r'"[^"]*":|"([^"]*)"|(loc\(|callsite\()|([(\[])|([)\]])')
 # Custom calls that change only where data lies; those of shards do so where the shapes stay.
 _MARKS: Final = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement")
 # Their regions only say how elements combine or compare.
@@ -55,6 +57,20 @@ def check_readable(kind: str, op: Any, stack: str) -> None:
     calls = any(type(value).__name__ == "FlatSymbolRefAttr" for value in attributes)
     if calls or (len(op.regions) > 0 and kind not in _COMBINERS):
         raise ModelError(f"op {name!r}: {op.name!r} holds a program that is not read.")
+
+
+def name_stack(op: Any) -> str:
+    """The scopes of an op from ``debug_info``, without calls: ``mlp`` for ``jit(f)/mlp/add``."""
+    scopes, is_hidden = list[str](), list[bool]()
+    for name, place, opened, closed in _LOCATION.findall(str(op.location)):
+        if closed:
+            is_hidden.pop()
+            continue
+        if name and not any(is_hidden):
+            scopes[:0] = name.split("/")[:-1]  # the callers of an op that was inlined follow it
+        if place or opened:
+            is_hidden.append(not place)
+    return "/".join(part for part in scopes if not part.startswith(("jit(", "pjit(")))
 
 
 def aval_of(value: Any) -> SimpleNamespace:

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from go_opt.errors import ModelError
-from go_opt.frontends.jax.dimension_numbers import convolution, dot_dimensions, windows
-from go_opt.frontends.jax.operations import aval_of, check_nesting, check_readable
+from go_opt.frontends.jax.dimension_numbers import convolution, cumulative, dot_dimensions, windows
+from go_opt.frontends.jax.operations import aval_of, check_nesting, check_readable, name_stack
 
 # Ops of StableHLO and CHLO whose JAX primitive has another name.
 _PRIMITIVES: Final[Mapping[str, str]] = {
@@ -54,13 +54,14 @@ class Literal:
     val: Any
 
 
-def parsed(text: str) -> tuple[Any, dict[str, Any]]:
-    """The parsed module of a text, and its functions by name.
+def parsed(text: str | bytes) -> Any:
+    """The parsed module of a text, or of MLIR's bytecode.
 
     Raises:
-      ModelError: the text is not StableHLO, or has no ``main``.
+      ModelError: the text is not StableHLO.
     """
-    check_nesting(text)
+    if isinstance(text, str):
+        check_nesting(text)
     from jaxlib.mlir import ir
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
     from jaxlib.mlir.dialects import chlo, sdy, stablehlo
@@ -73,22 +74,43 @@ def parsed(text: str) -> tuple[Any, dict[str, Any]]:
     for dialect in (chlo, sdy, stablehlo):
         dialect.register_dialect(context)
     try:
-        module = ir.Module.parse(text, context)
+        return ir.Module.parse(text, context)
     except ir.MLIRError as error:
         reason = str(error.error_diagnostics[0].message if error.error_diagnostics else error).splitlines()[0]
         raise ModelError(f"the StableHLO text cannot be read: {reason.rstrip('.')}.") from None
+
+
+def functions_of(module: Any) -> dict[str, Any]:
+    """The functions of a module by name.
+
+    Raises:
+      ModelError: there is no ``main``.
+    """
     operations: Iterable[Any] = (op.operation for op in module.body.operations)
     functions = {op.attributes["sym_name"].value: op for op in operations if op.name == "func.func"}
     if "main" not in functions:
         raise ModelError("the StableHLO module has no function main.")
-    return module, functions
+    return functions
 
 
-def argument_names(main: Any) -> list[str]:
-    """Names of the arguments of a function, as JAX writes them with ``debug_info``: ``params['w']``."""
-    arguments = main.regions[0].blocks[0].arguments
-    found = [re.match(r'loc\("([^"]+)"\)$', str(argument.location)) for argument in arguments]
-    return [f"arg{i}" if match is None else match[1] for i, match in enumerate(found)]
+def argument_names(functions: Mapping[str, Any]) -> list[str]:
+    """Names of the arguments of main, as JAX writes them with ``debug_info``: ``params['w']``.
+
+    ``jax.export`` writes them at the function that main calls.
+    """
+    main = functions["main"].regions[0].blocks[0].arguments
+    return [_name(argument, functions) or f"arg{i}" for i, argument in enumerate(main)]
+
+
+def _name(argument: Any, functions: Mapping[str, Any]) -> str:
+    match = re.match(r'loc\("([^"]+)"\)$', str(argument.location))
+    if match is not None:
+        return match[1]
+    for use in argument.uses:
+        if use.owner.name == "func.call":
+            callee = functions[use.owner.attributes["callee"].value]
+            return _name(callee.regions[0].blocks[0].arguments[use.operand_number], {})
+    return ""
 
 
 class Reader:
@@ -121,7 +143,7 @@ class Reader:
 
     def regions(self, op: Any) -> tuple[list[SimpleNamespace], list[Any]]:
         """The jaxprs of an op's regions, and the outside values that all of them capture."""
-        captured, within = list[Any](), _name_stack(op)
+        captured, within = list[Any](), name_stack(op)
         for region in op.regions:
             captured = self._block(region.blocks[0], captured, within)[1]
         return [self._block(region.blocks[0], captured, within)[0] for region in op.regions], captured
@@ -158,7 +180,7 @@ class _Scope:
         if op.name == "stablehlo.constant":
             return
         # Inside a loop or branch, names begin with the name of its op.
-        stack = _name_stack(op).removeprefix(self._within).lstrip("/")
+        stack = name_stack(op).removeprefix(self._within).lstrip("/")
         stack = _REGION.sub("", stack)
         dialect, _, kind = op.name.partition(".")
         if kind in ("call", "composite"):
@@ -214,6 +236,7 @@ class _Scope:
             name = _combined(op, _REDUCTIONS if kind == "reduce" else _WINDOWS)
             if kind == "reduce_window":
                 params.update(windows(op, len(aval_of(operands[0]).shape), "base_dilation"))
+                name = cumulative(name, params, aval_of(operands[0]).shape)
             if name in ("argmax", "reduce_window"):
                 operands = operands[:1]
         elif kind == "custom_call":
@@ -249,13 +272,6 @@ def _constant(value: Any) -> Literal | None:
         number = getattr(splat, "value", 0.0)  # complex numbers have no `value`
         return Literal(aval, number)
     return Literal(aval, aval)
-
-
-def _name_stack(op: Any) -> str:
-    """The scopes of an op from ``debug_info``, without calls: ``mlp`` for ``jit(f)/mlp/add``."""
-    match = re.match(r'loc\("([^"]*)"[()]', str(op.location))
-    parts = [] if match is None else match[1].split("/")[:-1]
-    return "/".join(part for part in parts if not part.startswith(("jit(", "pjit(")))
 
 
 def _combined(op: Any, names: Mapping[str, str]) -> str:

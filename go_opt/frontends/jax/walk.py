@@ -24,6 +24,7 @@ from go_opt.frontends.jax.primitives import (
     primitive_cost,
     window_of,
 )
+from go_opt.frontends.recording.binding import Trips
 from go_opt.frontends.recording.recorder import Recorder, Result, Value, joined
 from go_opt.model.dtypes import DTYPE_BITS, DTYPES, IS_FLOATING, costs_the_same, dtype_code
 from go_opt.model.graph import Precision
@@ -72,8 +73,11 @@ class Walker:
         max_scan_length: int,
         precision: Precision,
         constant_names: Mapping[int, str],
+        trips: Trips,
     ) -> None:
         self.recorder = recorder
+        self.trips = trips
+        self.loops = set[str]()  # scopes, which the steps follow
         self._constant_names = constant_names  # by id; arrays that the function closes over
         self.max_scan_length = max_scan_length
         self._precision = precision

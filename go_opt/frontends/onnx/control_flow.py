@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,13 +11,12 @@ import onnx
 from onnx import TensorProto
 
 from go_opt.errors import ModelError
-from go_opt.frontends.onnx.inference.bound import MAX_TRIPS
-from go_opt.frontends.onnx.inference.dims import quoted
 from go_opt.frontends.onnx.inference.values import Shape, Value
 from go_opt.frontends.onnx.lowering import Scope
 from go_opt.frontends.onnx.nodes import plain_attributes
 from go_opt.frontends.onnx.program import AbsentNode, Program
 from go_opt.frontends.onnx.structure import inputs_behind
+from go_opt.frontends.recording.binding import MAX_TRIPS
 from go_opt.model.graph import UnknownOp
 
 
@@ -46,7 +46,7 @@ def _lower_if(scope: Scope, name: str, node: onnx.NodeProto, inputs: Sequence[Va
         bodies = [_lower_body(scope, name, f"{name}/{i}/", branch, {}) for i, branch in enumerate(branches)]
     except ModelError as error:
         deciding = inputs_behind(node.input[0], scope.graphs)
-        options = " ".join(f"--value {quoted(one)}=NUMBER" for one in deciding)
+        options = " ".join(f"--value {shlex.quote(one)}=NUMBER" for one in deciding)
         hint = f": use `{options}`" if options else ""
         raise ModelError(
             f"{str(error).rstrip('.')}, in a branch of op {name!r} (If) whose condition is not known{hint}."
@@ -170,12 +170,7 @@ def _trip_count(scope: Scope, name: str, inputs: Sequence[Value | None]) -> int:
     values = None if count is None else count.read()
     if values is not None and values.size == 1 and 0 <= int(values.reshape(())) < MAX_TRIPS:
         return int(values.reshape(()))
-    trips = scope.context.trips.of(name)
-    if trips is None:
-        raise ModelError(
-            f"op {name!r} (Loop) has no constant trip count: use `--trips {quoted(name)}=TRIPS`."
-        )
-    return trips
+    return scope.context.trips.of(name, "Loop")
 
 
 def _graph(name: str, node: onnx.NodeProto, attribute_name: str) -> onnx.GraphProto:

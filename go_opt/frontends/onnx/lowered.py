@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx
 
 from go_opt.errors import ModelError
-from go_opt.frontends.onnx.inference.bound import Trips, with_values
+from go_opt.frontends.onnx.inference.bound import with_values
 from go_opt.frontends.onnx.inference.dims import DimTable
 from go_opt.frontends.onnx.inference.file import ModelFile, read_model
 from go_opt.frontends.onnx.inference.shapes import ShapeInference
@@ -16,6 +16,7 @@ from go_opt.frontends.onnx.inference.values import Value
 from go_opt.frontends.onnx.lowering import Context, Scope
 from go_opt.frontends.onnx.program import Program
 from go_opt.frontends.onnx.structure import inlined
+from go_opt.frontends.recording.binding import Trips
 from go_opt.model.bindings import Bindings
 
 

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from go_opt.errors import ModelError
-from go_opt.frontends.onnx.inference.bound import Trips
 from go_opt.frontends.onnx.inference.contrib import computed_in
-from go_opt.frontends.onnx.inference.dims import DimTable, flags
+from go_opt.frontends.onnx.inference.dims import DimTable
 from go_opt.frontends.onnx.inference.file import ModelFile
 from go_opt.frontends.onnx.inference.folding import constant_attribute, lazy_outputs, pick, type_of
 from go_opt.frontends.onnx.inference.shapes import PartialType, ShapeInference, complete, is_argument, merged
@@ -23,6 +22,7 @@ from go_opt.frontends.onnx.inference.values import Shape, Value, make_value
 from go_opt.frontends.onnx.nodes import is_alias, is_foldable, is_standard, plain_attributes, rows_rule
 from go_opt.frontends.onnx.program import AbsentNode, Program
 from go_opt.frontends.onnx.structure import ordered_nodes, reads_of
+from go_opt.frontends.recording.binding import Trips, flags
 from go_opt.frontends.recording.recorder import RecordedOp, unknown_op
 from go_opt.model.graph import UnknownOp
 from go_opt.model.op_costs import OpSignature, is_view, op_cost

@@ -1,4 +1,4 @@
-"""Inputs and loops of a model to which the caller gives numbers."""
+"""Inputs of a model to which the caller gives numbers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from onnx import helper, numpy_helper
 from go_opt.errors import ModelError
 from go_opt.frontends.onnx.inference.dims import DimTable
 from go_opt.frontends.onnx.inference.file import MAX_VALUE_ELEMENTS
-
-MAX_TRIPS = 2**31  # exporters write "while" as a Loop of about 2**63 trips
 
 
 def with_values(
@@ -67,26 +65,3 @@ def _tensor(info: onnx.ValueInfoProto, numbers: tuple[float, ...], dims: DimTabl
     return numpy_helper.from_array(
         np.ascontiguousarray(np.broadcast_to(array, elements)).reshape(shape), info.name
     )
-
-
-class Trips:
-    """The trips of the loops whose number of trips the model does not say."""
-
-    def __init__(self, bindings: Mapping[str, int]) -> None:
-        self._bindings = bindings
-        self._unused = dict.fromkeys(bindings)
-        for name, trips in bindings.items():
-            if isinstance(trips, bool) or not isinstance(trips, int) or not 0 <= trips < MAX_TRIPS:
-                raise ModelError(
-                    f"loop {name!r} runs 0 to {MAX_TRIPS - 1} times, not {trips!r}.", field="trips"
-                )
-
-    def of(self, name: str) -> int | None:
-        """The trips given for the loop that is the op ``name``, if any."""
-        self._unused.pop(name, None)
-        return self._bindings.get(name)
-
-    def check(self) -> None:
-        """Reject bindings of loops that the model does not have, once all of it is read."""
-        for name in self._unused:
-            raise ModelError(f"the model has no loop {name!r} whose trips can be bound.", field="trips")

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from go_opt.errors import ModelError
 from go_opt.frontends.onnx.inference.values import MAX_AXES
+from go_opt.frontends.recording.binding import flags
 from go_opt.model.graph import MAX_ELEMENTS
 
 PartialShape = tuple[int | None, ...]
@@ -188,11 +189,6 @@ class DimTable:
         return None if None in numbers or not numbers else _limited(function(*numbers))
 
 
-def flags(names: Iterable[str]) -> str:
-    """The options of the command line that bind the dimensions."""
-    return " ".join(f"--dim {quoted(name)}=VALUE" for name in names)
-
-
 def _dim_name(tensor: str, position: int, dim: Any) -> str:
     name = str(dim.dim_param).strip()
     return f"{tensor}[{position}]" if name in _NO_NAMES else name
@@ -230,8 +226,3 @@ def _parts(expression: str) -> set[str]:
     tree = _parsed(expression)
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} if tree else set()
     return names - {name for name in names if name.lower() in _FUNCTIONS and name != expression}
-
-
-def quoted(name: str) -> str:
-    """The name as a shell takes it."""
-    return name if name.replace("_", "").isalnum() else f"'{name}'"

@@ -1,0 +1,48 @@
+"""Numbers that a caller gives to what a model leaves open, and the options that give them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from go_opt.errors import ModelError
+
+MAX_TRIPS: Final = 2**31  # exporters write "while" as a Loop of about 2**63 trips
+
+
+class Trips:
+    """The trips of the loops whose number of trips the model does not say."""
+
+    def __init__(self, bindings: Mapping[str, int]) -> None:
+        self._bindings = bindings
+        self._unused = dict.fromkeys(bindings)
+        for name, trips in bindings.items():
+            if isinstance(trips, bool) or not isinstance(trips, int) or not 0 <= trips < MAX_TRIPS:
+                raise ModelError(
+                    f"loop {name!r} runs 0 to {MAX_TRIPS - 1} times, not {trips!r}.", field="trips"
+                )
+
+    def of(self, name: str, op_type: str) -> int:
+        """The trips given for the loop that is the op ``name``.
+
+        Raises:
+          ModelError: none are given.
+        """
+        if name not in self._bindings:
+            raise ModelError(
+                f"op {name!r} ({op_type}) has no constant trip count: "
+                f"use `--trips {shlex.quote(name)}=TRIPS`."
+            )
+        self._unused.pop(name, None)
+        return self._bindings[name]
+
+    def check(self) -> None:
+        """Reject bindings of loops that the model does not have, once all of it is read."""
+        for name in self._unused:
+            raise ModelError(f"the model has no loop {name!r} whose trips can be bound.", field="trips")
+
+
+def flags(names: Iterable[str]) -> str:
+    """The options of the command line that bind the dimensions."""
+    return " ".join(f"--dim {shlex.quote(name)}=VALUE" for name in names)
