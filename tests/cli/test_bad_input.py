@@ -278,6 +278,7 @@ PLANS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "placement of floats": ({"placement": [0.0] * 4}, ("placement",)),
     "negative chip": ({"placement": [0, 0, 0, -1]}, ("placement", "-1")),
     "chip of 100 digits": ({"placement": [0, 0, 0, 10**100]}, ("placement",)),
+    "stages of another placement": ({"placement": [3, 2, 1, 0]}, ("stages", "contradicts")),
     "short order": ({"order": [0, 1, 2]}, ("order", "3")),
     "order with a gap": ({"order": [0, 1, 1, 2]}, ("order", "op 3")),
     "order beyond the ops": ({"order": [0, 1, 2, 4]}, ("order", "4")),
@@ -331,7 +332,8 @@ def test_a_plan_of_another_graph_or_target(
 
 
 def test_a_plan_that_breaks_a_rule_is_an_answer(cli: Cli, plan: dict[str, Any]) -> None:
-    Path("bad.json").write_text(json.dumps({**plan, "placement": [3, 2, 1, 0]}), "utf-8")
+    stages = [{"chips": [3 - i], "ops": [f"op{i + 1}"]} for i in (3, 2, 1, 0)]
+    Path("bad.json").write_text(json.dumps({**plan, "placement": [3, 2, 1, 0], "stages": stages}), "utf-8")
     run = cli("verify", "m.json", "bad.json", "--json")
     assert (run.code, run.err) == (3, [])
     answer = json.loads(run.out)

@@ -61,15 +61,19 @@ def test_copies() -> None:
 
 def test_the_command(cli: Cli, tmp_path: Path) -> None:
     graph, target = go_opt.load("zoo:squeezenet"), go_opt.target("mcm-6x6")
+    intervals_us = []
     for name, replication in (("a.json", True), ("b.json", False)):
         result = go_opt.optimize(
             graph, target, max_evaluations=4, policy=None, simulate=False, replication=replication
         )
         save_plan(result.plan, tmp_path / name, plan_facts(graph, result))
+        intervals_us.append(1e6 * result.metrics.interval_s)
     run = cli("diff", "a.json", "b.json", "--model", "zoo:squeezenet")
     assert run.code == 0
     first, *_, last = run.out.splitlines()
-    assert first.startswith("interval    4.704 us to 17.5 us, 3.72")
+    before, after = intervals_us
+    assert first.startswith(f"interval    {before:.4g} us to {after:.4g} us, {after / before:.4g}x")
+    assert before < after  # with replicas, and without
     assert last == "clones      0 of the first plan alone, 0 of the second alone"
     assert "65 in both plans, 65 on other chips" in run.out
     found = cli("diff", "a.json", "b.json", "--json").json
