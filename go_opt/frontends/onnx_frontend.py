@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -41,11 +41,18 @@ def from_onnx(
 
 
 def import_onnx(
-    source: str | os.PathLike[str] | onnx.ModelProto, bindings: Bindings, precision: Precision
+    source: str | os.PathLike[str] | onnx.ModelProto,
+    bindings: Bindings,
+    precision: Precision,
+    checkpoint: Callable[[], None] = lambda: None,
 ) -> tuple[Graph, LoweredModel]:
-    """The graph of :func:`from_onnx` with the model it is from."""
+    """The graph of :func:`from_onnx` with the model it is from.
+
+    Args:
+      checkpoint: called before each node and op; what it raises, if a GoOptError, ends the import.
+    """
     try:
-        return _import(source, bindings, precision)
+        return _import(source, bindings, precision, checkpoint)
     except GoOptError:
         raise
     except Exception as error:
@@ -60,12 +67,15 @@ def malformed(source: str | os.PathLike[str] | onnx.ModelProto, error: Exception
 
 
 def _import(
-    source: str | os.PathLike[str] | onnx.ModelProto, bindings: Bindings, precision: Precision
+    source: str | os.PathLike[str] | onnx.ModelProto,
+    bindings: Bindings,
+    precision: Precision,
+    checkpoint: Callable[[], None],
 ) -> tuple[Graph, LoweredModel]:
     from go_opt.frontends.onnx.lowered import lower_model
     from go_opt.frontends.onnx.structure import called_functions
 
-    lowered = lower_model(source, bindings)
+    lowered = lower_model(source, bindings, checkpoint)
     builder = GraphBuilder(lowered.file.name, precision=precision, bindings=bindings)
     for value in lowered.inputs:
         builder.add_tensor(value.tensor, value.shape, value.dtype, "input")

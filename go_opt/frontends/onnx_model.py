@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from go_opt.errors import ModelError
@@ -33,8 +33,11 @@ class OnnxModel:
         """What is bound at import."""
         return Bindings.of(self.dims, self.values, self.trips)
 
-    def graph(self) -> Graph:
+    def graph(self, checkpoint: Callable[[], None] = lambda: None) -> Graph:
         """The graph of the model.
+
+        Args:
+          checkpoint: called before each node; a GoOptError that it raises ends the import.
 
         Raises:
           ModelError, GraphError: one sentence that names the op, tensor or dimension at fault.
@@ -42,10 +45,10 @@ class OnnxModel:
         import onnx
         from google.protobuf.message import DecodeError
 
-        from go_opt.frontends.onnx_frontend import from_onnx
+        from go_opt.frontends.onnx_frontend import import_onnx
 
         try:
             model = onnx.load_model_from_string(self.file)
         except (DecodeError, ValueError, RuntimeError):
             raise ModelError("the file is truncated or not an ONNX model.", field="file") from None
-        return from_onnx(model, **vars(self.bindings), precision=self.precision)
+        return import_onnx(model, self.bindings, self.precision, checkpoint)[0]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +13,21 @@ import pytest
 from onnx import TensorProto, helper
 
 from go_opt import OnnxModel
-from go_opt.errors import GraphError, InvalidInputError, ModelError
+from go_opt.errors import (
+    CancelledError,
+    ExhaustedError,
+    GraphError,
+    InvalidInputError,
+    ModelError,
+    ServiceError,
+)
 from go_opt.proto import optimizer_pb2
 from go_opt.service.client.client import Client
 from go_opt.service.client.local_client import LocalClient
 from go_opt.service.messages import decoded_graphs, requests
 from go_opt.service.messages.decoded_graphs import DecodedGraphs
+from go_opt.service.messages.sent_graph import SentGraph
+from go_opt.service.workers import optimizer
 
 
 def linear(*, location: str = "", rows: int | str = "batch") -> onnx.ModelProto:
@@ -155,8 +167,75 @@ def test_functions_that_call_each_other_twice_each_are_refused_before_they_are_p
             helper.make_function("mine", f"f{i}", ["a"], ["c"], body, [helper.make_opsetid("", 17)])
         )
     model.graph.node[1].op_type, model.graph.node[1].domain = "f0", "mine"
-    with pytest.raises(ModelError, match="make more than 1000000 nodes"):
+    with pytest.raises(ModelError, match="make more than 13200 nodes of 82"):
         OnnxModel(model.SerializeToString()).graph()
+
+
+def repeated(calls: int, nodes: int) -> bytes:
+    """A file of ``calls`` calls of one function of ``nodes`` nodes."""
+    names = ["x", *(f"t{i}" for i in range(1, nodes)), "y"]
+    body = [helper.make_node("Relu", [a], [b]) for a, b in itertools.pairwise(names)]
+    function = helper.make_function("mine", "f", ["x"], ["y"], body, [helper.make_opsetid("", 17)])
+    names = ["x", *(f"c{i}" for i in range(1, calls)), "y"]
+    main = [helper.make_node("f", [a], [b], domain="mine") for a, b in itertools.pairwise(names)]
+    given, result = (helper.make_tensor_value_info(name, TensorProto.FLOAT, (4,)) for name in "xy")
+    graph = helper.make_graph(main, "repeated", [given], [result])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("mine", 1)]
+    data: bytes = helper.make_model(graph, functions=[function], opset_imports=opsets).SerializeToString()
+    return data
+
+
+@pytest.mark.parametrize("limit", ["the deadline", "the budget"])
+def test_an_import_of_minutes_ends_with_the_deadline_and_with_the_budget(
+    address: str, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(optimizer, "DEFAULT_BUDGET_S", 0.5)
+    file = repeated(100, 3000 if limit == "the deadline" else 500)
+    assert len(file) < 100_000
+    timeout_s, budget_s = (5.0, 60.0) if limit == "the deadline" else (None, 1.0)
+    # Functions are inlined in one step: on a loaded machine the deadline may pass within it.
+    error = ServiceError if limit == "the deadline" else ExhaustedError
+    begin_s = time.monotonic()
+    with (
+        Client(address, timeout_s=timeout_s) as client,
+        pytest.raises(error, match=r"the import of|within the time"),
+    ):
+        client.optimize(OnnxModel(file), "mcm-2x2", budget_s=budget_s)
+    assert time.monotonic() - begin_s < 30
+
+
+def test_an_import_ends_once_nobody_waits() -> None:
+    control = optimizer.SearchControl()
+    threading.Timer(0.5, control.stop.set).start()
+    request = optimizer_pb2.OptimizeRequest(budget_s=60)
+    request.target.name = "mcm-2x2"
+    request.onnx.file = repeated(100, 500)
+    with pytest.raises(CancelledError):
+        optimizer.LocalOptimizer().optimize(request.SerializeToString(), control)
+
+
+def test_the_import_is_part_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    budgets_s = []
+
+    class Api:
+        def optimize(self, *_: Any, budget_s: float, **__: Any) -> None:
+            budgets_s.append(budget_s)
+            raise InvalidInputError("searched")
+
+    class Slow(DecodedGraphs):
+        def of_onnx(self, *arguments: Any) -> SentGraph:
+            time.sleep(0.3)
+            return super().of_onnx(*arguments)
+
+    monkeypatch.setattr(optimizer, "DecodedGraphs", Slow)
+    for budget_s in (60.0, 0.2):
+        request = optimizer_pb2.OptimizeRequest(budget_s=budget_s)
+        request.target.name = "mcm-2x2"
+        request.onnx.file = linear(rows=2).SerializeToString()
+        with pytest.raises(InvalidInputError, match="searched"):
+            optimizer.LocalOptimizer(Api()).optimize(request.SerializeToString(), optimizer.SearchControl())
+    assert 6 < budgets_s[0] <= 59.7
+    assert budgets_s[1] == pytest.approx(0.02)
 
 
 def test_a_function_that_calls_itself_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import onnx
@@ -32,8 +33,13 @@ class LoweredModel:
     open_dims: tuple[str, ...]  # bound dimensions that no input has
 
 
-def lower_model(source: str | os.PathLike[str] | onnx.ModelProto, bindings: Bindings) -> LoweredModel:
+def lower_model(
+    source: str | os.PathLike[str] | onnx.ModelProto, bindings: Bindings, checkpoint: Callable[[], None]
+) -> LoweredModel:
     """Walk a model whose open dimensions, inputs and loops are bound.
+
+    Args:
+      checkpoint: called before each node; what it raises ends the import.
 
     Raises:
       ModelError, GraphError: one sentence that names the op, tensor or dimension at fault.
@@ -49,7 +55,7 @@ def lower_model(source: str | os.PathLike[str] | onnx.ModelProto, bindings: Bind
     table.check(given, inputs, [*model.graph.value_info, *model.graph.output])
 
     trips = Trips(bindings.trips)
-    scope = Scope(Context(file, table, ShapeInference(model), trips), Program())
+    scope = Scope(Context(file, table, ShapeInference(model), trips, checkpoint), Program())
     values = tuple(
         scope.activation(info.name, info.type.tensor_type.elem_type, table.shape_of_input(info))
         for info in inputs

@@ -39,6 +39,7 @@ class Context:
     dims: DimTable
     inference: ShapeInference
     trips: Trips
+    checkpoint: Callable[[], None]  # called before each node; raises to end the import
 
     @property
     def opset(self) -> int:
@@ -65,7 +66,7 @@ class Scope:
         self.graphs = [*(self._parent.graphs if self._parent else ()), graph]
         self._stated = {info.name: info for info in (*graph.output, *graph.value_info)}
         self._add_initializers(graph)
-        nodes = ordered_nodes(graph, self._visible())
+        nodes = ordered_nodes(graph, self._visible(), self.context.checkpoint)
         read = {name for _, node in nodes for name in reads_of(node)}
         read |= {output.name for output in graph.output}
         self._unread = {name for _, node in nodes for name in node.output} - read
@@ -120,6 +121,7 @@ class Scope:
         self.constant(name, tensor.data_type, tuple(tensor.dims), read)
 
     def _lower_node(self, name: str, node: onnx.NodeProto) -> None:
+        self.context.checkpoint()
         inputs = [self.lookup(read) if read else None for read in node.input]
         op_type = node.op_type if is_standard(node) else ""
         if op_type in ("If", "Loop", "Scan"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 import onnx
@@ -67,16 +67,22 @@ def called_functions(model: onnx.ModelProto) -> list[str]:
     return [name for name, node in _named(model.graph.node) if (node.domain, node.op_type) in functions]
 
 
-def ordered_nodes(graph: onnx.GraphProto, outer: Collection[str]) -> list[NamedNode]:
+def ordered_nodes(
+    graph: onnx.GraphProto, outer: Collection[str], checkpoint: Callable[[], None]
+) -> list[NamedNode]:
     """Nodes with unique names in a topological order that keeps the file's wherever it is valid.
 
     Args:
       outer: names of enclosing graphs that this one may read.
+      checkpoint: called before each node.
     """
     nodes = _named(graph.node)
     given = _given(graph)
     producer = _producers(nodes, given)
-    reads = [reads_of(node) for _, node in nodes]
+    reads = []
+    for _, node in nodes:
+        checkpoint()
+        reads.append(reads_of(node))
     for (name, _), names in zip(nodes, reads, strict=True):
         for read in names:
             if read not in producer and read not in given and read not in outer:

@@ -33,14 +33,18 @@ class DecodedGraphs:
         """
         return self._known(data, lambda: _decoded(data))
 
-    def of_onnx(self, model: optimizer_pb2.OnnxModel) -> SentGraph:
+    def of_onnx(
+        self, model: optimizer_pb2.OnnxModel, checkpoint: Callable[[], None] = lambda: None
+    ) -> SentGraph:
         """The graph of an ONNX file, as from :meth:`OnnxModel.graph`.
 
         Raises:
           InvalidInputError: one sentence that names the op, tensor, dimension or field at fault.
         """
         # Deterministic, because maps have no order. The prefix keeps these keys apart from graph messages.
-        return self._known(b"onnx" + model.SerializeToString(deterministic=True), lambda: _imported(model))
+        return self._known(
+            b"onnx" + model.SerializeToString(deterministic=True), lambda: _imported(model, checkpoint)
+        )
 
     def _known(self, data: bytes, decode: Callable[[], SentGraph]) -> SentGraph:
         digest = hashlib.sha256(data).digest()
@@ -51,14 +55,14 @@ class DecodedGraphs:
         return graph
 
 
-def _imported(model: optimizer_pb2.OnnxModel) -> SentGraph:
+def _imported(model: optimizer_pb2.OnnxModel, checkpoint: Callable[[], None]) -> SentGraph:
     import onnx
 
     with request_part("onnx", optimizer_pb2.OnnxModel):
         check_parts(onnx.ModelProto, model.file)
         precision = precision_from_proto(model.precision, ModelError)
         bindings = bindings_from_proto(model, "the model", ModelError)
-        return SentGraph(OnnxModel(model.file, **vars(bindings), precision=precision).graph())
+        return SentGraph(OnnxModel(model.file, **vars(bindings), precision=precision).graph(checkpoint))
 
 
 def _decoded(data: bytes) -> SentGraph:

@@ -19,11 +19,11 @@ from google.protobuf.message import Message
 from go_opt import api
 from go_opt.api.chips import fewest_chips, required_interval_s
 from go_opt.env import Target
-from go_opt.errors import InvalidInputError
+from go_opt.errors import CancelledError, ExhaustedError, InvalidInputError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.proto import optimizer_pb2, plan_pb2
-from go_opt.result import OptimizeResult, Request
+from go_opt.result import DEFAULT_BUDGET_S, OptimizeResult, Request
 from go_opt.result_json import explanation_to_dict
 from go_opt.service.calls.call import ServiceMetric, Stop
 from go_opt.service.messages.convert import (
@@ -49,6 +49,8 @@ _MOST_RESERVE_S: Final = 0.2
 _RESERVE_S_PER_BYTE: Final = 2e-8
 # For larger requests, simulating a plan may take seconds, so it is skipped under a deadline.
 _MOST_SIMULATED_BYTES: Final = 1_000_000
+# The import of an ONNX file is part of the budget; this share of it is left for the search.
+_LEAST_SEARCH_SHARE: Final = 0.1
 
 Policy = Literal["default", "only"] | Path | None  # the policy of a search
 Judgement = Literal["evaluate", "verify", "explain"]  # the kinds of request about a plan
@@ -116,19 +118,22 @@ class LocalOptimizer(Optimizer):
         self._graphs = DecodedGraphs()
 
     def optimize(self, request: bytes, control: SearchControl) -> Answer:
+        begin_s = time.monotonic()
+        # The search's own clock stands still while kernels compile.
+        ends_s = _ends_s(control.deadline_s, len(request))
         message, graph_bytes = split_graph(optimizer_pb2.OptimizeRequest, request)
         requested = request_from_proto(message)
         target = target_from_proto(message.target)
-        sent = self._graph(message, graph_bytes)
+        import_ends_s = min(ends_s, begin_s + max(requested.time_limit_s, DEFAULT_BUDGET_S))
+        sent = self._graph(message, graph_bytes, partial(_check_import, control.stop, import_ends_s))
         requested = replace(requested, start=sent.stored_start(requested.start))
+        if message.HasField("onnx"):
+            requested = _without_import(requested, time.monotonic() - begin_s)
         is_sized = message.HasField("fewest_chips")
 
         def improve(result: OptimizeResult) -> None:
             if control.on_improvement is not None:
                 control.on_improvement(result_to_proto(result, sent))
-
-        # The search's own clock stands still while kernels compile.
-        ends_s = _ends_s(control.deadline_s, len(request))
 
         def should_stop() -> bool:
             return control.stop.is_set() or time.monotonic() >= ends_s
@@ -190,17 +195,36 @@ class LocalOptimizer(Optimizer):
             plan = sent.plan_from_proto(message.plan, target.fingerprint)
             return sent.of_plan(plan).graph, target, plan
 
-    def _graph(self, message: optimizer_pb2.OptimizeRequest, graph_bytes: bytes) -> SentGraph:
+    def _graph(
+        self, message: optimizer_pb2.OptimizeRequest, graph_bytes: bytes, checkpoint: Callable[[], None]
+    ) -> SentGraph:
         if not message.HasField("onnx"):
             return self._graphs.get(graph_bytes)
         if graph_bytes:
             raise InvalidInputError("a request has a graph or an ONNX file, not both.", field="onnx")
-        return self._graphs.of_onnx(message.onnx)
+        return self._graphs.of_onnx(message.onnx, checkpoint)
 
 
 def reserve_s(left_s: float, request_bytes: int) -> float:
     """Seconds before the deadline at which a search must end, so that its answer arrives in time."""
     return min(0.1 * left_s, _MOST_RESERVE_S) + _RESERVE_S_PER_BYTE * request_bytes
+
+
+def _check_import(stop: Stop, ends_s: float) -> None:
+    """End the import of a file for which nobody waits, or for which there is no more time."""
+    if stop.is_set():
+        raise CancelledError("the call was cancelled.")
+    if time.monotonic() >= ends_s:
+        message = "the import of the ONNX file takes longer than the budget or the deadline of the call."
+        raise ExhaustedError(message, retry_s=None)
+
+
+def _without_import(request: Request, import_s: float) -> Request:
+    """The request with the budget that the import has left."""
+    if math.isinf(request.time_limit_s):
+        return request
+    left_s = max(request.time_limit_s - import_s, _LEAST_SEARCH_SHARE * request.time_limit_s)
+    return replace(request, budget_s=left_s)
 
 
 def _fewest_chips(
