@@ -6,37 +6,47 @@ import contextlib
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 import go_opt
 from go_opt.common.units import visible
 from go_opt.errors import InvalidInputError
+from go_opt.model.codecs.graph_json import graph_to_dict
+from tests.strategies import toy_graph
 from tests.torch_programs import FOLDER
 
 CHILD = """
 import resource, sys
 import go_opt
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-try:
-    go_opt.load(sys.argv[1])
-except go_opt.errors.InvalidInputError as error:
-    print(error)
+for path in sys.argv[1:]:
+    try:
+        go_opt.load(path)
+        print("loaded")
+    except go_opt.errors.InvalidInputError as error:
+        print(*str(error).split(chr(10)), sep="|", flush=True)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 MOST_KIB = 400 * 1024  # more than before the file was read; jaxlib alone takes 200 MiB
+DEPTH = 20_000
 
 
-def nested_regions(path: Path) -> Path:
-    text = '"a.b"() ({' * 20_000 + "}) : () -> ()" * 20_000
-    path.write_text(f"module {{ func.func @main() {{ {text} return }} }}", "utf-8")
-    return path
+def answers(*paths: Path) -> list[str]:
+    """What a child process says of each file: "loaded", or the error."""
+    env = {**os.environ, "PYTHONPATH": str(Path(go_opt.__file__).parents[1])}
+    run = subprocess.run(
+        [sys.executable, "-c", CHILD, *paths], capture_output=True, text=True, env=env, timeout=300
+    )
+    *said, grown_kib = run.stdout.splitlines() or [""]
+    assert run.returncode == 0, (run.returncode, len(said), run.stderr[-500:])
+    assert int(grown_kib) < MOST_KIB
+    assert len(said) == len(paths)
+    return said
 
 
 def archive(path: Path, *programs: bytes) -> Path:
@@ -46,36 +56,88 @@ def archive(path: Path, *programs: bytes) -> Path:
     return path
 
 
-HOSTILE: dict[str, Callable[[Path], Path]] = {
-    "regions.mlir": nested_regions,
-    "brackets.mlir": lambda path: _written(path, "module " + "(" * 30_000),
-    "signs.mlir": lambda path: _written(path, "#m = affine_map<(a) -> (" + "-" * 30_000 + "a)>"),
-    "hidden.mlir": lambda path: _written(path, '// "\n' + "[" * 30_000 + '\n// "'),
-    "bomb.pt2": lambda path: archive(path, b"[" + b"{}," * 60_000_000 + b"{}]"),
-    "version.pt2": lambda path: archive(path, b'{"schema_version": [8]}'),
-    "list.pt2": lambda path: archive(path, b"[]"),
-    "empty.pt2": lambda path: archive(path, b""),
-    "deep.pt2": lambda path: archive(path, b"[" * 1_000_000),
-    "deep.json": lambda path: _written(path, "[" * 100_000),
+def nested(opened: str, closed: str, inside: str = "") -> str:
+    return opened * DEPTH + inside + closed * DEPTH
+
+
+# Each kills the process where the parser is let in.
+DEEP = {
+    "regions": 'func.func @main(%a: tensor<i32>) { '
+    + nested('"stablehlo.case"(%a) ({ ', '"stablehlo.return"() : () -> () }) : (tensor<i32>) -> () ')
+    + "return }",
+    "modules": nested("module { ", "}"),
+    "functions": "func.func private @main(" + nested("(", ") -> ()", "tensor<f32>") + ")",
+    "tensors": "func.func private @main(" + nested("tensor<", ">", "f32") + ")",
+    "lists": "module attributes {a = " + nested("[", "]") + "} {}",
+    "dictionaries": "module attributes {a = " + nested("{a = ", "}", "1") + "} {}",
+    "elements": "module attributes {a = dense<" + nested("[", "]", "1") + "> : tensor<1xi32>} {}",
+    "brackets": "#m = affine_map<(a) -> (" + "(" * DEPTH,
+    "signs": "#m = affine_map<(a) -> (" + "- " * DEPTH + "a)>",
+    "behind_a_comment": '// "\nmodule attributes {a = ' + nested("[", "]") + '} {} // "',
+    # `>` that closes nothing hides a bracket.
+    "comparisons": nested("module attributes {a = affine_set<(a) : (a >= 0, a > // = \n = 0)>} {", "}"),
+}  # fmt: skip
+HOSTILE: dict[str, bytes] = {
+    "bomb.pt2": b"[" + b"{}," * 60_000_000 + b"{}]",
+    "version.pt2": b'{"schema_version": [8]}',
+    "list.pt2": b"[]",
+    "empty.pt2": b"",
+    "deep.pt2": b"[" * 1_000_000,
 }
 
 
-def _written(path: Path, text: str) -> Path:
-    path.write_text(text, "utf-8")
-    return path
+def test_deep_texts_are_refused_before_they_are_parsed(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{name}.mlir" for name in DEEP]
+    for path, text in zip(paths, DEEP.values(), strict=True):
+        path.write_text(text, "utf-8")
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    *said, of_json = answers(*paths, tmp_path / "deep.json")
+    assert set(said) == {"the StableHLO text cannot be read: it is nested more than 256 deep."}
+    assert "deep" in of_json
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_models_are_refused_in_one_sentence(name: str, tmp_path: Path) -> None:
-    path = HOSTILE[name](tmp_path / name)
-    env = {**os.environ, "PYTHONPATH": str(Path(go_opt.__file__).parents[1])}
-    run = subprocess.run(
-        [sys.executable, "-c", CHILD, str(path)], capture_output=True, text=True, env=env, timeout=300
-    )
-    assert run.returncode == 0, run.stderr[-500:]
-    sentence, grown_kib = run.stdout.splitlines()
-    assert sentence.endswith(".")
-    assert int(grown_kib) < MOST_KIB
+def test_hostile_archives_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    for sentence in answers(*(archive(tmp_path / name, program) for name, program in HOSTILE.items())):
+        assert sentence.endswith(".")
+        assert "|" not in sentence
+
+
+SMALL_TEXT = """module @small {
+  func.func public @main(%x: tensor<2x4xf32>, %w: tensor<4x8xf32>) -> tensor<2x8xf32> {
+    %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] :
+      (tensor<2x4xf32>, tensor<4x8xf32>) -> tensor<2x8xf32>
+    %s = stablehlo.constant dense<0.0> : tensor<f32>
+    %1 = stablehlo.reduce(%0 init: %s) applies stablehlo.add across dimensions = [1] :
+      (tensor<2x8xf32>, tensor<f32>) -> tensor<2xf32>
+    %2 = stablehlo.broadcast_in_dim %1, dims = [0] : (tensor<2xf32>) -> tensor<2x8xf32>
+    %3 = stablehlo.custom_call @Sharding(%2) : (tensor<2x8xf32>) -> tensor<2x8xf32>
+    return %3 : tensor<2x8xf32>
+  }
+}"""
+
+
+def test_changed_texts_load_or_are_refused(tmp_path: Path) -> None:
+    """Words of valid text, or a value of a valid graph, replaced: the process goes on."""
+    rng, paths = random.Random(0), [tmp_path / "whole.mlir", tmp_path / "whole.json"]
+    words = re.findall(r"\w+|\s+|[^\w\s]", SMALL_TEXT)
+    graph = json.dumps(graph_to_dict(toy_graph()))
+    paths[0].write_text(SMALL_TEXT, "utf-8")
+    paths[1].write_text(graph, "utf-8")
+    for turn in range(60):
+        changed: Any = list(words)
+        for _ in range(rng.randint(1, 3)):
+            changed[rng.randrange(len(words))] = rng.choice([*words, "", "?", "-1", "9" * 20, "x" * 99])
+        paths.append(tmp_path / f"{turn}.mlir")
+        paths[-1].write_text("".join(changed), "utf-8")
+        changed = json.loads(graph)
+        _change(changed, rng)
+        paths.append(tmp_path / f"{turn}.json")
+        paths[-1].write_text(json.dumps(changed), "utf-8")
+    said = answers(*paths)
+    assert said[:2] == ["loaded"] * 2
+    assert min(said[2::2].count("loaded"), said[3::2].count("loaded")) > 2
+    assert said.count("loaded") < len(said) / 2
+    assert not any("|" in sentence for sentence in said)
 
 
 def test_changed_archives_load_or_are_refused(tmp_path: Path) -> None:

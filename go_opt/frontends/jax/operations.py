@@ -9,7 +9,8 @@ from typing import Any, Final
 from go_opt.errors import ModelError
 
 _MOST_NESTED: Final = 256
-_OPAQUE: Final = re.compile(r'//[^\n]*|"(?:[^"\\\n]|\\.)*"|->')  # comments, strings, arrows
+_OPAQUE: Final = re.compile(r'//[^\n]*|"(?:[^"\\\n]|\\.)*"')  # comments, strings
+_NO_BRACKET: Final = re.compile(r"->|>\s*=")
 _BRACKET: Final = re.compile(r"[(\[{<>}\])]")
 _SIGNS: Final = re.compile(rf"(?:-\s*){{{_MOST_NESTED}}}")
 # Of a location: a file, a name, a place or a call in it, brackets. A name stands before where it comes from.
@@ -31,7 +32,7 @@ def check_nesting(text: str) -> None:
     Raises:
       ModelError: brackets or signs are nested more than 256 deep.
     """
-    bare = _OPAQUE.sub(" ", text)
+    bare = _NO_BRACKET.sub(" ", _OPAQUE.sub(" ", text))
     depth = deepest = 0
     for bracket in _BRACKET.findall(bare):
         depth = depth + 1 if bracket in "([{<" else max(depth - 1, 0)
