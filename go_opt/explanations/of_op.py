@@ -65,7 +65,8 @@ class OpExplanation:
     place_on_chip: int  # position of its kernel among those of the chip, from 1
     kernels_on_chip: int
     chip_busy_s: float  # busy time of one chip of the stage per inference that it runs
-    cost: Cost  # of the unchanged plan
+    cost: Cost  # of the unchanged plan; like those of moves without waits for streamed weights
+    waits: bool  # whether the plan's interval is longer, since chips wait for streamed weights
     relays: int  # number of relay copies in the plan
     reads: tuple[Read, ...]  # largest first
     writes: tuple[Written, ...]
@@ -126,6 +127,7 @@ def explain_op(
         kernels_on_chip=len(on_chip),
         chip_busy_s=float(metrics.compute_s[chip]) * terms.replicas(chip),
         cost=plan_cost(graph, target, plan)[0],
+        waits=bool(metrics.waits),
         relays=sum(len(relay.chips) for relay in plan.relays),
         reads=_reads(loads, terms, op, chip),
         writes=_writes(loads, terms, op),

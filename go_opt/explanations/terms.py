@@ -55,11 +55,16 @@ class TensorPart:
     tensor: str
     role: Role
     link: str  # a name in ``Target.link_names``
-    size_bytes: int
+    size_bytes: int  # of an inference that uses this link
     seconds: float  # mean over all inferences
     source: Place | None  # its producer; None: the host
     readers: tuple[Place, ...]  # the readers reached over this link, without relay copies
     share: float = 1.0  # share of inferences that use this link; below 1 near replicated stages
+
+    @property
+    def mean_bytes(self) -> int:
+        """The bytes that take ``seconds``: a mean over all inferences."""
+        return round(self.size_bytes * self.share)
 
 
 @dataclass(frozen=True)
@@ -176,7 +181,7 @@ class Terms:
             return tuple(self._host_out(int(k)) for k in loads.outputs())
         weights = [part for chip in self.streaming() for part in self.streamed(chip)]
         inputs = [self._host_in(int(k), int(loads.tables.tensor_bytes[k]), None) for k in loads.inputs()]
-        return tuple(sorted([*inputs, *weights], key=lambda part: -part.size_bytes))
+        return tuple(sorted([*inputs, *weights], key=lambda part: -part.seconds))
 
     def _forwarded(self, link: int) -> list[TensorPart]:
         """The weights that one chip of a stage forwards to the next over a link."""
@@ -220,16 +225,8 @@ class Terms:
         size = int(loads.tables.tensor_bytes[k])
         readers = tuple(place for op in loads.behind_link(k, link) for place in self.final_readers(op))
         seconds = size * share * float(loads.tables.link_s_per_byte[link])
-        return TensorPart(
-            self.tensor_name(k),
-            "activation",
-            self.target.link_names[link],
-            size,
-            seconds,
-            self.source(k),
-            readers,
-            share,
-        )
+        name, link_name = self.tensor_name(k), self.target.link_names[link]
+        return TensorPart(name, "activation", link_name, size, seconds, self.source(k), readers, share)
 
     def _host_in(self, k: int, size: int, chips: list[int] | None, share: float = 1.0) -> TensorPart:
         loads = self.loads

@@ -63,6 +63,7 @@ class RelayUse:
     chips: tuple[int, ...]  # first chips of the stages that copy it
     farthest: Place  # the reader on the last chip
     size_bytes: int
+    moved_bytes: int  # between the copies and SRAM: each reads and writes the tensor
     seconds: float  # sum over all copies
 
 
@@ -165,6 +166,7 @@ def relay_uses(graph: Graph, plan: Plan, terms: Terms) -> tuple[RelayUse, ...]:
                 chips=relay.chips,
                 farthest=max(readers, key=lambda place: place.chip),
                 size_bytes=int(cost_tables(graph, terms.target).tensor_bytes[k]),
+                moved_bytes=int(loads.moved_bytes[loads.kernel_of[copies]].sum()),
                 seconds=float(loads.kernel_s[loads.kernel_of[copies]].sum()),
             )
         )

@@ -220,7 +220,10 @@ def _chips_table(explanation: PlanExplanation) -> Table:
         )
     table.caption = f"{explanation.idle_share:.0%} of the time of all {explanation.num_chips} chips is idle"
     if any(use.replicas > 1 for use in explanation.chips):
-        table.caption += "; xN: N chips share the inferences, times are per interval"
+        table.caption += (
+            "; xN: N chips share the inferences; times are per interval, bytes and the dearest kernel of one "
+            "inference"
+        )
     return table
 
 
@@ -235,7 +238,7 @@ def _links_table(explanation: PlanExplanation) -> Table:
             f"{use.seconds / explanation.reached_s:.0%}" if explanation.reached_s else "-",
             format_bytes(use.size_bytes),
             str(use.tensors),
-            format_bytes(use.largest.size_bytes),
+            format_bytes(use.largest.mean_bytes),
             f"`{use.largest.tensor}`",
         )
     if len(explanation.links) > len(fullest):

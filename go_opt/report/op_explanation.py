@@ -51,7 +51,8 @@ def _op_lines(explanation: OpExplanation) -> Iterator[str]:
     free = named_chips(stages.chips(explanation.free_chips))
     yield (
         f"With all other kernels where they are, {only}{free} can run it. "
-        f"The interval is {format_duration(explanation.cost.interval_s)}, and "
+        f"{'Without waits for streamed weights, the' if explanation.waits else 'The'} interval is "
+        f"{format_duration(explanation.cost.interval_s)}, and "
         f"{_binds(explanation.cost, stages)} binds{'. Elsewhere:' if explanation.moves else '.'}"
     )
 

@@ -13,7 +13,7 @@ from go_opt.report.op_explanation import because_text, change_text
 from go_opt.report.page.subject import Subject
 from go_opt.report.parts.plan_lines import copies_lines, memory_lines, origin_lines
 from go_opt.report.parts.term_lines import idle_line, path_lines, slack_line
-from go_opt.report.parts.wording import named_stage
+from go_opt.report.parts.wording import named_stage, share_of_inferences
 
 MOST_TERMS: Final = 3
 MOST_PARTS: Final = 8  # per term
@@ -85,14 +85,13 @@ def _term(subject: Subject, term: Term) -> dict[str, Any]:
     parts = [_kernel(subject, term, kernel) for kernel in term.kernels]
     parts += [_tensor(subject, term, part) for part in term.tensors]
     parts.sort(key=lambda part: -part["share"])
-    left_s = sum(part["seconds"] for part in parts[MOST_PARTS:])
     return {
         "name": subject.names.term(term.name),
         "seconds": term.seconds,
         "chips": term.replicas,
         "parts": parts[:MOST_PARTS],
         "left_out": max(len(parts) - MOST_PARTS, 0),
-        "left_out_s": left_s,
+        "left_out_share": sum(part["share"] for part in parts[MOST_PARTS:]),
     }
 
 
@@ -116,7 +115,8 @@ def _tensor(subject: Subject, term: Term, part: TensorPart) -> dict[str, Any]:
         "name": part.tensor,
         "seconds": part.seconds,
         "share": part.seconds / term.seconds if term.seconds else 0.0,
-        "note": f"{part.role} of {format_bytes(part.size_bytes)}{way} over {part.link}",
+        "note": f"{part.role} of {format_bytes(part.mean_bytes)}{way} over {part.link}"
+        + share_of_inferences(part),
     }
 
 

@@ -89,7 +89,8 @@ def copies_lines(explanation: PlanExplanation) -> Iterator[str]:
             way = f"from {start} over {named_chips(stages.chips(relay.chips))}"
             yield (
                 f"  {format_bytes(relay.size_bytes)} of `{relay.tensor}` {way} "
-                f"to {named_place(relay.farthest)}: {format_duration(relay.seconds)}"
+                f"to {named_place(relay.farthest)}: {format_duration(relay.seconds)}, "
+                f"{format_bytes(relay.moved_bytes)} moved"
             )
         if len(explanation.relays) > MOST_LINES:
             yield f"  and {len(explanation.relays) - MOST_LINES} more"

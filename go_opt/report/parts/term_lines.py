@@ -18,6 +18,7 @@ from go_opt.report.parts.wording import (
     named_place,
     named_places,
     named_stage,
+    share_of_inferences,
     table_of,
 )
 
@@ -73,7 +74,8 @@ def term_lines(term: Term, stages: StageNames) -> Iterator[str]:
         yield f"{stages.term(term.name)}: {counted(len(term.kernels), 'kernel')}, {parts}"
         if term.replicas > 1:
             whole = format_duration(sum(kernel.seconds for kernel in term.kernels))
-            yield f"  {whole} an inference, of which each chip runs one in {term.replicas}"
+            means = "; transfers are means of all inferences" if term.tensors else ""
+            yield f"  {whole} an inference, of which each chip runs one in {term.replicas}{means}"
     else:
         what = counted(len(term.tensors), "tensor")
         yield f"{term.name} carries {format_bytes(term.size_bytes)} of {what}"
@@ -83,7 +85,7 @@ def term_lines(term: Term, stages: StageNames) -> Iterator[str]:
     for part in term.tensors[:MOST_PARTS]:
         over = f"{part.link}: " if term.kernels else ""
         share = _share(part.seconds, part.seconds, term)
-        yield f"  {share}  {over}{format_bytes(part.size_bytes)} of {_tensor(part)}"
+        yield f"  {share}  {over}{format_bytes(part.mean_bytes)} of {_tensor(part)}"
     yield from _left_out([part.seconds for part in term.tensors], MOST_PARTS, "tensor")
 
 
@@ -114,8 +116,7 @@ def _tensor(part: TensorPart) -> str:
     else:
         source = f", from {named_place(part.source)}"
     readers = "" if not part.readers else f", to {named_places(part.readers)}"
-    some = f", of {part.share:.0%} of all inferences" if part.share < 1.0 else ""
-    return f"{what}`{part.tensor}`{source}{readers}{some}"
+    return f"{what}`{part.tensor}`{source}{readers}{share_of_inferences(part)}"
 
 
 def path_lines(path: CriticalPath) -> Iterator[str]:

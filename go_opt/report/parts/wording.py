@@ -8,7 +8,8 @@ from typing import Final
 
 from rich.table import Table
 
-from go_opt.explanations.terms import Place
+from go_opt.common.units import format_bytes
+from go_opt.explanations.terms import Place, TensorPart
 from go_opt.model.graph import UnknownOp
 from go_opt.model.plan import Plan
 
@@ -28,6 +29,13 @@ def listed(names: Sequence[str], most: int) -> str:
     """The first ``most`` names, and the number of further ones."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+def share_of_inferences(part: TensorPart) -> str:
+    """Why a link carries fewer bytes of a tensor than it has: only some inferences use the link."""
+    if part.share >= 1.0:
+        return ""
+    return f", {format_bytes(part.size_bytes)} in {part.share * 100.0:.3g}% of all inferences"
 
 
 def unknown_types(unknown_ops: Sequence[UnknownOp]) -> list[str]:

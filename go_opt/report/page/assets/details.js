@@ -69,7 +69,7 @@ function kernelSection(op, kernel, stage) {
     make("div", {}, `${formatDuration(seconds)}, ${(share * 100).toPrecision(2)}% of the ${whole}; ${kernels.limits[kernels.limit[kernel]]} binds`),
     facts([
       ["compute", formatDuration(kernels.compute_s[kernel])],
-      ["SRAM traffic", `${formatDuration(kernels.sram_s[kernel])} (${formatBytes(kernels.moved_bytes[kernel])})`],
+      ["SRAM traffic", `${kernels.sram_s[kernel] ? `${formatDuration(kernels.sram_s[kernel])}, ` : ""}${formatBytes(kernels.moved_bytes[kernel])}`],
       ["overhead", formatDuration(kernels.overhead_s[kernel])],
       ...(kernels.measured_s[kernel] ? [["measured", formatDuration(kernels.measured_s[kernel])]] : []),
       ...slackFacts(kernel),

@@ -30,7 +30,7 @@ function termColumn(term, waits) {
     column.append(make("p", { class: "quiet" }, `Times of kernels are of one inference, of which each chip runs one in ${term.chips}.`));
   }
   column.append(...term.parts.map((part) => partRow(part, "binds")));
-  if (term.left_out) column.append(make("p", { class: "quiet" }, `and ${formatDuration(term.left_out_s)} in ${term.left_out} more`));
+  if (term.left_out) column.append(make("p", { class: "quiet" }, `and ${formatShare(term.left_out_share)} in ${term.left_out} more`));
   return column;
 }
 
