@@ -50,5 +50,6 @@ class OnnxModel:
         try:
             model = onnx.load_model_from_string(self.file)
         except (DecodeError, ValueError, RuntimeError):
-            raise ModelError("the file is truncated or not an ONNX model.", field="file") from None
+            message = "the file is truncated or not an ONNX model, or its bodies are nested too deep."
+            raise ModelError(message, field="file") from None
         return import_onnx(model, self.bindings, self.precision, checkpoint)[0]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from go_opt import from_onnx
+from go_opt import OnnxModel, from_onnx
 from go_opt.errors import ModelError
+from go_opt.frontends.onnx_frontend import import_onnx
+from go_opt.model.bindings import NO_BINDINGS
 from go_opt.model.graph import WEIGHT, Graph
 
 FLOAT, BOOL, INT64 = TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT64
@@ -140,3 +143,48 @@ def test_scan_runs_along_its_axis() -> None:
     graph = from_onnx(proto)
     assert graph.op_flops.tolist() == [6 * 4]
     assert graph.tensor_elements[graph.tensor_names.index("sums")] == 24
+
+
+def nested(depth: int, decided: Sequence[TensorProto] = ()) -> onnx.ModelProto:
+    """A Relu in ``depth`` bodies of If, each inside the next."""
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    for _ in range(depth):
+        body = helper.make_graph(nodes, "body", [], [info("y", [2])])
+        other = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "other", [], [info("y", [2])])
+        nodes = [helper.make_node("If", ["cond"], ["y"], then_branch=body, else_branch=other)]
+    inputs = [info("x", [2])] if decided else [info("x", [2]), info("cond", [], BOOL)]
+    return model(nodes, inputs, [info("y", [2])], decided)
+
+
+@pytest.mark.parametrize("decided", [(), (constant("cond", True, bool),)], ids=["unknown", "known"])
+def test_a_body_is_walked_as_often_however_deep_it_lies(decided: tuple[TensorProto, ...]) -> None:
+    def walked(depth: int) -> int:
+        calls: list[int] = []
+        source = nested(depth, decided)
+        import_onnx(source, NO_BINDINGS, "native", lambda: calls.append(1))
+        return len(calls)
+
+    per_body = (walked(10) - walked(5)) / 5
+    assert walked(30) == walked(10) + 20 * per_body
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """A field of bytes on the wire."""
+    size = len(content)
+    digits = []
+    while size >= 128:
+        digits.append(size % 128 + 128)
+        size //= 128
+    return bytes([number << 3 | 2, *digits, size]) + content
+
+
+def test_bodies_nested_deeper_than_a_parser_goes_are_refused(tmp_path: Path) -> None:
+    graph = nested(1).graph.SerializeToString()
+    for _ in range(10_000):  # NodeProto 1 of the graph, its attribute 5, whose graph is field 6
+        graph = _field(1, _field(5, _field(6, graph)))
+    path = tmp_path / "deep.onnx"
+    path.write_bytes(_field(7, graph))
+    with pytest.raises(ModelError, match="nested too deep"):
+        from_onnx(path)
+    with pytest.raises(ModelError, match="nested too deep"):
+        OnnxModel(path.read_bytes()).graph()

@@ -16,7 +16,7 @@ from go_opt.frontends.onnx.inference.shapes import ShapeInference
 from go_opt.frontends.onnx.inference.values import Value
 from go_opt.frontends.onnx.lowering import Context, Scope
 from go_opt.frontends.onnx.program import Program
-from go_opt.frontends.onnx.structure import inlined
+from go_opt.frontends.onnx.structure import GraphReads, inlined
 from go_opt.frontends.recording.binding import Trips
 from go_opt.model.bindings import Bindings
 
@@ -55,7 +55,9 @@ def lower_model(
     table.check(given, inputs, [*model.graph.value_info, *model.graph.output])
 
     trips = Trips(bindings.trips)
-    scope = Scope(Context(file, table, ShapeInference(model), trips, checkpoint), Program())
+    scope = Scope(
+        Context(file, table, ShapeInference(model), trips, GraphReads(checkpoint), checkpoint), Program()
+    )
     values = tuple(
         scope.activation(info.name, info.type.tensor_type.elem_type, table.shape_of_input(info))
         for info in inputs

@@ -21,7 +21,7 @@ from go_opt.frontends.onnx.inference.shapes import PartialType, ShapeInference, 
 from go_opt.frontends.onnx.inference.values import Shape, Value, make_value
 from go_opt.frontends.onnx.nodes import is_alias, is_foldable, is_standard, plain_attributes, rows_rule
 from go_opt.frontends.onnx.program import AbsentNode, Program
-from go_opt.frontends.onnx.structure import ordered_nodes, reads_of
+from go_opt.frontends.onnx.structure import GraphReads, ordered_nodes
 from go_opt.frontends.recording.binding import Trips, flags
 from go_opt.frontends.recording.recorder import RecordedOp, unknown_op
 from go_opt.model.graph import UnknownOp
@@ -39,6 +39,7 @@ class Context:
     dims: DimTable
     inference: ShapeInference
     trips: Trips
+    reads: GraphReads
     checkpoint: Callable[[], None]  # called before each node; raises to end the import
 
     @property
@@ -66,7 +67,8 @@ class Scope:
         self.graphs = [*(self._parent.graphs if self._parent else ()), graph]
         self._stated = {info.name: info for info in (*graph.output, *graph.value_info)}
         self._add_initializers(graph)
-        nodes = ordered_nodes(graph, self._visible(), self.context.checkpoint)
+        reads_of = self.context.reads.of_node
+        nodes = ordered_nodes(graph, self._visible(), reads_of)
         read = {name for _, node in nodes for name in reads_of(node)}
         read |= {output.name for output in graph.output}
         self._unread = {name for _, node in nodes for name in node.output} - read

@@ -68,21 +68,18 @@ def called_functions(model: onnx.ModelProto) -> list[str]:
 
 
 def ordered_nodes(
-    graph: onnx.GraphProto, outer: Collection[str], checkpoint: Callable[[], None]
+    graph: onnx.GraphProto, outer: Collection[str], reads_of: Callable[[onnx.NodeProto], list[str]]
 ) -> list[NamedNode]:
     """Nodes with unique names in a topological order that keeps the file's wherever it is valid.
 
     Args:
       outer: names of enclosing graphs that this one may read.
-      checkpoint: called before each node.
+      reads_of: :meth:`GraphReads.of_node`.
     """
     nodes = _named(graph.node)
     given = _given(graph)
     producer = _producers(nodes, given)
-    reads = []
-    for _, node in nodes:
-        checkpoint()
-        reads.append(reads_of(node))
+    reads = [reads_of(node) for _, node in nodes]
     for (name, _), names in zip(nodes, reads, strict=True):
         for read in names:
             if read not in producer and read not in given and read not in outer:
@@ -94,11 +91,31 @@ def ordered_nodes(
     return [nodes[i] for i in topological_order(successors, [name for name, _ in nodes])]
 
 
-def free_names(graph: onnx.GraphProto) -> set[str]:
-    """Names a subgraph reads from the graphs around it."""
-    defined = set(_given(graph)).union(*(node.output for node in graph.node))
-    read = {name for node in graph.node for name in reads_of(node)}
-    return (read | {output.name for output in graph.output}) - defined
+class GraphReads:
+    """What nodes and bodies read; each body is walked once, however deep it lies.
+
+    Args:
+      checkpoint: called for each node.
+    """
+
+    def __init__(self, checkpoint: Callable[[], None]) -> None:
+        self._checkpoint = checkpoint
+        # By id, because messages have no hash; kept with the graph, so that no other has its id.
+        self._free: dict[int, tuple[onnx.GraphProto, list[str]]] = {}
+
+    def of_node(self, node: onnx.NodeProto) -> list[str]:
+        """The names that a node reads: its inputs, and the outer names that its bodies read."""
+        self._checkpoint()
+        captured = [name for body in subgraphs(node) for name in self._of_body(body)]
+        return [*filter(None, node.input), *captured]
+
+    def _of_body(self, graph: onnx.GraphProto) -> list[str]:
+        if id(graph) not in self._free:
+            defined = set(_given(graph)).union(*(node.output for node in graph.node))
+            read = {name for node in graph.node for name in self.of_node(node)}
+            free = sorted((read | {output.name for output in graph.output}) - defined)
+            self._free[id(graph)] = graph, free
+        return self._free[id(graph)][1]
 
 
 def inputs_behind(name: str, graphs: Sequence[onnx.GraphProto]) -> list[str]:
@@ -118,12 +135,6 @@ def inputs_behind(name: str, graphs: Sequence[onnx.GraphProto]) -> list[str]:
 def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     """The bodies of a control-flow node."""
     return [attribute.g for attribute in node.attribute if attribute.HasField("g")]
-
-
-def reads_of(node: onnx.NodeProto) -> list[str]:
-    """The names that a node reads: its inputs, and the outer names that its bodies read."""
-    captured = [name for body in subgraphs(node) for name in sorted(free_names(body))]
-    return [*filter(None, node.input), *captured]
 
 
 def name_nodes(model: onnx.ModelProto) -> None:

@@ -107,7 +107,9 @@ def _parse(path: Path) -> onnx.ModelProto:
     try:
         return onnx.load_model_from_string(data)
     except (DecodeError, ValueError, RuntimeError) as error:
-        raise ModelError(f"model file {str(path)!r} is truncated or not an ONNX model.") from error
+        raise ModelError(
+            f"model file {str(path)!r} is truncated or not an ONNX model, or its bodies are nested too deep."
+        ) from error
 
 
 def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
