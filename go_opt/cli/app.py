@@ -24,7 +24,7 @@ from go_opt.cli.commands import (
     serving,
     training,
 )
-from go_opt.common.units import visible
+from go_opt.common.units import VisibleStream
 from go_opt.errors import GoOptError, ServiceError
 
 app = typer.Typer(
@@ -83,6 +83,18 @@ def main() -> NoReturn:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names the terminal cannot show
     warnings.showwarning = _show_warning
+    streams = sys.stdout, sys.stderr
+    # Every line of every command passes here, so that no name can command the terminal.
+    sys.stdout, sys.stderr = map(VisibleStream, streams)  # type: ignore[assignment]
+    try:
+        code = _run()
+    finally:
+        sys.stdout, sys.stderr = streams
+    sys.exit(code)
+
+
+def _run() -> int:
+    """Run the command line and return its exit code."""
     try:
         code = app(standalone_mode=False, prog_name=app.info.name)
         if code == INTERRUPTED:  # what recent versions of typer return after Ctrl-C
@@ -105,7 +117,7 @@ def main() -> NoReturn:
             raise
         _drop_output()
         code = _fail(f"the output cannot be written: {error.strerror or error}.", 2)
-    sys.exit(code or 0)
+    return code or 0
 
 
 def _show_warning(
@@ -118,11 +130,7 @@ def _show_warning(
 ) -> None:
     """Prints go-opt's warnings as one line; shows other warnings as Python does."""
     is_ours = category.__module__.startswith("go_opt.")
-    text = (
-        f"go-opt: {visible(str(message))}\n"
-        if is_ours
-        else warnings.formatwarning(message, category, filename, lineno)
-    )
+    text = f"go-opt: {message}\n" if is_ours else warnings.formatwarning(message, category, filename, lineno)
     (file or sys.stderr).write(text)
 
 
@@ -137,5 +145,5 @@ def _show_help(text: str) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"go-opt: {visible(message)}", file=sys.stderr)
+    print(f"go-opt: {message}", file=sys.stderr)
     return code

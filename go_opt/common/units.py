@@ -1,10 +1,12 @@
-"""Durations, sizes, ratios and names as people read them: ``500ms``, ``3.2 MB``, ``12 %``."""
+"""Durations, sizes, ratios and names as people read them: ``500ms``, ``3.2 MB``, ``12 %``; safe output."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final, TextIO
 
 from go_opt.errors import InvalidInputError
 
@@ -136,3 +138,24 @@ _CONTROLS: Final = {
 def visible(text: str) -> str:
     """``text`` with its control characters written out, so that no name can command a terminal."""
     return text.translate(_CONTROLS)
+
+
+def json_line(data: Any) -> str:
+    """JSON without a single control character."""
+    return json.dumps(data, allow_nan=False).replace("\x7f", "\\u007f")
+
+
+class VisibleStream:
+    """A text stream that passes what is written through :func:`visible`; otherwise as ``stream``."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        return self.stream.write(visible(text))
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        self.stream.writelines(map(visible, lines))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)

@@ -11,6 +11,7 @@ import sys
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from go_opt.common.units import visible
 from go_opt.errors import GoOptError, ServiceError
 from go_opt.service.transport.address import DEFAULT_ADDRESS, parse_address
 from go_opt.service.transport.credentials import Credentials, channel
@@ -24,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         _check(options)
     except GoOptError as error:
-        print(f"health check: {error}", file=sys.stderr)
+        print(visible(f"health check: {error}"), file=sys.stderr)
         return 1
     return 0
 

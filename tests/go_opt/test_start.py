@@ -187,12 +187,12 @@ def test_a_batch_in_parts_is_a_start(tmp_path: Path) -> None:
 
 
 def test_a_start_for_another_package_is_cut_anew(tmp_path: Path) -> None:
-    """The order and kernels of a long search, in a few evaluations on half of the chips."""
+    """The order and kernels of a long search, in three evaluations on half of the chips."""
     graph = go_opt.load("zoo:nasnet_mobile")
     long = {"max_evaluations": 150, "policy": None, "simulate": False, "replication": False, "splits": False}
     result = go_opt.optimize(graph, "mcm-6x6", **long)
     save_plan(result.plan, tmp_path / "plan.json", plan_facts(graph, result))
-    few = dict(long, max_evaluations=6)
+    few = dict(long, max_evaluations=3)
     text = target_text("mcm-6x6").replace("count = 36", "count = 18")
     other = parse_target(text, "half of it")
     cold = go_opt.optimize(graph, other, **few)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
+
+from go_opt.common.units import json_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -13,7 +14,7 @@ INTERRUPTED: Final = 130  # the exit code: 128 + SIGINT, as shells report it
 
 
 def print_json(data: Any) -> None:
-    print(json.dumps(data, allow_nan=False))
+    print(json_line(data))
 
 
 def show(*parts: Iterable[str] | Table, drop: tuple[str, ...] = ()) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from go_opt.cli.commands import show
+from go_opt.cli.commands import print_json, show
 from go_opt.cli.commands.options import (
     CostsOption,
     JsonOption,
@@ -113,7 +112,7 @@ def run(
     if values.outputs is not None:
         save_arrays(values.outputs, result.outputs)
     if as_json:
-        typer.echo(json.dumps(run_to_dict(result), ensure_ascii=False))
+        print_json(run_to_dict(result))
     else:
         show(run_lines(result), [""], stages_table(result))
     if failure is not None:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from go_opt.common.units import visible
+from go_opt.common.units import VisibleStream, visible
 
 WIDE: Final = 240  # width of a console that is not a terminal; nothing is wrapped
 _GAP: Final = 2  # between columns
@@ -26,7 +26,9 @@ _BELONGS: Final = ("load", "")  # columns that stay with the column before them
 def console() -> Console:
     """A console as wide as the terminal or COLUMNS; without either, wide enough for every table."""
     has_width = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
-    return Console(highlight=False, width=None if has_width else WIDE)
+    # Rich styles what it prints with escape codes; names pass through visible() below.
+    file = sys.stdout.stream if isinstance(sys.stdout, VisibleStream) else None
+    return Console(file=file, highlight=False, width=None if has_width else WIDE)
 
 
 def print_lines(console: Console, lines: Iterable[str]) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from go_opt.common.units import visible
 from go_opt.run.manifest import Stage, load_manifest
 from go_opt.run.pipeline.bell import quieten, strike
 from go_opt.run.pipeline.layout import HOST, Layout, State, Unit
@@ -140,7 +141,7 @@ def main() -> None:
                 _work(given | json.loads(job), descriptors[0])
                 os.close(descriptors[0])
     except Exception as error:  # the parent process turns this into an error message
-        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        print(visible(f"{type(error).__name__}: {error}"), file=sys.stderr, flush=True)
         sys.exit(1)
 
 

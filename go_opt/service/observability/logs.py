@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import queue
 import sys
@@ -15,6 +14,7 @@ from typing import Any, Final, Literal
 
 import grpc
 
+from go_opt.common.units import json_line, visible
 from go_opt.service.calls.call import Call, Outcome
 
 LogFormat = Literal["text", "json"]
@@ -72,7 +72,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line)
+        return json_line(line)
 
     converter = staticmethod(time.gmtime)
 
@@ -82,6 +82,9 @@ class TextFormatter(logging.Formatter):
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S")
+
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         fields = getattr(record, _FIELDS, {})
