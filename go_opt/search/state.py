@@ -109,7 +109,7 @@ class Search:
             is_better = is_as_good = False
             reached_s = math.inf
             self._rejection = self._rejection or violations[0].message
-            if self.request.constraints or not self.tables.can_run.all():
+            if self.best is None or self.request.constraints or not self.tables.can_run.all():
                 self.violating.append(plan.placement)
         if is_slow and is_better:
             is_better = False

@@ -103,9 +103,17 @@ METHODS: Final = (
     # Placements of the propagation engine that keep the user's constraints and run every op on a kind that
     # can, or a proof that there are none.
     Method("constraints", "first", is_restricted, first_plans.constrained, MISSION),
+    # Where all chips have to be used, and no slicing uses them: placements of the engine, or the proof.
+    Method("all chips", "first",
+           lambda v: v.target.constraints.no_skip == "all" and not is_restricted(v),
+           first_plans.on_all_chips, MISSION),
     # Tiny instances: every plan, and the proof.
     Method("enumeration", "next", lambda v: v.request.fidelity == "analytical",
            lambda s: enumerated(s.search), "enumeration"),
+    # Slicings of parts that only the last ops join, on chips of their own: two towers, for example.
+    Method("towers", "next",
+           lambda v: v.passing == "adjacent" and v.target.constraints.triangle != "adjacent",
+           first_plans.sliced_towers, "towers"),
     # All ops on one chip, for each kind of chip.
     Method("one kind", "next", is_free, first_plans.one_kind, "one kind"),
     # Each kernel on the chip where it finishes earliest, along the default order.

@@ -80,6 +80,7 @@ def constrained_starts(
     passing: Passing,
     guides: Sequence[IntArray] = (),
     fusion_is_open: bool = True,
+    replicates: bool = False,
     seed: int = 0,
 ) -> ConstrainedStarts:
     """Returns placements that keep ``requested`` and the target's rules except memory.
@@ -90,9 +91,11 @@ def constrained_starts(
       passing: ``adjacent`` keeps the target's own triangle rule; ``relayed`` and ``free`` have none.
       guides: placements ([N] each) that the starts follow as far as possible.
       fusion_is_open: whether other kernels may be used if these cannot be placed.
+      replicates: whether stages may be replicated: chips without an op of their own are then no conflict.
     """
+    uses_copies = replicates or passing == "relayed"
     backtracks, is_proven = 0, False
-    for case in _cases(requested, fusion_group, passing, fusion_is_open):
+    for case in _cases(requested, fusion_group, passing, fusion_is_open, uses_copies):
         found, is_proven, used = _place(case.problem, guides, seed)
         backtracks += used
         starts = [_start(requested, order, case.kernels, placement) for placement in found]
@@ -103,7 +106,9 @@ def constrained_starts(
     none = np.zeros((0, requested.graph.num_ops), np.int32)
     conflict = None
     if is_proven:
-        conflict = smallest_conflict(requested, lambda fewer: _loosest(fewer, passing, fusion_is_open))
+        conflict = smallest_conflict(
+            requested, lambda fewer: _loosest(fewer, passing, fusion_is_open, uses_copies)
+        )
     return ConstrainedStarts(requested, none, none, none, conflict, backtracks)
 
 
@@ -133,23 +138,30 @@ class _Case(NamedTuple):
 
 
 def _cases(
-    requested: OpConstraints, fusion_group: IntArray, passing: Passing, fusion_is_open: bool
+    requested: OpConstraints,
+    fusion_group: IntArray,
+    passing: Passing,
+    fusion_is_open: bool,
+    uses_copies: bool,
 ) -> Iterator[_Case]:
     """Yields problems in which to find a start; the last is a relaxation of every plan's problem."""
     yield _Case(problem_under(requested, fusion_group, change=_rules(passing)), fusion_group)
     if fusion_is_open and len(np.unique(fusion_group)) < requested.graph.num_ops:
         yield _Case(problem_under(requested, change=_rules(passing)), None)
-    yield _Case(_loosest(requested, passing, fusion_is_open), None if fusion_is_open else fusion_group)
+    loosest = _loosest(requested, passing, fusion_is_open, uses_copies)
+    yield _Case(loosest, None if fusion_is_open else fusion_group)
 
 
-def _loosest(requested: OpConstraints, passing: Passing, fusion_is_open: bool) -> ConstrainedProblem:
-    """Returns the rules that every plan keeps, for any kernels, relays and clones.
+def _loosest(
+    requested: OpConstraints, passing: Passing, fusion_is_open: bool, uses_copies: bool
+) -> ConstrainedProblem:
+    """Returns the rules that every plan keeps, for any kernels, relays, clones and replicas.
 
-    Relays may occupy chips that ops skip, so the no-skip rule is dropped for them.
+    Copies may occupy chips that ops skip, so the no-skip rule is dropped for them.
     """
 
     def change(problem: PlacementProblem) -> PlacementProblem:
-        no_skip = NO_SKIP_OFF if passing == "relayed" else problem.no_skip
+        no_skip = NO_SKIP_OFF if uses_copies else problem.no_skip
         return _rules(passing)(problem)._replace(no_skip=no_skip)
 
     def limits(requested: OpConstraints, problem: PlacementProblem) -> Limits | None:

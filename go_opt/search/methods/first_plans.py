@@ -11,7 +11,7 @@ import numpy as np
 
 from go_opt.agents.decoding.proposals import Advice
 from go_opt.common.arrays import IntArray
-from go_opt.env import greedy_fusion
+from go_opt.env import cost_tables, greedy_fusion
 from go_opt.errors import InfeasibleError
 from go_opt.search.methods.copies import joined_kernels
 from go_opt.search.methods.events import (
@@ -21,12 +21,14 @@ from go_opt.search.methods.events import (
     SearchView,
     copies_are_open,
     has_static_constraints,
+    may_replicate,
 )
-from go_opt.search.methods.slices import slices
+from go_opt.search.methods.slices import slices, slices_of_towers
 from go_opt.solver import earliest_finish_placement, greedy_slicing
 from go_opt.solver.constraints.fusion import constrained_fusion
 from go_opt.solver.constraints.plans import constrained_starts
 from go_opt.solver.orders import fixed_orders
+from go_opt.solver.orders.towers import towers
 
 
 @dataclass
@@ -43,11 +45,14 @@ class Start:
 
     @cached_property
     def kernels(self) -> IntArray:
-        """Of the default order: fused where that is open, else one each."""
+        """Of the default order."""
+        return self.kernels_along(self.order)
+
+    def kernels_along(self, order: IntArray) -> IntArray:
+        """Fused where that is open, else one each."""
         if self.search.request.decide == "placement":
             return self.order
-        fused = greedy_fusion(self.search.roles, self.order)
-        return constrained_fusion(self.search.requested, self.order, fused)
+        return constrained_fusion(self.search.requested, order, greedy_fusion(self.search.roles, order))
 
     @cached_property
     def joined(self) -> tuple[IntArray, IntArray]:
@@ -83,6 +88,7 @@ def constrained(start: Start) -> Iterator[Event]:
         passing=search.passing,
         guides=search.violating,
         fusion_is_open=is_open,
+        replicates=may_replicate(search.target, search.request),
         seed=search.request.seed % 2**31,
     )
     if starts.conflict is not None:
@@ -91,6 +97,12 @@ def constrained(start: Start) -> Iterator[Event]:
         yield NoPlan(starts.why_none())
     for placement, order, kernels in zip(starts.placement, starts.order, starts.fusion_group, strict=True):
         yield Proposal("constraints", placement, order if is_open else start.order, kernels)
+
+
+def on_all_chips(start: Start) -> Iterator[Event]:
+    """The same, if there is no plan so far: ops side by side can use more chips than slices of an order."""
+    if start.search.best_plan is None:
+        yield from constrained(start)
 
 
 def one_kind(start: Start) -> Iterator[Event]:
@@ -119,6 +131,14 @@ def sliced_orders(start: Start) -> Iterator[Event]:
         yield from slices(search, f"slice: {name}", order, kernels)
     if search.request.decide == "all":
         yield from slices(search, "slice: default order, unfused", start.order, start.order)
+
+
+def sliced_towers(start: Start) -> Iterator[Event]:
+    """Slicings of the parts that only the last ops join, one part after the other."""
+    search = start.search
+    apart = towers(search.graph, cost_tables(search.graph, search.target))
+    if apart is not None:
+        yield from slices_of_towers(search, "slice: towers", apart, start.kernels_along(apart.order))
 
 
 def _earliest_finish(search: SearchView, name: str, order: IntArray, group: IntArray) -> Proposal:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from go_opt.solver import (
     slice_order_streamed_replicated,
 )
 from go_opt.solver.orders.cheapest import charged_slicing, streams_weights
+from go_opt.solver.orders.towers import Towers
+from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.slicing.replicated.slice import slice_order_replicated
 from go_opt.solver.slicing.streamed.forwarded import slice_order_forwarded
 
@@ -53,6 +55,15 @@ def slices(search: SearchView, method: str, order: IntArray, group: IntArray) ->
             yield StageSearch(search, search.best_plan).allotted().as_it_stands(method + ALLOTTED)
 
 
+def slices_of_towers(search: SearchView, method: str, apart: Towers, group: IntArray) -> Iterator[Event]:
+    """The cheapest slicing without relays that gives each tower chips of its own."""
+    asked = search.rules.get("rising")
+    rising = apart.rising if asked is None else np.concatenate([asked, apart.rising], axis=1)
+    yield from _cheapest(
+        search, method, apart.order, group, is_relayed=False, tables=apart.tables, rising=rising
+    )
+
+
 def widest_slices(search: SearchView, method: str, order: IntArray, group: IntArray) -> Iterator[Event]:
     """The same in one go: with relays, and with replicated stages, where they are open."""
     yield from copies(search, method, order, group)
@@ -64,17 +75,27 @@ def widest_slices(search: SearchView, method: str, order: IntArray, group: IntAr
 
 
 def _cheapest(
-    search: SearchView, method: str, order: IntArray, group: IntArray, *, is_relayed: bool
+    search: SearchView,
+    method: str,
+    order: IntArray,
+    group: IntArray,
+    *,
+    is_relayed: bool,
+    tables: CostTables | None = None,
+    **rules: Unpack[SegmentRules],
 ) -> Iterator[Event]:
-    """The cheapest slicing, for a low latency on fewer chips; if it streams weights, charged for them."""
+    """The cheapest slicing, for a low latency on fewer chips; if it streams weights, charged for them.
+
+    ``tables`` to slice by, and ``rules`` beside the user's, may be given.
+    """
     needs_all = search.target.constraints.no_skip == "all"
     min_chips = search.target.num_chips if needs_all else 1
     passing: Passing = "free" if search.target.constraints.triangle == "off" else "adjacent"
     if is_relayed:
         passing = "relayed"
     at_most_s = search.best_s if search.request.is_interval_alone else math.inf
-    given = (cost_tables(search.graph, search.target), order, group)
-    options: dict[str, Any] = {"passing": passing, "min_chips": min_chips, **search.rules}
+    given = (tables or cost_tables(search.graph, search.target), order, group)
+    options: dict[str, Any] = {"passing": passing, "min_chips": min_chips, **search.rules, **rules}
     cut = partial(slice_order, *given, at_most_s=at_most_s, **options)
     cuts = (partial(cut, max_chips=chips) for chips in _chip_counts(search))
     charged = partial(slice_order_streamed, *given, **options)

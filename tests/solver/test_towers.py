@@ -1,0 +1,68 @@
+"""Parts that only the last ops join are found, and get chips of their own."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+
+from go_opt.env import cost_tables
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph
+from go_opt.solver import broken_rules, placement_problem, slice_order
+from go_opt.solver.orders.towers import towers
+from go_opt.solver.verify.rule_check import NONE
+from tests.strategies import examples, seeds, small_mcm
+
+
+def graph_of_towers(heights: list[int], rng: np.random.Generator) -> tuple[Graph, list[int]]:
+    """Towers of residual blocks in a random order, then two ops that join them; the tower of each op."""
+    b = GraphBuilder("towers")
+    tops: list[list[str]] = [[] for _ in heights]
+    tower_of = []
+
+    def add(name: str, reads: list[str], flops: int) -> None:
+        b.add_op(
+            name, "Add", "vector", flops=flops, dtype="float32",
+            reads=[(read, None) for read in reads], writes=[(name, 10, "float32")],
+        )  # fmt: skip
+
+    left = [tower for tower, height in enumerate(heights) for _ in range(height)]
+    for tower in rng.permutation(left).tolist():
+        name = f"{tower}.{len(tops[tower])}"
+        add(name, tops[tower][-2:], 1000)
+        tops[tower].append(name)
+        tower_of.append(tower)
+    add("joined", [top[-1] for top in tops], 10)
+    add("last", ["joined"], 10)
+    return b.build(), [*tower_of, len(heights), len(heights)]
+
+
+@settings(max_examples=examples(30))
+@given(seed=seeds)
+def test_each_tower_has_chips_of_its_own(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    heights = rng.integers(2, 7, int(rng.integers(2, 4))).tolist()
+    graph, tower_of = graph_of_towers(heights, rng)
+    target = small_mcm(12, triangle=("longest_path", "three_chip")[int(rng.integers(2))])
+    tables = cost_tables(graph, target)
+    apart = towers(graph, tables)
+    assert apart is not None
+    found = np.array(tower_of)[apart.order]
+    assert np.count_nonzero(found[1:] != found[:-1]) == len(heights)  # one after the other
+    one_each = np.arange(graph.num_ops, dtype=np.int32)
+    slicing = slice_order(apart.tables, apart.order, one_each, passing="adjacent", rising=apart.rising)
+    assert slicing is not None
+    assert (broken_rules(placement_problem(graph, target), slicing.placement[None]) == NONE).all()
+    chips = [set(slicing.placement[np.array(tower_of) == tower]) for tower in range(len(heights))]
+    assert sum(map(len, chips)) == len(set().union(*chips))
+
+
+def test_a_graph_whose_parts_join_early_has_no_towers() -> None:
+    b = GraphBuilder("one")
+    for op, reads in (("a", []), ("b", []), ("c", ["a", "b"]), ("d", ["c"]), ("e", ["d"])):
+        b.add_op(
+            op, "Add", "vector", flops=1000 if op in "cde" else 10, dtype="float32",
+            reads=[(read, None) for read in reads], writes=[(op, 10, "float32")],
+        )  # fmt: skip
+    graph = b.build()
+    assert towers(graph, cost_tables(graph, small_mcm(4))) is None
