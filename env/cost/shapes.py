@@ -12,6 +12,7 @@ quotients of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -33,6 +34,7 @@ class _Operands(NamedTuple):
     number: FloatArray  # operands, not elements
 
 
+@lru_cache(maxsize=16)
 def product_shapes(graph: Graph) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """[N] each: batch, rows, inner and columns of the products of matrix ops; 1 for other ops.
 
@@ -127,14 +129,14 @@ def _least_shares(graph: Graph, factors: Sequence[OpFactor]) -> FloatArray:
 
 def _has_type(graph: Graph, *endings: str) -> BoolArray:
     """[N] True for ops whose type ends like that."""
-    return np.array([name.endswith(endings) for name in graph.op_types], np.bool_)
+    return graph.has_type(lambda name: name.endswith(endings))
 
 
 def _has_weight(graph: Graph, output: FloatArray, inner: FloatArray, read: _Operands) -> BoolArray:
     """[N] True for products with a weight; a weight besides two activations may be a bias or a scale."""
     is_alone = read.second == 0
     is_operand = read.first * read.weight >= inner**2 * output * (1.0 - _ROUNDING)
-    is_convolution = np.array(["conv" in name.lower() for name in graph.op_types], np.bool_)
+    is_convolution = graph.has_type(lambda name: "conv" in name.lower())
     return (read.weight > 0) & (is_alone | is_operand | is_convolution)
 
 

@@ -169,11 +169,9 @@ def tables_with_effects(graph: Graph, target: Target, parameters: SimulatorParam
 def kinds_that_run(graph: Graph, target: Target) -> BoolArray:
     """[Q, N] True where the kind may run the op, by its type and by the graph's costs."""
     can_run = _per_kind(graph.excluded, target, graph.num_ops, 0.0) == 0.0
-    types = {name: i for i, name in enumerate(dict.fromkeys(graph.op_types))}
-    type_of_op = np.array([types[name] for name in graph.op_types])
     for q, kind in enumerate(target.kinds):
         if kind.op_types or kind.not_op_types:
-            can_run[q] &= np.array([name == COPY_TYPE or kind.runs(name) for name in types])[type_of_op]
+            can_run[q] &= graph.has_type(kind.runs) | graph.has_type(COPY_TYPE.__eq__)
     return can_run
 
 
@@ -204,7 +202,7 @@ def _op_seconds(graph: Graph, target: Target) -> FloatArray:
         vector_rate = kind.rates(kind.vector_flops_per_s, target.native_dtype)[dtype]
         rate = np.where(graph.op_class == MATRIX, matrix_rate, vector_rate)
         for op_type, by_dtype in kind.flops_per_s_by_op_type.items():
-            is_of_type = np.array([name == op_type for name in graph.op_types])
+            is_of_type = graph.has_type(op_type.__eq__)
             rate = np.where(is_of_type, kind.rates(by_dtype, target.native_dtype)[dtype], rate)
         seconds[q] = graph.op_flops / rate
     return seconds

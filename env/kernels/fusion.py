@@ -55,15 +55,10 @@ def loop_roles(graph: Graph, patterns: tuple[str, ...] = ()) -> LoopRoles:
         np.zeros(graph.num_ops, np.bool_)
     ]
     everywhere, somewhere = np.all(kinds, axis=0), np.any(kinds, axis=0)
-    for op, op_type in enumerate(graph.op_types):
-        if somewhere[op] > everywhere[op] or graph.op_class[op] == DATA_MOVEMENT:
-            continue
-        if graph.op_class[op] == MATRIX:
-            role[op] = MATRIX_LOOP
-        elif is_reduction(op_type):
-            role[op] = REDUCTION
-        elif is_elementwise(op_type) and read[op] <= written[op]:
-            role[op] = ELEMENTWISE
+    role[graph.has_type(is_elementwise) & (read <= written)] = ELEMENTWISE
+    role[graph.has_type(is_reduction)] = REDUCTION
+    role[graph.op_class == MATRIX] = MATRIX_LOOP
+    role[(somewhere > everywhere) | (graph.op_class == DATA_MOVEMENT)] = ALONE
     read_ptr, read_producer = graph.predecessors
     loop_elements = np.where(role == REDUCTION, read, written) + _MEASURED * everywhere
     for match, ops in enumerate(pattern_kernels(graph, patterns)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import lru_cache
 
 import numpy as np
 
@@ -35,6 +36,13 @@ def simulate_plan(
 
     A plan that does not run has an infinite interval, ``valid`` False and the reason.
     """
+    return _simulated(graph, target, plan, seed, tuple(without))
+
+
+@lru_cache(maxsize=8)  # the plans that a search has simulated are simulated for its answer
+def _simulated(
+    graph: Graph, target: Target, plan: Plan, seed: int | None, without: tuple[str, ...]
+) -> Metrics:
     graph, plan = expand_plan(graph, target, plan)
     rows = (plan.placement, plan.order, plan.fusion_group, plan.replication)
     batch = simulate_batch(

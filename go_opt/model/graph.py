@@ -7,7 +7,7 @@ Ragged data is CSR: row ``i`` of ``x`` is ``x[ptr[i]:ptr[i + 1]]``.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -168,6 +168,11 @@ class Graph:
         producers = self.tensor_producer[produced]
         by_op = np.argsort(producers, kind="stable")
         return row_pointers(producers, self.num_ops), produced[by_op]
+
+    def has_type(self, test: Callable[[str], bool]) -> BoolArray:
+        """[N] True for ops whose type passes ``test``, which is called once for each type."""
+        passes = {name: test(name) for name in set(self.op_types)}
+        return np.array([passes[name] for name in self.op_types], np.bool_)
 
     def reads_of(self, op: int) -> list[tuple[int, int]]:
         """The tensors that an op reads, each with the elements it touches."""

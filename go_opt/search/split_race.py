@@ -31,13 +31,7 @@ from go_opt.search.simulated_claim import is_simulated, simulated_answer
 from go_opt.search.splits.batch_ways import batch_ways, start_by_batch
 from go_opt.search.splits.inner_ways import start_by_blocks
 from go_opt.search.splits.row_starts import start_by_rows
-from go_opt.search.splits.ways import (
-    given_way,
-    open_blocks,
-    row_divisible,
-    ways_in_parts,
-    ways_to_split,
-)
+from go_opt.search.splits.ways import given_way, open_blocks, row_divisible, ways_in_parts, ways_to_split
 from go_opt.search.whole_ops import Watch, WholeOpsSearch
 
 WHOLE_SHARE: Final = 1 / 4  # of the budget, at most, before ways to split are tried
@@ -46,6 +40,7 @@ TRIAL_SHARE: Final = 1 / 4  # of the budget, at most, for the ways by columns, a
 CLOSE_SHARE: Final = 3 / 5  # the same if the gap of whole ops is below ``CLOSE``
 CLEARLY: Final = 0.95  # of the interval of another way; in a short search, smaller gains may be luck
 FIRST_STEPS: Final = 8  # of a search by rows, which begins with a plan made for it; of one without a plan
+LEAST_S: Final = 1e-3  # of the search of whole ops
 OPS_PER_S: Final = 1600  # ways with more ops and parts per second of the time limit are not tried
 
 
@@ -92,8 +87,7 @@ class _Race:
         self._given = given_way(graph, request, divisible)
         self._rows = row_divisible(graph, target, request)
         self._blocks = open_blocks(graph, target, request)
-        ways = [self._given] * bool(self._given) + ways_to_split(graph, target, request)
-        self._ways: list[tuple[Split, ...]] | None = list(dict.fromkeys(ways))  # still to try, or None
+        self._tries = True  # whether ways to split are still to try
         self._history: list[Step] = []
         self._reference_s = math.inf  # of the greedy plan of whole ops
         self._takes_early = False  # of starts by rows
@@ -131,16 +125,18 @@ class _Race:
 
     def _try_ways(self) -> None:
         """Search each way for a short time, if splits may help; only once."""
-        ways, self._ways = self._ways, None
+        tries, self._tries = self._tries, False
         with self._context.tolerates("splits", GoOptError):
-            if ways is not None:
-                self._try(ways)
+            if tries and self._request_of(1.0) is not None:
+                self._try()
 
-    def _try(self, ways: list[tuple[Split, ...]]) -> None:
+    def _try(self) -> None:
         """By columns: if there is no plan, its weights stream, or the start has splits.
 
         By rows or in blocks, on top of the columns: if there is no plan, or its gap is ``CLOSE`` or more.
         """
+        ways = ways_to_split(self._graph, self._target, self._request)
+        ways = list(dict.fromkeys([*[self._given] * bool(self._given), *ways]))
         most_ops, share = OPS_PER_S * self._request.time_limit_s, TRIAL_SHARE
         if self._is_close:  # whole ops can gain next to nothing more
             most_ops, share = math.inf, CLOSE_SHARE
@@ -271,6 +267,8 @@ class _Race:
         request = self._request
         limit, left_s = request.max_evaluations, request.time_limit_s - self._context.elapsed_s
         left = None if limit is None else min(limit - len(self._history), max(1, math.ceil(share * limit)))
+        if self._tries:  # whole ops are searched in any case: a large graph may take the time until here
+            left_s = max(left_s, LEAST_S)
         if self._is_stopped or self._is_proven or left_s <= 0 or (left is not None and left < 1):
             return None
         budget_s = min(left_s, share * request.time_limit_s)

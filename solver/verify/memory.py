@@ -98,14 +98,15 @@ def _highest_address(size: LongArray, first: LongArray, last: LongArray) -> int:
     More than ``MOST_BY_SIZE`` buffers are placed in the order of ``first``, to save time.
     """
     address = np.zeros(len(size), dtype=np.int64)
-    is_placed = np.zeros(len(size), dtype=np.bool_)
-    by_size = np.argsort(-size, kind="stable")
-    for i in by_size if len(size) <= MOST_BY_SIZE else range(len(size)):
-        others = np.flatnonzero(is_placed & (first <= last[i]) & (last >= first[i]))
+    placed = np.empty(0, dtype=np.int64)
+    is_by_size = len(size) <= MOST_BY_SIZE
+    for i in np.argsort(-size, kind="stable") if is_by_size else range(len(size)):
+        others = placed[(first[placed] <= last[i]) & (last[placed] >= first[i])]
         others = others[np.argsort(address[others], kind="stable")]
         ends = np.maximum.accumulate(address[others] + size[others])
         below = np.concatenate([[0], ends])  # start of each gap, then the end of all
         fits = np.flatnonzero(below[:-1] + size[i] <= address[others])
         address[i] = below[fits[0]] if len(fits) else below[-1]
-        is_placed[i] = True
+        # In the order of ``first``, what has ended meets no later one.
+        placed = np.append(placed if is_by_size else others, i)
     return int((address + size).max(initial=0))

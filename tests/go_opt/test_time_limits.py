@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -11,19 +12,22 @@ import pytest
 
 import go_opt
 from go_opt.env import load_target, load_zoo
+from go_opt.env.simulator import metrics, simulate_plan
+from go_opt.env.simulator.simulate import simulate_batch
 from go_opt.model.codecs.wire import graph_to_proto
 from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from go_opt.result import Request
 from go_opt.search import whole_ops
 from go_opt.search.compiling.warm_up import Families, load, warm_up
 from go_opt.search.shared import context as shared
 from go_opt.search.shared.context import Context
 from go_opt.search.splits.row_ways import row_ways
-from go_opt.search.splits.ways import row_divisible
+from go_opt.search.splits.ways import divisible_ops, row_divisible
 from go_opt.search.state import Search
 from go_opt.service.messages.convert_request import request_to_proto
 from go_opt.service.workers.optimizer import LocalOptimizer, SearchControl
-from tests.exports import info, model, node
+from tests.exports import LIGHT, info, model, node
 from tests.searches import GRAPHS, each_option, search
 from tests.strategies import small_mcm, toy_graph
 
@@ -89,6 +93,31 @@ def test_a_search_without_a_plan_ends_soon_after_its_time() -> None:
     assert not search.is_done()
     search.context.limit_s = -shared.OVERTIME_S
     assert search.is_done()
+
+
+def test_whole_ops_are_searched_even_if_their_tables_take_the_time() -> None:
+    graph, target, limit_s = go_opt.load(LIGHT / "light_squeezenet.onnx"), load_target("mcm-6x6"), 1.0
+    assert divisible_ops(graph, target, Request(max_latency_s=limit_s)).any()
+    result = search(graph, target, budget_s=1e-6, **each_option()[0] | {"max_latency_s": limit_s})
+    assert result is not None
+    assert result.method.startswith("greedy")
+
+
+def test_a_plan_is_simulated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For its answer a search simulates plans again, which takes a second on large graphs."""
+    simulate, graph, target = Mock(wraps=simulate_batch), toy_graph(), small_mcm(2)
+    monkeypatch.setattr(metrics, "simulate_batch", simulate)
+    order = np.arange(graph.num_ops, dtype=np.int32)
+    plan, equal = (Plan.of_rows(graph, target, np.zeros_like(order), order, order, "") for _ in range(2))
+    seen = [
+        simulate_plan(graph, target, one, without=without) for one in (plan, plan) for without in ((), [])
+    ]
+    assert all(one is seen[0] for one in seen)
+    assert simulate.call_count == 1
+    simulate_plan(graph, target, plan, without=("dma",))
+    simulate_plan(graph, target, plan, seed=1)
+    simulate_plan(graph, target, equal)
+    assert simulate.call_count == 4
 
 
 def test_the_clock_stands_still_while_kernels_compile_but_not_for_ever() -> None:

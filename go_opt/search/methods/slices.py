@@ -134,10 +134,12 @@ def _replicated(search: SearchView, method: str, order: IntArray, group: IntArra
     if streams and search.target.goes_forward:
         forward = partial(slice_order_forwarded, *given, passing=passing, **rules)
         at_most_s = min(search.best_s, search.last_interval_s)
-        before_s, slicing = search.best_s, forward(at_most_s=at_most_s)
+        before_s, another_s = search.best_s, search.left_s / 2
+        slicing = forward(at_most_s=at_most_s)
         yield _sliced(search, method + FORWARDED, order, group, slicing)
         is_far = slicing is not None and search.last_interval_s > FAR * before_s
-        if not (search.tables.weight_prefetch or is_far) and math.isfinite(search.best_s):
+        is_long = search.left_s < another_s  # so that the same again would end too late
+        if not (search.tables.weight_prefetch or is_far or is_long) and math.isfinite(search.best_s):
             waited = forward(at_most_s=search.best_s, waits=True)
             yield _sliced(search, method + WAITING, order, group, waited)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from itertools import chain
 from typing import Final
 
@@ -45,8 +46,11 @@ def _heavy_ops(graph: Graph, target: Target, request: Request) -> dict[int, Colu
 
     Where an output of the model must be joined, a chip holds it in two buffers and all parts but one.
     """
-    if not _splits_are_open(request):
-        return {}
+    return _divided_columns(graph, target, request.output_parts) if _splits_are_open(request) else {}
+
+
+@lru_cache(maxsize=16)
+def _divided_columns(graph: Graph, target: Target, output_parts: bool) -> dict[int, Columns]:
     found: dict[int, Columns] = {}
     tables = cost_tables(graph, target)
     sram_bytes = float(tables.sram_bytes.max())
@@ -56,7 +60,7 @@ def _heavy_ops(graph: Graph, target: Target, request: Request) -> dict[int, Colu
         columns = columns_of(graph, op)
         if columns is None or tables.stored_bytes[list(columns.weights)].max() <= heavy_bytes:
             continue
-        stays = request.output_parts and stays_in_parts(graph, columns)
+        stays = output_parts and stays_in_parts(graph, columns)
         is_output = bool(tables.tensor_is_output[columns.output])
         joined_bytes = JOINED_OUTPUT * float(tables.tensor_bytes[columns.output])
         if stays or not is_output or joined_bytes <= sram_bytes:
@@ -77,8 +81,11 @@ def row_divisible(graph: Graph, target: Target, request: Request) -> dict[int, R
         is_open = may_gain and _splits_are_open(request)
     else:
         is_open = _parts_may_gain(graph, target, request)
-    if not is_open:
-        return {}
+    return _rows_by_op(graph, target) if is_open else {}
+
+
+@lru_cache(maxsize=16)
+def _rows_by_op(graph: Graph, target: Target) -> dict[int, Rows]:
     whole = _in_patterns(graph, target)
     ops = (op for op in range(graph.num_ops) if op not in whole)
     return {op: rows for op in ops if (rows := rows_of(graph, op)) is not None}
@@ -86,8 +93,11 @@ def row_divisible(graph: Graph, target: Target, request: Request) -> dict[int, R
 
 def open_blocks(graph: Graph, target: Target, request: Request) -> list[Block]:
     """The blocks that may be split by columns and the inner dimension, where that may gain."""
-    if not _parts_may_gain(graph, target, request):
-        return []
+    return _whole_blocks(graph, target) if _parts_may_gain(graph, target, request) else []
+
+
+@lru_cache(maxsize=16)
+def _whole_blocks(graph: Graph, target: Target) -> list[Block]:
     whole = _in_patterns(graph, target)
     return [block for block in blocks_of(graph) if whole.isdisjoint(block)]
 
