@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import Final
 
 from rich.console import Console
 from rich.table import Table
@@ -25,6 +26,8 @@ from go_opt.report.parts.wording import (
     table_of,
 )
 
+_UPDATES: Final = frozenset({"Scatter", "ScatterElements", "ScatterND", "TensorScatter"})
+
 
 def print_op_explanation(console: Console, explanation: OpExplanation) -> None:
     """Print the op and its cost, its neighbours, and the cost of each move."""
@@ -45,6 +48,7 @@ def _op_lines(explanation: OpExplanation) -> Iterator[str]:
     yield from (f"  {_read(read, stages)}" for read in explanation.reads)
     yield "writes"
     yield from (f"  {_written(written)}" for written in explanation.writes)
+    yield from _copy_lines(explanation)
     if explanation.violations:
         return
     only = "only " if len(explanation.free_chips) == 1 else ""
@@ -84,6 +88,17 @@ def _kernel_lines(explanation: OpExplanation) -> Iterator[str]:
     mates = [f"`{op}`" for op in kernel.ops if op != explanation.op]
     if mates:
         yield f"  one kernel with {', '.join(mates)}"
+
+
+def _copy_lines(explanation: OpExplanation) -> Iterator[str]:
+    """Says that an op which changes a part of a tensor moves all of it."""
+    if explanation.op_type not in _UPDATES or not explanation.reads:
+        return
+    whole, *rest = explanation.reads
+    written, new = (sum(tensor.size_bytes for tensor in part) for part in (explanation.writes, rest))
+    if whole.size_bytes == written and new < written:
+        part = f", of which at most {format_bytes(new)} change" if new else ""
+        yield f"It copies {format_bytes(written)} of `{whole.tensor}`{part}: no tensor is changed in place."
 
 
 def _stages(explanation: OpExplanation) -> StageNames:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 from rich.console import Console
 
+from go_opt import from_jax
+from go_opt.common.units import format_bytes
 from go_opt.env import greedy_fusion, loop_roles
 from go_opt.errors import InvalidInputError
 from go_opt.explanations import OpExplanation, explain_op
@@ -122,3 +126,17 @@ def test_of_a_plan_that_breaks_a_rule_no_move_is_told() -> None:
     text = text_of(told)
     assert text.startswith("INVALID, no_skip: chip 1 runs no op, but chip 2 does.")
     assert "Elsewhere" not in text
+
+
+@pytest.mark.parametrize("rows", [1, 8])
+def test_an_update_of_one_row_says_that_it_copies_the_cache(rows: int) -> None:
+    def update(cache: jax.Array, row: jax.Array) -> jax.Array:
+        return jax.lax.dynamic_update_slice(cache, row, (3, 0))
+
+    shapes = [jax.ShapeDtypeStruct((count, 64), np.float32) for count in (64, rows)]
+    graph, target = from_jax(update, *shapes), small_mcm(2)
+    told = explain_op(graph, target, make_plan(graph, target, [0]), "dynamic_update_slice")
+    words = re.search(r"It copies (.*) of `cache`, of which at most (.*) change: no tensor", text_of(told))
+    assert words is not None
+    size = told.writes[0].size_bytes
+    assert words.groups() == (format_bytes(size), format_bytes(size * rows // 64))
