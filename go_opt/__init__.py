@@ -4,7 +4,7 @@ The public functions are :func:`load`, :func:`inspect`, :func:`target`, :func:`o
 :func:`evaluate`, :func:`verify`, :func:`fewest_chips`, :func:`chip_counts`, :func:`explain`,
 :func:`timeline`, :func:`plan_page`, :func:`export`, :func:`export_torch`, :func:`run_plan`,
 :func:`profile`, :func:`pretrain`, :func:`finetune` and :func:`serve_environment`; constraints are
-:class:`Pin`, :class:`Forbid`, :class:`Colocate`, :class:`CutAfter`, :class:`ChipLimit`.
+:class:`Pin`, :class:`Forbid`, :class:`Colocate`, :class:`CutAfter`, :class:`ChipLimit`, :class:`Stages`.
 Importing this package is cheap; JAX and gRPC load on first use.
 """
 
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from go_opt.solver import CutAfter as CutAfter
     from go_opt.solver import Forbid as Forbid
     from go_opt.solver import Pin as Pin
+    from go_opt.solver import Stages as Stages
     from go_opt.solver import Violation as Violation
     from go_opt.training import TrainingResult as TrainingResult
     from go_opt.training import finetune as finetune
@@ -104,7 +105,7 @@ _NAMES = {
     "go_opt.service.environment.remote_environment": "RemoteEnvironment",
     "go_opt.service.transport.credentials": "Credentials",
     "go_opt.service.transport.retry": "Retry",
-    "go_opt.solver": "ChipLimit Colocate CutAfter Forbid Pin Violation",
+    "go_opt.solver": "ChipLimit Colocate CutAfter Forbid Pin Stages Violation",
     "go_opt.training": "TrainingResult finetune pretrain",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -14,6 +14,8 @@ ops = "block3/.*"
 [[limit]]
 chip = 0
 at_most_bytes = 8e6         # or at_least_bytes, at_most_s, at_least_s, at_most_ops
+[[stages]]
+count = 3
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from go_opt.solver.problem.user_constraints import (
     KINDS,
     LIMITS,
     ChipLimit,
+    Stages,
     UserConstraint,
     checked_constraints,
 )
@@ -75,7 +78,7 @@ def parse_constraints(text: str, source: str) -> tuple[UserConstraint, ...]:
 
 def _read(kind: type[UserConstraint], table: TomlTable) -> UserConstraint:
     """Reads one constraint from a table that has no other keys."""
-    required = [] if kind is ChipLimit or table.has("op_types") else ["ops"]
+    required = [] if kind in (ChipLimit, Stages) or table.has("op_types") else ["ops"]
     optional = (field.name for field in fields(kind))
     names = required + [name for name in optional if name not in _OPTIONAL or table.has(name)]
     given = {name: _READERS[name](table, name) for name in names}
@@ -89,5 +92,6 @@ _READERS: Final[dict[str, Callable[[TomlTable, str], Any]]] = {
     "op_types": TomlTable.texts,
     "chip": TomlTable.natural,
     "chips": TomlTable.naturals,
+    "count": TomlTable.natural,
     **dict.fromkeys(LIMITS, TomlTable.non_negative),
 }

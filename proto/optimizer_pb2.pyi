@@ -157,18 +157,20 @@ class Conflict(_message.Message):
     def __init__(self, is_proven: bool = ..., constraints: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Constraint(_message.Message):
-    __slots__ = ("pin", "forbid", "colocate", "cut_after", "limit")
+    __slots__ = ("pin", "forbid", "colocate", "cut_after", "limit", "stages")
     PIN_FIELD_NUMBER: _ClassVar[int]
     FORBID_FIELD_NUMBER: _ClassVar[int]
     COLOCATE_FIELD_NUMBER: _ClassVar[int]
     CUT_AFTER_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
     pin: Pin
     forbid: Forbid
     colocate: Colocate
     cut_after: CutAfter
     limit: ChipLimit
-    def __init__(self, pin: _Optional[_Union[Pin, _Mapping]] = ..., forbid: _Optional[_Union[Forbid, _Mapping]] = ..., colocate: _Optional[_Union[Colocate, _Mapping]] = ..., cut_after: _Optional[_Union[CutAfter, _Mapping]] = ..., limit: _Optional[_Union[ChipLimit, _Mapping]] = ...) -> None: ...
+    stages: Stages
+    def __init__(self, pin: _Optional[_Union[Pin, _Mapping]] = ..., forbid: _Optional[_Union[Forbid, _Mapping]] = ..., colocate: _Optional[_Union[Colocate, _Mapping]] = ..., cut_after: _Optional[_Union[CutAfter, _Mapping]] = ..., limit: _Optional[_Union[ChipLimit, _Mapping]] = ..., stages: _Optional[_Union[Stages, _Mapping]] = ...) -> None: ...
 
 class Pin(_message.Message):
     __slots__ = ("ops", "chip", "op_types")
@@ -221,6 +223,12 @@ class ChipLimit(_message.Message):
     at_least_s: float
     at_most_ops: float
     def __init__(self, chip: _Optional[int] = ..., at_most_bytes: _Optional[float] = ..., at_least_bytes: _Optional[float] = ..., at_most_s: _Optional[float] = ..., at_least_s: _Optional[float] = ..., at_most_ops: _Optional[float] = ...) -> None: ...
+
+class Stages(_message.Message):
+    __slots__ = ("count",)
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    def __init__(self, count: _Optional[int] = ...) -> None: ...
 
 class Step(_message.Message):
     __slots__ = ("method", "objective_s", "best_s", "evaluations", "elapsed_s")

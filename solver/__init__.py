@@ -10,7 +10,7 @@ from go_opt.solver.copies.clones import improve_with_clones
 from go_opt.solver.copies.relays import clones_of_arrays, needed_relays, relays_of_arrays
 from go_opt.solver.problem.passing import Passing
 from go_opt.solver.problem.problem import PlacementProblem, most_chips_adjacent, placement_problem
-from go_opt.solver.problem.user_constraints import ChipLimit, Colocate, CutAfter, Forbid, Pin
+from go_opt.solver.problem.user_constraints import ChipLimit, Colocate, CutAfter, Forbid, Pin, Stages
 from go_opt.solver.propagation.adjacent import fix_adjacent, sample_adjacent
 from go_opt.solver.propagation.modes import Placements, fix, sample
 from go_opt.solver.propagation.propagators import rule_tables
@@ -44,6 +44,7 @@ __all__ = [
     "ScheduleAnnealing",
     "Slicing",
     "Solver",
+    "Stages",
     "Violation",
     "broken_rules",
     "clones_of_arrays",

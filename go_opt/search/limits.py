@@ -15,7 +15,7 @@ from go_opt.errors import InfeasibleError
 from go_opt.model.graph import INPUT, WEIGHT, Graph
 from go_opt.result import Request
 from go_opt.solver.problem.op_constraints import OpConstraints, op_constraints
-from go_opt.solver.problem.user_constraints import ChipLimit
+from go_opt.solver.problem.user_constraints import ChipLimit, Stages
 from go_opt.solver.scheduling.bounds import latency_bound
 
 
@@ -33,6 +33,8 @@ def refuse_unreachable(graph: Graph, target: Target, request: Request) -> None:
     if request.fidelity == "analytical":
         refuse_latency(graph, target, request)
     requested = op_constraints(graph, target, request.constraints)
+    _refuse_stages(requested)
+    requested = requested.without_stages()
     for limit in requested.limits:
         _refuse_limit(requested, limit, request)
 
@@ -74,6 +76,23 @@ def refuse_latency(
             f"no plan has a latency of at most {format_duration(request.latency_limit_s)}: it is at least "
             f"{format_duration(bound.seconds)}, {bound.reason}.",
             is_proven=True,
+        )
+
+
+def _refuse_stages(requested: OpConstraints) -> None:
+    """Raise if there are too few chips or ops for the stages, or two numbers of them."""
+    asked = [constraint for constraint in requested.constraints if isinstance(constraint, Stages)]
+    units = len(np.unique(requested.shared_chips(np.arange(requested.graph.num_ops, dtype=np.int32))))
+    most = min(units, requested.target.num_chips)
+    for constraint in asked:
+        if constraint.count > most:
+            held = f"{requested.target.num_chips} chips" if most < units else f"{units} ops to place"
+            raise InfeasibleError(
+                f"{constraint}: there are only {held}.", is_proven=True, conflict=(str(constraint),)
+            )
+    if len(names := sorted(set(map(str, asked)))) > 1:
+        raise InfeasibleError(
+            f"no plan has {names[0]} and {names[1]}.", is_proven=True, conflict=tuple(names)
         )
 
 

@@ -18,7 +18,7 @@ from go_opt.search.compiling.warm_up import Families, three_ops
 from go_opt.search.methods.events import Waiting
 from go_opt.search.portfolio import portfolio_events
 from go_opt.search.state import Search
-from go_opt.solver import ChipLimit, Colocate, CutAfter, Forbid, Pin
+from go_opt.solver import ChipLimit, Colocate, CutAfter, Forbid, Pin, Stages
 from go_opt.solver.problem.user_constraints import UserConstraint
 
 _EVALUATIONS: Final = 60  # until every method has had a turn
@@ -28,6 +28,7 @@ _LIKE: Final[dict[type, UserConstraint]] = {
     Colocate: Colocate(("op3", "op4")),
     CutAfter: CutAfter("op0"),
     ChipLimit: ChipLimit(0, at_most_bytes=1e6, at_most_s=1.0),
+    Stages: Stages(2),
 }
 
 

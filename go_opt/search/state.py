@@ -50,13 +50,14 @@ class Search:
         self.context = context = context or Context(request.time_limit_s)
         self._until_s = context.elapsed_s + request.time_limit_s - reserve_s(graph, target, request)
         self._gains = Gains(request, context)
-        requested = self.requested = op_constraints(graph, target, request.constraints)
+        self.requested = op_constraints(graph, target, request.constraints)
         self.roles = loop_roles(graph, target.kernel_patterns)
-        self.tables = constrained_tables(requested) if request.constraints else cost_tables(graph, target)
-        self.rules = segment_rules(requested) if request.constraints else SegmentRules()
-        self.passing = passing_of(target, request)
         # Replicated stages are not searched if transfers add to compute; the bound still allows them.
         self.replicates = may_replicate(target, request) and target.overlap
+        by_chip = self.requested.without_stages() if self.replicates else self.requested
+        self.tables = constrained_tables(by_chip) if by_chip.constraints else cost_tables(graph, target)
+        self.rules = segment_rules(by_chip) if by_chip.constraints else SegmentRules()
+        self.passing = passing_of(target, request)
         self.best: OptimizeResult | None = None
         self.last_interval_s = self.last_latency_s = 0.0  # of the last proposal, by the analytical model
         self.is_exhausted = False  # whether every method has ended
@@ -106,8 +107,7 @@ class Search:
         is_as_good &= is_better or self._is_leaner(plan, metrics)
         violations = verify(self.graph, self.target, plan, self.request.constraints) if is_as_good else []
         if violations:
-            is_better = is_as_good = False
-            reached_s = math.inf
+            is_better, is_as_good, reached_s = False, False, math.inf
             self._rejection = self._rejection or violations[0].message
             if self.best is None or self.request.constraints or not self.tables.can_run.all():
                 self.violating.append(plan.placement)

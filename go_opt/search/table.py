@@ -144,6 +144,7 @@ METHODS: Final = (
     Method("clones", "after a round", lambda v: v.passing == "relayed",
            lambda s: with_clones(s.search), "clones"),
     # Genetic search over orders and kernels together.
-    Method("orders and kernels", "background", lambda v: is_along_ring(v) and is_open(v),
+    Method("orders and kernels", "background",
+           lambda v: is_along_ring(v) and is_open(v) and not (v.replicates and v.requested.num_stages),
            lambda s: orders.joint_keys(s.search), "orders and kernels"),
 )  # fmt: skip

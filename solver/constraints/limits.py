@@ -22,15 +22,14 @@ from go_opt.solver.propagation.propagators.tables import Limits
 
 def chip_limits(requested: OpConstraints, problem: PlacementProblem, fusion_group: IntArray) -> Limits | None:
     """Returns the limits of ``requested`` for the kernels of ``fusion_group``; ``None`` if there are none."""
-    if not requested.limits:
-        return None
     tables = cost_tables(requested.graph, requested.target)
     kernel_of = placement_problem(requested.graph, requested.target, fusion_group).unit_of_op
     kernel_s = kernel_seconds(tables, kernel_of)
     unit_of_kernel = np.zeros(kernel_s.shape[1], np.int64)
     unit_of_kernel[kernel_of] = problem.unit_of_op
     unit_s = _summed(kernel_s, unit_of_kernel, problem.num_units)
-    return _limits(list(_rows(requested.limits, problem, unit_s)), tables, problem)
+    rows = [*_rows(requested.limits, problem, unit_s), *_op_on_each_stage(requested, problem)]
+    return _limits(rows, tables, problem) if rows else None
 
 
 def loosest_limits(
@@ -57,6 +56,7 @@ def loosest_limits(
     rows = [
         *_rows(tuple(at_most), problem, _summed(least_s, problem.unit_of_op, problem.num_units)),
         *_rows(tuple(at_least), problem, _summed(most_s, problem.unit_of_op, problem.num_units)),
+        *_op_on_each_stage(requested, problem),
     ]
     return _limits(rows, tables, problem) if rows else None
 
@@ -82,6 +82,11 @@ def _rows(wanted: tuple[ChipLimit, ...], problem: PlacementProblem, unit_s: Floa
             if most is not None or least is not None:
                 most, least = math.inf if most is None else most, 0.0 if least is None else least
                 yield _Row(limit.chip, most, least, amount, shares=amount is nothing)
+
+
+def _op_on_each_stage(requested: OpConstraints, problem: PlacementProblem) -> Iterator[_Row]:
+    ones = np.ones(problem.num_units)
+    return (_Row(int(chip), math.inf, 1.0, ones, shares=False) for chip in requested.stage_chips)
 
 
 def _limits(rows: Sequence[_Row], tables: CostTables, problem: PlacementProblem) -> Limits:

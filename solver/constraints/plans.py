@@ -41,7 +41,7 @@ BACKTRACKS_OF_UNITS: Final = 60_000
 LEAST_BACKTRACKS: Final = 10
 STARTS: Final = 4  # to try for
 # Of the rules of the verifier, those that decide whether other kernels are tried.
-KEPT: Final = ("pin", "forbid", "colocate", "cut", "limit", "no_skip")
+KEPT: Final = ("pin", "forbid", "colocate", "cut", "limit", "stages", "no_skip")
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,8 +157,11 @@ def _loosest(
 ) -> ConstrainedProblem:
     """Returns the rules that every plan keeps, for any kernels, relays, clones and replicas.
 
-    Copies may occupy chips that ops skip, so the no-skip rule is dropped for them.
+    Copies may occupy chips that ops skip, so the no-skip rule is dropped for them. Stages are on the first
+    chips only if no chip is skipped and no stage is replicated; otherwise their number is dropped.
     """
+    skips = uses_copies or passing == "relayed" or requested.target.constraints.no_skip == "off"
+    requested = requested.without_stages() if skips or fusion_is_open else requested
 
     def change(problem: PlacementProblem) -> PlacementProblem:
         no_skip = NO_SKIP_OFF if uses_copies else problem.no_skip

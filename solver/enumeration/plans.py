@@ -37,7 +37,7 @@ class Plans(NamedTuple):
 
 
 def every_plan(requested: OpConstraints, *, passing: Passing, decides_all: bool) -> Plans | None:
-    """Returns all plans that keep the rules of the target and the constraints, limits and memory apart.
+    """Returns all plans that keep the target's rules and the constraints, but for limits, stages and memory.
 
     ``None``: more than :data:`MOST_PLANS`, or than :data:`MOST_OPEN_OPS` ops with ``decides_all``.
 
@@ -97,7 +97,7 @@ def _placements(requested: OpConstraints, group: IntArray, passing: Passing, mos
             return problem._replace(triangle=TRIANGLE_OFF, no_skip=NO_SKIP_OFF)
         return problem if problem.acyclic else problem._replace(triangle=TRIANGLE_OFF)
 
-    case = problem_under(requested, group, change=change)
+    case = problem_under(requested.without_stages(), group, change=change)
     problem, tables = case.problem, case.tables
     may_be = unpack_chips(tables.allowed, problem.num_chips)
     rows = np.zeros((1, problem.num_units), dtype=np.int32)

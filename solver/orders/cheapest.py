@@ -54,6 +54,7 @@ class Slicer:
 
     Args:
       replicates: whether stages may be replicated.
+      num_stages: exactly so many, of one chip each; ``None``: any number.
     """
 
     instance: Instance
@@ -61,6 +62,7 @@ class Slicer:
     rules: SegmentRules = field(default_factory=SegmentRules)
     cap_s: float = math.inf  # slower slicings are ignored: the search takes long where memory is tight
     replicates: bool = False
+    num_stages: int | None = None
 
     def __call__(
         self, order: IntArray, fusion_group: IntArray, at_most_s: float = math.inf
@@ -83,7 +85,9 @@ class Slicer:
         if self.replicates:
             cuts = slice_order_replicated, slice_order_streamed_replicated
         else:
-            cuts, options["min_chips"] = (slice_order, slice_order_streamed), self.instance.min_chips
+            cuts = slice_order, slice_order_streamed
+            options["min_chips"] = self.num_stages or self.instance.min_chips
+            options["max_chips"] = self.num_stages
         without, streamed = (partial(cut, *given, **options) for cut in cuts)
         return without, streamed
 

@@ -23,6 +23,7 @@ from go_opt.solver.problem.user_constraints import (
     CutAfter,
     Forbid,
     Pin,
+    Stages,
     UserConstraint,
     checked_constraints,
 )
@@ -37,12 +38,38 @@ class OpConstraints:
     graph: Graph
     target: Target
     constraints: tuple[UserConstraint, ...]
-    ops: tuple[Ops, ...]  # of each constraint, ascending; empty for a limit
+    ops: tuple[Ops, ...]  # of each constraint, ascending; empty for a limit and for stages
 
     def subset(self, kept: Sequence[int]) -> OpConstraints:
         """Returns only the constraints with the indices ``kept``."""
         constraints = tuple(self.constraints[i] for i in kept)
         return OpConstraints(self.graph, self.target, constraints, tuple(self.ops[i] for i in kept))
+
+    def without_stages(self) -> OpConstraints:
+        """Returns the constraints that do not count stages."""
+        pairs = enumerate(self.constraints)
+        return self.subset([i for i, constraint in pairs if not isinstance(constraint, Stages)])
+
+    @cached_property
+    def num_stages(self) -> int | None:
+        """The number of stages that a plan must have; ``None`` if any number will do."""
+        counts = (constraint.count for constraint in self.constraints if isinstance(constraint, Stages))
+        return min(counts, default=None)
+
+    @cached_property
+    def stage_chips(self) -> LongArray:
+        """Chips for the stages of plans without replicas, ascending; none if no number, or any, will do.
+
+        Where chips may be skipped, those that some op cannot do without; then the first ones.
+        """
+        counts = {constraint.count for constraint in self.constraints if isinstance(constraint, Stages)}
+        if len(counts) != 1 or max(counts) > self.target.num_chips:
+            return np.zeros(0, np.int64)
+        free = self.without_stages().allowed
+        needed = np.zeros(self.target.num_chips, np.bool_)
+        if self.target.constraints.no_skip == "off":
+            needed = free[free.sum(axis=1) == 1].any(axis=0)
+        return np.sort(np.argsort(~needed, kind="stable")[: self.num_stages])
 
     @property
     def limits(self) -> tuple[ChipLimit, ...]:
@@ -50,13 +77,15 @@ class OpConstraints:
 
     @cached_property
     def allowed(self) -> BoolArray:
-        """[N, D] True where kinds, pins and forbids allow an op and its clones to run."""
+        """[N, D] True where kinds, pins, forbids and numbers of stages allow an op and its clones to run."""
         allowed = kinds_that_run(self.graph, self.target)[self.target.chip_kind].T
         for constraint, ops in zip(self.constraints, self.ops, strict=True):
             if isinstance(constraint, Pin):
                 allowed[ops] &= np.arange(self.target.num_chips) == constraint.chip
             elif isinstance(constraint, Forbid):
                 allowed[np.ix_(ops, np.array(constraint.chips))] = False
+            elif isinstance(constraint, Stages):
+                allowed[:, np.setdiff1d(np.arange(self.target.num_chips), self.stage_chips)] = False
         return allowed
 
     @cached_property
@@ -110,7 +139,7 @@ def op_constraints(graph: Graph, target: Target, constraints: Sequence[UserConst
         _check_chips(constraint, target)
     nothing = np.zeros(0, np.int64)
     ops = tuple(
-        nothing if isinstance(constraint, ChipLimit) else match_ops(graph, constraint)
+        nothing if isinstance(constraint, ChipLimit | Stages) else match_ops(graph, constraint)
         for constraint in constraints
     )
     return OpConstraints(graph, target, constraints, ops)

@@ -124,9 +124,24 @@ class ChipLimit:
         return f"limit chip {self.chip} to {', '.join(given)}"
 
 
+@dataclass(frozen=True)
+class Stages:
+    """The plan has exactly this many stages: chips, or groups of replicas, that run ops of the graph."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        if not _is_whole(self.count) or not 1 <= self.count <= _MAX_CHIP:
+            raise _wrong(f"Stages: count must be a whole number of 1 or more, not {shown(self.count)}.")
+        _set(self, "count", int(self.count))
+
+    def __str__(self) -> str:
+        return f"exactly {self.count} stage{'s' * (self.count > 1)}"
+
+
 LIMITS: Final = tuple(field.name for field in fields(ChipLimit) if field.name != "chip")
 
-UserConstraint = Pin | Forbid | Colocate | CutAfter | ChipLimit
+UserConstraint = Pin | Forbid | Colocate | CutAfter | ChipLimit | Stages
 # By the names in files and messages, in file order. Fields have the same names in files and classes.
 KINDS: Final[dict[str, type[UserConstraint]]] = {
     "pin": Pin,
@@ -134,6 +149,7 @@ KINDS: Final[dict[str, type[UserConstraint]]] = {
     "colocate": Colocate,
     "cut_after": CutAfter,
     "limit": ChipLimit,
+    "stages": Stages,
 }
 
 
@@ -165,10 +181,14 @@ def _set_ops(constraint: Pin | Forbid | Colocate | CutAfter) -> None:
 
 
 def _chip(constraint: Any, chip: Any) -> int:
-    if isinstance(chip, bool) or not isinstance(chip, int | np.integer) or not 0 <= chip <= _MAX_CHIP:
+    if not _is_whole(chip) or not 0 <= chip <= _MAX_CHIP:
         what = type(constraint).__name__
         raise _wrong(f"{what}: a chip must be a whole number of 0 or more, not {shown(chip)}.")
     return int(chip)
+
+
+def _is_whole(number: Any) -> bool:
+    return isinstance(number, int | np.integer) and not isinstance(number, bool)
 
 
 def _amount(what: str, value: Any) -> float:

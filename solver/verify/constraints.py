@@ -24,6 +24,7 @@ from go_opt.solver.problem.user_constraints import (
     CutAfter,
     Forbid,
     Pin,
+    Stages,
     UserConstraint,
 )
 from go_opt.solver.verify.stages import Broken, stages_in
@@ -52,6 +53,10 @@ def broken_constraints(
     for constraint, ops in zip(requested.constraints, requested.ops, strict=True):
         if isinstance(constraint, ChipLimit):
             yield from _limit(target, constraint, placed, placed_plan)
+        elif isinstance(constraint, Stages):
+            # A clone is on a chip only beside an op that reads it, so it makes no stage.
+            if (found := len(np.unique(plan.placement))) != constraint.count:
+                yield "stages", f"{constraint}: the plan has {found}."
         elif isinstance(constraint, Colocate):
             yield from _colocate(graph, plan, constraint, ops)
         elif isinstance(constraint, CutAfter):

@@ -65,6 +65,20 @@ def test_op_types_and_numbers_of_ops(cli: Cli) -> None:
     )
 
 
+def test_a_number_of_stages(cli: Cli) -> None:
+    model, asked = files("[[stages]]\ncount = 3\n")
+    found = cli("optimize", model, *FEW, "--stages", 3, "--out", "plan.json", "--json").json
+    assert len(set(found["placement"])) == 3
+    assert cli("verify", model, "plan.json", "--constraints", asked).code == 0
+    asked.write_text("[[stages]]\ncount = 2\n", "utf-8")
+    run = cli("verify", model, "plan.json", "--constraints", asked)
+    assert (run.code, run.out) == (3, "stages: exactly 2 stages: the plan has 3.\n")
+    run = cli("optimize", model, *FEW, "--stages", 3, "--constraints", asked)
+    run.is_refused("no plan has exactly 2 stages and exactly 3 stages.", code=3)
+    cli("optimize", model, *FEW, "--stages", 9).is_refused("exactly 9 stages: there are only 4", code=3)
+    cli("optimize", model, *FEW, "--stages", 0).is_refused("count must be a whole number of 1 or more, not 0")
+
+
 def test_a_conflict_ends_with_its_names(cli: Cli) -> None:
     model, asked = files(ASKED + '[[pin]]\nops = "op5"\nchip = 0\n')
     run = cli("optimize", model, *FEW, "--constraints", asked)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 
 import go_opt
 from go_opt.errors import InfeasibleError
+from go_opt.model.builder import GraphBuilder
 from go_opt.solver.problem.problem import placement_problem
 from go_opt.solver.verify.rule_check import NONE, broken_rules
 from tests.solver.user_constraints import draw_constraint, obeys
@@ -53,9 +54,60 @@ def test_placements_with_fixed_kernels_are_found_or_do_not_exist(seed: int) -> N
         result = go_opt.optimize(graph, target, constraints=constraints, **fixed)
         assert go_opt.verify(graph, target, result.plan, constraints) == []
     else:
-        reasons = r"no placement obeys|no chip of small-mcm|can only run there"
+        reasons = r"no placement obeys|no chip of small-mcm|can only run there|there are only|no plan has"
         with pytest.raises(InfeasibleError, match=reasons):
             go_opt.optimize(graph, target, constraints=constraints, **fixed)
+
+
+@pytest.mark.parametrize("objective", ["throughput", "latency"])
+@pytest.mark.parametrize("topology", ["ring", "all_to_all"])
+@given(seed=seeds)
+@settings(max_examples=examples(4))
+def test_a_number_of_stages_is_kept_wherever_some_plan_has_it(topology: str, objective, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    num_ops, num_chips = int(rng.integers(2, 8)), int(rng.integers(2, 5))
+    graph = random_graph(rng, num_ops)
+    target = small_mcm(num_chips, topology=topology, sram_bytes=10**9)
+    options = {"relays": bool(rng.integers(2)), "decide": ("all", "placement")[int(rng.integers(2))]}
+    every = np.array(list(itertools.product(range(num_chips), repeat=num_ops)), np.int32)
+    every = every[broken_rules(placement_problem(graph, target), every) == NONE]
+    possible = {len(set(row)) for row in every.tolist()}
+    for count in range(1, num_chips + 2):
+        asked = {"constraints": [go_opt.Stages(count)], "objective": objective, **options, **FEW}
+        if count in possible:
+            result = go_opt.optimize(graph, target, **asked)
+            assert len(np.unique(result.plan.placement)) == count
+            assert go_opt.verify(graph, target, result.plan, [go_opt.Stages(count)]) == []
+            (broken,) = go_opt.verify(graph, target, result.plan, [go_opt.Stages(count + 1)])
+            assert broken.message == f"exactly {count + 1} stages: the plan has {count}."
+            assert result.lower_bound_s <= result.objective_s * (1 + 1e-9)
+        elif count > min(num_chips, num_ops):
+            with pytest.raises(InfeasibleError, match="there are only") as caught:
+                go_opt.optimize(graph, target, **asked)
+            assert caught.value.is_proven
+
+
+@pytest.mark.parametrize("topology", ["ring", "all_to_all"])
+def test_stages_take_the_chips_they_need(topology: str) -> None:
+    b = GraphBuilder("chain")
+    b.add_tensor("t0", 100, "int8", "input")
+    for i, flops in enumerate([9_000_000, 1_000_000, 1_000_000, 1_000_000]):
+        b.add_op(
+            f"op{i}", "Conv", "matrix", flops=flops, dtype="int8",
+            reads=[(f"t{i}", None)], writes=[(f"t{i + 1}", 100, "int8")],
+        )  # fmt: skip
+    b.mark_output("t4")
+    target = small_mcm(4, topology=topology, sram_bytes=10**9)
+    result = go_opt.optimize(b.build(), target, constraints=[go_opt.Stages(2)], **FEW)
+    assert result.plan.placement.tolist() == [0, 3, 3, 3]
+    assert result.plan.replication.tolist() == [3, 1, 1, 1]
+
+
+def test_two_numbers_of_stages_contradict_each_other() -> None:
+    asked = [go_opt.Stages(1), go_opt.Stages(2)]
+    with pytest.raises(InfeasibleError, match="no plan has exactly 1 stage and exactly 2 stages") as caught:
+        go_opt.optimize(toy_graph(), small_mcm(3), constraints=asked, **FEW)
+    assert caught.value.is_proven
 
 
 def test_a_bound_holds_with_constraints_too() -> None:

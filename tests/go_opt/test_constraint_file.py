@@ -41,6 +41,9 @@ ops = "block3/.*"
 
 [[cut_after]]
 op_types = "Softmax"
+
+[[stages]]
+count = 3
 """
 CONSTRAINTS = (
     go_opt.Pin("encoder/.*", 3),
@@ -51,6 +54,7 @@ CONSTRAINTS = (
     go_opt.CutAfter("block3/.*"),
     go_opt.CutAfter(op_types="Softmax"),
     go_opt.ChipLimit(0, at_most_bytes=8e6, at_least_s=0, at_most_ops=12),
+    go_opt.Stages(3),
 )
 
 
@@ -80,6 +84,8 @@ def test_a_file_by_hand(tmp_path: Path) -> None:
         ("[[limit]]\nchip = 0", "limit of chip 0: give one of at_most_bytes, at_least_bytes"),
         ("[[limit]]\nchip = 0\nat_most_s = nan", "limit[0].at_most_s must be a finite number, not nan."),
         ("[[limit]]\nchip = 0\nat_most = 1", "unknown field limit[0].at_most; did you mean 'at_most_s'"),
+        ("[[stages]]", "stages[0].count is missing."),
+        ("[[stages]]\ncount = 0", "Stages: count must be a whole number of 1 or more, not 0."),
         ("[[pin", "not valid TOML"),
     ],
 )

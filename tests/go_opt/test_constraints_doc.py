@@ -27,5 +27,5 @@ def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_files_are_files_of_their_kind() -> None:
-    assert len(parse_constraints(block("toml"), "docs")) == 6
+    assert len(parse_constraints(block("toml"), "docs")) == 7
     assert block("csv").splitlines()[0] == ",".join(COLUMNS)

@@ -13,7 +13,7 @@ from go_opt.service.messages.convert_request import (
     request_from_proto,
     request_to_proto,
 )
-from go_opt.solver.problem.user_constraints import ChipLimit, Colocate, CutAfter, Forbid, Pin
+from go_opt.solver.problem.user_constraints import ChipLimit, Colocate, CutAfter, Forbid, Pin, Stages
 
 CONSTRAINTS = (
     Pin(["encoder/.*", "é"], 3),
@@ -23,6 +23,7 @@ CONSTRAINTS = (
     CutAfter(["a", "b"]),
     ChipLimit(2, at_most_s=1e-3, at_least_bytes=1),
     ChipLimit(1, at_most_ops=4.0),
+    Stages(3),
     Pin(chip=2, op_types="LSTM"),
     Forbid("a", [1], op_types=["LSTM", ".*Conv"]),
 )
@@ -41,6 +42,7 @@ def test_they_come_back_as_they_were() -> None:
         ({"pin": {"chip": 1}}, "constraints[1]: Pin names no op."),
         ({"pin": {"ops": ["a"], "chip": -1}}, "constraints[1]: Pin: a chip must be a whole number of 0"),
         ({"forbid": {"ops": ["a"]}}, "constraints[1]: forbid 'a' forbids no chip."),
+        ({"stages": {}}, "constraints[1]: Stages: count must be a whole number of 1 or more, not 0."),
         ({"limit": {"chip": 0}}, "constraints[1]: limit of chip 0: give one of at_most_bytes"),
         ({"limit": {"at_most_s": float("inf")}}, "at_most_s must be a finite number of 0 or more, not inf."),
     ],

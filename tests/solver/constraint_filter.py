@@ -19,6 +19,7 @@ from go_opt.solver.copies.relays import needed_relays
 from go_opt.solver.problem.op_constraints import OpConstraints
 from go_opt.solver.problem.passing import Passing
 from go_opt.solver.problem.problem import placement_problem
+from go_opt.solver.problem.user_constraints import Stages
 
 Rows = IntArray
 Kept = BoolArray
@@ -41,9 +42,12 @@ class ConstraintFilter:
     def are_kept(self, placements: Rows) -> Kept:
         """Returns [B] True where a placement ([B, N] chips of ops) keeps every constraint."""
         asked, graph = self._asked, self._asked.graph
-        kept: Kept = np.asarray(asked.allowed[np.arange(graph.num_ops), placements].all(axis=1))
+        allowed = asked.without_stages().allowed
+        kept: Kept = np.asarray(allowed[np.arange(graph.num_ops), placements].all(axis=1))
         for ops in asked.colocated:
             kept &= (placements[:, ops] == placements[:, ops[:1]]).all(axis=1)
+        for stages in (one for one in asked.constraints if isinstance(one, Stages)):
+            kept &= np.array([len(np.unique(row)) for row in placements]) == stages.count
         cut = np.flatnonzero(asked.rise)
         kept &= (placements[:, graph.edge_dst[cut]] > placements[:, graph.edge_src[cut]]).all(axis=1)
         for limit in asked.limits:

@@ -84,7 +84,10 @@ def test_kernels_are_kept_together() -> None:
         ([Pin("mix", 9)], "names chip 9; chips are 0 to 1"),
         ([Forbid("mix", [1, 2])], "names chip 2"),
         ([ChipLimit(5, at_most_s=1)], "names chip 5"),
-        (["pin"], "constraints[0] must be one of Pin, Forbid, Colocate, CutAfter, ChipLimit, not 'pin'"),
+        (
+            ["pin"],
+            "must be one of Pin, Forbid, Colocate, CutAfter, ChipLimit, Stages, not 'pin'",
+        ),
         ("pin", "constraints must be a list of constraints, not 'pin'"),
     ],
 )

@@ -29,7 +29,7 @@ from tests.strategies import (
     toy_graph,
 )
 
-OURS = {"pin", "forbid", "colocate", "cut", "limit"}
+OURS = {"pin", "forbid", "colocate", "cut", "limit", "stages"}
 # embed, dense and relu on chip 0, the others on chip 1.
 HALVES = [0, 0, 0, 1, 1, 1]
 

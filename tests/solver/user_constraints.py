@@ -7,7 +7,15 @@ import numpy as np
 from go_opt.env import Target, cost_tables
 from go_opt.env.kernels.numbering import kernel_seconds
 from go_opt.model.graph import WEIGHT, Graph
-from go_opt.solver.problem.user_constraints import ChipLimit, Colocate, CutAfter, Forbid, Pin, UserConstraint
+from go_opt.solver.problem.user_constraints import (
+    ChipLimit,
+    Colocate,
+    CutAfter,
+    Forbid,
+    Pin,
+    Stages,
+    UserConstraint,
+)
 
 
 def draw_constraint(rng: np.random.Generator, graph: Graph, target: Target) -> UserConstraint:
@@ -21,6 +29,7 @@ def draw_constraint(rng: np.random.Generator, graph: Graph, target: Target) -> U
         Forbid(op, (chip,), op_types=f"{op_type[0]}.*"),
         Colocate(op_types=[op_type]),
         ChipLimit(chip, at_most_ops=int(rng.integers(0, graph.num_ops))),
+        Stages(chip + 1),
         Pin(op, chip),
         Forbid((op, other), (chip,)),
         Colocate((op, other)),
@@ -38,6 +47,8 @@ def obeys(graph: Graph, target: Target, placement: np.ndarray, constraint: UserC
     """Whether a placement, with a kernel for each op, keeps the constraint."""
     if isinstance(constraint, ChipLimit):
         return _obeys_limit(graph, target, placement, constraint)
+    if isinstance(constraint, Stages):
+        return len(set(placement.tolist())) == constraint.count
     starts = tuple(name.removesuffix(".*") for name in constraint.op_types)
     of_type = [name for name, of in zip(graph.op_names, graph.op_types, strict=True) if of.startswith(starts)]
     names = [*constraint.ops, *(of_type if starts else ())]

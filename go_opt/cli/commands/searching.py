@@ -52,13 +52,19 @@ class Search:
         bool, typer.Option("--output-parts", help="Outputs of the model may stay in parts.")
     ] = False
     constraints: ConstraintsOption = None
+    stages: Annotated[
+        int | None, typer.Option(help="Exactly so many chips, or groups of replicas, run ops.")
+    ] = None
     max_latency: Annotated[
         str | None, typer.Option(help="Longest latency allowed, such as 2ms (throughput only).")
     ] = None
 
     def keywords(self) -> dict[str, Any]:
         """The keyword arguments of :func:`go_opt.optimize`."""
+        from go_opt.solver.problem.user_constraints import Stages
+
         latency = self.max_latency
+        stages = () if self.stages is None else (Stages(self.stages),)
         return {
             "objective": self.objective,
             "budget_s": None if self.budget is None else parse_duration_s(self.budget, "--budget"),
@@ -73,7 +79,7 @@ class Search:
             "splits": not self.no_splits,
             "early_end": not self.no_early_end,
             "output_parts": self.output_parts,
-            "constraints": read_constraints(self.constraints),
+            "constraints": (*read_constraints(self.constraints), *stages),
             "max_latency_s": None if latency is None else parse_duration_s(latency, "--max-latency"),
         }
 

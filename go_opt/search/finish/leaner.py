@@ -36,12 +36,14 @@ def leaner(search: SearchView, method: str) -> Iterator[Proposal]:
     yield from copies(search, method, plan.order, plan.fusion_group)
     if search.is_late and search.graph.num_ops > MOST_LATE_OPS:
         return
+    keeps_stages = search.requested.num_stages is not None
     if plan.replication.max() == 1 and search.request.objective == "throughput":
-        yield from _sliced(search, method + FEWER, plan)
+        if not keeps_stages:
+            yield from _sliced(search, method + FEWER, plan)
     elif search.target.goes_forward:
         yield StageSearch(search, plan).allotted().as_it_stands(method + FEWER)
     plan = search.leanest_plan
-    if plan is None or plan.forwards or plan.clones:
+    if plan is None or plan.forwards or plan.clones or keeps_stages:
         return
     joined = list(_joined(search, plan))
     for stages in reversed(joined):

@@ -27,7 +27,7 @@ _JOINED: Final = 2.0  # a priority by which an op joins whatever kernel it may
 
 def copies(search: SearchView, method: str, order: IntArray, group: IntArray) -> Iterator[Proposal]:
     """Everything on each chip of a kind; of as many as are of use, where the host sets the pace."""
-    if not copies_are_open(search.target, search.request):
+    if not copies_are_open(search.target, search.request) or search.requested.num_stages not in (None, 1):
         return
     kernel_of = number_kernels(order, group)
     tables = search.tables  # under constraints each chip is of a kind of its own

@@ -21,7 +21,8 @@ def joint_keys(search: SearchView) -> Iterator[Event]:
     Ends with the time; short of it, after :data:`PATIENCE` in a row without a better plan as well.
     """
     case = instance(search.graph, search.target)
-    slicer = Slicer(case, search.passing, search.rules, HOPELESS * search.best_s, search.replicates)
+    num_stages, cap_s = search.requested.num_stages, HOPELESS * search.best_s
+    slicer = Slicer(case, search.passing, search.rules, cap_s, search.replicates, num_stages)
 
     def known() -> OrderPlan | None:
         plan = search.best_plan

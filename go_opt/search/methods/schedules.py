@@ -18,7 +18,7 @@ from go_opt.search.compiling.kernel_cache import are_compiled
 from go_opt.search.methods.copies import joined_kernels
 from go_opt.search.methods.events import Event, Miss, Proposal, SearchView, waiting_until
 from go_opt.search.methods.first_plans import Start
-from go_opt.solver import Forbid, Pin, ScheduleAnnealing, list_scheduling, upward_ranks
+from go_opt.solver import Forbid, Pin, ScheduleAnnealing, Stages, list_scheduling, upward_ranks
 from go_opt.solver.scheduling.partitions import linked_kernels, partition
 
 SWEEPS: Final = 32  # moves for each kernel in the first partitions, then twice as many each turn
@@ -38,8 +38,11 @@ LONGER: Final = 4  # times as long is each next chain
 
 
 def is_scheduled(search: SearchView) -> bool:
-    """Whether annealing keeps the user's constraints: it knows of chips alone that may not hold an op."""
-    return all(isinstance(one, Pin | Forbid) for one in search.request.constraints)
+    """Whether annealing keeps the user's constraints: it knows of chips alone that may not hold an op.
+
+    So it keeps to the stages' chips, and mostly uses them all.
+    """
+    return all(isinstance(one, Pin | Forbid | Stages) for one in search.request.constraints)
 
 
 def ranked(start: Start) -> Iterator[Event]:

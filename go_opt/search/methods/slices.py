@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Unpack
 
@@ -11,6 +12,10 @@ import numpy as np
 
 from go_opt.common.arrays import IntArray
 from go_opt.env import CostTables, cost_tables
+from go_opt.env.copies.stage_tables import stage_tables
+from go_opt.env.copies.stages import Stages, stages_of_sizes
+from go_opt.env.cost.routes import hop_seconds_per_byte
+from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.search.methods.copies import copies
 from go_opt.search.methods.events import Event, Miss, Proposal, SearchView
 from go_opt.search.methods.stage_search import StageSearch
@@ -23,6 +28,7 @@ from go_opt.solver import (
 )
 from go_opt.solver.orders.cheapest import charged_slicing, streams_weights
 from go_opt.solver.orders.towers import Towers
+from go_opt.solver.problem.allotment import allotted_chips
 from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.slicing.replicated.slice import slice_order_replicated
 from go_opt.solver.slicing.streamed.forwarded import slice_order_forwarded
@@ -34,6 +40,7 @@ FORWARDED: Final = ", weights forwarded"
 WAITING: Final = ", weights forwarded, waiting counted"
 ONE_STAGE: Final = ", all chips one stage"
 FAR: Final = 1.1  # times the best plan: chips wait so much that counting it takes long and seldom helps
+MOST_SIZES: Final = 4  # of the stages, whose number is given, for one order
 ALLOTTED: Final = ", replicas allocated"
 
 
@@ -89,7 +96,7 @@ def _cheapest(
     ``tables`` to slice by, and ``rules`` beside the user's, may be given.
     """
     needs_all = search.target.constraints.no_skip == "all"
-    min_chips = search.target.num_chips if needs_all else 1
+    min_chips = search.requested.num_stages or (search.target.num_chips if needs_all else 1)
     passing: Passing = "free" if search.target.constraints.triangle == "off" else "adjacent"
     if is_relayed:
         passing = "relayed"
@@ -98,15 +105,15 @@ def _cheapest(
     options: dict[str, Any] = {"passing": passing, "min_chips": min_chips, **search.rules, **rules}
     cut = partial(slice_order, *given, at_most_s=at_most_s, **options)
     cuts = (partial(cut, max_chips=chips) for chips in _chip_counts(search))
-    charged = partial(slice_order_streamed, *given, **options)
+    charged = partial(slice_order_streamed, *given, max_chips=search.requested.num_stages, **options)
     yield from _in_turn(search, method, order, group, cuts, charged)
 
 
 def _chip_counts(search: SearchView) -> Iterator[int]:
-    """How many chips to slice for at most: all, then fewer where a low latency is asked for."""
-    most, request = search.target.num_chips, search.request
+    """How many chips to slice for at most: those of the stages, or all; then fewer for a low latency."""
+    most, request = search.requested.num_stages or search.target.num_chips, search.request
     yield most
-    if search.target.constraints.no_skip == "all":
+    if search.requested.num_stages or search.target.constraints.no_skip == "all":
         return
     if request.objective == "latency":
         yield from (2**i for i in range(most.bit_length()) if 2**i < most)
@@ -122,6 +129,9 @@ def _chip_counts(search: SearchView) -> Iterator[int]:
 
 def _replicated(search: SearchView, method: str, order: IntArray, group: IntArray) -> Iterator[Event]:
     """The cheapest slicing into stages, each on as many chips as it needs; charged likewise."""
+    if search.requested.num_stages is not None:
+        yield from _staged(search, method, order, group)
+        return
     passing, rules = search.passing, search.rules
     cut = partial(slice_order_replicated, passing=passing)
     cuts = (
@@ -142,6 +152,54 @@ def _replicated(search: SearchView, method: str, order: IntArray, group: IntArra
         if not (search.tables.weight_prefetch or is_far or is_long) and math.isfinite(search.best_s):
             waited = forward(at_most_s=search.best_s, waits=True)
             yield _sliced(search, method + WAITING, order, group, waited)
+
+
+def _staged(search: SearchView, method: str, order: IntArray, group: IntArray) -> Iterator[Event]:
+    """Slicings into the number of stages asked for: cuts for given sizes, then sizes for these cuts."""
+    num_stages, num_chips = search.requested.num_stages, search.target.num_chips
+    assert num_stages is not None
+    kernel_of = number_kernels(order, group)
+    kernel_s = kernel_seconds(search.tables, kernel_of)
+    size, tried = np.bincount(np.arange(num_chips) % num_stages), set[bytes]()
+    while size.tobytes() not in tried and len(tried) < MOST_SIZES:
+        tried.add(size.tobytes())
+        cut = partial(_cut_into, search, order, group, stages_of_sizes(size))
+        slicing = cut(slice_order)
+        yield _sliced(search, method, order, group, slicing)
+        if slicing is None:
+            return
+        streamed = partial(cut, slice_order_streamed)
+        charged = charged_slicing(slicing, search.last_interval_s, search.best_s, streamed)
+        if charged is not None:
+            yield _sliced(search, method + STREAMED, order, group, charged)
+        chip = np.zeros(kernel_s.shape[1], np.int64)
+        chip[kernel_of] = slicing.placement
+        _, stage = np.unique(chip, return_inverse=True)
+        work_s = np.bincount(stage, weights=kernel_s[search.tables.chip_kind[chip], np.arange(len(chip))])
+        size = allotted_chips(work_s, num_chips, 0.0)
+
+
+def _cut_into(
+    search: SearchView,
+    order: IntArray,
+    group: IntArray,
+    stages: Stages,
+    slicer: Callable[..., Slicing | None],
+    **limits_s: float,
+) -> Slicing | None:
+    """The cheapest slicing with a segment for each stage, as if chips were a ring; on the target's chips."""
+    behind = stages.first_chip + stages.size
+    rules = search.rules.copy()
+    if (allowed := rules.get("allowed")) is not None:  # on every chip of the stage
+        rules["allowed"] = np.logical_and.reduceat(allowed[: behind[-1]], stages.first_chip, axis=0)
+    links = hop_seconds_per_byte(search.tables)[behind - 1]
+    tables = stage_tables(search.tables, stages)._replace(is_ring=True, link_s_per_byte=links)
+    options: dict[str, Any] = {"passing": search.passing, "min_chips": len(behind), **rules}
+    found = slicer(tables, order, group, **options, **limits_s)
+    if found is None:
+        return None
+    chip, chips = stages.first_chip[found.placement], stages.size[found.placement]
+    return replace(found, placement=chip, replication=chips)
 
 
 def _one_stage(search: SearchView, method: str, order: IntArray, group: IntArray) -> Proposal:

@@ -16,7 +16,7 @@ from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.env import cost_tables, evaluate_batch
 from go_opt.env.evaluation import makespans_s
 from go_opt.search.methods.events import Event, Miss, Proposal, SearchView
-from go_opt.solver import Forbid, Pin, broken_rules, placement_problem
+from go_opt.solver import Forbid, Pin, Stages, broken_rules, placement_problem
 from go_opt.solver.enumeration.neighbours import MOST_OPS, Neighbourhood
 from go_opt.solver.problem.problem import NO_SKIP_OFF, TRIANGLE_OFF
 from go_opt.solver.verify.rule_check import NONE
@@ -33,7 +33,7 @@ def is_searched(search: SearchView) -> bool:
     """Whether only the placement is open, and other methods leave something to find."""
     request, size = search.request, search.graph.num_ops * search.target.num_chips
     is_open = request.objective == "latency" or search.passing == "adjacent"
-    is_kept = all(isinstance(one, Pin | Forbid) for one in request.constraints)
+    is_kept = all(isinstance(one, Pin | Forbid | Stages) for one in request.constraints)
     return (
         request.decide == "placement"
         and is_open
@@ -84,6 +84,8 @@ class _Walk:
         """[B, N] neighbours of ``placement`` that keep the rules."""
         rows = self._near.draw(placement, rng, NEIGHBOURS)
         allowed = self._search.requested.allowed[np.arange(rows.shape[1]), rows].all(axis=1)
+        if (stages := self._search.requested.num_stages) is not None:
+            allowed &= (np.diff(np.sort(rows, axis=1), axis=1) > 0).sum(axis=1) + 1 == stages
         rows = rows[allowed & (rows != placement).any(axis=1)]
         kept: IntArray = rows[broken_rules(self._problem, rows) == NONE]
         return kept

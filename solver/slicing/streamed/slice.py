@@ -35,6 +35,7 @@ def slice_order_streamed(
     *,
     passing: Passing,
     min_chips: int = 1,
+    max_chips: int | None = None,
     at_least_s: float = 0.0,
     at_most_s: float = math.inf,
     **rules: Unpack[SegmentRules],
@@ -47,11 +48,12 @@ def slice_order_streamed(
     Args:
       order, fusion_group, passing, rules: see :func:`~go_opt.solver.slicing.along.problem_along`.
       min_chips: use no fewer chips than this.
+      max_chips: use no more chips than this; all by default.
       at_least_s: a lower bound, such as the optimum without streamed weights.
       at_most_s: ignore slicings that take this long or longer.
     """
     sequence, problem = problem_along(tables, order, fusion_group, passing, **rules)
-    chips = most_chips(tables, sequence, None)
+    chips = most_chips(tables, sequence, max_chips)
     limits_s = (at_least_s, at_most_s)
     found = _cheapest(tables, sequence, problem, passing, (min_chips, chips), limits_s, replicates=False)
     return None if found is None else one_chip_each(sequence, found.cuts, found.interval_s)
