@@ -139,9 +139,11 @@ def out_of_memory_reason(tables: CostTables, terms: BatchMetrics) -> str:
         return ""
     peak_bytes, beside = terms.peak_bytes[0], ""
     if (peak_bytes <= tables.sram_bytes).all():
-        beside = " beside the buffer for streamed weights"
-        peak_bytes = peak_bytes + tables.stream_buffer_bytes
+        buffer_bytes = np.where(terms.stream_bytes[0] > 0, tables.stream_buffer_bytes, 0)
+        peak_bytes = peak_bytes + buffer_bytes
     chip = int(np.argmax(peak_bytes - tables.sram_bytes))
+    if terms.peak_bytes[0, chip] <= tables.sram_bytes[chip]:
+        beside = f" beside a buffer of {tables.stream_buffer_bytes[chip]} bytes for streamed weights"
     return (
         f"out of memory: chip {chip} needs {int(terms.peak_bytes[0, chip])} bytes for activations{beside} "
         f"and has {int(tables.sram_bytes[chip])}"

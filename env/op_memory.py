@@ -11,6 +11,7 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray, LongArray
 from go_opt.env.cost import CostTables, cost_tables, why_not_on
+from go_opt.env.evaluation import evaluate_plan
 from go_opt.env.peak_memory import Held, peak_memory
 from go_opt.env.target import Target
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT, Graph
@@ -68,15 +69,13 @@ def why_no_plan(graph: Graph, target: Target, rejection: str, closest: Plan | No
     if rejection:
         return f"no valid plan was found on {target.name}; the first one that fits breaks a rule: {rejection}"
     if closest is None:
-        op, needed, limit = largest_demand(graph, target)
-        return (
-            f"no valid plan was found on {target.name}: activations do not fit; the largest op "
-            f"{graph.op_names[op]!r} needs {needed} bytes ({_named(_held_by(graph, target, op))}) of "
-            f"{limit} bytes, before what its neighbours keep alive."
-        )
+        return f"no valid plan was found on {target.name}: no method proposed one."
     peaks = [peak_memory(graph, target, closest, int(chip)) for chip in np.unique(closest.placement)]
     peak = max(peaks, key=lambda peak: peak.peak_bytes - int(target.chip_sram_bytes[peak.chip]))
     limit = int(target.chip_sram_bytes[peak.chip])
+    if peak.peak_bytes <= limit:
+        why = evaluate_plan(graph, target, closest).reason
+        return f"no valid plan was found on {target.name}; the plan that comes closest is {why}."
     at = f" at op {peak.ops[0]!r}" if peak.ops else ""
     return (
         f"no valid plan was found on {target.name}: activations do not fit; the plan that comes closest "

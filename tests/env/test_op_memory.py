@@ -14,6 +14,7 @@ from go_opt.explanations.uses import SplitUse
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.report.parts.plan_lines import split_lines
+from tests.env.simulator.test_by_hand import package
 from tests.strategies import make_plan, random_graph, random_target, seeds, small_mcm, toy_graph
 
 
@@ -57,10 +58,17 @@ def test_the_closest_plan_is_told() -> None:
     )
 
 
-def test_without_a_plan_the_largest_op_is_told() -> None:
-    assert why_no_plan(toy_graph(), small_mcm(2, sram_bytes=5000), "") == (
-        "no valid plan was found on small-mcm: activations do not fit; the largest op 'logits' needs 5000 "
-        "bytes ('out' 4000 in two buffers, 'y' 1000) of 5000 bytes, before what its neighbours keep alive."
+def test_without_a_plan_no_memory_is_blamed() -> None:
+    why = why_no_plan(toy_graph(), small_mcm(2, sram_bytes=5000), "")  # which holds each op alone
+    assert why == "no valid plan was found on small-mcm: no method proposed one."
+
+
+def test_a_closest_plan_that_lacks_only_the_stream_buffer() -> None:
+    graph, target = toy_graph(), package(1, {"stream_buffer_bytes": 1000}, fields={"sram_bytes": 8000})
+    closest = make_plan(graph, target, [0] * 6)  # 7800 bytes of activations
+    assert why_no_plan(graph, target, "", closest) == (
+        "no valid plan was found on small-mcm; the plan that comes closest is out of memory: chip 0 needs "
+        "7800 bytes for activations beside a buffer of 1000 bytes for streamed weights and has 8000."
     )
 
 
