@@ -68,12 +68,13 @@ def plan_of(
     target: str = "gpu-8",
     *,
     dims: Mapping[str, int] | None = None,
+    values: Mapping[str, int] | None = None,
     replication: int | Sequence[int] = 1,
     relays: Sequence[Relay] = (),
     clones: Sequence[Clone] = (),
 ) -> Plan:
     """Each op is a kernel of its own, on the chip given for it; those not named are on chip 0."""
-    graph, on = from_onnx(path, dims=dims), load_target(target)
+    graph, on = from_onnx(path, dims=dims, values=values), load_target(target)
     if isinstance(chips, Mapping):
         assert set(chips) <= set(graph.op_names)
         chips = [chips.get(name, 0) for name in graph.op_names]

@@ -110,6 +110,8 @@ class PlannedModel:
     model: str
     target: str
     dims: Mapping[str, int]
+    values: Mapping[str, tuple[float, ...]]  # of inputs that the plan binds; no stage reads these
+    trips: Mapping[str, int]
     precision: str
     graph_fingerprint: str
     target_fingerprint: str
@@ -123,7 +125,7 @@ class PlannedModel:
         return {
             "model": graph.name,
             "target": plan.target,
-            "dims": dict(plan.bindings.dims),
+            **{name: dict(bound) for name, bound in vars(plan.bindings).items()},
             "precision": plan.precision,
             "graph_fingerprint": plan.graph_fingerprint,
             "target_fingerprint": plan.target_fingerprint,

@@ -11,7 +11,11 @@ from typing import Final
 import numpy as np
 import onnx
 from numpy.typing import NDArray
+from onnx import numpy_helper
 
+from go_opt.frontends.onnx.inference.bound import with_values
+from go_opt.frontends.onnx.inference.dims import DimTable
+from go_opt.frontends.onnx.lowered import model_inputs
 from go_opt.run.manifest import Manifest
 from go_opt.run.pipeline.sessions import session
 
@@ -73,8 +77,7 @@ def whole_outputs(
     whole = session(path, is_optimized=is_optimized)
     parts = {output.name: output.part for output in manifest.outputs}
     wanted = list(dict.fromkeys(part.whole if part else name for name, part in parts.items()))
-    # Inputs that no stage reads do not affect the outputs.
-    rest = {name: _zeros(manifest, name) for name in manifest.inputs if name not in inputs[0]}
+    rest = _rest(path, manifest, inputs[0])
     rows = [dict(zip(wanted, whole.run(wanted, {**rest, **row}), strict=True)) for row in inputs]
     return [
         {
@@ -94,7 +97,7 @@ def first_difference(
     cuts = [row.tensor for stage in manifest.stages for row in stage.outputs if row.tensor in known]
     shown = {output.name for output in model.graph.output}
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in cuts if name not in shown)
-    rest = {name: _zeros(manifest, name) for name in manifest.inputs if name not in inputs}
+    rest = _rest(path, manifest, inputs)
     whole = session(model.SerializeToString(), is_optimized=False).run(cuts, {**rest, **inputs})
     expected = dict(zip(cuts, whole, strict=True))
     values = dict(inputs)
@@ -106,6 +109,15 @@ def first_difference(
             if name in expected and difference(value, expected[name]) > tolerance:
                 return f"tensor {name!r} of stage {stage.stage} is the first that differs"
     return "the stages one after the other give the right outputs, so a transfer went wrong"
+
+
+def _rest(path: Path, manifest: Manifest, inputs: Mapping[str, NDArray]) -> dict[str, NDArray]:
+    """The inputs that no stage reads: bound ones, and such as do not affect the outputs."""
+    rest = {name: _zeros(manifest, name) for name in manifest.inputs if name not in inputs}
+    model = onnx.load(path, load_external_data=False)
+    dims = DimTable(manifest.model, manifest.dims, model_inputs(model.graph))
+    bound = with_values(model, manifest.values, dims).graph.initializer
+    return rest | {one.name: numpy_helper.to_array(one) for one in bound if one.name in manifest.values}
 
 
 def _zeros(manifest: Manifest, name: str) -> NDArray:

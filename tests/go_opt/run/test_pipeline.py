@@ -24,7 +24,7 @@ from go_opt.errors import EnvironmentFailedError, InvalidInputError, ModelError
 from go_opt.model.codecs.plan_json import save_plan
 from go_opt.model.plan import Clone, Plan, Relay
 from go_opt.run.export.exporting import export
-from go_opt.run.manifest import Manifest
+from go_opt.run.manifest import Manifest, load_manifest
 from go_opt.run.pipeline import running
 from go_opt.run.pipeline.check import difference
 from go_opt.run.pipeline.inputs import random_inputs, save_arrays
@@ -351,3 +351,21 @@ def test_the_command_prints_the_times_of_a_plan_whose_outputs_differ(
         assert ran.exit_code == 1  # the error itself; `main` makes it an exit code
         assert isinstance(ran.exception, OutputsDifferError)
         assert ran.stdout.startswith(start)
+
+
+def test_inputs_that_the_plan_binds_reach_the_whole_model(tmp_path: Path) -> None:
+    nodes = [
+        node("Equal", "rate sixteen", "is_sixteen", "equal"),
+        node("Cast", "is_sixteen", "factor", "cast", to=FLOAT),
+        node("Mul", "x factor", "h", "scaled"),
+        node("Exp", "h", "y", "y"),
+    ]
+    inputs = [info("x", ["n", 4]), info("rate", [], INT64)]
+    weights = [numpy_helper.from_array(np.array(16), "sixteen")]
+    path = saved(model(nodes, inputs, [info("y", ["n", 4])], weights), tmp_path)
+    plan = plan_of(path, [0, 1], dims={"n": 3}, values={"rate": 16})
+    assert go_opt.run_plan(path, plan, inferences=3).difference < 1e-6
+    manifest = export(path, plan, tmp_path / "out")
+    assert manifest.inputs == ("x",)
+    assert (manifest.dims, manifest.values, manifest.trips) == ({"n": 3}, {"rate": (16.0,)}, {})
+    assert load_manifest(tmp_path / "out") == manifest
