@@ -176,7 +176,7 @@ def _staged(search: SearchView, method: str, order: IntArray, group: IntArray) -
         chip[kernel_of] = slicing.placement
         _, stage = np.unique(chip, return_inverse=True)
         work_s = np.bincount(stage, weights=kernel_s[search.tables.chip_kind[chip], np.arange(len(chip))])
-        size = allotted_chips(work_s, num_chips, 0.0)
+        size = allotted_chips(work_s.astype(np.float64), num_chips)
 
 
 def _cut_into(
