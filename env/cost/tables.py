@@ -76,6 +76,19 @@ class CostTables(NamedTuple):
     def num_chips(self) -> int:
         return len(self.chip_kind)
 
+    def with_reads(self, keeps: BoolArray) -> CostTables:
+        """The tables without the reads that are False in ``keeps`` [R]; the seconds of ops stay."""
+        ends = np.concatenate([[0], np.cumsum(keeps)])
+        kept = self.op_read[keeps[self.op_read]]
+        return self._replace(
+            reader_ptr=ends[self.reader_ptr],
+            reader_op=self.reader_op[keeps],
+            read_bytes=self.read_bytes[keeps],
+            reader_tensor=self.reader_tensor[keeps],
+            op_read_ptr=np.concatenate([[0], np.cumsum(keeps[self.op_read])])[self.op_read_ptr],
+            op_read=ends[kept].astype(self.op_read.dtype),
+        )
+
     def kernel_floor_s(self) -> FloatArray:
         """[Q, N] seconds of each op as a kernel of its own."""
         bytes_moved = self.op_bytes()

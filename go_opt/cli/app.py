@@ -85,7 +85,7 @@ def main() -> NoReturn:
     warnings.showwarning = _show_warning
     streams = sys.stdout, sys.stderr
     # Every line of every command passes here, so that no name can command the terminal.
-    sys.stdout, sys.stderr = map(VisibleStream, streams)  # type: ignore[assignment]
+    sys.stdout, sys.stderr = map(VisibleStream, streams)
     try:
         code = _run()
     finally:

@@ -37,12 +37,7 @@ def towers(graph: Graph, tables: CostTables) -> Towers | None:
     keeps = (
         (producer < 0) | (tower[producer] == tower[tables.reader_op]) | (tower[producer] >= num_towers - 1)
     )
-    readers = np.bincount(tables.reader_tensor[keeps], minlength=len(tables.tensor_kind))
-    ptr = np.concatenate([[0], np.cumsum(readers)]).astype(tables.reader_ptr.dtype)
-    left = tables._replace(
-        reader_tensor=tables.reader_tensor[keeps], reader_op=tables.reader_op[keeps], reader_ptr=ptr
-    )
-    return Towers(order, left, np.stack([order[ends - 1], order[ends]]))
+    return Towers(order, tables.with_reads(keeps), np.stack([order[ends - 1], order[ends]]))
 
 
 def _tower_of(graph: Graph, work_s: FloatArray) -> tuple[LongArray, int]:
