@@ -25,6 +25,7 @@ from go_opt.solver.propagation.propagators.tables import RuleTables
 from go_opt.solver.verify.rule_check import NONE, broken_rules
 
 MOST_PLANS: Final = 1 << 14
+MOST_CELLS: Final = 1 << 27  # rows times units over all steps: below a second
 MOST_OPEN_OPS: Final = 6  # of a graph whose orders and kernels are enumerated
 
 
@@ -39,7 +40,8 @@ class Plans(NamedTuple):
 def every_plan(requested: OpConstraints, *, passing: Passing, decides_all: bool) -> Plans | None:
     """Returns all plans that keep the target's rules and the constraints, but for limits, stages and memory.
 
-    ``None``: more than :data:`MOST_PLANS`, or than :data:`MOST_OPEN_OPS` ops with ``decides_all``.
+    ``None``: more than :data:`MOST_PLANS`, than :data:`MOST_CELLS` to make them, or than
+    :data:`MOST_OPEN_OPS` ops with ``decides_all``.
 
     Args:
       passing: ``relayed``: relays will be added to the plans, so the triangle rule and the chips that no op
@@ -90,7 +92,9 @@ def _orders(graph: Graph, begun: list[int]) -> Iterator[list[int]]:
 
 
 def _placements(requested: OpConstraints, group: IntArray, passing: Passing, most: int) -> IntArray | None:
-    """Returns all placements [B, N] of the kernels ``group``; None if more than ``most`` are begun."""
+    """Returns all placements [B, N] of the kernels ``group``; None if more than ``most`` or too large."""
+    if len(np.unique(group)) ** 2 > MOST_CELLS:
+        return None
 
     def change(problem: PlacementProblem) -> PlacementProblem:
         if passing == "relayed":
@@ -101,9 +105,11 @@ def _placements(requested: OpConstraints, group: IntArray, passing: Passing, mos
     problem, tables = case.problem, case.tables
     may_be = unpack_chips(tables.allowed, problem.num_chips)
     rows = np.zeros((1, problem.num_units), dtype=np.int32)
+    cells = 0
     for unit in problem.topological:
         chips = np.flatnonzero(may_be[unit]).astype(np.int32)
-        if len(rows) * len(chips) > most * problem.num_chips:
+        cells += len(chips) * rows.size
+        if len(rows) * len(chips) > most * problem.num_chips or cells > MOST_CELLS:
             return None
         rows = np.repeat(rows, len(chips), axis=0)
         rows[:, unit] = np.tile(chips, len(rows) // max(len(chips), 1))

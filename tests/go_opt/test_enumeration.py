@@ -21,6 +21,8 @@ from go_opt.search.methods.first_plans import Start, greedy
 from go_opt.search.placements.local import local_search
 from go_opt.search.state import Search
 from go_opt.solver import broken_rules, placement_problem
+from go_opt.solver.enumeration import plans as enumeration
+from go_opt.solver.problem.op_constraints import op_constraints
 from go_opt.solver.verify.rule_check import NONE
 from tests.solver.brute_force import all_fusions, all_orders
 from tests.solver.user_constraints import draw_constraint
@@ -183,3 +185,19 @@ def test_a_plan_on_all_chips_is_found_without_the_enumeration(options, decide, s
             assert not exists
             return
     assert not go_opt.verify(graph, target, result.plan)
+
+
+def test_long_graphs_are_not_enumerated() -> None:
+    def plans_of_chain(length: int) -> int | None:
+        b = GraphBuilder("chain")
+        for i in range(length):
+            b.add_op(
+                f"op{i}", "Add", "vector", flops=100, dtype="float32",
+                reads=[(f"x{i - 1}", None)] if i else [], writes=[(f"x{i}", 10, "float32")],
+            )  # fmt: skip
+        requested = op_constraints(b.build(), small_mcm(2), ())
+        plans = enumeration.every_plan(requested, passing="free", decides_all=False)
+        return None if plans is None else len(plans.placement)
+
+    assert plans_of_chain(20) == 20  # one for each cut, and all ops on the first chip
+    assert plans_of_chain(1_000) is None  # as many rows of as many ops, step by step
