@@ -153,8 +153,8 @@ def test_a_search_begins_with_a_plan_in_the_order_sent(channel: grpc.Channel, or
     turned = optimizer_pb2.Start(plan=in_order(plan, names_of(graph)))
     with_it = optimize(channel, graph, max_evaluations=2, start=turned)
     without = optimize(channel, graph, max_evaluations=2)
-    assert [step.method for step in with_it.history] == ["greedy", "start"]
-    assert with_it.history[1].objective_s == evaluate(channel, SENT, plan).interval_s
+    assert with_it.history[0].method == "start"
+    assert with_it.history[0].objective_s == evaluate(channel, SENT, plan).interval_s
     assert with_it.metrics.interval_s < without.metrics.interval_s
 
 

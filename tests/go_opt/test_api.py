@@ -163,7 +163,7 @@ def test_doors_take_files_as_the_command_line_does(tmp_path: Path) -> None:
     assert go_opt.explain("zoo:mobilenet_v2", None, path).metrics.interval_s == result.metrics.interval_s
     with pytest.raises(errors.InvalidInputError, match="budget_s must be a duration"):
         go_opt.optimize("zoo:mobilenet_v2", budget_s="soon")
-    with pytest.raises(errors.InvalidInputError, match="dims and precision are of a model"):
+    with pytest.raises(errors.InvalidInputError, match="precision is of a model"):
         go_opt.optimize(go_opt.load("zoo:mobilenet_v2"), precision="as-is")
 
 

@@ -102,7 +102,8 @@ def constrained(start: Start) -> Iterator[Event]:
 def on_all_chips(start: Start) -> Iterator[Event]:
     """The same, if there is no plan so far: ops side by side can use more chips than slices of an order."""
     if start.search.best_plan is None:
-        yield from constrained(start)
+        # Without a proof, the reason why slicings were rejected says more than the engine's limit.
+        yield from (event for event in constrained(start) if not isinstance(event, NoPlan))
 
 
 def one_kind(start: Start) -> Iterator[Event]:
