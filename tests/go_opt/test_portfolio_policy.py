@@ -18,8 +18,8 @@ from go_opt.errors import InfeasibleError, InvalidInputError, PolicyError
 from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult, Request, Step
 from go_opt.search import portfolio, table
-from go_opt.search.methods import events, guesses
 from go_opt.search.finish.leaner import FEWER
+from go_opt.search.methods import events, guesses
 from go_opt.search.methods.guesses import PATIENCE
 from go_opt.search.optimizer import optimize_request
 from go_opt.search.portfolio import policy_takes_part
