@@ -85,12 +85,14 @@ def test_an_op_there_is_not(cli: Cli) -> None:
 
 
 def test_a_plan_that_breaks_a_rule_is_explained_with_code_3(cli: Cli, plan: Path) -> None:
-    changed(plan, placement=[0] * 6 + [2] * 6)
+    ops = json.loads(plan.read_text())["op_names"]
+    halves = [{"chips": [0], "ops": ops[:6]}, {"chips": [2], "ops": ops[6:]}]
+    changed(plan, placement=[0] * 6 + [2] * 6, stages=halves)
     run = cli("explain", "plan.json")
     assert run.code == 3
     assert run.out.startswith("INVALID, ")
     assert "INVALID, no_skip: chip 1 runs no op, but chip 2 does." in run.out.splitlines()
-    changed(plan, placement=[0] * 6 + [7] * 6)
+    changed(plan, placement=[0] * 6 + [7] * 6, stages=[halves[0], {"chips": [7], "ops": ops[6:]}])
     cli("explain", "plan.json").is_refused("op7", "is on chip 7; chips are 0 to 3")
 
 

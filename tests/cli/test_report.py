@@ -71,16 +71,23 @@ def test_what_is_refused_leaves_no_file(cli: Cli, plan: Path, tmp_path: Path) ->
     graph_file(tmp_path / "other.json", num_ops=11)
     cli("report", "other.json", "plan.json", "-o", "plan.html").is_refused("another graph")
     placement = json.loads(plan.read_text())["placement"]
-    changed(plan, placement=[3 - chip for chip in placement], replication=[1] * 12)
+    turned = [3 - chip for chip in placement]
+    ops = json.loads(plan.read_text())["op_names"]
+    stages = [
+        {"chips": [chip], "ops": [op for op, at in zip(ops, turned, strict=True) if at == chip]}
+        for chip in sorted(set(turned))
+    ]
+    changed(plan, placement=turned, replication=[1] * 12, stages=stages)
     cli("report", "chain.json", "plan.json", "-o", "plan.html").is_refused("nothing to draw", code=3)
     assert {path.name for path in tmp_path.iterdir()} == {"chain.json", "other.json", "plan.json"}
 
 
 def test_a_page_that_is_there_stays_whole(cli: Cli, plan: Path, tmp_path: Path) -> None:
-    (tmp_path / "plan.html").write_text("before")
+    assert cli("report", "chain.json", "plan.json", "-o", "plan.html").code == 0
+    before = (tmp_path / "plan.html").read_text("utf-8")
     changed(plan, status="SURE", lower_bound_s="none")  # claims that no search makes are left out
     assert cli("report", "chain.json", "plan.json", "-o", "plan.html", "--inferences", "0").code == 2
-    assert (tmp_path / "plan.html").read_text() == "before"
+    assert (tmp_path / "plan.html").read_text("utf-8") == before
     assert cli("report", "chain.json", "plan.json", "-o", "plan.html").code == 0
     facts = {f["label"]: f["value"] for f in data_of((tmp_path / "plan.html").read_text("utf-8"))["facts"]}
     assert facts["status"] in ("FEASIBLE", "OPTIMAL")

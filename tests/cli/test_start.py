@@ -46,7 +46,7 @@ def test_what_a_split_breaks_is_said(cli: Cli, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["evaluate", MODEL], "give PLAN or --placement, one of them"),
-        (["evaluate", MODEL, "plan.json", "--dim", "a=1"], "--dim and --precision are those of PLAN"),
+        (["evaluate", MODEL, "plan.json", "--dim", "a=1"], "--dim is that of PLAN"),
         (["optimize", MODEL, "--start", "a", "--placement", "b"], "give one of them"),
     ],
 )
