@@ -18,6 +18,7 @@ from go_opt.env.zoo import SPLITS, Family, ZooEntry
 from go_opt.model.dtypes import size_bytes
 from go_opt.model.graph import ACTIVATION, INPUT, WEIGHT, Graph
 from go_opt.model_summary import OpTypeStats, op_type_stats
+from go_opt.report.parts.model_lines import op_types_table
 from go_opt.report.parts.screen import print_lines, print_table
 from go_opt.report.parts.wording import table_of
 from go_opt.solver import most_chips_adjacent, placement_problem
@@ -70,7 +71,7 @@ def print_zoo_graph(console: Console, entry: ZooEntry, family: Family, stats: Gr
     console.print()
     print_table(console, _tensors_table(stats))
     console.print()
-    print_table(console, _op_types_table(entry, stats))
+    print_table(console, op_types_table(stats.op_types, entry.flops))
 
 
 def _tensors_table(stats: GraphStats) -> Table:
@@ -88,15 +89,6 @@ def _tensors_table(stats: GraphStats) -> Table:
 
 def _sizes(tensors: TensorStats) -> list[str]:
     return [format_bytes(size) for size in (tensors.total_bytes, tensors.median_bytes, tensors.largest_bytes)]
-
-
-def _op_types_table(entry: ZooEntry, stats: GraphStats) -> Table:
-    table = table_of(("op type", "ops", "GFLOP", "share"), text=_TEXT)
-    for row in stats.op_types:
-        flops = row.flops or 0.0
-        share = flops / entry.flops if entry.flops else 0.0
-        table.add_row(row.op_type, str(row.ops), f"{flops / 1e9:.3f}", f"{share:.1%}")
-    return table
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ def _limit(target: Target, limit: ChipLimit, graph: Graph, plan: Plan) -> Iterat
     is_here = (plan.placement <= limit.chip) & (limit.chip < plan.placement + plan.replication)
     held_bytes = _weight_bytes(tables, is_here)
     held_s = kernel_seconds_of_chip(tables, plan, limit.chip)
-    ops = np.count_nonzero(is_here & np.array([name != COPY_TYPE for name in graph.op_types]))
+    ops = np.count_nonzero(is_here & ~graph.has_type(COPY_TYPE.__eq__))
     for held, at_least, at_most, unit in (
         (held_bytes, limit.at_least_bytes, limit.at_most_bytes, "bytes of weights"),
         (held_s, limit.at_least_s, limit.at_most_s, "seconds of kernels"),

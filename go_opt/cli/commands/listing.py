@@ -52,7 +52,10 @@ def inspect(
         return
     from go_opt.report.parts.model_lines import layers_table, op_types_table, summary_lines
 
-    parts = [op_types_table(summary), *([layers_table(summary)] if summary.layers else [])]
+    parts = [
+        op_types_table(summary.op_types, summary.flops),
+        *([layers_table(summary)] if summary.layers else []),
+    ]
     show(summary_lines(summary, model), *(part for table in parts for part in ([""], table)))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from go_opt.errors import GraphError, InvalidInputError, PlanError
 from go_opt.model.bindings import Bindings
 from go_opt.model.builder import GraphBuilder
-from go_opt.model.codecs.bindings import bindings_from, bindings_to_dict
+from go_opt.model.codecs.bindings import bindings_from
 from go_opt.model.codecs.fields import Fields
 from go_opt.model.codecs.geometry import with_geometry
 from go_opt.model.codecs.graph_columns import graph_from_columns, with_tensor_order
@@ -45,10 +45,14 @@ def bindings_to_proto(bindings: Bindings) -> dict[str, Any]:
 
 
 def bindings_from_proto(message: Any, where: str, error: type[InvalidInputError]) -> Bindings:
-    """The validated bindings of a graph, plan or model; raises ``error`` with the name of the field."""
+    """The validated bindings of a graph or model; raises ``error`` with the name of the field."""
+    return bindings_from(_binding_rows(message), where, error)
+
+
+def _binding_rows(message: Any) -> dict[str, Any]:
+    """The bindings of a message as JSON types, not validated."""
     values = {name: list(row.numbers) for name, row in message.values.items()}
-    rows = {"dims": dict(message.dims), "values": values, "trips": dict(message.trips)}
-    return bindings_from(rows, where, error)
+    return {"dims": dict(message.dims), "values": values, "trips": dict(message.trips)}
 
 
 def graph_to_proto(graph: Graph) -> graph_pb2.Graph:
@@ -218,7 +222,7 @@ def plan_from_proto(message: plan_pb2.Plan) -> Plan:
                 for i, s in enumerate(message.splits)
             ),
             "precision": precision_from_proto(message.precision, PlanError),
-            **bindings_to_dict(bindings_from_proto(message, "plan", PlanError)),
+            **_binding_rows(message),
             **{name: list(getattr(message, name)) for name in lists},
             **{name: getattr(message, name) for name in values},
         }

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from rich.table import Table
 
 from go_opt.common.units import format_bytes
 from go_opt.frontends.onnx_header import TensorHeader
-from go_opt.model_summary import ModelSummary
+from go_opt.model_summary import ModelSummary, OpTypeStats
 from go_opt.report.parts.wording import counted, table_of, unknown_types
 
 _TEXT: Final = ("op type", "layer")
@@ -31,11 +31,11 @@ def summary_lines(summary: ModelSummary, model: str) -> Iterator[str]:
         yield f"unknown     {line}"
 
 
-def op_types_table(summary: ModelSummary) -> Table:
-    """Op types with their counts and work."""
+def op_types_table(op_types: Iterable[OpTypeStats], flops: float | None) -> Table:
+    """Op types with their counts and work, as shares of all ``flops``."""
     table = table_of(("op type", "ops", "GFLOP", "share"), text=_TEXT)
-    for row in summary.op_types:
-        work = [] if row.flops is None else [f"{row.flops / 1e9:.3f}", _share(row.flops, summary.flops)]
+    for row in op_types:
+        work = [] if row.flops is None else [f"{row.flops / 1e9:.3f}", _share(row.flops, flops)]
         table.add_row(row.op_type, str(row.ops), *(work or ["-", "-"]))
     return table
 

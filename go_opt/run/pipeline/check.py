@@ -114,6 +114,8 @@ def first_difference(
 def _rest(path: Path, manifest: Manifest, inputs: Mapping[str, NDArray]) -> dict[str, NDArray]:
     """The inputs that no stage reads: bound ones, and such as do not affect the outputs."""
     rest = {name: _zeros(manifest, name) for name in manifest.inputs if name not in inputs}
+    if not manifest.values:
+        return rest
     model = onnx.load(path, load_external_data=False)
     dims = DimTable(manifest.model, manifest.dims, model_inputs(model.graph))
     bound = with_values(model, manifest.values, dims).graph.initializer

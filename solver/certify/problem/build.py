@@ -220,17 +220,19 @@ def _with_held_memory(
 def _neighbours(tensors: UnitTensors, num_units: int, sure_only: bool) -> dict[str, Any]:
     """Returns the fields of :class:`UnitGraph` for successors and predecessors."""
     reads = np.stack([np.repeat(tensors.producer, np.diff(tensors.reader_ptr)), tensors.reader], axis=1)
-    successors = _rows("successor", np.unique(reads, axis=0), num_units)
-    predecessors = _rows("predecessor", np.unique(reads[:, ::-1], axis=0), num_units)
-    near = np.unique(reads, axis=0)
-    if sure_only:
-        near = near[_are_near(successors | predecessors, num_units)]
-    backward = near[np.lexsort((near[:, 0], near[:, 1]))][:, ::-1]
-    return successors | predecessors | _rows("next", near, num_units) | _rows("last", backward, num_units)
+    edges = np.unique(reads, axis=0)
+    rows = _rows("successor", "predecessor", edges, num_units)
+    near = edges[_are_near(rows, num_units)] if sure_only else edges
+    return rows | _rows("next", "last", near, num_units)
 
 
-def _rows(name: str, edges: IntArray, num_units: int) -> dict[str, Any]:
-    return {f"{name}_ptr": row_pointers(edges[:, 0], num_units), name: np.ascontiguousarray(edges[:, 1])}
+def _rows(forward: str, backward: str, edges: IntArray, num_units: int) -> dict[str, Any]:
+    """Returns the fields of these names: the ``edges`` [E, 2], which are sorted, from both of their ends."""
+    rows = {}
+    for name, ends in ((forward, edges), (backward, np.unique(edges[:, ::-1], axis=0))):
+        rows[f"{name}_ptr"] = row_pointers(ends[:, 0], num_units)
+        rows[name] = np.ascontiguousarray(ends[:, 1])
+    return rows
 
 
 def _are_near(rows: dict[str, Any], num_units: int) -> BoolArray:
