@@ -22,6 +22,8 @@ from go_opt.solver.propagation.propagators.tables import Limits
 
 def chip_limits(requested: OpConstraints, problem: PlacementProblem, fusion_group: IntArray) -> Limits | None:
     """Returns the limits of ``requested`` for the kernels of ``fusion_group``; ``None`` if there are none."""
+    if not requested.limits and not len(requested.stage_chips):
+        return None
     tables = cost_tables(requested.graph, requested.target)
     kernel_of = placement_problem(requested.graph, requested.target, fusion_group).unit_of_op
     kernel_s = kernel_seconds(tables, kernel_of)
@@ -29,7 +31,7 @@ def chip_limits(requested: OpConstraints, problem: PlacementProblem, fusion_grou
     unit_of_kernel[kernel_of] = problem.unit_of_op
     unit_s = _summed(kernel_s, unit_of_kernel, problem.num_units)
     rows = [*_rows(requested.limits, problem, unit_s), *_op_on_each_stage(requested, problem)]
-    return _limits(rows, tables, problem) if rows else None
+    return _limits(rows, tables, problem)
 
 
 def loosest_limits(

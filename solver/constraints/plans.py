@@ -160,7 +160,7 @@ def _loosest(
     Copies may occupy chips that ops skip, so the no-skip rule is dropped for them. Stages are on the first
     chips only if no chip is skipped and no stage is replicated; otherwise their number is dropped.
     """
-    skips = uses_copies or passing == "relayed" or requested.target.constraints.no_skip == "off"
+    skips = uses_copies or requested.target.constraints.no_skip == "off"
     requested = requested.without_stages() if skips or fusion_is_open else requested
 
     def change(problem: PlacementProblem) -> PlacementProblem:

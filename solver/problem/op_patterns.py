@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -32,20 +32,21 @@ def match_ops(graph: Graph, constraint: NamesOps) -> LongArray:
     Raises:
       InvalidInputError: a pattern matches no op, or is not a regular expression.
     """
-    names = {name: [op] for name, op in graph.op_index.items()}
-    of_type: dict[str, list[int]] = {}
-    for op, op_type in enumerate(graph.op_types):
-        of_type.setdefault(op_type, []).append(op)
-    found = {op for pattern in constraint.ops for op in _match(names, pattern, constraint, "op")}
-    for pattern in constraint.op_types:
-        found.update(_match(of_type, pattern, constraint, "op type"))
+    names = graph.op_index
+    found = {names[name] for pattern in constraint.ops for name in _match(names, pattern, constraint, "op")}
+    if constraint.op_types:
+        types = dict.fromkeys(graph.op_types)
+        wanted = {
+            of for pattern in constraint.op_types for of in _match(types, pattern, constraint, "op type")
+        }
+        found.update(np.flatnonzero(graph.has_type(wanted.__contains__)).tolist())
     return np.array(sorted(found), dtype=np.int64)
 
 
-def _match(ops: Mapping[str, list[int]], pattern: str, constraint: NamesOps, what: str) -> Iterable[int]:
-    """Returns the ops whose name or type, a key of ``ops``, the pattern matches."""
-    if pattern in ops:
-        return ops[pattern]
+def _match(known: Mapping[str, object], pattern: str, constraint: NamesOps, what: str) -> list[str]:
+    """Returns the names or types, keys of ``known``, that the pattern matches."""
+    if pattern in known:
+        return [pattern]
     try:
         compiled = re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:  # counts too large, groups too deep
@@ -53,8 +54,8 @@ def _match(ops: Mapping[str, list[int]], pattern: str, constraint: NamesOps, wha
             f"{constraint}: {shown(pattern)} is neither an {what} nor a regular expression ({error}).",
             field="constraints",
         ) from None
-    found = [op for name, of_name in ops.items() if compiled.fullmatch(name) for op in of_name]
+    found = [name for name in known if compiled.fullmatch(name)]
     if not found:
-        hint = suggestion(pattern, list(ops))
+        hint = suggestion(pattern, list(known))
         raise InvalidInputError(f"{constraint}: {pattern!r} matches no {what}{hint}", field="constraints")
     return found

@@ -9,17 +9,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
-from go_opt.common.arrays import FloatArray, IntArray
+from go_opt.common.arrays import FloatArray
 from go_opt.env import BatchMetrics, cost_tables, evaluate_batch
 from go_opt.env.copies.stages import size_by_chip
 from go_opt.env.evaluation import makespans_s
 from go_opt.model.plan import Plan
 from go_opt.search.methods.copies import COPIED, copies
 from go_opt.search.methods.events import EQUAL, Proposal, SearchView
+from go_opt.search.methods.given import Stages
 from go_opt.search.methods.stage_search import StageSearch
 from go_opt.solver import Passing, slice_order
 
@@ -48,7 +49,7 @@ def leaner(search: SearchView, method: str) -> Iterator[Proposal]:
     joined = list(_joined(search, plan))
     for stages in reversed(joined):
         yield Proposal(
-            method + FEWER, stages.placement, plan.order, plan.fusion_group, replication=stages.replication
+            method + FEWER, stages.first_chip, plan.order, plan.fusion_group, replication=stages.size
         )
         if search.leanest_plan is not plan:
             return
@@ -79,14 +80,9 @@ def _sliced(search: SearchView, method: str, plan: Plan) -> Iterator[Proposal]:
             too_few = chips
 
 
-class _Stages(NamedTuple):
-    placement: IntArray  # [N] first chip of the stage
-    replication: IntArray  # [N] chips of the stage
-
-
-def _joined(search: SearchView, plan: Plan) -> Iterator[_Stages]:
+def _joined(search: SearchView, plan: Plan) -> Iterator[Stages]:
     """Yields the plan with two stages joined, then two more, as long as the objective allows it."""
-    stages = _Stages(plan.placement, plan.replication)
+    stages = Stages(plan.placement, plan.replication)
     while True:
         pairs = list(itertools.islice(_pairs(search, plan, stages), MOST_PAIRS))
         if not pairs:
@@ -99,10 +95,10 @@ def _joined(search: SearchView, plan: Plan) -> Iterator[_Stages]:
         yield stages
 
 
-def _pairs(search: SearchView, plan: Plan, stages: _Stages) -> Iterator[_Stages]:
+def _pairs(search: SearchView, plan: Plan, stages: Stages) -> Iterator[Stages]:
     """Yields the plan with two stages joined; along a ring, two neighbours, and later stages move up."""
     terms = _terms(search, plan, [stages])
-    first, stage = np.unique(stages.placement, return_inverse=True)
+    first, stage = np.unique(stages.first_chip, return_inverse=True)
     size = size_by_chip(*stages, search.target.num_chips)[first]
     work_s = terms.compute_s[0, first] * size
     is_ring, limit_s = search.target.goes_forward, _limit_s(search)
@@ -118,10 +114,10 @@ def _pairs(search: SearchView, plan: Plan, stages: _Stages) -> Iterator[_Stages]
         if is_ring:
             kept = np.delete(sizes, b)
             chips = np.insert(np.cumsum(kept) - kept, b, chips[a])
-        yield _Stages(chips[stage].astype(np.int32), sizes[stage].astype(np.int32))
+        yield Stages(chips[stage].astype(np.int32), sizes[stage].astype(np.int32))
 
 
-def _terms(search: SearchView, plan: Plan, rows: list[_Stages]) -> BatchMetrics:
+def _terms(search: SearchView, plan: Plan, rows: list[Stages]) -> BatchMetrics:
     shape = (len(rows), search.graph.num_ops)
     order, group = np.broadcast_to(plan.order, shape), np.broadcast_to(plan.fusion_group, shape)
     placement, replication = (np.stack(column) for column in zip(*rows, strict=True))
@@ -129,14 +125,14 @@ def _terms(search: SearchView, plan: Plan, rows: list[_Stages]) -> BatchMetrics:
     return evaluate_batch(tables, placement, order, group, replication if replication.max() > 1 else None)
 
 
-def _evaluated(search: SearchView, plan: Plan, rows: list[_Stages]) -> tuple[FloatArray, FloatArray]:
+def _evaluated(search: SearchView, plan: Plan, rows: list[Stages]) -> tuple[FloatArray, FloatArray]:
     """[B] objective, infinite for plans that do not fit, and latency of plans without relays."""
     terms = _terms(search, plan, rows)
     objective_s = np.where(terms.fits, terms.interval_s, np.inf)
     if search.request.objective == "latency":
         tables, shape = cost_tables(search.graph, search.target), (len(rows), search.graph.num_ops)
         order, group = np.broadcast_to(plan.order, shape), np.broadcast_to(plan.fusion_group, shape)
-        objective_s = makespans_s(tables, terms, np.stack([row.placement for row in rows]), order, group)
+        objective_s = makespans_s(tables, terms, np.stack([row.first_chip for row in rows]), order, group)
     return objective_s, terms.latency_s
 
 
