@@ -54,9 +54,8 @@ COSTS: Final = FileKind("costs", start=re.escape(COSTS_MARK.encode()))
 SAMPLES: Final = FileKind("samples", "go_opt.v1.Samples")
 DATASET: Final = FileKind("arrays", end=DATASET_MARK)
 RECORDS: Final = FileKind("records", start=rb'\{"model": "[^\n]*"method": "')
-# The files of a training run, by what follows its folder.
+# The files of a training run, by what follows its folder. Its checkpoint is read before it is written.
 RUN: Final = {
-    "/checkpoint.safetensors": FileKind("checkpoint", start=rb".{8}\{.*go-opt checkpoint"),
     "/policy.safetensors": FileKind("policy", start=rb".{8}\{.*go-opt policy"),
     "/metrics.jsonl": FileKind("metrics", start=rb'\{"step": '),
     "/plan.json": PLAN,

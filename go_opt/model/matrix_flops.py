@@ -218,25 +218,6 @@ def _projected_attention(
     return projection + matmul_flops(1, scores, 1, width + width_out) + 6.0 * scores * heads
 
 
-# By element, as in the table of op costs.
-_ACTIVATION_FLOPS: Final = {"Clip": 2.0, "HardSigmoid": 4.0, "LeakyRelu": 2.0, "Sigmoid": 3.0}
-
-
-def _scaled(formula: Formula, before: float, after: float, *biases: int) -> Formula:
-    """A product that also quantises or scales: FLOPs by element of its input and of its output."""
-
-    def flops(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> float:
-        extra = after + sum(_present(inputs, bias) for bias in biases)
-        if float(attributes.get("alpha", 1.0)) != 1.0:
-            extra += 1.0
-        if "activation" in attributes:
-            extra += _ACTIVATION_FLOPS.get(str(attributes["activation"]), 1.0)
-        own = before * math.prod(_shape(inputs, 0)) + extra * math.prod(outputs[0])
-        return formula(inputs, outputs, attributes) + own
-
-    return flops
-
-
 def _quantised_lstm(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> float:
     # As _recurrent, with weights [directions, inputs, gates].
     rows, first = math.prod(_shape(inputs, 0)[:2]), _shape(inputs, 1)
@@ -244,6 +225,8 @@ def _quantised_lstm(inputs: InputShapes, outputs: Sequence[Shape], attributes: M
     return matmul_flops(1, rows, 1, weights) + 4.0 * rows * math.prod((*first[:1], *first[-1:]))
 
 
+# The product and at most one bias, without a fused activation or scale: the shape of a product follows from
+# its FLOPs (go_opt.env.cost.shapes).
 MATRIX_FLOPS: Final[Mapping[str, Formula]] = {
     "Attention": _attention,
     "Conv": _conv(weight=1, bias=2),
@@ -251,11 +234,11 @@ MATRIX_FLOPS: Final[Mapping[str, Formula]] = {
     "ConvTranspose": _conv_transpose,
     "DeformConv": _conv(weight=1, bias=3),
     "Einsum": _einsum,
-    "FusedConv": _scaled(_conv(weight=1, bias=2), 0.0, 0.0, 3),
-    "FusedGemm": _scaled(_gemm, 0.0, 0.0),
+    "FusedConv": _conv(weight=1, bias=2),
+    "FusedGemm": _gemm,
     "DynamicQuantizeLSTM": _quantised_lstm,
-    "DynamicQuantizeMatMul": _scaled(_matmul, 5.0, 2.0, 4),
-    "FusedMatMul": _scaled(_matmul, 0.0, 0.0),
+    "DynamicQuantizeMatMul": _matmul,
+    "FusedMatMul": _matmul,
     "GroupQueryAttention": _grouped_attention,
     "GRU": _recurrent,
     "Gemm": _gemm,
@@ -265,12 +248,12 @@ MATRIX_FLOPS: Final[Mapping[str, Formula]] = {
     "MatMulBnb4": _matmul_nbits,
     "MatMulFpQ4": _matmul_nbits,
     "MatMulInteger16": _matmul,
-    "MatMulIntegerToFloat": _scaled(_matmul, 0.0, 2.0, 6),
+    "MatMulIntegerToFloat": _matmul,
     "MatMulNBits": _matmul_nbits,
     "NhwcConv": _conv(weight=1, bias=2),
-    "NhwcFusedConv": _scaled(_conv(weight=1, bias=2), 0.0, 0.0, 3),
+    "NhwcFusedConv": _conv(weight=1, bias=2),
     "QAttention": _attention,
-    "QGemm": _scaled(_matmul, 0.0, 3.0, 6),
+    "QGemm": _matmul,
     "MultiHeadAttention": _attention,
     "QLinearConv": _conv(weight=3, bias=8),
     "QLinearMatMul": _matmul,

@@ -124,7 +124,11 @@ def _fill(draw: Draw, message: Message, field: FieldDescriptor, depth: int) -> N
     if _is_map(field):
         key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
         for _ in range(draw(st.integers(0, 2))):
-            getattr(message, field.name)[draw(_scalars(key))] = draw(_scalars(value))
+            held, at = getattr(message, field.name), draw(_scalars(key))
+            if value.message_type is None:
+                held[at] = draw(_scalars(value))
+            elif depth > 0:
+                held[at].CopyFrom(draw(messages(type(held[at]), depth - 1)))
     elif field.message_type is not None:
         if depth == 0:
             return
