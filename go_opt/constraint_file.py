@@ -13,7 +13,7 @@ ops = "block4/.*"
 ops = "block3/.*"
 [[limit]]
 chip = 0
-at_most_bytes = 8e6         # or at_least_bytes, at_most_s, at_least_s, at_most_ops
+at_most_bytes = 8e6         # or at_least_bytes, at_most_s, at_least_s, at_most_ops, at_most_kernels
 [[stages]]
 count = 3
 """

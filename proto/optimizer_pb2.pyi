@@ -209,20 +209,22 @@ class CutAfter(_message.Message):
     def __init__(self, ops: _Optional[_Iterable[str]] = ..., op_types: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ChipLimit(_message.Message):
-    __slots__ = ("chip", "at_most_bytes", "at_least_bytes", "at_most_s", "at_least_s", "at_most_ops")
+    __slots__ = ("chip", "at_most_bytes", "at_least_bytes", "at_most_s", "at_least_s", "at_most_ops", "at_most_kernels")
     CHIP_FIELD_NUMBER: _ClassVar[int]
     AT_MOST_BYTES_FIELD_NUMBER: _ClassVar[int]
     AT_LEAST_BYTES_FIELD_NUMBER: _ClassVar[int]
     AT_MOST_S_FIELD_NUMBER: _ClassVar[int]
     AT_LEAST_S_FIELD_NUMBER: _ClassVar[int]
     AT_MOST_OPS_FIELD_NUMBER: _ClassVar[int]
+    AT_MOST_KERNELS_FIELD_NUMBER: _ClassVar[int]
     chip: int
     at_most_bytes: float
     at_least_bytes: float
     at_most_s: float
     at_least_s: float
     at_most_ops: float
-    def __init__(self, chip: _Optional[int] = ..., at_most_bytes: _Optional[float] = ..., at_least_bytes: _Optional[float] = ..., at_most_s: _Optional[float] = ..., at_least_s: _Optional[float] = ..., at_most_ops: _Optional[float] = ...) -> None: ...
+    at_most_kernels: float
+    def __init__(self, chip: _Optional[int] = ..., at_most_bytes: _Optional[float] = ..., at_least_bytes: _Optional[float] = ..., at_most_s: _Optional[float] = ..., at_least_s: _Optional[float] = ..., at_most_ops: _Optional[float] = ..., at_most_kernels: _Optional[float] = ...) -> None: ...
 
 class Stages(_message.Message):
     __slots__ = ("count",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from go_opt.common.arrays import BoolArray, LongArray
 from go_opt.common.units import format_bytes, format_duration
 from go_opt.env import Target, cost_tables, divided_tables, loop_roles
-from go_opt.env.kernels.fusion import ALONE
+from go_opt.env.kernels.fusion import ALONE, MAX_GROUP_OPS
 from go_opt.env.op_memory import largest_demand, op_that_runs_nowhere
 from go_opt.errors import InfeasibleError
 from go_opt.model.graph import INPUT, WEIGHT, Graph
@@ -130,3 +131,5 @@ def _demands(
     seconds = float(least_s[kind, ops].sum())
     yield seconds, limit.at_most_s, f"takes {format_duration(seconds)} at least"
     yield float(len(ops)), limit.at_most_ops, f"are {len(ops)} ops"
+    kernels = math.ceil(len(ops) / MAX_GROUP_OPS) if request.decide == "all" else len(ops)
+    yield float(kernels), limit.at_most_kernels, f"are {kernels} kernels at least"

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.env.cost import CostTables, cost_tables
+from go_opt.env.kernels.fusion import MAX_GROUP_OPS
 from go_opt.env.kernels.numbering import kernel_seconds
 from go_opt.model.graph import WEIGHT
 from go_opt.solver.problem.op_constraints import OpConstraints
 from go_opt.solver.problem.problem import PlacementProblem, placement_problem
-from go_opt.solver.problem.user_constraints import ChipLimit
+from go_opt.solver.problem.user_constraints import LIMITS, ChipLimit
 from go_opt.solver.propagation.propagators.tables import Limits
 
 
@@ -30,7 +31,8 @@ def chip_limits(requested: OpConstraints, problem: PlacementProblem, fusion_grou
     unit_of_kernel = np.zeros(kernel_s.shape[1], np.int64)
     unit_of_kernel[kernel_of] = problem.unit_of_op
     unit_s = _summed(kernel_s, unit_of_kernel, problem.num_units)
-    rows = [*_rows(requested.limits, problem, unit_s), *_op_on_each_stage(requested, problem)]
+    kernels = np.bincount(unit_of_kernel, minlength=problem.num_units).astype(np.float64)
+    rows = [*_rows(requested.limits, problem, unit_s, kernels), *_op_on_each_stage(requested, problem)]
     return _limits(rows, tables, problem)
 
 
@@ -45,10 +47,12 @@ def loosest_limits(
     tables = cost_tables(requested.graph, requested.target)
     most_s = tables.kernel_floor_s()
     least_s = tables.own_s() if fusion_is_open else most_s
+    ops = np.bincount(problem.unit_of_op, minlength=problem.num_units)
+    least_kernels = ops / (MAX_GROUP_OPS if fusion_is_open else 1)
     at_most = [
         replace(limit, at_least_bytes=None, at_least_s=None)
         for limit in requested.limits
-        if any(most is not None for most in (limit.at_most_bytes, limit.at_most_s, limit.at_most_ops))
+        if any(getattr(limit, name) is not None for name in LIMITS if name.startswith("at_most"))
     ]
     at_least = [
         ChipLimit(limit.chip, at_least_bytes=limit.at_least_bytes, at_least_s=limit.at_least_s)
@@ -56,8 +60,8 @@ def loosest_limits(
         if not clones_are_open and (limit.at_least_bytes is not None or limit.at_least_s is not None)
     ]
     rows = [
-        *_rows(tuple(at_most), problem, _summed(least_s, problem.unit_of_op, problem.num_units)),
-        *_rows(tuple(at_least), problem, _summed(most_s, problem.unit_of_op, problem.num_units)),
+        *_rows(at_most, problem, _summed(least_s, problem.unit_of_op, problem.num_units), least_kernels),
+        *_rows(at_least, problem, _summed(most_s, problem.unit_of_op, problem.num_units), ops),
         *_op_on_each_stage(requested, problem),
     ]
     return _limits(rows, tables, problem) if rows else None
@@ -71,8 +75,10 @@ class _Row(NamedTuple):
     shares: bool
 
 
-def _rows(wanted: tuple[ChipLimit, ...], problem: PlacementProblem, unit_s: FloatArray) -> Iterator[_Row]:
-    """Yields a row for each limit in bytes, seconds or ops; ``unit_s`` [Q, U]."""
+def _rows(
+    wanted: Sequence[ChipLimit], problem: PlacementProblem, unit_s: FloatArray, kernels: FloatArray
+) -> Iterator[_Row]:
+    """Yields a row for each limit in bytes, seconds, ops or kernels; ``unit_s`` [Q, U], ``kernels`` [U]."""
     nothing = np.zeros(problem.num_units)
     ops = np.bincount(problem.unit_of_op, minlength=problem.num_units).astype(np.float64)
     for limit in wanted:
@@ -80,6 +86,7 @@ def _rows(wanted: tuple[ChipLimit, ...], problem: PlacementProblem, unit_s: Floa
             (limit.at_most_bytes, limit.at_least_bytes, nothing),
             (limit.at_most_s, limit.at_least_s, unit_s[problem.chip_kind[limit.chip]]),
             (limit.at_most_ops, None, ops),
+            (limit.at_most_kernels, None, kernels),
         ):
             if most is not None or least is not None:
                 most, least = math.inf if most is None else most, 0.0 if least is None else least

@@ -95,9 +95,9 @@ class CutAfter:
 
 @dataclass(frozen=True)
 class ChipLimit:
-    """Limits on a chip: bytes of weights, each tensor once, seconds of kernels per inference, and ops.
+    """Limits on a chip: bytes of weights, each tensor once, seconds of kernels per inference, ops, kernels.
 
-    Ops are those of the graph and their clones: relays and views are none.
+    Ops are those of the graph and their clones: relays and views are none. Relays are kernels.
     """
 
     chip: int
@@ -106,6 +106,7 @@ class ChipLimit:
     at_most_s: float | None = None
     at_least_s: float | None = None
     at_most_ops: float | None = None
+    at_most_kernels: float | None = None
 
     def __post_init__(self) -> None:
         _set(self, "chip", _chip(self, self.chip))

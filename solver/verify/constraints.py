@@ -112,10 +112,12 @@ def _limit(target: Target, limit: ChipLimit, graph: Graph, plan: Plan) -> Iterat
     held_bytes = _weight_bytes(tables, is_here)
     held_s = kernel_seconds_of_chip(tables, plan, limit.chip)
     ops = np.count_nonzero(is_here & ~graph.has_type(COPY_TYPE.__eq__))
+    kernels = len(np.unique(plan.fusion_group[is_here]))
     for held, at_least, at_most, unit in (
         (held_bytes, limit.at_least_bytes, limit.at_most_bytes, "bytes of weights"),
         (held_s, limit.at_least_s, limit.at_most_s, "seconds of kernels"),
         (float(ops), None, limit.at_most_ops, "ops"),
+        (float(kernels), None, limit.at_most_kernels, "kernels"),
     ):
         is_over = at_most is not None and held > at_most * (1 + SLACK)
         if is_over or (at_least is not None and held < at_least * (1 - SLACK)):

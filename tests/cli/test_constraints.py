@@ -59,6 +59,10 @@ def test_op_types_and_numbers_of_ops(cli: Cli) -> None:
     found = cli("optimize", model, *FEW, "--constraints", asked, "--out", "plan.json", "--json").json
     assert 1 <= found["placement"].count(0) <= 2
     assert cli("verify", model, "plan.json", "--constraints", asked).code == 0
+    asked.write_text("[[limit]]\nchip = 1\nat_most_kernels = 0\n", "utf-8")
+    found = cli("optimize", model, *FEW, "--constraints", asked, "--out", "plan.json", "--json").json
+    assert 1 not in found["placement"]
+    assert cli("verify", model, "plan.json", "--constraints", asked).code == 0
     asked.write_text('[[pin]]\nop_types = "Relv"\nchip = 1\n', "utf-8")
     cli("optimize", model, *FEW, "--constraints", asked).is_refused(
         "pin all Relv to chip 1: 'Relv' matches no op type; did you mean 'Relu'?"

@@ -11,12 +11,25 @@ from hypothesis import given, settings
 import go_opt
 from go_opt.errors import InfeasibleError
 from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph
 from go_opt.solver.problem.problem import placement_problem
 from go_opt.solver.verify.rule_check import NONE, broken_rules
 from tests.solver.user_constraints import draw_constraint, obeys
 from tests.strategies import examples, random_graph, seeds, small_mcm, toy_graph
 
 FEW = {"max_evaluations": 6, "policy": None}
+
+
+def chain(op_type: str, op_class: str, flops: list[int]) -> Graph:
+    b = GraphBuilder("chain")
+    b.add_tensor("t0", 100, "int8", "input")
+    for i, work in enumerate(flops):
+        b.add_op(
+            f"op{i}", op_type, op_class, flops=work, dtype="int8",
+            reads=[(f"t{i}", None)], writes=[(f"t{i + 1}", 100, "int8")],
+        )  # fmt: skip
+    b.mark_output(f"t{len(flops)}")
+    return b.build()
 
 
 @pytest.mark.parametrize("objective", ["throughput", "latency"])
@@ -37,6 +50,18 @@ def test_plans_keep_constraints(topology: str, objective, seed: int) -> None:
         return
     assert go_opt.verify(graph, target, result.plan, constraints) == []
     assert go_opt.evaluate(graph, target, result.plan, constraints=constraints).valid
+
+
+def test_a_limit_of_kernels_is_met_by_fusion_or_refused() -> None:
+    graph, target = chain("Relu", "vector", [100] * 70), small_mcm(2)
+    for decide, fewest in (("all", 3), ("placement", 70)):
+        pins = go_opt.Pin("op.*", 0)
+        enough, too_few = (go_opt.ChipLimit(0, at_most_kernels=most) for most in (fewest, fewest - 1))
+        result = go_opt.optimize(graph, target, constraints=[pins, enough], decide=decide, **FEW)
+        assert go_opt.verify(graph, target, result.plan, [pins, enough]) == []
+        assert len(set(result.plan.fusion_group.tolist())) == fewest
+        with pytest.raises(InfeasibleError, match=f"are {fewest} kernels at least"):
+            go_opt.optimize(graph, target, constraints=[pins, too_few], decide=decide, **FEW)
 
 
 @given(seed=seeds)
@@ -89,16 +114,9 @@ def test_a_number_of_stages_is_kept_wherever_some_plan_has_it(topology: str, obj
 
 @pytest.mark.parametrize("topology", ["ring", "all_to_all"])
 def test_stages_take_the_chips_they_need(topology: str) -> None:
-    b = GraphBuilder("chain")
-    b.add_tensor("t0", 100, "int8", "input")
-    for i, flops in enumerate([9_000_000, 1_000_000, 1_000_000, 1_000_000]):
-        b.add_op(
-            f"op{i}", "Conv", "matrix", flops=flops, dtype="int8",
-            reads=[(f"t{i}", None)], writes=[(f"t{i + 1}", 100, "int8")],
-        )  # fmt: skip
-    b.mark_output("t4")
+    graph = chain("Conv", "matrix", [9_000_000, 1_000_000, 1_000_000, 1_000_000])
     target = small_mcm(4, topology=topology, sram_bytes=10**9)
-    result = go_opt.optimize(b.build(), target, constraints=[go_opt.Stages(2)], **FEW)
+    result = go_opt.optimize(graph, target, constraints=[go_opt.Stages(2)], **FEW)
     assert result.plan.placement.tolist() == [0, 3, 3, 3]
     assert result.plan.replication.tolist() == [3, 1, 1, 1]
 

@@ -16,6 +16,7 @@ chip = 0
 at_most_bytes = 8e6
 at_least_s = 0
 at_most_ops = 12
+at_most_kernels = 9
 
 [[pin]]
 ops = "encoder/.*"
@@ -53,7 +54,7 @@ CONSTRAINTS = (
     go_opt.Colocate("c", op_types=["LSTM", ".*Conv"]),
     go_opt.CutAfter("block3/.*"),
     go_opt.CutAfter(op_types="Softmax"),
-    go_opt.ChipLimit(0, at_most_bytes=8e6, at_least_s=0, at_most_ops=12),
+    go_opt.ChipLimit(0, at_most_bytes=8e6, at_least_s=0, at_most_ops=12, at_most_kernels=9),
     go_opt.Stages(3),
 )
 

@@ -22,7 +22,7 @@ CONSTRAINTS = (
     Colocate("c"),
     CutAfter(["a", "b"]),
     ChipLimit(2, at_most_s=1e-3, at_least_bytes=1),
-    ChipLimit(1, at_most_ops=4.0),
+    ChipLimit(1, at_most_ops=4.0, at_most_kernels=2.0),
     Stages(3),
     Pin(chip=2, op_types="LSTM"),
     Forbid("a", [1], op_types=["LSTM", ".*Conv"]),

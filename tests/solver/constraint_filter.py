@@ -59,6 +59,8 @@ class ConstraintFilter:
                 kept &= _is_within(seconds, limit.at_least_s, limit.at_most_s)
             if limit.at_most_ops is not None:
                 kept &= (placements == limit.chip).sum(axis=1) <= limit.at_most_ops
+            if limit.at_most_kernels is not None:
+                kept &= self._num_kernels(placements, limit.chip) <= limit.at_most_kernels
         return kept
 
     @cached_property
@@ -93,11 +95,22 @@ class ConstraintFilter:
             return seconds
         return seconds + np.array([self._relay_s(placement, chip) for placement in placements])
 
+    def _num_kernels(self, placements: Rows, chip: int) -> IntArray:
+        """Returns the number [B] of kernels on a chip, including relays."""
+        kernels: IntArray = (placements[:, self._kernels[0]] == chip).sum(axis=1)
+        if self._has_relays:
+            kernels += [len(self._relays(placement, chip)) for placement in placements]
+        return kernels
+
+    def _relays(self, placement: IntArray, chip: int) -> IntArray:
+        """Returns the tensors that a chip relays."""
+        tensor, on = needed_relays(self._tables, placement, self._asked.target.constraints.triangle)
+        return tensor[on == chip]
+
     def _relay_s(self, placement: IntArray, chip: int) -> float:
         """Returns the seconds of the relays on a chip."""
         tables = self._tables
-        tensor, on = needed_relays(tables, placement, self._asked.target.constraints.triangle)
-        here, kind = tensor[on == chip], tables.chip_kind[chip]
+        here, kind = self._relays(placement, chip), tables.chip_kind[chip]
         copies_s = 2.0 * tables.tensor_bytes[here].sum() * tables.sram_s_per_byte[kind]
         return float(copies_s + len(here) * tables.kernel_overhead_s[kind])
 

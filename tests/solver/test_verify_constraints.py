@@ -68,7 +68,12 @@ def broken(constraint, placement=HALVES, **changes):
             ChipLimit(0, at_least_s=2e-5),
             [("limit", "limit chip 0 to at least s 2e-05: it holds 1.84e-05 seconds of kernels.")],
         ),
-        (ChipLimit(2, at_most_s=0, at_most_bytes=0), []),
+        (ChipLimit(2, at_most_s=0, at_most_bytes=0, at_most_kernels=0), []),
+        (ChipLimit(0, at_most_kernels=3), []),
+        (
+            ChipLimit(0, at_most_kernels=2),
+            [("limit", "limit chip 0 to at most kernels 2: it holds 3 kernels.")],
+        ),
     ],
 )
 def test_by_hand(constraint, found) -> None:
@@ -94,6 +99,10 @@ def test_clones_and_relays_count_on_their_chip() -> None:
     placement = [0, 0, 0, 1, 2, 2]
     relays = (Relay("x", (1,)),)
     assert broken(ChipLimit(1, at_most_s=8e-6, at_least_s=8e-6), placement, relays=relays) == []
+    assert broken(ChipLimit(1, at_most_kernels=2), placement, relays=relays) == []
+    assert broken(ChipLimit(1, at_most_kernels=1), placement, relays=relays) == [
+        ("limit", "limit chip 1 to at most kernels 1: it holds 2 kernels.")
+    ]
 
 
 def test_constraints_must_be_about_something() -> None:

@@ -29,6 +29,7 @@ def draw_constraint(rng: np.random.Generator, graph: Graph, target: Target) -> U
         Forbid(op, (chip,), op_types=f"{op_type[0]}.*"),
         Colocate(op_types=[op_type]),
         ChipLimit(chip, at_most_ops=int(rng.integers(0, graph.num_ops))),
+        ChipLimit(chip, at_most_kernels=int(rng.integers(0, graph.num_ops))),
         Stages(chip + 1),
         Pin(op, chip),
         Forbid((op, other), (chip,)),
@@ -76,7 +77,10 @@ def _obeys_limit(graph: Graph, target: Target, placement: np.ndarray, limit: Chi
     return (
         (limit.at_most_bytes is None or held_bytes <= limit.at_most_bytes)
         and (limit.at_least_bytes is None or held_bytes >= limit.at_least_bytes)
-        and (limit.at_most_ops is None or (placement == limit.chip).sum() <= limit.at_most_ops)
+        and all(
+            most is None or (placement == limit.chip).sum() <= most
+            for most in (limit.at_most_ops, limit.at_most_kernels)
+        )
         and (limit.at_most_s is None or held_s <= limit.at_most_s * (1 + 1e-9))
         and (limit.at_least_s is None or held_s >= limit.at_least_s * (1 - 1e-9))
     )
