@@ -82,9 +82,10 @@ def chip_memory(costs: Twin, chip: int) -> ChipMemory:
         for k in sorted(weights, key=lambda k: (weights[k].use, -costs.tensor_bytes[k], k)):
             if resident > room and costs.tensor_bytes[k]:
                 is_whole = weights[k].touched == costs.tensor_bytes[k]
-                leaves = 0 if is_whole else costs.stored_bytes[k]
-                while leaves < costs.stored_bytes[k] and resident - leaves > room:
-                    leaves += parameters.page_bytes
+                leaves = costs.stored_bytes[k]
+                if is_whole:  # whole pages, as few as do
+                    page = parameters.page_bytes
+                    leaves = min(leaves, -(-(resident - room) // page) * page)
                 resident -= leaves
                 streams.append((weights[k].first, min(weights[k].touched, leaves), is_whole))
     return ChipMemory(border, lives, address, most, border + top, resident, streams, max(0, -room))
