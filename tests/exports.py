@@ -148,3 +148,40 @@ def check_stages(path: Path, plan: Plan, folder: Path, inputs: Arrays | None = N
         for one, other in zip(results, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
     return manifest
+
+
+def branch(
+    name: str, nodes: list[onnx.NodeProto], output: str, *weights: onnx.TensorProto
+) -> onnx.GraphProto:
+    return helper.make_graph(nodes, name, [], [info(output, [2, 4])], list(weights))
+
+
+def clashing_names(condition: bool) -> onnx.ModelProto:
+    """Nodes and tensors around two Ifs and a Loop begin as those in their bodies do in the graph."""
+    inner = node("If", "known", "o", "deep", then_branch=branch("t", [node("Neg", "h", "v", "op")], "v"),
+                 else_branch=branch("e", [node("Exp", "h", "v", "op")], "v"))  # fmt: skip
+    then = branch("then", [node("Relu", "a", "h", "output 0"), inner], "o")
+    other = branch("else", [node("Tanh", "a", "h", "op"), node("Neg", "h", "v", "deep/op")], "v")
+    again = branch("again", [node("Abs", "b", "h", "op")], "h")
+    body = helper.make_graph(
+        [
+            node("Identity", "going", "go", "go"),
+            node("Add", "state loop/m", "m", "op"),
+            node("Exp", "m", "s", "s"),
+        ],
+        "body",
+        [info("i", [], INT64), info("going", [], BOOL), info("state", [2, 4])],
+        [info("go", [], BOOL), info("s", [2, 4])],
+    )
+    nodes = [
+        node("Sigmoid", "x", "a", "choice/op"),
+        node("If", "known", "b", "choice", then_branch=then, else_branch=other),
+        node("If", "known", "c", "choice/deep", then_branch=again, else_branch=again),
+        node("If", "known", "choice/h", "choice_1", then_branch=again, else_branch=again),
+        node("Neg", "choice/h", "loop/m", "choice/deep/op"),
+        node("Loop", "trips - c", "d", "loop", body=body),
+        node("Add", "d choice/h", "y", "y"),
+    ]
+    known = numpy_helper.from_array(np.array(condition), "known")
+    trips = numpy_helper.from_array(np.int64(2), "trips")
+    return model(nodes, [info("x", [2, 4])], [info("y", [2, 4])], [known, trips])

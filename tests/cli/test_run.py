@@ -16,7 +16,7 @@ import go_opt
 from go_opt.agents.training.problems.environment import open_session
 from go_opt.model.codecs.plan_json import save_plan
 from tests.cli.conftest import Cli
-from tests.exports import info, model, node, plan_of, saved, session, weight
+from tests.exports import clashing_names, info, model, node, plan_of, saved, session, weight
 
 
 @pytest.fixture
@@ -43,6 +43,14 @@ def test_predicted_and_measured(cli: Cli, plan: Path) -> None:
     asked = cli("run", plan, "--plan", "plan.json", "--inferences", 5, "--links", "--json").json
     assert asked["processor_interval_s"] == max(stage["processor_s"] for stage in asked["stages"])
     assert asked["throughput_per_s"] == 1 / asked["wall_interval_s"]
+
+
+def test_names_in_branches_like_those_around_them(cli: Cli, tmp_path: Path) -> None:
+    path = saved(clashing_names(True), tmp_path)
+    few = ("--target", "gpu-2", "--objective", "latency", "--max-evaluations", 5, "--policy", "none")
+    assert cli("optimize", path, *few, "--out", "plan.json").code == 0
+    assert '"choice_2/deep/op"' in Path("plan.json").read_text("utf-8")
+    assert cli("run", path, "--plan", "plan.json", "--inferences", 2).code == 0
 
 
 def test_what_is_refused(cli: Cli, plan: Path) -> None:

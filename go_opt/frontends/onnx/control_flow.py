@@ -43,7 +43,7 @@ def _lower_if(scope: Scope, name: str, node: onnx.NodeProto, inputs: Sequence[Va
         _inline(scope, name, node, branches[int(bool(known.reshape(())))])
         return
     try:
-        bodies = [_lower_body(scope, name, f"{name}/{i}/", branch, {}) for i, branch in enumerate(branches)]
+        bodies = [_lower_body(scope, name, f"{i}/", branch, {}) for i, branch in enumerate(branches)]
     except ModelError as error:
         deciding = inputs_behind(node.input[0], scope.graphs)
         options = " ".join(f"--value {shlex.quote(one)}=NUMBER" for one in deciding)
@@ -62,7 +62,7 @@ def _lower_if(scope: Scope, name: str, node: onnx.NodeProto, inputs: Sequence[Va
 
 
 def _inline(scope: Scope, name: str, node: onnx.NodeProto, branch: onnx.GraphProto) -> None:
-    inner = Scope(scope.context, scope.program, prefix=f"{name}/", parent=scope)
+    inner = Scope(scope.context, scope.program, prefix=scope.body_prefix(name), parent=scope)
     inner.lower(branch)
     scope.program.absent.append(AbsentNode(name, "inlined"))
     for output, result in zip(node.output, branch.output, strict=True):
@@ -80,7 +80,7 @@ def _lower_loop(scope: Scope, name: str, node: onnx.NodeProto, inputs: Sequence[
         (TensorProto.BOOL, ()),
         *((value.elem_type, value.shape) for value in state),
     ]
-    body = _lower_body(scope, name, f"{name}/", body_graph, _formals(name, body_graph, kinds))
+    body = _lower_body(scope, name, "", body_graph, _formals(name, body_graph, kinds))
     results = body.outputs[1:]
     _check_state(name, node, state, results[: len(state)])
     shapes = [value.shape if i < len(state) else (trips, *value.shape) for i, value in enumerate(results)]
@@ -105,7 +105,7 @@ def _lower_scan(scope: Scope, name: str, node: onnx.NodeProto, inputs: Sequence[
     trips = values[states].shape[in_axes[0]]
     shapes_in = [*(value.shape for value in values[:states]), *slices]
     kinds = [(value.elem_type, shape) for value, shape in zip(values, shapes_in, strict=True)]
-    body = _lower_body(scope, name, f"{name}/", body_graph, _formals(name, body_graph, kinds))
+    body = _lower_body(scope, name, "", body_graph, _formals(name, body_graph, kinds))
     _check_state(name, node, values[:states], body.outputs[:states])
     out_axes = attributes.get("scan_output_axes", [0] * (len(body.outputs) - states))
     shapes = [
@@ -148,10 +148,14 @@ def _unknown(body: _Body, trips: int) -> tuple[UnknownOp, ...]:
 
 
 def _lower_body(
-    scope: Scope, name: str, prefix: str, graph: onnx.GraphProto, formals: Mapping[str, tuple[int, Shape]]
+    scope: Scope, name: str, branch: str, graph: onnx.GraphProto, formals: Mapping[str, tuple[int, Shape]]
 ) -> _Body:
-    """Lower a body of the op ``name`` into a separate program, whose ops are summed up, not kept."""
-    inner = Scope(scope.context, Program(), prefix=prefix, parent=scope)
+    """Lower a body of the op ``name`` into a separate program, whose ops are summed up, not kept.
+
+    Args:
+      branch: tells the names of one of several bodies from those of the others.
+    """
+    inner = Scope(scope.context, Program(), prefix=scope.body_prefix(name) + branch, parent=scope)
     own = {inner.activation(formal, *kind).tensor for formal, kind in formals.items()}
     inner.lower(graph)
     outputs = tuple(inner.lookup(output.name) for output in graph.output)

@@ -21,7 +21,7 @@ from go_opt.frontends.onnx.inference.shapes import PartialType, ShapeInference, 
 from go_opt.frontends.onnx.inference.values import Shape, Value, make_value
 from go_opt.frontends.onnx.nodes import is_alias, is_foldable, is_standard, plain_attributes, rows_rule
 from go_opt.frontends.onnx.program import AbsentNode, Program
-from go_opt.frontends.onnx.structure import GraphReads, ordered_nodes
+from go_opt.frontends.onnx.structure import GraphReads, body_prefix, names_in, ordered_nodes
 from go_opt.frontends.recording.binding import Trips, flags
 from go_opt.frontends.recording.recorder import RecordedOp, unknown_op
 from go_opt.model.graph import UnknownOp
@@ -108,6 +108,14 @@ class Scope:
         value = make_value(self.prefix + name, elem_type, shape)
         self.bind(name, value)
         return value
+
+    def body_prefix(self, name: str) -> str:
+        """What stands before the names in the bodies of the op ``name``."""
+        return self.prefix + body_prefix(name.removeprefix(self.prefix), self._names)
+
+    @functools.cached_property
+    def _names(self) -> list[str]:
+        return names_in(self.graphs[-1])
 
     def _visible(self) -> set[str]:
         return set(self._values) | (self._parent._visible() if self._parent else set())

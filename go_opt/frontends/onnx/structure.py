@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
@@ -135,6 +136,29 @@ def inputs_behind(name: str, graphs: Sequence[onnx.GraphProto]) -> list[str]:
 def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     """The bodies of a control-flow node."""
     return [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+
+
+def names_in(graph: onnx.GraphProto) -> list[str]:
+    """Names of the nodes and tensors of a graph, without those of its bodies; sorted."""
+    written = (output for node in graph.node for output in node.output if output)
+    return sorted({*(name for name, _ in _named(graph.node)), *written, *_given(graph)})
+
+
+def body_prefix(name: str, names: Sequence[str]) -> str:
+    """What stands before all names in the bodies of a node; none of the node's own graph begins with it.
+
+    Args:
+      names: of the node's graph, sorted.
+    """
+    path, i = name, 0
+    while (i and path in names) or _begins_one(f"{path}/", names):
+        i += 1
+        path = f"{name}_{i}"
+    return f"{path}/"
+
+
+def _begins_one(prefix: str, names: Sequence[str]) -> bool:
+    return any(name.startswith(prefix) for name in names[bisect_left(names, prefix) :][:1])
 
 
 def name_nodes(model: onnx.ModelProto) -> None:

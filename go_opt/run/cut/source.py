@@ -6,14 +6,14 @@ importer and under the same names.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
 from go_opt.errors import ModelError
 from go_opt.frontends.onnx.inference.values import Value
 from go_opt.frontends.onnx.lowered import LoweredModel
-from go_opt.frontends.onnx.structure import name_nodes
+from go_opt.frontends.onnx.structure import body_prefix, name_nodes
 
 _STANDARD = ("", "ai.onnx")
 
@@ -87,22 +87,27 @@ class _Rewriting:
         """Rewrite a graph; ``prefixes`` end with its own."""
         if is_main and self._is_sized:
             self._set_sizes(graph, prefixes[-1])
+        names = _names_in(graph)
         for node in list(graph):
-            self._rewrite_node(graph, node, prefixes, is_main)
+            self._rewrite_node(graph, node, prefixes, body_prefix(str(node.name), names), is_main)
 
-    def _rewrite_node(self, graph: ir.Graph, node: ir.Node, prefixes: tuple[str, ...], is_main: bool) -> None:
+    def _rewrite_node(
+        self, graph: ir.Graph, node: ir.Node, prefixes: tuple[str, ...], body: str, is_main: bool
+    ) -> None:
+        """Rewrite a node; ``body`` stands before the names in its bodies."""
         op_type = node.op_type if node.domain in _STANDARD else ""
         branch = self._branch(node, prefixes) if op_type == "If" else None
         if branch is not None:
-            self.rewrite(branch, (*prefixes, f"{prefixes[-1]}{node.name}/"), is_main=is_main)
-            _inline(graph, node, branch)
+            self.rewrite(branch, (*prefixes, prefixes[-1] + body), is_main=is_main)
+            _inline(graph, node, branch, body)
         elif self._is_sized:
-            for prefix, body in _bodies_with_prefix(node, prefixes[-1]):
-                self.rewrite(body, (*prefixes, prefix), is_main=False)
+            within = _bodies_with_prefix(node, prefixes[-1] + body)
+            for prefix, inner in within:
+                self.rewrite(inner, (*prefixes, prefix), is_main=False)
             if op_type in ("Shape", "Size"):
                 self._make_constant(graph, node, prefixes)
             elif op_type == "If":
-                self._check_branches(node, prefixes)
+                self._check_branches(node, prefixes, within)
 
     def _branch(self, node: ir.Node, prefixes: tuple[str, ...]) -> ir.Graph | None:
         """The branch that a constant condition chooses."""
@@ -131,11 +136,13 @@ class _Rewriting:
             constant = ir.node("Constant", [], {"value": ir.tensor(array)}, name=node.name)
             _take_place(graph, node, [constant], constant.outputs)
 
-    def _check_branches(self, node: ir.Node, prefixes: tuple[str, ...]) -> None:
+    def _check_branches(
+        self, node: ir.Node, prefixes: tuple[str, ...], branches: list[tuple[str, ir.Graph]]
+    ) -> None:
         """Reject branches that yield tensors of different sizes."""
         results = [
             [self._lookup(output, (*prefixes, prefix)) for output in body.outputs]
-            for prefix, body in _bodies_with_prefix(node, prefixes[-1])
+            for prefix, body in branches
         ]
         for output, one, other in zip(node.outputs, *results, strict=True):
             if one is not None and other is not None and one.shape != other.shape:
@@ -145,17 +152,22 @@ class _Rewriting:
                 )
 
 
-def _bodies_with_prefix(node: ir.Node, prefix: str) -> Iterator[tuple[str, ir.Graph]]:
+def _names_in(graph: ir.Graph) -> list[str]:
+    """:func:`go_opt.frontends.onnx.structure.names_in` for the same graph in onnx-ir."""
+    values = (*graph.inputs, *graph.initializers.values(), *(out for node in graph for out in node.outputs))
+    return sorted({str(one.name) for one in (*graph, *values) if one.name})
+
+
+def _bodies_with_prefix(node: ir.Node, prefix: str) -> list[tuple[str, ir.Graph]]:
     if node.op_type == "If":
-        for i, name in enumerate(("else_branch", "then_branch")):
-            yield f"{prefix}{node.name}/{i}/", node.attributes[name].as_graph()
-    else:
-        for body in bodies(node):
-            yield f"{prefix}{node.name}/", body
+        branches = ("else_branch", "then_branch")
+        return [(f"{prefix}{i}/", node.attributes[name].as_graph()) for i, name in enumerate(branches)]
+    return [(prefix, body) for body in bodies(node)]
 
 
-def _inline(graph: ir.Graph, node: ir.Node, branch: ir.Graph) -> None:
-    """Put the nodes of a branch in place of an If."""
+def _inline(graph: ir.Graph, node: ir.Node, branch: ir.Graph, prefix: str) -> None:
+    """Put the nodes of a branch in place of an If, with a prefix to their names."""
+    output = body_prefix("output", _names_in(branch))
     nodes, initializers, results = list(branch), list(branch.initializers.values()), list(branch.outputs)
     for initializer in initializers:
         tensor = initializer.const_value
@@ -163,15 +175,15 @@ def _inline(graph: ir.Graph, node: ir.Node, branch: ir.Graph) -> None:
             initializer.const_value = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=tensor.name)
     for value in [*initializers, *(output for inner in nodes for output in inner.outputs)]:
         if value.name:
-            value.name = f"{node.name}/{value.name}"
+            value.name = f"{prefix}{value.name}"
     for inner in nodes:
-        inner.name = f"{node.name}/{inner.name}"
+        inner.name = f"{prefix}{inner.name}"
     branch.outputs.clear()
     branch.initializers.clear()
     branch.remove(nodes)
     for initializer in initializers:
         graph.register_initializer(initializer)
-    copies = [ir.node("Identity", [value], name=f"{node.name}/output {i}") for i, value in enumerate(results)]
+    copies = [ir.node("Identity", [value], name=f"{prefix}{output}{i}") for i, value in enumerate(results)]
     _take_place(graph, node, [*nodes, *copies], [copy.outputs[0] for copy in copies])
 
 

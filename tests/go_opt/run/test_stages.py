@@ -15,7 +15,9 @@ from tests.exports import (
     BOOL,
     FLOAT,
     INT64,
+    branch,
     check_stages,
+    clashing_names,
     info,
     integers,
     model,
@@ -217,12 +219,6 @@ def test_local_functions_are_in_place(tmp_path: Path) -> None:
     assert [opset.domain for opset in opsets] == [""]
 
 
-def branch(
-    name: str, nodes: list[onnx.NodeProto], output: str, *weights: onnx.TensorProto
-) -> onnx.GraphProto:
-    return helper.make_graph(nodes, name, [], [info(output, [2, 4])], list(weights))
-
-
 @pytest.mark.parametrize("condition", [True, False])
 def test_an_if_with_a_constant_condition(tmp_path: Path, condition: bool) -> None:
     """Its branches name their nodes and tensors alike, and one has an If again."""
@@ -249,6 +245,20 @@ def test_an_if_with_a_constant_condition(tmp_path: Path, condition: bool) -> Non
     chips = {name: i + 1 for i, name in enumerate(names)} | {"y": 5}
     manifest = check_stages(path, plan_of(path, chips), tmp_path / "out")
     assert [stage.ops for stage in manifest.stages] == [(name,) for name in ["a", *names, "y"]]
+
+
+@pytest.mark.parametrize("condition", [True, False])
+def test_names_in_bodies_are_unlike_those_around_them(tmp_path: Path, condition: bool) -> None:
+    path = saved(clashing_names(condition), tmp_path)
+    then = ["choice_2/output 0", "choice_2/deep/op"]
+    names = then if condition else ["choice_2/op", "choice_2/deep/op"]
+    around = ["choice/op", "choice/deep/op", "choice/deep_1/op", "choice_1/op", "loop", "y"]
+    chips = {name: i % 4 for i, name in enumerate([*names, *around])}
+    plan = plan_of(path, chips)
+    manifest = check_stages(path, plan, tmp_path / "out")
+    assert sorted(name for stage in manifest.stages for name in stage.ops) == sorted([*names, *around])
+    loop = next(stage for stage in manifest.stages if "loop" in stage.ops)
+    assert "loop/m" in {row.tensor for row in loop.inputs}
 
 
 @pytest.mark.parametrize("condition", [True, False])
