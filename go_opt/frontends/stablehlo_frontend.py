@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Final
 
 from go_opt.common.files import read_text
 from go_opt.errors import GoOptError, ModelError
+from go_opt.frontends.jax.operations import MAX_TEXT_BYTES
 from go_opt.frontends.jax.walk import Walker, dtype_name
 from go_opt.frontends.recording.binding import Trips
 from go_opt.frontends.recording.recorder import Recorder
 from go_opt.model.bindings import Bindings
 from go_opt.model.graph import Graph, Precision
-
-_MAX_BYTES: Final = 256 * 2**20  # constants are digits in it
 
 
 def from_stablehlo(
@@ -90,7 +88,7 @@ def from_stablehlo(
 
 def load_stablehlo(path: str | Path, bindings: Bindings, precision: Precision) -> Graph:
     """The graph of a ``.mlir`` file."""
-    text = read_text(path, "StableHLO file", ModelError, max_bytes=_MAX_BYTES)
+    text = read_text(path, "StableHLO file", ModelError, max_bytes=MAX_TEXT_BYTES)
     return from_stablehlo(
         text, name=Path(path).stem, dims=bindings.dims, trips=bindings.trips, precision=precision
     )

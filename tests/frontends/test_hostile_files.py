@@ -9,13 +9,21 @@ import random
 import re
 import subprocess
 import sys
+import time
+import tracemalloc
 import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
 import go_opt
 from go_opt.common.units import visible
-from go_opt.errors import InvalidInputError
+from go_opt.errors import InvalidInputError, ModelError
+from go_opt.frontends.jax.operations import check_text
 from go_opt.model.codecs.graph_json import graph_to_dict
 from tests.strategies import toy_graph
 from tests.torch_programs import FOLDER
@@ -94,6 +102,88 @@ def test_deep_texts_are_refused_before_they_are_parsed(tmp_path: Path) -> None:
     *said, of_json = answers(*paths, tmp_path / "deep.json")
     assert set(said) == {"the StableHLO text cannot be read: it is nested more than 256 deep."}
     assert "deep" in of_json
+
+
+def test_the_scan_of_a_text_takes_time_in_proportion() -> None:
+    long = 2**23
+    texts = [
+        "-" * 255 + "(" + ("-" * 200 + "x ") * (long // 200),
+        '"' + '\\"' * (long // 2),
+        "()" * (long // 2),
+        ("- " * 200 + "x\n") * (long // 400),
+        ("-" + " " * 200) * 100 + "x" * long,
+        ">" + " " * long,
+        '%c = stablehlo.constant dense<"0x' + "3F" * (long // 2) + '"> : tensor<1xf32>',
+    ]
+    for text in texts:
+        started_s = time.process_time()
+        check_text(text)
+        assert time.process_time() - started_s < 2.0, text[:60]
+    with pytest.raises(ModelError, match="has more than 4194304 strings and comments"):
+        check_text('""' * (long // 2 + 1))
+    with pytest.raises(ModelError, match="is larger than 256 MiB"):
+        check_text(" " * (2**28 + 1))
+
+
+def _node(op_type: str, *inputs: str, **attributes: Any) -> onnx.NodeProto:
+    return helper.make_node(op_type, inputs, ["large"], **attributes)
+
+
+# Constants of a few numbers, of which each makes 10**10, or takes as many to compute.
+LARGE = {
+    "ConstantOfShape": _node("ConstantOfShape", "sizes"),
+    "Expand": _node("Expand", "one", "sizes"),
+    "Tile": _node("Tile", "square", "sizes"),
+    "Range": _node("Range", "zero", "most", "step"),
+    "Pad": _node("Pad", "square", "pads"),
+    "OneHot": _node("OneHot", "long", "deep", "values"),
+    "Gather": _node("Gather", "tall", "zeros"),
+    "MatMul": _node("MatMul", "tall", "wide"),
+    "Add": _node("Add", "tall", "wide"),
+    "Einsum": _node("Einsum", "long", "long", equation="i,j->"),
+    "Conv": _node("Conv", "image", "kernel", pads=[150, 150, 150, 150]),
+    "Resize": _node("Resize", "image", "", "", "far"),
+    "Upsample": _node("Resize", "image", "", "scales"),
+    "HannWindow": _node("HannWindow", "most"),
+    "ImageDecoder": _node("ImageDecoder", "bytes"),
+    "MelWeightMatrix": _node("MelWeightMatrix", "most", "most", "most", "rate", "top"),
+}
+
+
+@pytest.mark.parametrize("op_type", LARGE)
+def test_a_constant_is_only_computed_where_it_is_small(op_type: str) -> None:
+    constants: dict[str, Any] = {
+        "sizes": [10**5, 10**5], "one": [1.0], "zero": 0, "most": 10**10, "step": 1,
+        "pads": [10**5] * 4, "deep": 10**6, "values": [0, 1], "rate": 8000, "top": np.float32(4000),
+        "far": [1, 1, 10**5, 10**5], "scales": np.float32([1, 1, 1000, 1000]),
+        "square": np.ones((2, 2), np.float32), "long": np.zeros(50_000, np.int64),
+        "tall": np.ones((50_000, 1), np.float32), "wide": np.ones((1, 50_000), np.float32),
+        "zeros": np.zeros((1000, 1000), np.int64),
+        "image": np.ones((1, 1, 300, 300), np.float32), "kernel": np.ones((1, 1, 300, 300), np.float32),
+        "bytes": np.zeros(100, np.uint8), "flat": [-1], "first": 0,
+    }  # fmt: skip
+    nodes = [
+        LARGE[op_type],
+        helper.make_node("Reshape", ["large", "flat"], ["row"]),
+        helper.make_node("Gather", ["row", "first"], ["number"]),
+        helper.make_node("Cast", ["number"], ["size"], to=onnx.TensorProto.INT64),
+        helper.make_node("Reshape", ["size", "flat"], ["shape"]),
+        helper.make_node("Expand", ["x", "shape"], ["y"]),
+    ]
+    floats = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in (("x", [1]), ("y", None))
+    ]
+    weights = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "large", floats[:1], floats[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+    tracemalloc.start()
+    try:
+        with pytest.raises(ModelError, match=r"^(op|tensor) '"):
+            go_opt.from_onnx(model)
+        assert tracemalloc.get_traced_memory()[1] < 100e6
+    finally:
+        tracemalloc.stop()
 
 
 def test_hostile_archives_are_refused_in_one_sentence(tmp_path: Path) -> None:

@@ -6,13 +6,18 @@ import re
 from types import SimpleNamespace
 from typing import Any, Final
 
+import numpy as np
+
 from go_opt.errors import ModelError
 
 _MOST_NESTED: Final = 256
-_OPAQUE: Final = re.compile(r'//[^\n]*|"(?:[^"\\\n]|\\.)*"')  # comments, strings
-_NO_BRACKET: Final = re.compile(r"->|>\s*=")
-_BRACKET: Final = re.compile(r"[(\[{<>}\])]")
-_SIGNS: Final = re.compile(rf"(?:-\s*){{{_MOST_NESTED}}}")
+MAX_TEXT_BYTES: Final = 256 * 2**20  # constants are digits in it
+_MOST_STRINGS: Final = 2**22  # each takes half a microsecond
+# Comments and strings; an open one ends with its line, where the parser stops.
+_OPAQUE: Final = re.compile(rb'//[^\n]*|"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"?')
+_OPENING, _CLOSING = b"([{<", b">}])"
+_NO_BRACKETS: Final = bytes(set(range(256)) - set(_OPENING + _CLOSING))
+_CHUNK: Final = 2**20  # brackets
 # Of a location: a file, a name, a place or a call in it, brackets. A name stands before where it comes from.
 _LOCATION: Final = re.compile(r'"[^"]*":|"([^"]*)"|(loc\(|callsite\()|([(\[])|([)\]])')
 # Custom calls that change only where data lies; those of shards do so where the shapes stay.
@@ -26,19 +31,38 @@ _COLLECTIVES: Final = (
 )  # fmt: skip
 
 
-def check_nesting(text: str) -> None:
-    """Refuse text that is nested deeper than the parser's stack allows.
+def check_text(text: str) -> None:
+    """Refuse text that is too long for the parser, or nested deeper than its stack allows.
 
     Raises:
-      ModelError: brackets or signs are nested more than 256 deep.
+      ModelError: more than 256 MiB or 4,194,304 strings, or brackets or signs nested more than 256 deep.
     """
-    bare = _NO_BRACKET.sub(" ", _OPAQUE.sub(" ", text))
+    data = text.encode("utf-8", "replace")
+    if len(data) > MAX_TEXT_BYTES:
+        raise _unreadable(f"is larger than {MAX_TEXT_BYTES // 2**20} MiB")
+    if data.count(b'"') // 2 + data.count(b"//") > _MOST_STRINGS:
+        raise _unreadable(f"has more than {_MOST_STRINGS} strings and comments")
+    bare = _OPAQUE.sub(b"", data).translate(None, b" \t\r\n\v\f")
+    if b"-" * _MOST_NESTED in bare or _depth(bare) > _MOST_NESTED:
+        raise _unreadable(f"is nested more than {_MOST_NESTED} deep")
+
+
+def _depth(bare: bytes) -> int:
+    """How deep brackets are nested in text without spaces, strings and comments."""
+    brackets = bare.replace(b"->", b"").replace(b">=", b"").translate(None, _NO_BRACKETS)
+    step = np.zeros(256, np.int64)
+    step[list(_OPENING)], step[list(_CLOSING)] = 1, -1
     depth = deepest = 0
-    for bracket in _BRACKET.findall(bare):
-        depth = depth + 1 if bracket in "([{<" else max(depth - 1, 0)
-        deepest = max(deepest, depth)
-    if deepest > _MOST_NESTED or _SIGNS.search(bare) is not None:
-        raise ModelError(f"the StableHLO text cannot be read: it is nested more than {_MOST_NESTED} deep.")
+    for begin in range(0, len(brackets), _CHUNK):
+        chunk = np.frombuffer(brackets[begin : begin + _CHUNK], np.uint8)
+        depths = depth + np.cumsum(step[chunk])
+        depths -= np.minimum(np.minimum.accumulate(depths), 0)  # what closes nothing does not count
+        depth, deepest = int(depths[-1]), max(deepest, int(depths.max()))
+    return deepest
+
+
+def _unreadable(what: str) -> ModelError:
+    return ModelError(f"the StableHLO text cannot be read: it {what}.")
 
 
 def check_readable(kind: str, op: Any, stack: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from go_opt.errors import ModelError
 from go_opt.frontends.jax.dimension_numbers import convolution, cumulative, dot_dimensions, windows
-from go_opt.frontends.jax.operations import aval_of, check_nesting, check_readable, name_stack
+from go_opt.frontends.jax.operations import aval_of, check_readable, check_text, name_stack
 
 # Ops of StableHLO and CHLO whose JAX primitive has another name.
 _PRIMITIVES: Final[Mapping[str, str]] = {
@@ -61,7 +61,7 @@ def parsed(text: str | bytes) -> Any:
       ModelError: the text is not StableHLO.
     """
     if isinstance(text, str):
-        check_nesting(text)
+        check_text(text)
     from jaxlib.mlir import ir
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
     from jaxlib.mlir.dialects import chlo, sdy, stablehlo

@@ -11,11 +11,11 @@ import onnx
 from onnx import TensorProto
 
 from go_opt.errors import ModelError
+from go_opt.frontends.onnx.inference.folding import plain_attributes
 from go_opt.frontends.onnx.inference.values import Shape, Value
 from go_opt.frontends.onnx.lowering import Scope
-from go_opt.frontends.onnx.nodes import plain_attributes
 from go_opt.frontends.onnx.program import AbsentNode, Program
-from go_opt.frontends.onnx.structure import inputs_behind
+from go_opt.frontends.onnx.structure import body_prefix, inputs_behind
 from go_opt.frontends.recording.binding import MAX_TRIPS
 from go_opt.model.graph import UnknownOp
 
@@ -62,7 +62,7 @@ def _lower_if(scope: Scope, name: str, node: onnx.NodeProto, inputs: Sequence[Va
 
 
 def _inline(scope: Scope, name: str, node: onnx.NodeProto, branch: onnx.GraphProto) -> None:
-    inner = Scope(scope.context, scope.program, prefix=scope.body_prefix(name), parent=scope)
+    inner = Scope(scope.context, scope.program, prefix=_prefix(scope, name), parent=scope)
     inner.lower(branch)
     scope.program.absent.append(AbsentNode(name, "inlined"))
     for output, result in zip(node.output, branch.output, strict=True):
@@ -155,7 +155,7 @@ def _lower_body(
     Args:
       branch: tells the names of one of several bodies from those of the others.
     """
-    inner = Scope(scope.context, Program(), prefix=scope.body_prefix(name) + branch, parent=scope)
+    inner = Scope(scope.context, Program(), prefix=_prefix(scope, name) + branch, parent=scope)
     own = {inner.activation(formal, *kind).tensor for formal, kind in formals.items()}
     inner.lower(graph)
     outputs = tuple(inner.lookup(output.name) for output in graph.output)
@@ -167,6 +167,12 @@ def _lower_body(
     written = {tensor for op in program.ops for tensor, _, _ in op.writes}
     outside = {tensor: touched for tensor, touched in reads.items() if tensor not in own | written}
     return _Body(program, outputs, program.op_class, program.flops, outside)
+
+
+def _prefix(scope: Scope, name: str) -> str:
+    """What stands before the names in the bodies of the op ``name``."""
+    names = scope.context.reads.names_in(scope.graphs[-1])
+    return scope.prefix + body_prefix(name.removeprefix(scope.prefix), names)
 
 
 def _trip_count(scope: Scope, name: str, inputs: Sequence[Value | None]) -> int:

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
+from onnx import helper
 
 from go_opt.errors import ModelError
 from go_opt.frontends.onnx.inference.contrib import computed_in
 from go_opt.frontends.onnx.inference.dims import DimTable
 from go_opt.frontends.onnx.inference.file import ModelFile
-from go_opt.frontends.onnx.inference.folding import constant_attribute, lazy_outputs, pick, type_of
+from go_opt.frontends.onnx.inference.folding import (
+    constant_attribute,
+    lazy_outputs,
+    pick,
+    plain_attributes,
+    type_of,
+)
 from go_opt.frontends.onnx.inference.shapes import PartialType, ShapeInference, complete, is_argument, merged
 from go_opt.frontends.onnx.inference.values import Shape, Value, make_value
-from go_opt.frontends.onnx.nodes import is_alias, is_foldable, is_standard, plain_attributes, rows_rule
+from go_opt.frontends.onnx.nodes import is_alias, is_foldable, is_standard, rows_rule
 from go_opt.frontends.onnx.program import AbsentNode, Program
-from go_opt.frontends.onnx.structure import GraphReads, body_prefix, names_in, ordered_nodes
+from go_opt.frontends.onnx.structure import GraphReads, ordered_nodes
 from go_opt.frontends.recording.binding import Trips, flags
 from go_opt.frontends.recording.recorder import RecordedOp, unknown_op
 from go_opt.model.graph import UnknownOp
@@ -109,14 +115,6 @@ class Scope:
         self.bind(name, value)
         return value
 
-    def body_prefix(self, name: str) -> str:
-        """What stands before the names in the bodies of the op ``name``."""
-        return self.prefix + body_prefix(name.removeprefix(self.prefix), self._names)
-
-    @functools.cached_property
-    def _names(self) -> list[str]:
-        return names_in(self.graphs[-1])
-
     def _visible(self) -> set[str]:
         return set(self._values) | (self._parent._visible() if self._parent else set())
 
@@ -170,10 +168,7 @@ class Scope:
         self._constant_array(node.output[0], array)
 
     def _constant_array(self, name: str, array: NDArray) -> None:
-        elem_type = (
-            TensorProto.STRING if array.dtype == object else helper.np_dtype_to_tensor_dtype(array.dtype)
-        )
-        self.constant(name, elem_type, array.shape, lambda: array)
+        self.constant(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape, lambda: array)
 
     def _fold_shape(self, node: onnx.NodeProto, source: Value) -> None:
         attributes = plain_attributes(node)
@@ -183,8 +178,9 @@ class Scope:
 
     def _fold(self, name: str, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> None:
         """Constants in, constants out: the op vanishes, its outputs are weights."""
-        compute = lazy_outputs(node, inputs, self.context.opset)
-        kinds = self._output_types(name, node, inputs, known=compute)
+        inferred = self.context.inference.outputs(name, node, inputs)
+        compute = lazy_outputs(node, inputs, inferred, self.context.opset)
+        kinds = self._output_types(name, node, inputs, inferred, known=compute)
         source = next((value for value in inputs if value is not None), None)
         for position, (output, kind) in enumerate(zip(node.output, kinds, strict=True)):
             if kind is None:
@@ -198,7 +194,7 @@ class Scope:
                 self.constant(output, *kind, read)
 
     def _lower_op(self, name: str, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> None:
-        kinds = self._output_types(name, node, inputs)
+        kinds = self._output_types(name, node, inputs, self.context.inference.outputs(name, node, inputs))
         if kinds[0] is not None and is_alias(node, inputs, kinds[0][0]):
             self._lower_alias(node, inputs, kinds)
             self._absent(name, "view", node)
@@ -225,16 +221,12 @@ class Scope:
         self.emit(name, node.op_type, cost.op_class, cost.flops, reads, inputs, outputs, unknown)
         window, axes = rows_rule(node, inputs, outputs, self.context.opset)
         views = tuple(value.shape for value, _ in read)
-        dtype = computed_in(node.op_type, inputs) or self.program.ops[-1].dtype
-        self.program.ops[-1] = replace(
-            self.program.ops[-1], window=window, axes=axes, views=views, dtype=dtype
-        )
+        op = self.program.ops.pop()
+        dtype = computed_in(node.op_type, inputs) or op.dtype
+        self.program.ops.append(replace(op, window=window, axes=axes, views=views, dtype=dtype))
 
     def _lower_alias(
-        self,
-        node: onnx.NodeProto,
-        inputs: Sequence[Value | None],
-        kinds: Sequence[tuple[int, Shape] | None],
+        self, node: onnx.NodeProto, inputs: Sequence[Value | None], kinds: Sequence[tuple[int, Shape] | None]
     ) -> None:
         if inputs[0] is not None and kinds[0] is not None:
             self.alias(node.output[0], inputs[0], kinds[0][1])
@@ -270,10 +262,10 @@ class Scope:
         name: str,
         node: onnx.NodeProto,
         inputs: Sequence[Value | None],
+        inferred: Mapping[str, PartialType],
         known: Callable[[], Sequence[NDArray | None] | None] | None = None,
     ) -> list[tuple[int, Shape] | None]:
         """Type and shape of each output; None for unknown ones that nothing reads."""
-        inferred = self.context.inference.outputs(name, node, inputs)
         kinds: list[tuple[int, Shape] | None] = []
         for position, output in enumerate(node.output):
             kind = complete(merged(inferred.get(output, (0, None)), self._stated_type(output)))
@@ -286,9 +278,9 @@ class Scope:
 
     def _stated_type(self, output: str) -> PartialType:
         info = self._stated.get(output)
-        return (
-            (0, None) if info is None else (info.type.tensor_type.elem_type, self.context.dims.resolve(info))
-        )
+        if info is None:
+            return 0, None
+        return info.type.tensor_type.elem_type, self.context.dims.resolve(info)
 
     def _unknown_shape(self, name: str, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> str:
         domain = "" if is_standard(node) else node.domain

@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import onnx
-from onnx import helper
 
-from go_opt.frontends.onnx.inference.folding import RANDOM_OPS
+from go_opt.frontends.onnx.inference.folding import plain_attributes
 from go_opt.frontends.onnx.inference.values import Shape, Value
 from go_opt.model.graph import Window
 from go_opt.model.op_costs import is_elementwise, is_view
 
+# Never constant, whatever they read.
+_RANDOM: Final = frozenset(
+    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+)
 _SOFTMAX: Final = ("Hardmax", "LogSoftmax", "Softmax")
 _SOFTMAX_OF_ONE_AXIS: Final = 13  # operator set; before, of all axes from one on
-
-
-def plain_attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    """Numbers, lists and strings; tensors and graphs are left out."""
-    plain = {}
-    for attribute in node.attribute:
-        if attribute.type in (attribute.INT, attribute.FLOAT, attribute.STRING):
-            plain[attribute.name] = helper.get_attribute_value(attribute)
-        elif attribute.type in (attribute.INTS, attribute.FLOATS, attribute.STRINGS):
-            plain[attribute.name] = list(helper.get_attribute_value(attribute))
-    return {
-        name: value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-        for name, value in plain.items()
-    }
 
 
 def is_standard(node: onnx.NodeProto) -> bool:
@@ -44,7 +33,7 @@ def is_foldable(node: onnx.NodeProto, inputs: Sequence[Value | None]) -> bool:
         is_standard(node)
         and bool(present)
         and all(value.is_constant for value in present)
-        and node.op_type not in RANDOM_OPS
+        and node.op_type not in _RANDOM
     )
 
 

@@ -93,7 +93,7 @@ def ordered_nodes(
 
 
 class GraphReads:
-    """What nodes and bodies read; each body is walked once, however deep it lies.
+    """What nodes and bodies read, and names of graphs; each is walked once, however deep it lies.
 
     Args:
       checkpoint: called for each node.
@@ -103,12 +103,21 @@ class GraphReads:
         self._checkpoint = checkpoint
         # By id, because messages have no hash; kept with the graph, so that no other has its id.
         self._free: dict[int, tuple[onnx.GraphProto, list[str]]] = {}
+        self._names: dict[int, tuple[onnx.GraphProto, list[str]]] = {}
 
     def of_node(self, node: onnx.NodeProto) -> list[str]:
         """The names that a node reads: its inputs, and the outer names that its bodies read."""
         self._checkpoint()
         captured = [name for body in subgraphs(node) for name in self._of_body(body)]
         return [*filter(None, node.input), *captured]
+
+    def names_in(self, graph: onnx.GraphProto) -> list[str]:
+        """The names of a graph's nodes and tensors, without those of its bodies; sorted."""
+        if id(graph) not in self._names:
+            written = (output for node in graph.node for output in node.output if output)
+            names = {*(name for name, _ in _named(graph.node)), *written, *_given(graph)}
+            self._names[id(graph)] = graph, sorted(names)
+        return self._names[id(graph)][1]
 
     def _of_body(self, graph: onnx.GraphProto) -> list[str]:
         if id(graph) not in self._free:
@@ -136,12 +145,6 @@ def inputs_behind(name: str, graphs: Sequence[onnx.GraphProto]) -> list[str]:
 def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     """The bodies of a control-flow node."""
     return [attribute.g for attribute in node.attribute if attribute.HasField("g")]
-
-
-def names_in(graph: onnx.GraphProto) -> list[str]:
-    """Names of the nodes and tensors of a graph, without those of its bodies; sorted."""
-    written = (output for node in graph.node for output in node.output if output)
-    return sorted({*(name for name, _ in _named(graph.node)), *written, *_given(graph)})
 
 
 def body_prefix(name: str, names: Sequence[str]) -> str:

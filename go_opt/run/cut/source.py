@@ -153,7 +153,7 @@ class _Rewriting:
 
 
 def _names_in(graph: ir.Graph) -> list[str]:
-    """:func:`go_opt.frontends.onnx.structure.names_in` for the same graph in onnx-ir."""
+    """As :meth:`go_opt.frontends.onnx.structure.GraphReads.names_in`, of the same graph in onnx-ir."""
     values = (*graph.inputs, *graph.initializers.values(), *(out for node in graph for out in node.outputs))
     return sorted({str(one.name) for one in (*graph, *values) if one.name})
 
