@@ -1,6 +1,7 @@
 """Runs tests with interpreted kernels, and says which branches of the kernels none of them takes.
 
     python .ci/kernel_branches.py
+    python .ci/kernel_branches.py --tests  # only prints the files of these tests
 
 A guard that no test reaches may be wrong, or needless, and nobody would know. Counted are the branches
 of compiled functions below FOLDERS. Fails where the share that is taken falls below FLOOR: then a test
@@ -66,6 +67,9 @@ def kernels(path: str) -> set[str]:
 
 
 def main() -> int:
+    if "--tests" in sys.argv:
+        print(*TESTS)
+        return 0
     taken = total = 0
     with tempfile.TemporaryDirectory() as folder:
         for path, functions in measured(Path(folder)).items():

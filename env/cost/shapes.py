@@ -147,12 +147,14 @@ def _output_elements(graph: Graph) -> FloatArray:
     return totals.astype(np.float64)
 
 
+@lru_cache(maxsize=16)
 def _vector_elements(graph: Graph) -> FloatArray:
     """[N] the elements that an op works on one by one: those it writes, but a selection those it reads."""
     read = _operands(graph)
     return np.where(_has_type(graph, "TopK"), np.maximum(read.first, read.weight), _output_elements(graph))
 
 
+@lru_cache(maxsize=16)
 def _operands(graph: Graph) -> _Operands:
     num_ops = graph.num_ops
     first, second, weight = (np.zeros(num_ops) for _ in range(3))

@@ -204,7 +204,7 @@ def test_superposition_adds_nothing_but_scales_that_begin_at_one() -> None:
     for output, expected in zip(
         conditioned, policy_outputs(plain, nnx.from_flat_state(list(shared.items())), padded), strict=True
     ):
-        np.testing.assert_allclose(output, expected, atol=1e-6)
+        np.testing.assert_allclose(output, expected, rtol=1e-6, atol=1e-5)
 
 
 def test_same_input_same_answer() -> None:
