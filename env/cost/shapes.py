@@ -21,7 +21,7 @@ from go_opt.common.arrays import BoolArray, FloatArray
 from go_opt.env.target.simulator_parameters import KindParameters, OpFactor
 from go_opt.model.graph import MATRIX, VECTOR, WEIGHT, Graph
 
-_SEVERAL_PRODUCTS: Final = ("Attention", "GRU", "LSTM", "RNN")  # how the names of such types end
+_SEVERAL_PRODUCTS: Final = ("Attention", "GRU", "LSTM", "MoE", "RNN")  # how the names of such types end
 _ROUNDING: Final = 1e-9  # relative, of quotients
 
 

@@ -163,11 +163,71 @@ def _recurrent(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mappin
     return matmul_flops(1, rows, 1, weights) + 4.0 * rows * gates
 
 
+def _scored(rows: int, columns: int, heads: int, width: int, width_out: int) -> float:
+    """Q·Kᵀ, scale and softmax (6 per score), and scores·V; ``rows`` are those of all samples."""
+    return matmul_flops(1, rows * columns, 1, width + width_out) + 6.0 * rows * columns * heads
+
+
+def _projected_attention(*weights: int, bias: int) -> Formula:
+    """ONNX Runtime's attention of one input by weights of Q, K and V, in one or three.
+
+    Rows that attend to all others, beside a window, are known only at run time, and not counted.
+    """
+
+    def flops(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> float:
+        *batch, columns, hidden = _shape(inputs, 0)
+        rows, width_out = math.prod(outputs[0][:-1]), outputs[0][-1]
+        if "window" in attributes:  # of one side
+            columns = min(2 * int(attributes["window"]) + 1, columns)
+        elif not batch:  # samples without their padding: at most the longest one
+            columns = _shape(inputs, 3)[-1]
+        elif len(outputs) > 1 and len(outputs[1]) == 5:
+            columns = outputs[1][3]  # of the present keys
+        widths = sum(_shape(inputs, weight)[-1] for weight in weights)
+        projection = matmul_flops(1, rows, widths, hidden) + rows * widths * _present(inputs, bias)
+        heads = int(attributes.get("num_heads", 1))
+        return projection + _scored(rows, columns, heads, (widths - width_out) // 2, width_out)
+
+    return flops
+
+
+def _packed_attention(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> float:
+    """Samples without their padding: each row sees at most as many as the longest has."""
+    query, (rows, width_out) = _shape(inputs, 0), outputs[0]  # Q, K and V in one: [rows, heads, 3, depth]
+    width = query[1] * query[3] if len(query) == 4 else query[-1]
+    return _scored(rows, _shape(inputs, 4)[-1], int(attributes.get("num_heads", 1)), width, width_out)
+
+
+def _step_attention(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> float:
+    """One row by sample, of keys [batch, heads, columns, depth] that are given or kept."""
+    kept = [_shape(inputs, 1), *outputs[1:2], _shape(inputs, 5)]
+    *rows, width_out = outputs[0]
+    _, heads, columns, depth = next((shape for shape in kept if len(shape) == 4), (1, 1, 1, width_out))
+    return _scored(math.prod(rows), columns, int(attributes.get("num_heads", 1)), heads * depth, width_out)
+
+
+def _experts(*weights: int, bits: int) -> Formula:
+    """Each row goes through the weights [experts, …] of ``k`` experts; packed ones have ``bits`` each."""
+
+    def flops(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> float:
+        experts, chosen = _shape(inputs, weights[0])[0], int(attributes.get("k", 1))
+        kind = str(attributes.get("quant_type", "int"))
+        stored = (
+            8 if kind == "fp8" else 4 if "fp4" in kind else int(attributes.get("expert_weight_bits", bits))
+        )
+        elements = sum(
+            math.prod(_shape(inputs, weight)[1:]) for weight in weights if _present(inputs, weight)
+        )
+        return matmul_flops(1, math.prod(outputs[0][:-1]), min(chosen, experts), elements * 8 // stored)
+
+    return flops
+
+
 def _attention(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> float:
     """Q·Kᵀ, scale and softmax (6 per score), and scores·V; operands [B, H, S, D] or [B, S, H·D]."""
     query, key, output = _shape(inputs, 0), _shape(inputs, 1), outputs[0]
     if len(query) == 3 and len(key) == 2:
-        return _projected_attention(inputs, outputs, attributes)
+        return _projected_attention(1, bias=2)(inputs, outputs, attributes)
     if len(query) < 3 or (len(key) < 3 and len(query) < 5) or not output:
         return float(math.prod(output))
     if len(query) == 5:  # Q, K and V in one: [batch, rows, heads, 3, depth]
@@ -186,8 +246,7 @@ def _attention(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mappin
         columns = outputs[1][2]  # of the present keys
     elif len(pasts) > 1:  # keys and values, after a mask or a bias of four axes
         columns += pasts[-2][2]
-    scores = batch * rows * columns
-    return matmul_flops(1, scores, 1, width) + matmul_flops(1, scores, 1, width_out) + 6.0 * scores * heads
+    return _scored(batch * rows, columns, heads, width, width_out)
 
 
 def _grouped_attention(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> float:
@@ -196,26 +255,9 @@ def _grouped_attention(inputs: InputShapes, outputs: Sequence[Shape], attributes
     heads = int(attributes.get("num_heads", 1))
     past = _shape(inputs, 3)
     columns = outputs[1][2] if len(outputs) > 1 else rows + (past[2] if len(past) == 4 else 0)
-    scores = batch * rows * columns
     groups = int(attributes.get("kv_num_heads", heads))
     turned = batch * rows * width * (1 + groups / heads) if attributes.get("do_rotary") else 0
-    return 2 * matmul_flops(1, scores, 1, width) + 6.0 * scores * heads + 3.0 * turned
-
-
-def _projected_attention(
-    inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[str, Any]
-) -> float:
-    """ONNX Runtime's attention of one input by the weights of Q, K and V, with what it does to their bias."""
-    (batch, rows, _), weight = _shape(inputs, 0), _shape(inputs, 1)
-    heads, columns = int(attributes.get("num_heads", 1)), rows
-    if len(outputs) > 1 and len(outputs[1]) == 5:
-        columns = outputs[1][3]  # of the present keys
-    width_out = outputs[0][-1]
-    width = (weight[-1] - width_out) // 2
-    scores = batch * rows * columns
-    bias_flops = batch * rows * weight[-1] if _present(inputs, 2) else 0
-    projection = matmul_flops(batch, rows, weight[-1], weight[0]) + bias_flops
-    return projection + matmul_flops(1, scores, 1, width + width_out) + 6.0 * scores * heads
+    return _scored(batch * rows, columns, heads, width, width) + 3.0 * turned
 
 
 def _quantised_lstm(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> float:
@@ -228,34 +270,29 @@ def _quantised_lstm(inputs: InputShapes, outputs: Sequence[Shape], attributes: M
 # The product and at most one bias, without a fused activation or scale: the shape of a product follows from
 # its FLOPs (go_opt.env.cost.shapes).
 MATRIX_FLOPS: Final[Mapping[str, Formula]] = {
-    "Attention": _attention,
-    "Conv": _conv(weight=1, bias=2),
+    **dict.fromkeys(("Attention", "MultiHeadAttention", "QAttention"), _attention),
+    **dict.fromkeys(("Conv", "FusedConv", "NhwcConv", "NhwcFusedConv"), _conv(weight=1, bias=2)),
     "ConvInteger": _conv(weight=1, bias=-1),
     "ConvTranspose": _conv_transpose,
     "DeformConv": _conv(weight=1, bias=3),
-    "Einsum": _einsum,
-    "FusedConv": _conv(weight=1, bias=2),
-    "FusedGemm": _gemm,
-    "DynamicQuantizeLSTM": _quantised_lstm,
-    "DynamicQuantizeMatMul": _matmul,
-    "FusedMatMul": _matmul,
-    "GroupQueryAttention": _grouped_attention,
-    "GRU": _recurrent,
-    "Gemm": _gemm,
-    "LSTM": _recurrent,
-    "MatMul": _matmul,
-    "MatMulInteger": _matmul,
-    "MatMulBnb4": _matmul_nbits,
-    "MatMulFpQ4": _matmul_nbits,
-    "MatMulInteger16": _matmul,
-    "MatMulIntegerToFloat": _matmul,
-    "MatMulNBits": _matmul_nbits,
-    "NhwcConv": _conv(weight=1, bias=2),
-    "NhwcFusedConv": _conv(weight=1, bias=2),
-    "QAttention": _attention,
-    "QGemm": _matmul,
-    "MultiHeadAttention": _attention,
     "QLinearConv": _conv(weight=3, bias=8),
-    "QLinearMatMul": _matmul,
-    "RNN": _recurrent,
+    "Einsum": _einsum,
+    **dict.fromkeys(("FusedGemm", "Gemm"), _gemm),
+    **dict.fromkeys(("DynamicQuantizeMatMul", "FusedMatMul", "MatMul", "MatMulInteger"), _matmul),
+    **dict.fromkeys(("MatMulInteger16", "MatMulIntegerToFloat", "QGemm", "QLinearMatMul"), _matmul),
+    "QOrderedMatMul": _matmul,
+    **dict.fromkeys(("MatMulBnb4", "MatMulFpQ4", "MatMulNBits"), _matmul_nbits),
+    "DecoderMaskedMultiHeadAttention": _step_attention,
+    "GroupQueryAttention": _grouped_attention,
+    "PackedMultiHeadAttention": _packed_attention,
+    **dict.fromkeys(
+        ("DecoderMaskedSelfAttention", "LongformerAttention", "PackedAttention"),
+        _projected_attention(1, bias=2),
+    ),
+    "QOrderedAttention": _projected_attention(5, 6, 7, bias=11),
+    "QOrderedLongformerAttention": _projected_attention(2, bias=4),
+    "MoE": _experts(2, 4, 6, bits=8),
+    "QMoE": _experts(2, 5, 8, bits=4),
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), _recurrent),
+    "DynamicQuantizeLSTM": _quantised_lstm,
 }

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from go_opt.model.matrix_flops import MATRIX_FLOPS, conv_flops, fft_flops, matmul_flops
+from go_opt.model.matrix_flops import FACTORISATION_FLOPS, MATRIX_FLOPS, conv_flops, fft_flops, matmul_flops
 
 __all__ = [
     "OpCost",
@@ -109,14 +109,15 @@ _ELEMENTWISE: Final = _flops(
         "IsInf IsNaN Less LessOrEqual Log Max Mean Min Mod Mul Neg Not Or Pow RandomNormalLike "
         "RandomUniformLike Reciprocal Relu Round Rsqrt Sign Sin Sinh Sqrt Sub Sum Tan Tanh Where Xor "
         "RandomNormal RandomUniform clz complex conj digamma erf_inv imag lgamma mulhi nextafter "
-        "population_count random_bits real BiasAdd BiasDropout",
-        2.0: "BatchNormalization Clip DequantizeLinear LeakyRelu PRelu Shrink Softplus ThresholdedRelu "
-        "threshold xlogy",
+        "population_count random_bits real BiasAdd BiasDropout DequantizeWithOrder",
+        2.0: "BatchNormalization Clip DequantizeLinear LeakyRelu PRelu QuantizeWithOrder Shrink Softplus "
+        "ThresholdedRelu threshold xlogy",
         3.0: "Elu QuantizeLinear Sigmoid Softsign addcdiv addcmul addr lerp logit nan_to_num",
         4.0: "Celu HardSigmoid Selu Swish glu hypot logaddexp",
         5.0: "Gelu HardSwish Mish QuickGelu",
         6.0: "BiasGelu QLinearAdd QLinearMul QLinearSigmoid QLinearWhere",
         7.0: "QLinearLeakyRelu",
+        8.0: "QOrderedGelu",
         9.0: "FastGelu",
     }
 )
@@ -137,9 +138,10 @@ _PER_INPUT_ELEMENT: Final = _flops(
         5.0: "DynamicQuantizeLinear LogSoftmax RMSNormalization SimplifiedLayerNormalization Softmax",
         6.0: "BiasSoftmax MeanVarianceNormalization QLinearReduceMean SkipSimplifiedLayerNormalization",
         7.0: "SoftmaxCrossEntropyLoss",
-        8.0: "GroupNormalization InstanceNormalization LayerNormalization",
-        9.0: "SkipLayerNormalization",
+        8.0: "GroupNorm GroupNormalization InstanceNormalization LayerNormalization",
+        9.0: "SkipGroupNorm SkipLayerNormalization",
         10.0: "QLinearSoftmax Sort TopK",
+        11.0: "QOrderedLayerNormalization",
     }
 )
 # FLOPs per output element times the window.
@@ -149,6 +151,7 @@ _WINDOWED: Final = _flops(
 # FLOPs per output element of vector ops that are neither element-wise nor reductions.
 _PER_OUTPUT_ELEMENT: Final = _flops(
     {
+        2.0: "GatherBlockQuantized",
         3.0: "RotaryEmbedding",
         5.0: "QLinearConcat",
         6.0: "AffineGrid BiasSplitGelu",
@@ -183,7 +186,7 @@ _SELECTIONS: Final = frozenset(
 _KNOWN: Final = dict.fromkeys(
     (
         *(*MATRIX_FLOPS, *_VIEWS, *_MOVES, *_ELEMENTWISE),
-        *(*_PER_INPUT_ELEMENT, *_WINDOWED, *_PER_OUTPUT_ELEMENT, "DFT", "STFT"),
+        *(*_PER_INPUT_ELEMENT, *_WINDOWED, *_PER_OUTPUT_ELEMENT, "DFT", "Inverse", "STFT"),
     )
 )
 _BY_LETTERS: Final = {name.lower(): name for name in _KNOWN}
@@ -206,7 +209,25 @@ def _touched(signature: OpSignature) -> tuple[int | None, ...]:
         for position, shape in list(enumerate(signature.input_shapes))[2:5]:
             if shape is not None:
                 touched[position] = min(math.prod(signature.output_shapes[0]), math.prod(shape))
+    if signature.op_type in ("GatherBlockQuantized", "MoE", "QMoE"):
+        _touch_chosen(signature, touched)
     return tuple(touched)
+
+
+def _touch_chosen(signature: OpSignature, touched: list[int | None]) -> None:
+    """Of tables, only the rows that are chosen; of experts, at most as many as all rows choose."""
+    shapes, attributes = signature.input_shapes, signature.attributes
+    if signature.op_type == "GatherBlockQuantized":
+        tables, axis = (0, 2, 3), int(attributes.get("gather_axis", 0))
+        chosen = math.prod(shapes[1] or ())
+    else:
+        tables, axis = tuple(range(2, 14)), 0
+        chosen = math.prod(signature.output_shapes[0][:-1]) * int(attributes.get("k", 1))
+    rows = (shapes[tables[0]] or (1,))[axis]
+    for position in tables:
+        shape = shapes[position] if position < len(shapes) else None
+        if shape and shape[axis] == rows and rows:
+            touched[position] = math.prod(shape) // rows * min(rows, chosen)
 
 
 def _is_nearest_resize(signature: OpSignature) -> bool:
@@ -223,7 +244,8 @@ def _vector_flops(signature: OpSignature) -> float:
     if op_type in _VARIADIC:
         return output_elements * max(1, len(signature.input_shapes) - 1)
     if op_type in _PER_INPUT_ELEMENT and first is not None:
-        return (_PER_INPUT_ELEMENT[op_type] + _has_bias(signature)) * math.prod(first)
+        activation = 4.0 * (op_type.endswith("GroupNorm") and bool(signature.attributes.get("activation")))
+        return (_PER_INPUT_ELEMENT[op_type] + _has_bias(signature) + activation) * math.prod(first)
     if op_type in _WINDOWED:
         return _WINDOWED[op_type] * output_elements * _window(signature)
     if op_type == "DFT" and first:
@@ -232,6 +254,8 @@ def _vector_flops(signature: OpSignature) -> float:
         axis = int(signature.attributes.get("axis", -2))
         axes = () if not source else ((axis + 1 if axis < 0 else axis) % len(source),)
         return fft_flops(source, result, axes, is_real=first[-1] == 1)
+    if op_type == "Inverse" and first and len(first) > 1:
+        return FACTORISATION_FLOPS["inverse"]((first,))
     if op_type == "STFT":
         bins = signature.output_shapes[0][-2] if len(signature.output_shapes[0]) > 1 else 1
         length = max(2, 2 * (bins - 1) if signature.attributes.get("onesided", 1) else bins)
@@ -241,7 +265,12 @@ def _vector_flops(signature: OpSignature) -> float:
 
 
 # An optional last input that is added.
-_BIASES: Final = {"FastGelu": 1, "SkipLayerNormalization": 4, "SkipSimplifiedLayerNormalization": 3}
+_BIASES: Final = {
+    "FastGelu": 1,
+    "SkipGroupNorm": 4,
+    "SkipLayerNormalization": 4,
+    "SkipSimplifiedLayerNormalization": 3,
+}
 
 
 def _has_bias(signature: OpSignature) -> bool:

@@ -202,7 +202,7 @@ class Twin:
         inner = max(Fraction(1), flops / (2 * output))
         if has_bias and inner % 1 == Fraction(1, 2):
             inner = Fraction(floor(inner))
-        if name.endswith(("Attention", "GRU", "LSTM", "RNN")):
+        if name.endswith(("Attention", "GRU", "LSTM", "MoE", "RNN")):
             return 1, 1, 1, 1
         if weight and (not second or "conv" in name.lower() or first * weight >= inner**2 * output):
             columns = max(Fraction(1), weight / inner)

@@ -69,6 +69,12 @@ CASES: Final = {
         lambda m, k, n: [(m, n)],
         lambda m, k, n: {"K": k},
     ),
+    "routed experts": Case(
+        "MoE",
+        lambda m, k, n: [x(m, k), x(m, 4), w(4, n, k), w(4, n), w(4, k, n), w(4, k)],
+        lambda m, k, n: [(m, k)],
+        lambda **_: {"k": 2},
+    ),
     "einsum": Case(
         "Einsum",
         lambda b, m, k, n: [x(b, m, k), x(b, n, k)],

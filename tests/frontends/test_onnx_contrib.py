@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 from go_opt import from_onnx
 from go_opt.model.dtypes import DTYPES
 from go_opt.model.graph import MATRIX, Graph
+from go_opt.model.op_costs import OpSignature, op_cost
 from tests.transformers import encoder
 
 ort = pytest.importorskip("onnxruntime")
@@ -110,12 +111,137 @@ CASES: dict[str, tuple[str, list[Any], Mapping[str, Any], int]] = {
     "NhwcMaxPool": ("NhwcMaxPool", [bytes_(1, 9, 8, 3)], CONV, 1),
     "QuantizeLinear": ("QuantizeLinear", [X, *Q], {}, 1),
     "DequantizeLinear": ("DequantizeLinear", [bytes_(2, 3), *Q], {}, 1),
+    "Inverse": ("Inverse", [np.stack([np.eye(5, dtype=np.float32)] * 3)], {}, 1),
+    "MoE": (
+        "MoE", [X, floats(10, 4), floats(4, 6, W), floats(4, 6), floats(4, W, 6), floats(4, W)],
+        {"k": 2, "activation_type": "gelu"}, 1,
+    ),
+    "GatherBlockQuantized": (
+        "GatherBlockQuantized", [bytes_(9, 16), IDS % 9, floats(9, 2)],
+        {"bits": 4, "block_size": 16, "gather_axis": 0, "quantize_axis": 1}, 1,
+    ),
+    "DecoderMaskedMultiHeadAttention": (
+        "DecoderMaskedMultiHeadAttention",
+        [*(floats(B, 1, W),) * 3, None, None, PAST, PAST, np.int32([2])],
+        {"num_heads": H, "past_present_share_buffer": 1}, 3,
+    ),
 }  # fmt: skip
+LONGFORMER = {"num_heads": H, "window": 1}
+INT8 = np.zeros((B, S, W), np.int8)
+MASK, WIDE, WIDE8 = floats(B, S), floats(W, 3 * W), np.zeros((W, 3 * W), np.int8)
+OFFSETS = [np.zeros((B, S), np.int32), np.zeros(B + 1, np.int32)]
+SQUARE8, VECTOR = np.zeros((W, W), np.int8), floats(W)
+# Ops that not every machine runs: as CASES, with shapes of the outputs.
+UNRUN: dict[str, tuple[str, list[Any], Mapping[str, Any], list[tuple[int, ...]]]] = {
+    "GroupNorm": ("GroupNorm", [floats(2, 3, 3, W), VECTOR, VECTOR], {"activation": 0}, [(2, 3, 3, W)]),
+    "GroupNorm, Swish": (
+        "GroupNorm", [floats(2, 3, 3, W), VECTOR, VECTOR], {"activation": 1}, [(2, 3, 3, W)],
+    ),
+    "SkipGroupNorm": (
+        "SkipGroupNorm", [floats(2, 3, 3, W), VECTOR, VECTOR, floats(2, 3, 3, W), VECTOR], {"activation": 1},
+        [(2, 3, 3, W)] * 2,
+    ),
+    "QMoE": (
+        "QMoE", [X, floats(10, 4), bytes_(4, 6, 16), floats(4, 6), None, bytes_(4, W, 3), floats(4, W)],
+        {"k": 2}, [(B, S, W)],
+    ),
+    "LongformerAttention": (
+        "LongformerAttention", [X, WIDE, floats(3 * W), MASK, WIDE, floats(3 * W), IDS], LONGFORMER,
+        [(B, S, W)],
+    ),
+    "DecoderMaskedSelfAttention": (
+        "DecoderMaskedSelfAttention",
+        [floats(B, 1, W), WIDE, floats(3 * W), None, floats(2, B, H, 3, D), None, np.int32([3])],
+        {"num_heads": H}, [(B, 1, W), (2, B, H, 4, D)],
+    ),
+    "DecoderMaskedMultiHeadAttention, longer": (
+        "DecoderMaskedMultiHeadAttention", [*(floats(B, 1, W),) * 3, None, None, PAST, PAST],
+        {"num_heads": H}, [(B, 1, W), *((B, H, 4, D),) * 2],
+    ),
+    "DecoderMaskedMultiHeadAttention, crossed": (
+        "DecoderMaskedMultiHeadAttention", [floats(B, 1, W), PAST, PAST], {"num_heads": H},
+        [(B, 1, W), (B, H, 3, D)],
+    ),
+    "DecoderMaskedMultiHeadAttention, packed": (
+        "DecoderMaskedMultiHeadAttention",
+        [floats(B, 1, 3 * W), *(None,) * 4, PAST, PAST, np.int32([2])],
+        {"num_heads": H, "past_present_share_buffer": 1}, [(B, 1, W), (B, H, 3, D)],
+    ),
+    "PackedAttention": (
+        "PackedAttention", [floats(7, W), WIDE, floats(3 * W), *OFFSETS], {"num_heads": H}, [(7, W)],
+    ),
+    "PackedMultiHeadAttention": (
+        "PackedMultiHeadAttention", [*(floats(7, W),) * 3, None, *OFFSETS], {"num_heads": H}, [(7, W)],
+    ),
+    "PackedMultiHeadAttention of one tensor": (
+        "PackedMultiHeadAttention", [floats(7, H, 3, D), None, None, None, *OFFSETS], {"num_heads": H},
+        [(7, W)],
+    ),
+    "QOrderedAttention": (
+        "QOrderedAttention",
+        [INT8, *(SCALE,) * 4, *(SQUARE8,) * 3, *(SCALE,) * 3, *(VECTOR,) * 3, None, None, SCALE],
+        {"num_heads": H}, [(B, S, W)],
+    ),
+    "QOrderedLongformerAttention": (
+        "QOrderedLongformerAttention",
+        [INT8, SCALE, WIDE8, SCALE, floats(3 * W), SCALE, SCALE, MASK, WIDE8, SCALE, floats(3 * W), SCALE,
+         IDS, SCALE],
+        LONGFORMER, [(B, S, W)],
+    ),
+    "QOrderedMatMul": (
+        "QOrderedMatMul", [INT8, SCALE, np.zeros((W, 6), np.int8), SCALE, SCALE, floats(6)], {}, [(B, S, 6)],
+    ),
+    "QOrderedGelu": ("QOrderedGelu", [INT8, SCALE, SCALE], {}, [(B, S, W)]),
+    "QOrderedLayerNormalization": (
+        "QOrderedLayerNormalization", [INT8, SCALE, VECTOR, VECTOR, SCALE], {}, [(B, S, W)],
+    ),
+    "QuantizeWithOrder": ("QuantizeWithOrder", [X, SCALE], {}, [(B, S, W)]),
+    "DequantizeWithOrder": ("DequantizeWithOrder", [INT8, SCALE], {"to": 1}, [(B, S, W)]),
+}  # fmt: skip
+
+
+def projected(rows: int) -> int:
+    """FLOPs of Q, K and V of so many rows of W, with their bias."""
+    return 2 * rows * W * 3 * W + rows * 3 * W
+
+
+def scored(rows: int, columns: int) -> int:
+    """FLOPs of both products of attention, and 6 for each score."""
+    return 2 * rows * columns * 2 * W + 6 * rows * columns * H
+
+
+FLOPS = {
+    "GroupNorm": 8 * 18 * W,
+    "GroupNorm, Swish": 12 * 18 * W,
+    "SkipGroupNorm": (9 + 1 + 4) * 18 * W,
+    "Inverse": 3 * 2 * 5**3,
+    "MoE": 10 * 2 * 2 * 2 * 6 * W,  # rows, experts of each, products
+    "QMoE": 10 * 2 * 2 * 2 * 6 * W,
+    "GatherBlockQuantized": 2 * 10 * W,
+    "LongformerAttention": projected(10) + scored(10, 3),
+    "QOrderedLongformerAttention": projected(10) + scored(10, 3),
+    "QOrderedAttention": projected(10) + scored(10, S),
+    "PackedAttention": projected(7) + scored(7, S),
+    "PackedMultiHeadAttention": scored(7, S),
+    "PackedMultiHeadAttention of one tensor": scored(7, S),
+    "DecoderMaskedSelfAttention": projected(B) + scored(B, 4),
+    "DecoderMaskedMultiHeadAttention": scored(B, 3),
+    "DecoderMaskedMultiHeadAttention, longer": scored(B, 4),
+    "DecoderMaskedMultiHeadAttention, crossed": scored(B, 3),
+    "DecoderMaskedMultiHeadAttention, packed": scored(B, 3),
+    "QOrderedMatMul": 2 * 10 * W * 6,
+    "QOrderedGelu": 8 * 10 * W,
+    "QOrderedLayerNormalization": 11 * 10 * W,
+    "QuantizeWithOrder": 2 * 10 * W,
+    "DequantizeWithOrder": 10 * W,
+}
 
 
 def node_model(case: str) -> tuple[onnx.ModelProto, dict[str, NDArray]]:
     """A model of one op whose first input is that of the model."""
-    op_type, arrays, attributes, outputs = CASES[case]
+    op_type, arrays, attributes, outputs = (
+        CASES[case] if case in CASES else (*UNRUN[case][:3], len(UNRUN[case][3]))
+    )
     names = [f"i{i}" if array is not None else "" for i, array in enumerate(arrays)]
     written = [f"y{i}" for i in range(outputs)]
     node = helper.make_node(op_type, names, written, name="op", domain=MICROSOFT, **attributes)
@@ -161,10 +287,31 @@ def test_shapes_are_those_at_run_time(case: str) -> None:
             assert elements(graph)[name] == array.size, name
 
 
+@pytest.mark.parametrize("case", FLOPS)
+def test_flops_follow_from_shapes_and_attributes(case: str) -> None:
+    graph = from_onnx(node_model(case)[0], precision="as-is")
+    assert graph.unknown_ops == ()
+    assert graph.op_flops.tolist() == [FLOPS[case]]
+    if case in UNRUN:
+        for i, shape in enumerate(UNRUN[case][3]):
+            assert elements(graph)[f"y{i}"] == np.prod(shape)
+
+
+def test_only_the_experts_and_rows_that_are_chosen_are_read() -> None:
+    one_row = ((1, W), (1, 4), (4, 6, W), None, (4, W, 6))
+    cost = op_cost(OpSignature("MoE", one_row, ((1, W),), {"k": 2}))
+    assert cost.touched == (None, None, 2 * 6 * W, None, 2 * 6 * W)
+    of_table = OpSignature("GatherBlockQuantized", ((9, 16), (1, 5), (9, 2)), ((1, 5, W),), {"bits": 4})
+    assert op_cost(of_table).touched == (5 * 16, None, 5 * 2)
+
+
 def test_products_of_integers_are_costed_as_such() -> None:
     for case in "QAttention", "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "QGemm":
         graph = from_onnx(node_model(case)[0], precision="as-is")
         assert DTYPES[graph.op_dtype[0]] == "uint8"
+    for case in "QOrderedAttention", "QOrderedLongformerAttention", "QOrderedMatMul":
+        graph = from_onnx(node_model(case)[0], precision="as-is")
+        assert DTYPES[graph.op_dtype[0]] == "int8"
 
 
 def matrix_flops(graph: Graph) -> float:

@@ -7,18 +7,15 @@ of some of their inputs, which onnx infers; the others are described in the docu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from onnx import TensorProto
 
-from go_opt.frontends.onnx.inference.values import Shape, Value
-
-Kind = tuple[int, Shape]  # element type and shape
-Values = Sequence[Value | None]
-Attributes = Mapping[str, Any]
+from go_opt.frontends.onnx.inference import attention
+from go_opt.frontends.onnx.inference.attention import Attributes, Kind, Values, at
 
 _FLOAT, _INT32 = TensorProto.FLOAT, TensorProto.INT32
 
@@ -53,6 +50,7 @@ LIKE: Final[Mapping[str, Like]] = {
     "MatMulInteger16": Like("MatMul", (0, 1)),
     "MatMulIntegerToFloat": Like("MatMul", (0, 1), of_type=2),
     "DynamicQuantizeMatMul": Like("MatMul", (0, 1)),
+    "QOrderedMatMul": Like("MatMul", (0, 2)),
     "QLinearAdd": Like("Add", (0, 3)),
     "QLinearMul": Like("Mul", (0, 3)),
     "BiasAdd": Like("Add", (0, 1)),
@@ -71,6 +69,7 @@ def is_channels_last(domain: str, op_type: str, attributes: Attributes) -> bool:
 # The operand whose type is that of the products; scales of floating type tell nothing.
 _INTEGER_OPERAND: Final = {
     **dict.fromkeys(["MatMulIntegerToFloat", "QAttention", "QGemm", "QLinearConv", "QLinearMatMul"], 0),
+    **dict.fromkeys(["QOrderedAttention", "QOrderedLongformerAttention", "QOrderedMatMul"], 0),
     **dict.fromkeys(["DynamicQuantizeLSTM", "DynamicQuantizeMatMul"], 1),
 }
 
@@ -97,12 +96,12 @@ def own_outputs(op_type: str, inputs: Values, attributes: Attributes) -> list[Ki
 
 
 def _same(inputs: Values, attributes: Attributes) -> list[Kind]:
-    first = _at(inputs, 0)
+    first = at(inputs, 0)
     return [(first.elem_type, first.shape)]
 
 
 def _dropout(inputs: Values, attributes: Attributes) -> list[Kind]:
-    first = _at(inputs, 0)
+    first = at(inputs, 0)
     return [(first.elem_type, first.shape), (TensorProto.BOOL, first.shape)]
 
 
@@ -119,13 +118,13 @@ def _simplified(inputs: Values, attributes: Attributes) -> list[Kind]:
 
 
 def _embedded(inputs: Values, attributes: Attributes) -> list[Kind]:
-    ids, table = _at(inputs, 0).shape, _at(inputs, 2)
+    ids, table = at(inputs, 0).shape, at(inputs, 2)
     whole = (table.elem_type, (*ids, table.shape[-1]))
     return [whole, (_INT32, ids[:1]), whole]
 
 
 def _fused_matmul(inputs: Values, attributes: Attributes) -> list[Kind]:
-    a, b = (list(_at(inputs, i).shape) for i in (0, 1))
+    a, b = (list(at(inputs, i).shape) for i in (0, 1))
     for shape, side in (a, "A"), (b, "B"):
         if attributes.get(f"transBatch{side}"):  # [M, batch, K] for [batch, M, K]
             shape[:-1] = [*shape[1:-1], shape[0]]
@@ -134,104 +133,56 @@ def _fused_matmul(inputs: Values, attributes: Attributes) -> list[Kind]:
     rows, columns = ([1, *a] if len(a) == 1 else a), ([*b, 1] if len(b) == 1 else b)
     batch = np.broadcast_shapes(tuple(rows[:-2]), tuple(columns[:-2]))
     sizes = (*batch, *(rows[-2:-1] if len(a) > 1 else ()), *(columns[-1:] if len(b) > 1 else ()))
-    return [(_at(inputs, 0).elem_type, sizes)]
+    return [(at(inputs, 0).elem_type, sizes)]
 
 
 def _columns(inputs: Values, attributes: Attributes) -> list[Kind]:
     """Products with a packed weight of N columns."""
-    first = _at(inputs, 0)
+    first = at(inputs, 0)
     return [(first.elem_type, (*first.shape[:-1], int(attributes.get("N", 0))))]
 
 
-def _attention(inputs: Values, attributes: Attributes) -> list[Kind]:
-    """[batch, rows, hidden] by a weight of Q, K and V; present is [2, batch, heads, rows, depth]."""
-    rows, weight = _at(inputs, 0), _at(inputs, 1).shape
-    past = next((value.shape for value in inputs[4:] if value is not None and len(value.shape) == 5), None)
-    is_quantised = rows.elem_type in (TensorProto.INT8, TensorProto.UINT8)
-    elem_type = _at(inputs, 3).elem_type if is_quantised else rows.elem_type
-    widths = list(attributes.get("qkv_hidden_sizes") or [weight[-1] // 3] * 3)
-    batch, length, heads = rows.shape[0], rows.shape[1], int(attributes["num_heads"])
-    total = length + (past[3] if past else 0)
-    present = (2, batch, heads, total, widths[0] // heads)
-    return [(elem_type, (batch, length, widths[2])), (elem_type, present)]
-
-
-def _multi_head(inputs: Values, attributes: Attributes) -> list[Kind]:
-    """Q, K and V of [batch, rows, width], or packed in one; past K and V are inputs 6 and 7."""
-    query, heads = _at(inputs, 0), int(attributes["num_heads"])
-    key, value = (inputs[i] if i < len(inputs) else None for i in (1, 2))
-    batch, rows = query.shape[:2]
-    if len(query.shape) == 5:  # [batch, rows, heads, 3, depth]
-        width, kept = heads * query.shape[-1], rows
-    elif key is None:
-        raise ValueError
-    else:
-        width = (
-            value.shape[-1] * (heads if len(value.shape) == 4 else 1)
-            if value is not None
-            else query.shape[-1]
-        )
-        kept = key.shape[-2] if len(key.shape) < 5 else key.shape[1]
-    past = inputs[6].shape[2] if len(inputs) > 6 and inputs[6] is not None else 0
-    depth = query.shape[-1] // (1 if len(query.shape) == 5 else heads)
-    present = [(query.elem_type, (batch, heads, past + kept, one)) for one in (depth, width // heads)]
-    return [(query.elem_type, (batch, rows, width)), *present]
-
-
-def _grouped(inputs: Values, attributes: Attributes) -> list[Kind]:
-    """Q of more heads than K and V; without K, input 0 holds all three."""
-    query, heads = _at(inputs, 0), int(attributes["num_heads"])
-    groups = int(attributes.get("kv_num_heads", heads))
-    batch, rows, width = query.shape
-    is_packed = len(inputs) < 2 or inputs[1] is None
-    depth = width // (heads + 2 * groups if is_packed else heads)
-    past = inputs[3].shape[2] if len(inputs) > 3 and inputs[3] is not None else 0
-    read = inputs[6].read() if len(inputs) > 6 and inputs[6] is not None else None
-    total = past + rows if read is None else max(past, int(read.reshape(-1)[0]))
-    present = (query.elem_type, (batch, groups, total, depth))
-    return [(query.elem_type, (batch, rows, heads * depth)), present, present]
+def _gathered(inputs: Values, attributes: Attributes) -> list[Kind]:
+    """Rows of a table, which bytes hold packed along the last axis."""
+    table, axis = at(inputs, 0), int(attributes.get("gather_axis", 0))
+    sizes = [*table.shape[:axis], *at(inputs, 1).shape, *table.shape[axis:][1:]]
+    sizes[-1] *= 8 // int(attributes.get("bits", 4)) if table.elem_type == TensorProto.UINT8 else 1
+    return [(at(inputs, 2).elem_type, tuple(sizes))]
 
 
 def _half(inputs: Values, attributes: Attributes) -> list[Kind]:
-    first = _at(inputs, 0)
+    first = at(inputs, 0)
     return [(first.elem_type, (*first.shape[:-1], first.shape[-1] // 2))]
 
 
 def _quantised(inputs: Values, attributes: Attributes) -> list[Kind]:
     has_zero = len(inputs) > 2 and inputs[2] is not None
-    return [(_at(inputs, 2).elem_type if has_zero else TensorProto.UINT8, _at(inputs, 0).shape)]
+    return [(at(inputs, 2).elem_type if has_zero else TensorProto.UINT8, at(inputs, 0).shape)]
 
 
 def _dequantised(inputs: Values, attributes: Attributes) -> list[Kind]:
-    return [(_at(inputs, 1).elem_type, _at(inputs, 0).shape)]
+    return [(at(inputs, 1).elem_type, at(inputs, 0).shape)]
 
 
 def _concatenated(inputs: Values, attributes: Attributes) -> list[Kind]:
     """Y's scale and zero point, then tensor, scale and zero point of each input."""
-    parts = [_at(inputs, i).shape for i in range(2, len(inputs), 3)]
+    parts = [at(inputs, i).shape for i in range(2, len(inputs), 3)]
     axis = int(attributes["axis"]) % len(parts[0])
     joined = (*parts[0][:axis], sum(shape[axis] for shape in parts), *parts[0][axis + 1 :])
-    return [(_at(inputs, 1).elem_type, joined)]
+    return [(at(inputs, 1).elem_type, joined)]
 
 
 def _chosen(inputs: Values, attributes: Attributes) -> list[Kind]:
-    shape = np.broadcast_shapes(*(_at(inputs, i).shape for i in (0, 1, 4)))
-    return [(_at(inputs, 1).elem_type, shape)]
+    shape = np.broadcast_shapes(*(at(inputs, i).shape for i in (0, 1, 4)))
+    return [(at(inputs, 1).elem_type, shape)]
 
 
 def _lstm(inputs: Values, attributes: Attributes) -> list[Kind]:
     """Y, Y_h and Y_c; the weights are [directions, inputs, 4 · hidden]."""
-    first, weight = _at(inputs, 0), _at(inputs, 1).shape
+    first, weight = at(inputs, 0), at(inputs, 1).shape
     steps, batch, hidden = first.shape[0], first.shape[1], weight[-1] // 4
     last = (first.elem_type, (weight[0], batch, hidden))
     return [(first.elem_type, (steps, weight[0], batch, hidden)), last, last]
-
-
-def _at(inputs: Values, position: int) -> Value:
-    value = inputs[position]
-    if value is None:
-        raise ValueError(position)
-    return value
 
 
 _Rule = Callable[[Values, Attributes], list[Kind]]
@@ -250,6 +201,9 @@ _OWN: Final[Mapping[str, _Rule]] = {
             "QLinearSigmoid",
             "QLinearSoftmax",
             "QMoE",
+            "QOrderedGelu",
+            "QOrderedLayerNormalization",
+            "QOrderedLongformerAttention",
             "QuickGelu",
             "RotaryEmbedding",
         ],
@@ -257,17 +211,26 @@ _OWN: Final[Mapping[str, _Rule]] = {
     ),
     **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), _normalised),
     **dict.fromkeys(("MatMulNBits", "MatMulBnb4", "MatMulFpQ4"), _columns),
-    **dict.fromkeys(("Attention", "QAttention"), _attention),
+    **dict.fromkeys(("Attention", "DecoderMaskedSelfAttention", "QAttention"), attention.projected),
     "BiasDropout": _dropout,
     "BiasSplitGelu": _half,
+    "DecoderMaskedMultiHeadAttention": attention.one_step,
     "DequantizeLinear": _dequantised,
+    "DequantizeWithOrder": lambda inputs, attributes: [(int(attributes["to"]), at(inputs, 0).shape)],
     "DynamicQuantizeLSTM": _lstm,
     "EmbedLayerNormalization": _embedded,
     "FusedMatMul": _fused_matmul,
-    "GroupQueryAttention": _grouped,
-    "MultiHeadAttention": _multi_head,
+    "GatherBlockQuantized": _gathered,
+    "GroupQueryAttention": attention.grouped,
+    "MultiHeadAttention": attention.multi_head,
+    **dict.fromkeys(("PackedAttention", "PackedMultiHeadAttention"), attention.packed),
     "QLinearConcat": _concatenated,
     "QLinearWhere": _chosen,
+    "QOrderedAttention": lambda inputs, _: [
+        (at(inputs, 0).elem_type, (*at(inputs, 0).shape[:-1], at(inputs, 7).shape[-1]))
+    ],
     "QuantizeLinear": _quantised,
+    "QuantizeWithOrder": lambda inputs, _: [(TensorProto.INT8, at(inputs, 0).shape)],
     "SimplifiedLayerNormalization": _simplified,
+    "SkipGroupNorm": lambda inputs, attributes: _same(inputs, attributes) * 2,
 }
