@@ -1,4 +1,4 @@
-"""Standings as text tables and as JSON types."""
+"""Standings as text tables, and records as JSON types."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from go_opt.bench.matches import Record
 from go_opt.bench.standings import OPEN_GAP, Cell, Standings
 from go_opt.common.units import format_duration, format_ratio
 from go_opt.report.parts.wording import table_of
-from go_opt.result_json import as_json
+from go_opt.result_json import finite
 
 
 def rows_table(standings: Standings) -> Table:
@@ -84,10 +84,17 @@ def format_record(record: Record) -> str:
     return f"{match.graph}, {match.method}, seed {match.seed}: {what}"
 
 
-def standings_to_dict(standings: Standings) -> dict[str, Any]:
-    """All figures of the tables as JSON types; None replaces values that are not finite."""
-    data: dict[str, Any] = as_json(standings)
-    return data
+def improvements(record: Record) -> Iterator[dict[str, Any]]:
+    """For JSON: the best interval after so many samples, for each better plan and at the end.
+
+    A sample is an evaluation of a plan, also of an invalid one. Without a valid plan the interval is None.
+    """
+    match = record.match
+    run = {"graph": match.graph, "method": match.method, "seed": match.seed}
+    for point in record.curve:
+        yield run | {"samples": point.evaluations, "interval_s": point.interval_s}
+    end = run | {"samples": record.evaluations, "interval_s": finite(record.interval_s)}
+    yield end | ({"error": record.error} if record.error else {})
 
 
 def _factor(ratio: float) -> str:

@@ -7,9 +7,10 @@ from typing import Final
 from go_opt.bench.rivals.cp_sat import cp_sat
 from go_opt.bench.rivals.metis import metis
 from go_opt.bench.rivals.order_slice import genetic, genetic_with_fusion, greedy, slice_default
-from go_opt.bench.rivals.placement_search import annealing, random_sampling
+from go_opt.bench.rivals.placement_search import annealing, annealing_greedy, random_sampling
 from go_opt.bench.rivals.problem import Problem, pose
 from go_opt.bench.rivals.trial import Limits, Outcome, Point, Rival, Trial, compete
+from go_opt.bench.rivals.walks import policy, policy_finetuned, policy_untrained
 
 __all__ = ["RIVALS", "Limits", "Outcome", "Point", "Problem", "Rival", "Trial", "compete", "pose"]
 
@@ -19,7 +20,11 @@ RIVALS: Final[Mapping[str, Rival]] = MappingProxyType(
         for rival in (
             Rival("greedy", greedy),  # equal shares along the default order
             Rival("random", random_sampling),  # uniform samples made valid by the solver
-            Rival("annealing", annealing),  # moves made valid by FIX, from the greedy plan
+            Rival("annealing", annealing),  # moves made valid by FIX, from a random placement
+            Rival("annealing-greedy", annealing_greedy),  # the same from the greedy plan
+            Rival("policy-untrained", policy_untrained),  # walks that know nothing, made valid by FIX
+            Rival("policy", policy),  # walks with the shipped weights
+            Rival("policy-finetuned", policy_finetuned),  # the same, learning from their own samples
             Rival("slice", slice_default),  # the cheapest slicing of the default order
             Rival("genetic", genetic),  # slicing + random-key genetic order search
             Rival("genetic-fusion", genetic_with_fusion),  # the same for order and kernels at once

@@ -36,18 +36,23 @@ MOST_REPEATS: Final = 20  # moves undone by FIX before the current plan is evalu
 def random_sampling(trial: Trial, seed: int) -> None:
     """Draws with SAMPLE from uniform probabilities until the limits are spent."""
     units = unit_problem(trial.problem)
-    rows = np.zeros((units.num_units, units.num_chips))
     rng = np.random.default_rng(seed)
-    rule: Rule = "adjacent" if trial.problem.is_adjacent else "full"
     batch = 1  # small at first, so that slow samples rarely exceed the budget
     while True:
         size = int(min(batch, trial.left))
         batch = min(2 * batch, BATCH)
-        drawn = sample(units, rows, seed=int(rng.integers(2**31)), num_samples=size, rule=rule)
-        evaluate_units(trial, units, drawn.placement)
+        evaluate_units(trial, units, _random_placements(trial, units, rng, size))
 
 
 def annealing(trial: Trial, seed: int) -> None:
+    """Anneals from a random placement."""
+    units = unit_problem(trial.problem)
+    rng = np.random.default_rng(seed)
+    start = _random_placements(trial, units, rng, 1)
+    anneal(trial, units, start[0], float(evaluate_units(trial, units, start)[0]), rng)
+
+
+def annealing_greedy(trial: Trial, seed: int) -> None:
     """Anneals from the greedy plan."""
     problem = trial.problem
     units = unit_problem(problem)
@@ -81,6 +86,15 @@ def anneal(
         worse = math.log(moved_s / current_s) if are_compared else 0.0
         if worse <= 0 or rng.random() < math.exp(-worse / temperature):
             current, current_s = moved, moved_s
+
+
+def _random_placements(
+    trial: Trial, units: PlacementProblem, rng: np.random.Generator, number: int
+) -> IntArray:
+    """[S, U] drawn with SAMPLE from uniform probabilities."""
+    rows = np.zeros((units.num_units, units.num_chips))
+    rule: Rule = "adjacent" if trial.problem.is_adjacent else "full"
+    return sample(units, rows, seed=int(rng.integers(2**31)), num_samples=number, rule=rule).placement
 
 
 def repaired(trial: Trial, units: PlacementProblem, proposal: IntArray, seed: int) -> IntArray:

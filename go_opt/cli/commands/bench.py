@@ -49,9 +49,9 @@ def bench(
     ] = None,
     budget: Annotated[
         str | None,
-        typer.Option(help=f"Time of each run. [default: {DEFAULT_BUDGET}, none with --evaluations]"),
+        typer.Option(help=f"Time of each run. [default: {DEFAULT_BUDGET}, none with --max-evaluations]"),
     ] = None,
-    evaluations: Annotated[int | None, typer.Option(help="Plans that each run may evaluate.")] = None,
+    max_evaluations: Annotated[int | None, typer.Option(help="Plans that each run may evaluate.")] = None,
     seeds: Annotated[int, typer.Option(help="Runs of each method on each graph, seeds 0, 1 ...")] = 3,
     jobs: Annotated[int, typer.Option(help="Runs at once; with more than one they share the machine.")] = 1,
     out: Annotated[
@@ -69,10 +69,10 @@ def bench(
     from go_opt.bench.matches import METHODS, Match, methods_named, models_named, with_links_scaled
     from go_opt.common.units import parse_duration_s
 
-    for name, value in (("seeds", seeds), ("jobs", jobs), ("evaluations", evaluations)):
+    for name, value in (("seeds", seeds), ("jobs", jobs), ("max-evaluations", max_evaluations)):
         if value is not None and value < 1:
-            raise InvalidInputError(f"--{name} must be 1 or more, not {value}.", field=name)
-    if budget is None and evaluations is None:
+            raise InvalidInputError(f"--{name} must be 1 or more, not {value}.", field=name.replace("-", "_"))
+    if budget is None and max_evaluations is None:
         budget = DEFAULT_BUDGET
     budget_s = None if budget is None else parse_duration_s(budget, "--budget")
     names = playable(methods_named(methods or ",".join(METHODS)))
@@ -80,7 +80,12 @@ def bench(
     with_links_scaled(api.target(problem.target), problem.link_scale)  # fail here, not in every run
     matches = [
         Match(
-            model, method=method, seed=seed, budget_s=budget_s, max_evaluations=evaluations, **vars(problem)
+            model,
+            method=method,
+            seed=seed,
+            budget_s=budget_s,
+            max_evaluations=max_evaluations,
+            **vars(problem),
         )
         for model in models
         for method in names
@@ -129,11 +134,10 @@ def _play(matches: list[Match], jobs: int, out: Path | None) -> list[Record]:
 
 def _show(records: list[Record], methods: list[str], *, as_json: bool) -> None:
     from go_opt.bench.standings import standings
-    from go_opt.report.bench_tables import rows_table, standings_to_dict, summary_lines, tallies_table
+    from go_opt.report.bench_tables import improvements, rows_table, summary_lines, tallies_table
 
-    stand = standings(records, methods)
     if as_json:
-        failed = [record.to_dict() for record in records if record.error]
-        print_json(standings_to_dict(stand) | {"failed": failed})
+        print_json([row for record in records for row in improvements(record)])
     else:
+        stand = standings(records, methods)
         show(summary_lines(stand), tallies_table(stand), [""], rows_table(stand))

@@ -1,0 +1,51 @@
+"""The learned policy among its rivals: the walk with zero weights, with the shipped ones, and finetuned.
+
+A walk reads the cost tables, as its features describe loads, traffic and memory; it sees what a plan
+costs through evaluations alone.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from go_opt.agents.walk.case import WalkCase
+from go_opt.agents.walk.learning import BATCH, WalkLearner
+from go_opt.agents.walk.walk_file import shipped_walk
+from go_opt.bench.rivals.placement_search import evaluate_units
+from go_opt.bench.rivals.problem import Problem, unit_problem
+from go_opt.bench.rivals.trial import Trial
+from go_opt.solver.walk.problem import walk_problem
+
+FINETUNING_RATE: Final = 0.05
+
+
+def policy_untrained(trial: Trial, seed: int) -> None:
+    """Draws walks with weights of zero: the control of what is learned."""
+    _walk(trial, seed, WalkLearner.start())
+
+
+def policy(trial: Trial, seed: int) -> None:
+    """Draws walks with the shipped weights: nothing is learned here."""
+    _walk(trial, seed, WalkLearner.start(shipped_walk().weights))
+
+
+def policy_finetuned(trial: Trial, seed: int) -> None:
+    """Starts as ``policy``, and learns from each batch of its own samples."""
+    _walk(trial, seed, WalkLearner.start(shipped_walk().weights), FINETUNING_RATE)
+
+
+def walk_case(problem: Problem) -> WalkCase:
+    """The default order and kernels of ``problem`` for a walk."""
+    along = walk_problem(problem.instance.tables, problem.order, problem.kernels)
+    return WalkCase(unit_problem(problem), along, problem.is_adjacent)
+
+
+def _walk(trial: Trial, seed: int, learner: WalkLearner, rate: float = 0.0) -> None:
+    case, rng = walk_case(trial.problem), np.random.default_rng(seed)
+    while True:
+        drawn = case.draw(learner.weights, int(min(BATCH, trial.left)), rng)
+        interval_s = evaluate_units(trial, case.units, drawn.placement)
+        if rate > 0.0:
+            learner = learner.learn(case, drawn.is_cut, interval_s, rate)

@@ -1,0 +1,1 @@
+"""The walk: a policy that decides along an order where to go on to the next chip."""
