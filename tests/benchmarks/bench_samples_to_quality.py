@@ -10,7 +10,7 @@ reference (``tests/data/references.toml``) is closed,
 
 The start is the greedy plan, or one slicing of the default order where greedy does not fit in
 memory; graphs are those with a log gap of at least 0.05. A reward is a black box for every
-method: none slices by cost (*annealing* starts from the greedy plan). What a method does not
+method: none slices by cost (*annealing-greedy* starts from the greedy plan). What a method does not
 reach counts as ``--evaluations``; *reached* says on how many graphs it did. Medians over the
 seeds (for the policy: training seeds), their range where it is not a
 point. ``--plot FILE.svg`` draws the mean share by samples.
@@ -48,7 +48,7 @@ REFERENCES = Path(__file__).resolve().parent.parent / "data" / "references.toml"
 LEAST_LOG_GAP = 0.05
 SHARES = (0.5, 0.75, 0.9)
 LESSONS = {"sample+placement": (SAMPLED, PLACEMENT), "placement": (PLACEMENT,), "joint": (JOINT,)}
-RIVALS = ("random", "blind-annealing", "annealing")
+RIVALS = ("random", "annealing", "annealing-greedy")
 SCRATCH = "scratch"
 OF_POLICY = ("zero-shot", "finetuned")
 METHODS = (*RIVALS, SCRATCH, *OF_POLICY)

@@ -14,7 +14,7 @@ from go_opt.common.arrays import FloatArray
 COLORS = {
     "random": "tab:gray",
     "annealing": "tab:olive",
-    "greedy + annealing": "tab:brown",
+    "annealing-greedy": "tab:brown",
     "scratch": "tab:orange",
     "zero-shot": "tab:green",
     "finetuned": "tab:blue",

@@ -31,7 +31,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[Match]:
 
 
 def test_one_run_for_real(cli: Cli) -> None:
-    run = cli("bench", "dcn_v2", "--methods", "slice,portfolio", "--evaluations", 8, "--seeds", 1)
+    run = cli("bench", "dcn_v2", "--methods", "slice,portfolio", "--max-evaluations", 8, "--seeds", 1)
     assert run.code == 0
     assert "dcn_v2" in run.out
     assert "portfolio against the best rival of each graph" in run.out
@@ -40,25 +40,33 @@ def test_one_run_for_real(cli: Cli) -> None:
 
 def test_json(cli: Cli, played: list[Match]) -> None:
     names = "greedy,slice,portfolio"
-    data = cli("bench", "vgg16", "zoo:squeezenet", "--methods", names, "--link-scale", 8, "--json").json
-    assert [row["graph"] for row in data["rows"]] == ["vgg16", "squeezenet"]
-    assert data["rows"][0]["cells"]["slice"] == {
-        "interval_s": 6e-6,
-        "least_s": 3e-6,
-        "most_s": pytest.approx(9e-6),
-        "time_to_best_s": 0.01,
-        "evaluations": 1,
-        "wall_s": 0.02,
-        "seeds": 3,
-        "bound_s": 1e-6,
-        "notes": [],
-    }
-    assert data["rows"][0]["ratio"] == 1.5
-    assert data["failed"] == []
+    rows = cli("bench", "vgg16", "zoo:squeezenet", "--methods", names, "--link-scale", 8, "--json").json
+    assert [row["graph"] for row in rows] == ["vgg16"] * 18 + ["squeezenet"] * 18
+    one = {"graph": "vgg16", "method": "slice", "seed": 1, "samples": 1, "interval_s": 6e-6}
+    assert [row for row in rows[:18] if row["method"] == "slice" and row["seed"] == 1] == [one, one]
     assert len(played) == 2 * 3 * 3
     assert {(match.budget_s, match.max_evaluations, match.link_scale, match.relays) for match in played} == {
         (10.0, None, 8.0, True)
     }
+
+
+def test_json_of_a_run(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def play_all(matches: list[Match], jobs: int) -> Iterator[Record]:
+        points = Point(3, 0.1, 4e-6), Point(7, 0.2, 2e-6)
+        yield Record(matches[0], 58, 2e-6, points, 20, 0.3)
+        yield Record(matches[1], 58, evaluations=20)
+        yield Record(matches[2], error="it did not end in time")
+
+    monkeypatch.setattr(processes, "play_all", play_all)
+    rows = cli("bench", "vgg16", "--methods", "policy", "--seeds", 3, "--max-evaluations", 20, "--json").json
+    assert {(row.pop("graph"), row.pop("method")) for row in rows} == {("vgg16", "policy")}
+    assert rows == [
+        {"seed": 0, "samples": 3, "interval_s": 4e-6},
+        {"seed": 0, "samples": 7, "interval_s": 2e-6},
+        {"seed": 0, "samples": 20, "interval_s": 2e-6},
+        {"seed": 1, "samples": 20, "interval_s": None},
+        {"seed": 2, "samples": 0, "interval_s": None, "error": "it did not end in time"},
+    ]
 
 
 def test_a_run_goes_on_where_it_stopped(cli: Cli, played: list[Match]) -> None:
@@ -119,7 +127,7 @@ def test_missing_extras_cost_their_methods_only(
         (("vgg16", "--methods", "magic"), ("magic", "genetic")),
         (("vgg16", "--seeds", "0"), ("--seeds",)),
         (("vgg16", "--jobs", "0"), ("--jobs",)),
-        (("vgg16", "--evaluations", "-1"), ("--evaluations",)),
+        (("vgg16", "--max-evaluations", "-1"), ("--max-evaluations",)),
         (("vgg16", "--budget", "soon"), ("--budget", "soon")),
         (("vgg16", "--link-scale", "0"), ("link_scale",)),
         (("vgg16", "--target", "mcm-6x7"), ("mcm-6x7",)),

@@ -44,7 +44,7 @@ COMMANDS: Final = {
     "calibrate --plan": "calibrate m.json --simulator t.toml -o c.toml --plan OUT",
     "calibrate --export": "calibrate m.json --simulator t.toml -o c.toml --export OUT",
     "targets new --out": "targets new --set chips=2 -o OUT",
-    "bench --out": "bench m.json --methods greedy --seeds 1 --evaluations 1 --out OUT",
+    "bench --out": "bench m.json --methods greedy --seeds 1 --max-evaluations 1 --out OUT",
 }
 FOLDERS: Final = {"export --out", "pretrain --out", "finetune --out"}
 WITHOUT_OVERWRITE: Final = {"bench --out"}  # appends to its own files

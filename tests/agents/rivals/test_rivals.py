@@ -177,7 +177,7 @@ def test_a_model_that_takes_too_long_to_build_is_given_up() -> None:
 
 def blind_rivals() -> list[Rival]:
     """Those that may know what plans cost from evaluations alone."""
-    return [POLICY_RIVALS["random"], POLICY_RIVALS["blind-annealing"]]
+    return [RIVALS["random"], RIVALS["annealing"]]
 
 
 @pytest.mark.parametrize("rival", blind_rivals(), ids=lambda rival: rival.name)
@@ -195,7 +195,7 @@ def test_blind_rivals_see_no_costs(rival: Rival) -> None:
     assert first.curve == again.curve
 
 
-@pytest.mark.parametrize("name", ["fixed-orders", "structured", "feature-mix", "blind-annealing"])
+@pytest.mark.parametrize("name", ["fixed-orders", "structured", "feature-mix"])
 @settings(max_examples=examples(6))
 @given(seed=seeds)
 def test_rivals_of_the_policy(name: str, seed: int) -> None:
