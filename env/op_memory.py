@@ -38,6 +38,12 @@ def op_activation_bytes(graph: Graph, target: Target) -> LongArray:
     return demand
 
 
+def op_sram_bytes(tables: CostTables) -> LongArray:
+    """[N] the largest memory of the chips that may run each op; 0 without one."""
+    largest: LongArray = np.where(tables.can_run[tables.chip_kind], tables.sram_bytes[:, None], 0).max(axis=0)
+    return largest
+
+
 def op_that_runs_nowhere(graph: Graph, target: Target) -> str:
     """One sentence on an op that no chip can run or hold; empty if there is none.
 
@@ -135,8 +141,6 @@ def largest_demand(graph: Graph, target: Target) -> tuple[int, int, int]:
     Returns:
       the op, its demand and that memory, in bytes.
     """
-    tables, demand = cost_tables(graph, target), op_activation_bytes(graph, target)
-    of_chips = np.where(tables.can_run[tables.chip_kind], tables.sram_bytes[:, None], 0)
-    limit = of_chips.max(axis=0)
+    limit, demand = op_sram_bytes(cost_tables(graph, target)), op_activation_bytes(graph, target)
     op = int(np.argmax(demand - limit))
     return op, int(demand[op]), int(limit[op])

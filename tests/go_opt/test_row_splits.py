@@ -72,10 +72,16 @@ def test_without_replicas_parts_are_what_shares_the_work() -> None:
     assert (split.plan.replication == 1).all()
 
 
-def test_ops_that_fit_no_chip() -> None:
+@pytest.mark.parametrize("has_store", [False, True])
+def test_ops_that_fit_no_chip(has_store: bool) -> None:
     """The first convolution of squeezenet writes 1.6 MB, and what reads it as much again."""
     graph = from_onnx(LIGHT / "light_squeezenet.onnx")
     text = target_text("mcm-6x6").replace("32_000_000", "2_600_000")
+    if has_store:  # a chip of enough memory that does not run them
+        kind = text[text.index("[[kinds]]") :].replace("2_600_000", "64_000_000")
+        text += kind.replace("count = 36", "count = 1").replace(
+            'name = "chip"', 'name = "store"\nop_types = "Gather"'
+        )
     target = parse_target(text, "small memories")
     with pytest.raises(InfeasibleError, match="fits no chip"):
         go_opt.optimize(graph, target, splits=False, **COUNTED)

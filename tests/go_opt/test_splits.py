@@ -22,7 +22,7 @@ from go_opt.search.splits.ways import divisible_ops, ways_to_split
 from go_opt.solver import throughput_bound
 from tests.go_opt.plan_files import read_back
 from tests.solver.brute_force import all_placements, evaluate_placements
-from tests.strategies import examples, random_target, seeds, small_mcm, toy_graph
+from tests.strategies import chip_kind, examples, random_target, seeds, small_mcm, toy_graph
 
 # Replicas forward weights, which is nearly as good on these graphs.
 WHOLE_STAGES = {"max_evaluations": 40, "policy": None, "replication": False}
@@ -119,6 +119,9 @@ def test_ways_to_split_by_hand() -> None:
     # 2 x 5000 bytes is at most 8000 each, 4 x 2500 at most 4000; 8 parts would take more chips than 4.
     assert [[split.parts for split in way] for way in ways] == [[2], [4]]
     assert ways_to_split(graph, target, Request(output_parts=True))[0][0].joined is False
+    # The memory of a chip that runs none of these ops makes no difference.
+    kinds = (chip_kind(count=4, sram_bytes=16000), chip_kind("store", sram_bytes=10**9, op_types=["Sort"]))
+    assert ways_to_split(graph, small_mcm(kinds=kinds), Request())[:2] == ways
 
 
 def test_no_plan_either_way_says_why() -> None:

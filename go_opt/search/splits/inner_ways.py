@@ -18,6 +18,7 @@ from go_opt.common.arrays import IntArray
 from go_opt.env import CostTables, Target, cost_tables
 from go_opt.env.copies.columns import columns_of, held_columns, inner_of
 from go_opt.env.copies.part_names import part_name, sum_name
+from go_opt.env.op_memory import op_sram_bytes
 from go_opt.errors import PlanError
 from go_opt.model.graph import ACTIVATION, NO_PRODUCER, WEIGHT, Graph
 from go_opt.model.plan import Split
@@ -164,7 +165,7 @@ def _stages(graph: Graph, split: Graph, way: tuple[Split, ...], tables: CostTabl
             part_of[one.op] = block, one.parts - 1
             ends[one.op] = one.parts
             block += 1
-    filled_bytes = FILLED * float(tables.sram_bytes.max())
+    filled_bytes = FILLED * op_sram_bytes(tables)
     weights = split.tensor_kind[split.reader_tensor] == WEIGHT
     bytes_of = np.bincount(
         split.reader_op[weights],
@@ -175,7 +176,7 @@ def _stages(graph: Graph, split: Graph, way: tuple[Split, ...], tables: CostTabl
     stages = np.zeros(split.num_ops, np.int32)
     last, first = 0, dict[int, int]()  # stage of what is whole; of the first part of each block
     for op, name in enumerate(split.op_names):
-        if held_bytes[last] + bytes_of[op] > filled_bytes and (
+        if held_bytes[last] + bytes_of[op] > filled_bytes[op] and (
             name not in part_of or part_of[name][0] not in first
         ):
             last += 1

@@ -11,6 +11,7 @@ from go_opt.env import CostTables, Target, cost_tables
 from go_opt.env.copies.part_names import part_name
 from go_opt.env.copies.row_parts import JOIN
 from go_opt.env.copies.rows import rows_of
+from go_opt.env.op_memory import op_sram_bytes
 from go_opt.model.graph import NO_PRODUCER, Graph
 from go_opt.model.plan import Split
 from go_opt.model.start import OpStart, Start
@@ -64,7 +65,7 @@ def chips_of_stages(
 def _stages(graph: Graph, split: Graph, splits: Mapping[str, Split], tables: CostTables) -> dict[str, int]:
     """Of the ops that are whole or parts."""
     stages: dict[str, int] = {}
-    filled_bytes = FILLED * float(tables.sram_bytes.max())
+    filled_bytes = FILLED * op_sram_bytes(tables)  # [N] of ops of `split`
     stage, held_bytes = 0, 0.0
     parts = 1  # of the current run
     run: set[int] = set()
@@ -87,8 +88,9 @@ def _stages(graph: Graph, split: Graph, splits: Mapping[str, Split], tables: Cos
         names = [name] if one is None else [part_name(name, part, one.parts) for part in range(one.parts)]
         for part, each in enumerate(names):
             if op not in rows:
-                weight_bytes = weight_bytes_of(split, tables, [split.op_index[each]])
-                if held_bytes + weight_bytes > filled_bytes:
+                index = split.op_index[each]
+                weight_bytes = weight_bytes_of(split, tables, [index])
+                if held_bytes + weight_bytes > filled_bytes[index]:
                     stage, held_bytes = stage + 1, 0.0
                 held_bytes += weight_bytes
             stages[each] = stage + part * (op in rows)

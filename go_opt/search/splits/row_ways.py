@@ -18,7 +18,7 @@ import numpy as np
 
 from go_opt.env import CostTables, Target, cost_tables
 from go_opt.env.copies.rows import Rows, row_stops
-from go_opt.env.op_memory import op_activation_bytes
+from go_opt.env.op_memory import op_activation_bytes, op_sram_bytes
 from go_opt.model.graph import MATRIX, NO_PRODUCER, WEIGHT, Graph
 from go_opt.model.plan import Split
 
@@ -60,7 +60,8 @@ class _Runs:
         self._waits = {op: max(waits_for(graph, rows, op), default=NO_PRODUCER) for op in rows}
         self._overhead_s = float(tables.kernel_overhead_s.min())
         self._op_s = tables.kernel_floor_s().min(axis=0)
-        self._filled = op_activation_bytes(graph, target) / float(tables.sram_bytes.max())  # of a memory
+        self._sram_bytes = np.maximum(op_sram_bytes(tables), 1)
+        self._filled = op_activation_bytes(graph, target) / self._sram_bytes  # of a memory
         link_s = tables.tensor_bytes * float(tables.link_s_per_byte.max(initial=0.0))
         cuts = dict(_cuts(graph, rows))
         self._ends = {op for op, alive in cuts.items() if len(alive) == 1}
@@ -126,10 +127,9 @@ class _Runs:
         ops = [op for op in range(start + 1, end + 1) if op in self._rows]
         # Without work, a whole op such as a transposition of keys goes with the last part.
         moves = [op for op in range(start + 1, end + 1) if op not in self._rows]
-        filled = FILLED * float(self._tables.sram_bytes.max())
         if not ops or self._graph.op_flops[moves].any() or any(self._waits[op] > start for op in ops):
             return None
-        if weight_bytes_of(self._graph, self._tables, ops) > filled:
+        if weight_bytes_of(self._graph, self._tables, ops) > FILLED * self._sram_bytes[ops].min():
             return None
         splits = self._splits(start, end, parts)
         stops = row_stops(self._graph, {op: (splits[op], self._rows[op]) for op in ops})

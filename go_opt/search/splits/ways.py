@@ -16,7 +16,7 @@ from go_opt.env import Target, cost_tables
 from go_opt.env.copies.columns import Columns, columns_of, stays_in_parts
 from go_opt.env.copies.rows import Rows, rows_of
 from go_opt.env.copies.splits import split_graph
-from go_opt.env.op_memory import op_activation_bytes
+from go_opt.env.op_memory import op_activation_bytes, op_sram_bytes
 from go_opt.errors import PlanError
 from go_opt.model.graph import Graph
 from go_opt.model.kernel_patterns import pattern_kernels
@@ -53,17 +53,16 @@ def _heavy_ops(graph: Graph, target: Target, request: Request) -> dict[int, Colu
 def _divided_columns(graph: Graph, target: Target, output_parts: bool) -> dict[int, Columns]:
     found: dict[int, Columns] = {}
     tables = cost_tables(graph, target)
-    sram_bytes = float(tables.sram_bytes.max())
-    heavy_bytes = HEAVY * sram_bytes
-    is_heavy = tables.stored_bytes[graph.reader_tensor] > heavy_bytes
+    sram_bytes = op_sram_bytes(tables)
+    is_heavy = tables.stored_bytes[graph.reader_tensor] > HEAVY * sram_bytes[graph.reader_op]
     for op in np.unique(graph.reader_op[is_heavy]).tolist():
         columns = columns_of(graph, op)
-        if columns is None or tables.stored_bytes[list(columns.weights)].max() <= heavy_bytes:
+        if columns is None or tables.stored_bytes[list(columns.weights)].max() <= HEAVY * sram_bytes[op]:
             continue
         stays = output_parts and stays_in_parts(graph, columns)
         is_output = bool(tables.tensor_is_output[columns.output])
         joined_bytes = JOINED_OUTPUT * float(tables.tensor_bytes[columns.output])
-        if stays or not is_output or joined_bytes <= sram_bytes:
+        if stays or not is_output or joined_bytes <= sram_bytes[op]:
             found[op] = columns
     return found
 
@@ -106,9 +105,9 @@ def _parts_may_gain(graph: Graph, target: Target, request: Request) -> bool:
     """Whether the latency of a sample is limited, stages are not replicated, or an op fits no chip."""
     if not (_splits_are_open(request) and target.goes_forward and request.objective == "throughput"):
         return False
-    most_bytes = op_activation_bytes(graph, target).max()
+    fits_none = op_activation_bytes(graph, target) > op_sram_bytes(cost_tables(graph, target))
     needs_replicas = request.max_latency_s is None and may_replicate(target, request)
-    return not needs_replicas or bool(most_bytes > target.chip_sram_bytes.max())
+    return not needs_replicas or bool(fits_none.any())
 
 
 def _in_patterns(graph: Graph, target: Target) -> set[int]:
@@ -122,7 +121,7 @@ def ways_to_split(graph: Graph, target: Target, request: Request) -> list[tuple[
     Parts are a power of two, and no more than there are chips.
     """
     tables = cost_tables(graph, target)
-    sram_bytes = float(tables.sram_bytes.max())
+    sram_bytes = op_sram_bytes(tables)
     columns_by_op = _heavy_ops(graph, target, request)
     ways = []
     for share in SHARES:
@@ -130,7 +129,7 @@ def ways_to_split(graph: Graph, target: Target, request: Request) -> list[tuple[
         number_of: dict[int, int] = {}  # weight -> columns: slices serve all ops that divide it alike
         for op, columns in columns_by_op.items():
             weight_bytes = float(tables.stored_bytes[list(columns.weights)].max())
-            doublings = max(0, math.ceil(math.log2(weight_bytes / (share * sram_bytes))))
+            doublings = max(0, math.ceil(math.log2(weight_bytes / max(share * sram_bytes[op], 1.0))))
             parts = min(2**doublings, target.num_chips, columns.number)
             is_alike = all(number_of.setdefault(k, columns.number) == columns.number for k in columns.weights)
             if parts > 1 and is_alike:
