@@ -13,9 +13,9 @@ from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.env.copies.expanded_tables import PlanTables, plan_tables
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
-from go_opt.env.model.analytical import BatchMetrics
+from go_opt.env.model.analytical import BatchMetrics, evaluate_batch
 from go_opt.env.model.makespan import execution
-from go_opt.env.model.metrics import WAITING, Fidelity, Metrics, check_fidelity
+from go_opt.env.model.metrics import WAITING, Fidelity, Metrics, Objective, check_fidelity
 from go_opt.env.target import Target
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
@@ -89,6 +89,21 @@ def with_waiting(target: Target, metrics: Metrics, simulated: Metrics) -> Metric
         throughput_per_s=simulated.throughput_per_s,
         bottleneck=WAITING,
     )
+
+
+def objectives_s(
+    tables: CostTables,
+    objective: Objective,
+    placement: IntArray,  # [B, N], as the others
+    order: IntArray,
+    fusion_group: IntArray,
+    replication: IntArray | None = None,
+) -> tuple[FloatArray, BatchMetrics]:
+    """[B] objective of each plan, infinite if it does not fit, and its terms; makespans have no replicas."""
+    terms = evaluate_batch(tables, placement, order, fusion_group, replication)
+    if objective == "latency":
+        return makespans_s(tables, terms, placement, order, fusion_group), terms
+    return np.where(terms.fits, terms.interval_s, np.inf), terms
 
 
 def makespans_s(

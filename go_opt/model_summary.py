@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from go_opt.api.inputs import as_loaded
-from go_opt.common.arrays import BoolArray
+from go_opt.api.inputs import ONNX, as_loaded, suffix_of
+from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.frontends.onnx_header import OnnxHeader, TensorHeader, read_header
 from go_opt.model.bindings import Bindings, Numbers
 from go_opt.model.dtypes import DTYPES, size_bytes
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import networkx as nx
 
 MOST_LAYERS: Final = 24
-_NOT_ONNX: Final = (".json", ".mlir", ".pt2")
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ def inspect(
     """
     bindings, header = Bindings.of(dims, values, trips), None
     if isinstance(model, str | Path) and not str(model).startswith("zoo:"):
-        header = None if str(model).endswith(_NOT_ONNX) else read_header(model, bindings)
+        header = read_header(model, bindings) if suffix_of(model) == ONNX else None
     if header is not None and header.unbound:
         return _of_header(header, bindings.dims)
     return _of_graph(as_loaded(model, bindings), header)
@@ -110,6 +109,7 @@ def _of_header(header: OnnxHeader, dims: Mapping[str, int]) -> ModelSummary:
 
 
 def _of_graph(graph: Graph, header: OnnxHeader | None) -> ModelSummary:
+    layers = _layers(graph)
     return ModelSummary(
         name=graph.name,
         unbound=(),
@@ -118,10 +118,10 @@ def _of_graph(graph: Graph, header: OnnxHeader | None) -> ModelSummary:
         outputs=_tensors(graph, graph.tensor_is_output),
         ops=graph.num_ops,
         flops=float(graph.op_flops.sum()),
-        weight_bytes=int(_weight_bytes(graph).sum()),
+        weight_bytes=sum(layer.weight_bytes for layer in layers),
         op_types=op_type_stats(graph),
         unknown_ops=graph.unknown_ops,
-        layers=_layers(graph),
+        layers=layers,
     )
 
 
@@ -132,17 +132,18 @@ def _tensors(graph: Graph, chosen: BoolArray) -> tuple[TensorHeader, ...]:
     )
 
 
-def _weight_bytes(graph: Graph) -> np.ndarray:
-    """[N] bytes of the weights that each op is the first to read."""
-    sizes = size_bytes(graph.tensor_elements, graph.tensor_dtype)
-    read = np.flatnonzero((graph.tensor_kind == WEIGHT) & (np.diff(graph.reader_ptr) > 0))
-    first = graph.reader_op[graph.reader_ptr[read]]
-    return np.bincount(first, weights=sizes[read], minlength=graph.num_ops)
+def _first_readers(graph: Graph) -> tuple[LongArray, IntArray]:
+    """The weights that are read, and the first op that reads each."""
+    weights = np.flatnonzero((graph.tensor_kind == WEIGHT) & (np.diff(graph.reader_ptr) > 0))
+    return weights, graph.reader_op[graph.reader_ptr[weights]]
 
 
 def _layers(graph: Graph) -> tuple[Layer, ...]:
     """The ops by prefixes of their names: the longest of at most ``MOST_LAYERS``, if that makes several."""
     paths = _paths(graph)
+    weights, readers = _first_readers(graph)
+    sizes = size_bytes(graph.tensor_elements, graph.tensor_dtype)[weights]
+    weight_bytes = np.bincount(readers, weights=sizes, minlength=graph.num_ops)
     longest = max(1, *map(len, paths))
     by_depth = [["/".join(path[:depth]) for path in paths] for depth in range(1, longest + 1)]
     several = [names for names in by_depth if len(set(names)) > 1] or by_depth
@@ -150,9 +151,7 @@ def _layers(graph: Graph) -> tuple[Layer, ...]:
     prefixes = few[-1] if few else several[0]
     number = {name: i for i, name in enumerate(dict.fromkeys(prefixes))}
     layer = np.array([number[name] for name in prefixes])
-    sums = [
-        np.bincount(layer, weights=row) for row in (np.ones(len(layer)), graph.op_flops, _weight_bytes(graph))
-    ]
+    sums = [np.bincount(layer, weights=row) for row in (np.ones(len(layer)), graph.op_flops, weight_bytes)]
     return tuple(
         Layer(name, int(ops), float(flops), int(size))
         for name, ops, flops, size in zip(number, *sums, strict=True)
@@ -162,8 +161,8 @@ def _layers(graph: Graph) -> tuple[Layer, ...]:
 def _paths(graph: Graph) -> list[list[str]]:
     """The parts of each op's name but the last; if none, those of its weight, else of the op before it."""
     weight_of = dict[int, str]()  # the first weight that an op is the first to read
-    for k in np.flatnonzero((graph.tensor_kind == WEIGHT) & (np.diff(graph.reader_ptr) > 0)).tolist():
-        weight_of.setdefault(int(graph.reader_op[graph.reader_ptr[k]]), graph.tensor_names[k])
+    for k, op in zip(*_first_readers(graph), strict=True):
+        weight_of.setdefault(int(op), graph.tensor_names[k])
     paths: list[list[str]] = []
     for op, name in enumerate(graph.op_names):
         before = paths[-1] if paths else []

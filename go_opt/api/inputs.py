@@ -50,24 +50,37 @@ def load(
     if name.startswith(ZOO_PREFIX):
         _refuse(name, bindings, "dims", "values", "trips")
         return load_zoo(name.removeprefix(ZOO_PREFIX), precision)
-    if name.endswith(".json"):
+    suffix = suffix_of(path)
+    _refuse(name, bindings, *_NEVER_BOUND[suffix])
+    if suffix == ".json":
         from go_opt.frontends.graph_like import load_graph_json
 
-        _refuse(name, bindings, "dims", "values", "trips")
         return load_graph_json(Path(name), precision)
-    if name.endswith(".mlir"):
+    if suffix == ".mlir":
         from go_opt.frontends.stablehlo_frontend import load_stablehlo
 
-        _refuse(name, bindings, "values")
         return load_stablehlo(path, bindings, precision)
-    if name.endswith(".pt2"):
+    if suffix == ".pt2":
         from go_opt.frontends.torch_frontend import from_torch
 
-        _refuse(name, bindings, "values", "trips")
         return from_torch(path, dims=dims, precision=precision)
     from go_opt.frontends.onnx_frontend import from_onnx
 
     return from_onnx(path, **vars(bindings), precision=precision)
+
+
+ONNX: Final = ".onnx"
+_NEVER_BOUND: Final[Mapping[str, tuple[str, ...]]] = {  # by the files' suffix
+    ".json": ("dims", "values", "trips"),
+    ".mlir": ("values",),
+    ".pt2": ("values", "trips"),
+    ONNX: (),
+}
+
+
+def suffix_of(path: str | Path) -> str:
+    """The format of a model file: files of other suffixes are taken for ONNX."""
+    return next((suffix for suffix in _NEVER_BOUND if str(path).endswith(suffix)), ONNX)
 
 
 _WORDS: Final = {"dims": "symbolic dimension", "values": "input to bind", "trips": "loop to bind"}

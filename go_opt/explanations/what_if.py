@@ -9,10 +9,10 @@ from typing import Final
 import numpy as np
 
 from go_opt.common.units import format_bytes
-from go_opt.env import Metrics, Target, cost_tables, evaluate_batch
+from go_opt.env import Metrics, Target, cost_tables
 from go_opt.env.copies.expanded_tables import plan_tables
 from go_opt.env.cost import CostTables
-from go_opt.env.evaluation import evaluate_plan, makespans_s, plan_makespan_s
+from go_opt.env.evaluation import evaluate_plan, objectives_s, plan_makespan_s
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.env.model.metrics import objective_s
 from go_opt.env.target.topology import build_topology
@@ -61,7 +61,7 @@ def _listed_s(graph: Graph, target: Target, plan: Plan) -> float:
     tables = cost_tables(graph, target)
     rank = upward_ranks(tables, plan.order, number_kernels(plan.order, plan.fusion_group), 1.0)
     rows = [row[None] for row in list_scheduling(tables, plan.order, plan.fusion_group, rank)]
-    return float(makespans_s(tables, evaluate_batch(tables, *rows), *rows)[0])
+    return float(objectives_s(tables, "latency", *rows)[0][0])
 
 
 def what_ifs(

@@ -218,10 +218,10 @@ def _touch_chosen(signature: OpSignature, touched: list[int | None]) -> None:
     """Of tables, only the rows that are chosen; of experts, at most as many as all rows choose."""
     shapes, attributes = signature.input_shapes, signature.attributes
     if signature.op_type == "GatherBlockQuantized":
-        tables, axis = (0, 2, 3), int(attributes.get("gather_axis", 0))
+        tables, axis = [0, 2, 3], int(attributes.get("gather_axis", 0))
         chosen = math.prod(shapes[1] or ())
     else:
-        tables, axis = tuple(range(2, 14)), 0
+        tables, axis = list(range(2, 14)), 0
         chosen = math.prod(signature.output_shapes[0][:-1]) * int(attributes.get("k", 1))
     rows = (shapes[tables[0]] or (1,))[axis]
     for position in tables:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,7 +13,7 @@ from go_opt.env.copies.clonable import clonable_ops
 from go_opt.model.graph import Graph
 from go_opt.result import OPTIMAL_GAP, OptimizeResult, Request, Status
 from go_opt.search.methods.events import may_replicate, passing_of
-from go_opt.search.shared.context import RAISES
+from go_opt.search.shared.context import errors_are_raised
 from go_opt.solver import Bound, latency_bound, throughput_bound
 
 _SLACK: Final = 1e-9  # relative: sums in different orders
@@ -78,7 +77,7 @@ def without_false_claim(result: OptimizeResult) -> OptimizeResult:
     """``result``; without its bound if that is above its own objective, which is an error of ours.
 
     Raises:
-      AssertionError: there is such an error, and the environment variable ``RAISES`` is set.
+      AssertionError: there is such an error, and ``GO_OPT_RAISES`` is set.
     """
     if result.lower_bound_s <= result.objective_s * (1.0 + _SLACK):
         return result
@@ -86,7 +85,7 @@ def without_false_claim(result: OptimizeResult) -> OptimizeResult:
         f"the bound of {result.lower_bound_s:.9g} s ({result.bound_reason}) is above the {result.objective} "
         f"objective of {result.objective_s:.9g} s by {result.method!r}"
     )
-    if os.environ.get(RAISES):
+    if errors_are_raised():
         raise AssertionError(error)
     _log.error("%s; the answer has no bound", error)
     reason = "none is proven: the bound that was found is false"

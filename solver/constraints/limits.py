@@ -47,7 +47,7 @@ def loosest_limits(
     tables = cost_tables(requested.graph, requested.target)
     most_s = tables.kernel_floor_s()
     least_s = tables.own_s() if fusion_is_open else most_s
-    ops = np.bincount(problem.unit_of_op, minlength=problem.num_units)
+    ops = np.bincount(problem.unit_of_op, minlength=problem.num_units).astype(np.float64)
     least_kernels = ops / (MAX_GROUP_OPS if fusion_is_open else 1)
     at_most = [
         replace(limit, at_least_bytes=None, at_least_s=None)

@@ -21,8 +21,8 @@ from typing import Final, Protocol, runtime_checkable
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, FloatArray
-from go_opt.env import CostTables, Target, cost_tables, evaluate_batch, evaluate_plan
-from go_opt.env.evaluation import Plans, makespans_s
+from go_opt.env import CostTables, Target, cost_tables, evaluate_plan
+from go_opt.env.evaluation import Plans, objectives_s
 from go_opt.env.model.metrics import Fidelity, Objective, check_fidelity, check_objective, objective_s
 from go_opt.errors import EnvironmentFailedError, GoOptError, InvalidInputError
 from go_opt.model.graph import Graph
@@ -104,10 +104,8 @@ class LocalEnvironment:
             ran = simulate_batch(graph, target, *plans)
             valid, reached_s = ran.outcome == VALID, objective_s(ran, self.objective)
         else:
-            terms = evaluate_batch(tables, *plans)
-            is_latency = self.objective == "latency"
+            reached_s, terms = objectives_s(tables, self.objective, *plans)
             valid = terms.fits
-            reached_s = makespans_s(tables, terms, *plans) if is_latency else terms.interval_s
         return Evaluations(np.where(valid, reached_s, np.inf), valid)
 
     def _of_plan(self, graph: Graph, target: Target, plan: Plan) -> tuple[float, FloatArray]:

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from go_opt.errors import ModelError
 from go_opt.frontends.jax.stablehlo import functions_of, parsed
-from go_opt.frontends.recording.binding import flags
-from go_opt.model.graph import MAX_ELEMENTS
+from go_opt.frontends.recording.binding import check_dims, flags
 
 _OPEN: Final = re.compile(r"tensor<[0-9x]*\?|[st]_dimension_size|\bdynamic_(?!slice|update_slice)")
 
@@ -47,9 +46,8 @@ def bound(module: Any, names: Sequence[str], dims: Mapping[str, int]) -> Any:
 
 
 def _check(open_dims: Sequence[str], dims: Mapping[str, int]) -> None:
-    for name, size in dims.items():
-        if isinstance(size, bool) or not isinstance(size, int) or not 0 < size <= MAX_ELEMENTS:
-            raise ModelError(f"dimension {name!r} must be a positive integer, not {size!r}.", field="dims")
+    check_dims(dims)
+    for name in dims:
         if name not in open_dims:
             known = ", ".join(map(repr, open_dims)) or "none"
             raise ModelError(f"dimension {name!r} is not one of the model; it has {known}.", field="dims")

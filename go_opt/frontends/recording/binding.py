@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from go_opt.errors import ModelError
+from go_opt.model.graph import MAX_ELEMENTS
 
 MAX_TRIPS: Final = 2**31  # exporters write "while" as a Loop of about 2**63 trips
 
@@ -41,6 +42,13 @@ class Trips:
         """Reject bindings of loops that the model does not have, once all of it is read."""
         for name in self._unused:
             raise ModelError(f"the model has no loop {name!r} whose trips can be bound.", field="trips")
+
+
+def check_dims(bindings: Mapping[str, int]) -> None:
+    """Reject sizes of dimensions that are no numbers of elements."""
+    for name, size in bindings.items():
+        if isinstance(size, bool) or not isinstance(size, int) or not 0 < size <= MAX_ELEMENTS:
+            raise ModelError(f"dimension {name!r} must be a positive integer, not {size!r}.", field="dims")
 
 
 def flags(names: Iterable[str]) -> str:

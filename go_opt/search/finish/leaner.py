@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 
 from go_opt.common.arrays import FloatArray
-from go_opt.env import BatchMetrics, cost_tables, evaluate_batch
+from go_opt.env import BatchMetrics, cost_tables
 from go_opt.env.copies.stages import size_by_chip
-from go_opt.env.evaluation import makespans_s
+from go_opt.env.evaluation import objectives_s
 from go_opt.model.plan import Plan
 from go_opt.search.methods.copies import COPIED, copies
 from go_opt.search.methods.events import EQUAL, Proposal, SearchView
@@ -87,17 +87,17 @@ def _joined(search: SearchView, plan: Plan) -> Iterator[Stages]:
         pairs = list(itertools.islice(_pairs(search, plan, stages), MOST_PAIRS))
         if not pairs:
             return
-        objective_s, latency_s = _evaluated(search, plan, pairs)
+        objective_s, terms = _evaluated(search, plan, pairs)
         is_enough = objective_s <= _limit_s(search)
         if not is_enough.any():
             return
-        stages = pairs[int(np.argmin(np.where(is_enough, latency_s, np.inf)))]
+        stages = pairs[int(np.argmin(np.where(is_enough, terms.latency_s, np.inf)))]
         yield stages
 
 
 def _pairs(search: SearchView, plan: Plan, stages: Stages) -> Iterator[Stages]:
     """Yields the plan with two stages joined; along a ring, two neighbours, and later stages move up."""
-    terms = _terms(search, plan, [stages])
+    _, terms = _evaluated(search, plan, [stages])
     first, stage = np.unique(stages.first_chip, return_inverse=True)
     size = size_by_chip(*stages, search.target.num_chips)[first]
     work_s = terms.compute_s[0, first] * size
@@ -117,23 +117,14 @@ def _pairs(search: SearchView, plan: Plan, stages: Stages) -> Iterator[Stages]:
         yield Stages(chips[stage].astype(np.int32), sizes[stage].astype(np.int32))
 
 
-def _terms(search: SearchView, plan: Plan, rows: list[Stages]) -> BatchMetrics:
+def _evaluated(search: SearchView, plan: Plan, rows: list[Stages]) -> tuple[FloatArray, BatchMetrics]:
+    """[B] objective, infinite for plans that do not fit, and terms of plans without relays."""
     shape = (len(rows), search.graph.num_ops)
     order, group = np.broadcast_to(plan.order, shape), np.broadcast_to(plan.fusion_group, shape)
     placement, replication = (np.stack(column) for column in zip(*rows, strict=True))
+    replicas = replication if replication.max() > 1 else None
     tables = cost_tables(search.graph, search.target)
-    return evaluate_batch(tables, placement, order, group, replication if replication.max() > 1 else None)
-
-
-def _evaluated(search: SearchView, plan: Plan, rows: list[Stages]) -> tuple[FloatArray, FloatArray]:
-    """[B] objective, infinite for plans that do not fit, and latency of plans without relays."""
-    terms = _terms(search, plan, rows)
-    objective_s = np.where(terms.fits, terms.interval_s, np.inf)
-    if search.request.objective == "latency":
-        tables, shape = cost_tables(search.graph, search.target), (len(rows), search.graph.num_ops)
-        order, group = np.broadcast_to(plan.order, shape), np.broadcast_to(plan.fusion_group, shape)
-        objective_s = makespans_s(tables, terms, np.stack([row.first_chip for row in rows]), order, group)
-    return objective_s, terms.latency_s
+    return objectives_s(tables, search.request.objective, placement, order, group, replicas)
 
 
 def _limit_s(search: SearchView) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from go_opt.common.arrays import FloatArray, LongArray
 from go_opt.env import cost_tables, evaluate_batch
 from go_opt.env.copies.clonable import clonable_ops
-from go_opt.env.evaluation import makespans_s
+from go_opt.env.evaluation import objectives_s
 from go_opt.search.methods.events import Event, Miss, NoPlan, Proposal, SearchView, may_replicate
 from go_opt.solver import Bound
 from go_opt.solver.enumeration.plans import Plans, every_plan
@@ -61,7 +61,7 @@ def _objective_s(search: SearchView, plans: Plans, rows: LongArray, least_s: Flo
     if search.request.objective != "latency":
         return least_s
     tables, chunk = cost_tables(search.graph, search.target), [column[rows] for column in plans]
-    return makespans_s(tables, evaluate_batch(tables, *chunk), *chunk)
+    return objectives_s(tables, "latency", *chunk)[0]
 
 
 def _covers_all(search: SearchView) -> bool:

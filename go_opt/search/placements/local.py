@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 
 from go_opt.common.arrays import FloatArray, IntArray
-from go_opt.env import cost_tables, evaluate_batch
-from go_opt.env.evaluation import makespans_s
+from go_opt.env import cost_tables
+from go_opt.env.evaluation import objectives_s
 from go_opt.search.methods.events import Event, Miss, Proposal, SearchView
 from go_opt.solver import Forbid, Pin, Stages, broken_rules, placement_problem
 from go_opt.solver.enumeration.neighbours import MOST_OPS, Neighbourhood
@@ -93,11 +93,10 @@ class _Walk:
     def heights(self, rows: IntArray) -> tuple[FloatArray, FloatArray]:
         """[B] what the walk minimises, a logarithm, and the objective; infinite if memory is too small."""
         order = np.tile(np.arange(rows.shape[1], dtype=np.int32), (len(rows), 1))
-        terms = evaluate_batch(self._tables, rows, order, order)
-        if self._search.request.objective == "latency":
-            seconds = makespans_s(self._tables, terms, rows, order, order)
+        objective = self._search.request.objective
+        seconds, terms = objectives_s(self._tables, objective, rows, order, order)
+        if objective == "latency":
             return np.log(np.maximum(seconds, 1e-30)), seconds
-        seconds = np.where(terms.fits, terms.interval_s, math.inf)
         loads = np.concatenate([terms.compute_s, terms.link_s], axis=1)
         most = np.maximum(loads.max(axis=1, keepdims=True), 1e-30)
         smooth = np.log(most[:, 0]) + np.log(((loads / most) ** POWER).sum(axis=1)) / POWER

@@ -16,6 +16,11 @@ MOST_COMPILING_S: Final = 60.0  # for which the clock stands still, once there m
 _log = logging.getLogger(__name__)
 
 
+def errors_are_raised() -> bool:
+    """Whether an error of ours ends the search; else the search goes on, and says so."""
+    return bool(os.environ.get(RAISES))
+
+
 class Context:
     """Made once for a request, and handed to every search inside its search."""
 
@@ -63,7 +68,7 @@ class Context:
         except answers:
             raise
         except Exception as error:
-            if os.environ.get(RAISES):
+            if errors_are_raised():
                 raise
             _log.exception("search method %r failed and was dropped", method)
             self._dropped.setdefault(method, f"{type(error).__name__}: {error}")

@@ -67,10 +67,10 @@ def one_step(inputs: Values, attributes: Attributes) -> list[Kind]:
     columns += 0 if past is not None and attributes.get("past_present_share_buffer") else rows
     if key is None or value is None:
         depth = at(inputs, 5).shape[3]
-        depths = (depth, width // heads - 2 * depth)
+        depths = [depth, width // heads - 2 * depth]
     else:
         columns = key.shape[2] if len(key.shape) == 4 else columns
-        depths = tuple(one.shape[-1] // (1 if len(one.shape) == 4 else heads) for one in (key, value))
+        depths = [one.shape[-1] // (1 if len(one.shape) == 4 else heads) for one in (key, value)]
     present = [(query.elem_type, (batch, heads, columns, depth)) for depth in depths]
     return [(query.elem_type, (batch, rows, heads * depths[1])), *present]
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from go_opt.errors import ModelError
 from go_opt.frontends.onnx.inference.values import MAX_AXES
-from go_opt.frontends.recording.binding import flags
+from go_opt.frontends.recording.binding import check_dims, flags
 from go_opt.model.graph import MAX_ELEMENTS
 
 PartialShape = tuple[int | None, ...]
@@ -59,9 +59,7 @@ class DimTable:
         """
         self._model_name = model_name
         self._given = bindings
-        for name, value in bindings.items():
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= MAX_ELEMENTS:
-                raise ModelError(f"dimension {name!r} must be a positive integer, not {value!r}.")
+        check_dims(bindings)
         self._bindings = dict(bindings)
         for info in inputs:
             rank = len(info.type.tensor_type.shape.dim)
