@@ -38,7 +38,7 @@ MANY_PARAMETERS: Final = {
 }
 # What users call: with each option a parameter, `help()` and editors show names, types and defaults.
 PUBLIC_API: Final = {
-    "api.searching:optimize": 26,
+    "api.searching:optimize": 27,
     "service.client.training:finetune": 11,
     "service.client.training:pretrain": 12,
     "training:finetune": 11,

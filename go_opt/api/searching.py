@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from go_opt.api.inputs import as_loaded, as_target, costed
+from go_opt.api.plan_store import PlanStore
 from go_opt.common.units import parse_duration_s
 from go_opt.constraint_file import as_constraints
 from go_opt.env import Target
@@ -43,6 +44,7 @@ def optimize(
     max_latency_s: float | str | None = None,
     simulate: bool = True,
     start: Start | Plan | str | Path | None = None,
+    remember: PlanStore | str | Path | None = None,
     early_end: bool = True,
     policy: str | Path | None = None,
     dims: Mapping[str, int] | None = None,
@@ -75,6 +77,8 @@ def optimize(
         simulator; off for budgets below two seconds.
       start: a plan to start from, or its file. The plan may be for another version of the model or
         another target; ops are matched by name. The answer is no worse than this plan.
+      remember: a folder of plans (:class:`PlanStore`): without ``start`` the search begins with the nearest
+        of the same ops, and its own plan is kept there. The same contents give the same answer.
       early_end: whether the search ends before its limits when no gain is to be expected: after 0.3 s,
         200 evaluations, and as long as the last gain of 0.1 % took, without one. With
         ``max_evaluations``, only evaluations count.
@@ -94,6 +98,11 @@ def optimize(
       InfeasibleError: no valid plan; the message names op, demand and limit.
     """
     on, on_graph = as_target(target), as_loaded(graph, Bindings.of(dims, values, trips), precision)
+    costed_graph = costed(on_graph, on, costs)
+    store = PlanStore(remember) if isinstance(remember, str | Path) else remember
+    begins = as_start(start, on_graph)
+    if begins is None and store is not None:
+        begins = store.nearest(costed_graph, on, objective)
     request = Request(
         objective,
         _seconds(budget_s, "budget_s"),
@@ -108,11 +117,11 @@ def optimize(
         as_constraints(constraints),
         _seconds(max_latency_s, "max_latency_s"),
         simulate,
-        as_start(start, on_graph),
+        begins,
         early_end,
     )
-    return optimize_request(
-        costed(on_graph, on, costs),
+    result = optimize_request(
+        costed_graph,
         on,
         request,
         policy=find_policy(policy),
@@ -121,6 +130,9 @@ def optimize(
         on_improvement=on_improvement,
         should_stop=should_stop,
     )
+    if store is not None:
+        store.keep(costed_graph, on, result)
+    return result
 
 
 def _seconds(duration: float | str | None, field: str) -> float | None:

@@ -33,10 +33,11 @@ class Assembly:
 
     Args:
       workers: worker processes for searches; by default one per core of this process.
-      data_dir: stores training jobs and their policies; None: no training.
+      data_dir: stores training jobs, their policies and remembered plans; None: no training.
       jobs: training jobs that run at once; 0: the service accepts no jobs.
       runner: where jobs run: in processes on this machine, or on a Ray cluster.
       environments: ``HOST:PORT`` of the environments that jobs may use.
+      remember: whether searches begin with the caller's nearest plan.
     """
 
     workers: int | None = None
@@ -44,6 +45,7 @@ class Assembly:
     jobs: int | None = None
     runner: RunnerName = "local"
     environments: Collection[str] = ()
+    remember: bool = False
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
@@ -52,6 +54,8 @@ class Assembly:
             raise InvalidInputError(f"--jobs is {self.jobs}, must be 0 or more.", field="jobs")
         if self.jobs and self.data_dir is None:
             raise InvalidInputError("--jobs needs --data-dir, which keeps them.", field="jobs")
+        if self.remember and self.data_dir is None:
+            raise InvalidInputError("--remember needs --data-dir, which keeps the plans.", field="remember")
         for address in self.environments:
             parse_address(address, field="allow_environment")
 
@@ -67,11 +71,14 @@ class Assembly:
         find_policy = no_policies if manager is None else manager.find_policy
         takes_jobs = manager is not None and self.jobs != 0
         return (
-            OptimizerService(optimizer, find_policy=find_policy),
+            OptimizerService(optimizer, find_policy=find_policy, plans=self._plans()),
             _Environment(),
             TrainingService(manager if takes_jobs else None, environments=self.environments),
             OperationsService(manager),
         )
+
+    def _plans(self) -> Path | None:
+        return self.data_dir / "plans" if self.remember and self.data_dir is not None else None
 
     def _manager(self, data_dir: Path) -> JobManager:
         limits = JobLimits(running=1 if self.jobs is None else self.jobs)

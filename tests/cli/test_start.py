@@ -42,9 +42,27 @@ def test_what_a_split_breaks_is_said(cli: Cli, tmp_path: Path) -> None:
     assert "acyclic" in run.out
 
 
+def test_plans_are_remembered(cli: Cli, tmp_path: Path) -> None:
+    """An interrupted or small search begins with the plan of the last; other files stay as they are."""
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "notes.txt").write_text("mine")
+    first = cli("optimize", MODEL, "--remember", kept, "--max-evaluations", "30", "--json").json
+    again = cli("optimize", MODEL, "--remember", kept, "--max-evaluations", "1", "--json").json
+    assert again["interval_s"] <= first["interval_s"]
+    assert again["method"] == "remembered plan"
+    assert (kept / "notes.txt").read_text() == "mine"
+    (plan,) = kept.glob("*.json")
+    assert cli("verify", MODEL, plan).code == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["optimize", MODEL, "--remember", "a", "--fewest-chips", "--rate", "1/s"], "--remember: --fewest"),
+        (["optimize", MODEL, "--remember", "a", "--server", "localhost:1"], "--remember: a service keeps"),
+        (["optimize", MODEL, "--remember", "/dev/null"], "folder '/dev/null' cannot be made"),
+        (["serve", "--remember"], "--remember needs --data-dir"),
         (["evaluate", MODEL], "give PLAN or --placement, one of them"),
         (["evaluate", MODEL, "plan.json", "--dim", "a=1"], "--dim is that of PLAN"),
         (["optimize", MODEL, "--start", "a", "--placement", "b"], "give one of them"),

@@ -41,7 +41,7 @@ from go_opt.cli.inputs.loading import (
 from go_opt.common.files import read_json
 from go_opt.common.outputs import PLAN
 from go_opt.env.model.metrics import Fidelity
-from go_opt.errors import InfeasibleError, PlanError
+from go_opt.errors import InfeasibleError, InvalidInputError, PlanError
 from go_opt.result import Objective
 
 if TYPE_CHECKING:
@@ -93,6 +93,9 @@ def optimize(
     on = api.target(target)
     graph = with_costs(beginning.load(model), on, costs)
     options["start"] = beginning.start_of(graph)
+    if beginning.remember is not None and (search.fewest_chips or connection.server is not None):
+        problem = "a service keeps its own plans" if connection.server else "--fewest-chips is many searches"
+        raise InvalidInputError(f"--remember: {problem}.", field="remember")
     try:
         if search.fewest_chips:
             if connection.server is None:
@@ -104,7 +107,7 @@ def optimize(
         elif connection.server is not None:
             result = ask_server(connection, graph, target, options)
         else:
-            result = search_here(graph, on, options)
+            result = search_here(graph, on, options | {"remember": beginning.remember})
     except InfeasibleError as error:
         if as_json:
             from go_opt.result_json import infeasible_to_dict

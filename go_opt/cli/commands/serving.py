@@ -58,8 +58,11 @@ class Jobs:
 
     data_dir: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Keeps training jobs and their policies. [default: none]"),
+        typer.Option(metavar="FOLDER", help="Keeps jobs, policies and remembered plans. [default: none]"),
     ] = None
+    remember: Annotated[
+        bool, typer.Option("--remember", help="Searches begin with the caller's nearest plan.")
+    ] = False
     jobs: Annotated[
         int | None, typer.Option(help="Training jobs at once, 0 for none. [default: 1 with --data-dir]")
     ] = None
@@ -95,7 +98,8 @@ def serve(
     from go_opt.service.observability.watching import Watching
     from go_opt.service.server import serve as serve_forever
 
-    assembly = Assembly(workers, jobs.data_dir, jobs.jobs, jobs.runner, tuple(jobs.allow_environment or ()))
+    environments = tuple(jobs.allow_environment or ())
+    assembly = Assembly(workers, jobs.data_dir, jobs.jobs, jobs.runner, environments, jobs.remember)
     announce_compilation()
     serve_forever(
         address,

@@ -62,6 +62,10 @@ class Beginning(Loading):
         Path | None, typer.Option(metavar="PLAN", help="Begin with this plan; ops are matched by name.")
     ] = None
     placement: PlacementOption = None
+    remember: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Begin with the nearest plan kept there, and keep this one."),
+    ] = None
 
     def start_of(self, graph: Graph) -> Start | None:
         """The starting decisions for ops of ``graph``; reports the number of matched ops on stderr."""

@@ -37,14 +37,20 @@ class OptimizerService(Service):
     Args:
       find_policy: maps a policy name and an owner to a file; raises NotFoundError. A name in a
         request is only looked up here, and never used as a path.
+      plans: the folder in which the plans of each caller are kept, apart from those of others.
     """
 
     name = SERVICE_NAME
 
     def __init__(
-        self, optimizer: Optimizer, *, find_policy: Callable[[str, str], Path] = no_policies
+        self,
+        optimizer: Optimizer,
+        *,
+        find_policy: Callable[[str, str], Path] = no_policies,
+        plans: Path | None = None,
     ) -> None:
         self._optimizer = optimizer
+        self._plans = plans
         self._find_policy = find_policy
         self._answers: SizedCache[bytes] = SizedCache(_MAX_CACHE_BYTES)
 
@@ -77,14 +83,15 @@ class OptimizerService(Service):
 
     def _optimize(self, data: bytes, call: Call, on_improvement: Improve | None = None) -> Message:
         with self._policy(data, call.owner) as policy:
+            remember = None if self._plans is None else self._plans / _digest(call.owner)
             # The file of a trained policy never changes, so its path can be part of the key.
-            key = hashlib.sha256(f"{policy}\0".encode() + data).digest()
+            key = hashlib.sha256(f"{policy}\0{remember}\0".encode() + data).digest()
             known = self._answers.get(key)
             if known is not None:
                 response = optimizer_pb2.OptimizeResponse(is_cached=True)
                 response.MergeFromString(known)
                 return response
-            control = SearchControl(policy, call.stop, call.deadline_s, on_improvement)
+            control = SearchControl(policy, call.stop, call.deadline_s, on_improvement, remember)
             response, is_whole = self._optimizer.optimize(data, control)
         if is_whole:
             kept = response.SerializeToString()
@@ -118,3 +125,8 @@ class OptimizerService(Service):
             yield path
         except PolicyError as error:
             raise PolicyError(str(error).replace(repr(str(path)), repr(name)), field="policy") from None
+
+
+def _digest(owner: str) -> str:
+    """A folder's name for any name of a caller."""
+    return hashlib.sha256(owner.encode()).hexdigest()

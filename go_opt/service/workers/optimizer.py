@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from abc import ABC, abstractmethod
@@ -18,6 +19,7 @@ from google.protobuf.message import Message
 
 from go_opt import api
 from go_opt.api.chips import fewest_chips, required_interval_s
+from go_opt.api.plan_store import PlanStore
 from go_opt.env import Target
 from go_opt.errors import CancelledError, ExhaustedError, InvalidInputError
 from go_opt.model.graph import Graph
@@ -43,6 +45,7 @@ from go_opt.service.messages.requests import request_part, split_graph
 from go_opt.service.messages.sent_graph import SentGraph
 from go_opt.solver.problem.user_constraints import UserConstraint
 
+_log = logging.getLogger(__name__)
 # Time reserved for sending the answer: a tenth of the time left, but at most this …
 _MOST_RESERVE_S: Final = 0.2
 # … plus the time to encode, send and decode large graphs.
@@ -75,12 +78,14 @@ class SearchControl:
       stop: once set, the best plan so far is the answer, if there is one.
       deadline_s: on the monotonic clock; the caller must have the answer by then.
       on_improvement: called with every better answer as it is found.
+      remember: the folder with the caller's plans; None: none are kept.
     """
 
     policy: Policy = None
     stop: Stop = field(default_factory=Stop)
     deadline_s: float | None = None
     on_improvement: Improve | None = None
+    remember: Path | None = None
 
 
 class Optimizer(ABC):
@@ -148,6 +153,7 @@ class LocalOptimizer(Optimizer):
             sent.graph,
             target,
             policy=control.policy,
+            remember=_store(control.remember),
             on_improvement=improve,
             should_stop=should_stop,
             **within.options,
@@ -208,6 +214,15 @@ class LocalOptimizer(Optimizer):
 def reserve_s(left_s: float, request_bytes: int) -> float:
     """Seconds before the deadline at which a search must end, so that its answer arrives in time."""
     return min(0.1 * left_s, _MOST_RESERVE_S) + _RESERVE_S_PER_BYTE * request_bytes
+
+
+def _store(folder: Path | None) -> PlanStore | None:
+    """The caller's plans; a folder that cannot be used costs the search its start, not the answer."""
+    try:
+        return None if folder is None else PlanStore(folder)
+    except InvalidInputError as error:
+        _log.warning("no plans are remembered: %s", error)
+        return None
 
 
 def _check_import(stop: Stop, ends_s: float) -> None:

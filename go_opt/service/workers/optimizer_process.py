@@ -75,7 +75,8 @@ class _Worker:
         if request.kind != "optimize":
             return self._optimizer.judge(cast(Judgement, request.kind), request.body, stop=stop), True
         improve = self._improve if request["improvements"] else None
-        control = SearchControl(_policy(request["policy"]), stop, request["deadline_s"], improve)
+        remember = None if request["remember"] is None else Path(request["remember"])
+        control = SearchControl(_policy(request["policy"]), stop, request["deadline_s"], improve, remember)
         return self._optimizer.optimize(request.body, control)
 
     def _improve(self, response: optimizer_pb2.OptimizeResponse) -> None:

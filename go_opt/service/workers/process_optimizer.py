@@ -69,6 +69,7 @@ class ProcessOptimizer(Optimizer):
                 request,
                 policy=None if policy is None else str(policy),
                 deadline_s=deadline_s,
+                remember=None if control.remember is None else str(control.remember),
                 improvements=control.on_improvement is not None or len(request) > _INSURED_BYTES,
             )
             if deadline_s is not None:
