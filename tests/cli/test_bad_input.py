@@ -278,7 +278,8 @@ PLANS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "placement of floats": ({"placement": [0.0] * 4}, ("placement",)),
     "negative chip": ({"placement": [0, 0, 0, -1]}, ("placement", "-1")),
     "chip of 100 digits": ({"placement": [0, 0, 0, 10**100]}, ("placement",)),
-    "stages of another placement": ({"placement": [3, 2, 1, 0]}, ("stages", "contradicts")),
+    "stages of another placement": ({"placement": [3, 2, 1, 0]}, ("leave out 'stages', which is derived",)),
+    "kernels of another fusion": ({"kernels": [["op1"]]}, ("leave out 'kernels', which is derived",)),
     "short order": ({"order": [0, 1, 2]}, ("order", "3")),
     "order with a gap": ({"order": [0, 1, 1, 2]}, ("order", "op 3")),
     "order beyond the ops": ({"order": [0, 1, 2, 4]}, ("order", "4")),
@@ -331,9 +332,21 @@ def test_a_plan_of_another_graph_or_target(
     cli(command, "m.json", "bad.json").is_refused("another graph")
 
 
+@pytest.mark.parametrize("command", ["verify", "evaluate", "explain", "trace", "report"])
+def test_a_placement_is_edited(cli: Cli, plan: dict[str, Any], command: str) -> None:
+    given = ["edited.json"] if command == "explain" else ["m.json", "edited.json"]
+    given += {"trace": ["-o", "t.json"], "report": ["-o", "r.html"]}.get(command, [])
+    edited = {**plan, "placement": [0, 1, 1, 1], "fusion_group": [0, 1, 2, 3], "replication": [1] * 4}
+    for derived in ("stages", "kernels"):
+        Path("edited.json").write_text(json.dumps(edited), "utf-8")
+        cli(command, *given).is_refused(f"leave out {derived!r}, which is derived")
+        del edited[derived]
+    Path("edited.json").write_text(json.dumps(edited), "utf-8")
+    assert cli(command, *given).code == 0
+
+
 def test_a_plan_that_breaks_a_rule_is_an_answer(cli: Cli, plan: dict[str, Any]) -> None:
-    stages = [{"chips": [3 - i], "ops": [f"op{i + 1}"]} for i in (3, 2, 1, 0)]
-    Path("bad.json").write_text(json.dumps({**plan, "placement": [3, 2, 1, 0], "stages": stages}), "utf-8")
+    Path("bad.json").write_text(json.dumps({**plan, "placement": [3, 2, 1, 0], "stages": None}), "utf-8")
     run = cli("verify", "m.json", "bad.json", "--json")
     assert (run.code, run.err) == (3, [])
     answer = json.loads(run.out)

@@ -43,8 +43,10 @@ def check_facts(data: Mapping[str, Any], plan: Plan) -> None:
     stages, kernels = data.get("stages"), data.get("kernels")
     # A stage of a billion chips is not listed to compare it.
     is_listed = names is not None and plan.replication.max() <= len(json.dumps(stages))
-    _check("stages", stages, is_listed and stages == stage_rows(names, plan))
-    _check("kernels", kernels, names is not None and kernels == kernel_names(names, plan))
+    if stages is not None and not (is_listed and stages == stage_rows(names, plan)):
+        raise _contradicted("stages", "placement, replication and order")
+    if kernels is not None and (names is None or kernels != kernel_names(names, plan)):
+        raise _contradicted("kernels", "fusion_group and order")
     for field in ("nodes_without_op", "unknown_ops"):
         rows = data.get(field)
         _check(field, rows, isinstance(rows, list) and all(map(_is_named, rows)))
@@ -77,6 +79,13 @@ def kernel_names(op_names: Sequence[str], plan: Plan) -> list[list[str]]:
     for op in plan.order.tolist():
         kernels.setdefault(int(plan.fusion_group[op]), []).append(op_names[op])
     return list(kernels.values())
+
+
+def _contradicted(field: str, origin: str) -> PlanError:
+    return PlanError(
+        f"plan: {field} contradicts op_names, {origin}: leave out {field!r}, which is derived from them.",
+        field=field,
+    )
 
 
 def _check(field: str, value: object, is_right: bool) -> None:
