@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from go_opt.common.arrays import FloatArray, Record
-from go_opt.common.compiling import uncounted, uncounted_inner
+from go_opt.common.compiling import int64, uncounted, uncounted_inner
 from go_opt.env.simulator.package import Package
 
 MAX_PERIOD = 16  # cycles
@@ -15,21 +15,21 @@ TOLERANCE = 1e-9
 def period_of(package: Package) -> int:
     """The least number of inferences after which every chip and link repeats; 0: none yet.
 
-    At first all must have the same step. They do once the buffers between them are full, and then
-    for good, since the state repeats. That can take long, or for ever if nothing is limited. So
-    after a whole window of inferences each may repeat at its own step, and the slowest counts.
-    Nothing on a cycle of waits (a buffer for a stage, and so on) gains on the cycle's own step.
-    So the slowest cycle already has the step that remains when faster parts have filled
-    their buffers. This assumes a fixed order of service on shared links.
+    All must have the same step. They do once the buffers between them are full and the weights are
+    as far ahead as they may be, and then for good, since the state repeats. That can take long.
+    So after a whole window of inferences each may repeat at its own step if the slowest is never
+    idle: no plan has a shorter interval, and parts that are ahead only wait for it.
 
-    Periods are multiples of the cycle after which the same replicas have their turns. Replicas that
-    drift apart reach shared links in another order. With them, all must have the same step, or
-    the slowest must never be idle.
+    Two things that run ahead can delay it later, so they must have the same step: weights that
+    stream ahead of the inputs, which share the host's link with them; and tensors without credit,
+    which block a link once their readers' buffers are full.
+
+    Periods are multiples of the cycle after which the same replicas have their turns.
     """
     shared = package.shared[0]
     last = shared.completed - 1
     end_s = package.rounds[last].completion_s
-    all_alike = shared.completed < shared.window + 4
+    all_alike = shared.completed < shared.window + 4 or not _has_credit(package)
     is_full = shared.admitted - shared.completed >= shared.window - 1
     for cycles in range(1, MAX_PERIOD + 1):
         period = cycles * shared.cycle
@@ -40,11 +40,20 @@ def period_of(package: Package) -> int:
             return 0  # inferences pile up: the state does not repeat
         if not _is_periodic(package, last, period, step_s, TOLERANCE * end_s, all_alike):
             continue
-        if all_alike or shared.cycle == 1 or _is_restless(package, last, period, TOLERANCE * end_s):
+        if all_alike or _is_restless(package, last, period, TOLERANCE * end_s):
             return period
         if _is_periodic(package, last, period, step_s, TOLERANCE * end_s, True):
             return period
     return 0
+
+
+@uncounted_inner
+def _has_credit(package: Package) -> bool:
+    """Whether no tensor is sent to a reader that may have no buffer for it."""
+    with_credit = int64(0)
+    for delivery in package.deliveries:
+        with_credit += delivery.has_credit
+    return with_credit == len(package.deliveries)
 
 
 @uncounted_inner
@@ -87,11 +96,15 @@ def _is_periodic(
         turn, turns = _last_turn(chip, last), period // chip.replicas
         if not _repeats(end_s, turn, turns, chip.replicas, tolerance_s):
             return False
-        if all_alike and end_s[turn] > 0 and abs(end_s[turn] - end_s[turn - turns] - step_s) > tolerance_s:
+        if all_alike and not _has_step(end_s, turn, turns, step_s, tolerance_s):
             return False
     for number in range(len(package.links)):
         link, end_s = package.links[number], package.link_end_s[number]
-        if not _repeats(end_s, _last_cycle(link, last), period // link.cycle, link.cycle, tolerance_s):
+        cycle, cycles = _last_cycle(link, last), period // link.cycle
+        if not _repeats(end_s, cycle, cycles, link.cycle, tolerance_s):
+            return False
+        carries_ahead = package.shared[0].prefetch_all and number == len(package.links) - 2
+        if (all_alike or carries_ahead) and not _has_step(end_s, cycle, cycles, step_s, tolerance_s):
             return False
     return True
 
@@ -116,6 +129,13 @@ def _repeats(end_s: FloatArray, last: int, period: int, inferences: int, toleran
         if abs(end_s[last - i] - end_s[last - i - period] - step_s) > tolerance_s:
             return False
     return True
+
+
+@uncounted_inner
+def _has_step(end_s: FloatArray, last: int, period: int, step_s: float, tolerance_s: float) -> bool:
+    """Whether the last turn ends ``step_s`` after that a ``period`` before; True if there are none."""
+    is_used = period > 0 and end_s[last] > 0
+    return not is_used or abs(end_s[last] - end_s[last - period] - step_s) <= tolerance_s
 
 
 @uncounted_inner

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from go_opt.env import Target, cost_tables, greedy_fusion, load_target, load_zoo, loop_roles
 from go_opt.env.simulator import SimulatedBatch, simulate_batch
@@ -53,8 +53,12 @@ def assert_steady(graph: Graph, target: Target, plan: Plan) -> None:
 
 
 @pytest.mark.skipif(not JIT_IS_ON, reason="long runs")
-@pytest.mark.xfail(reason="1 of 1,000 plans: a transient of many inferences is taken for the steady state")
 @given(seed=seeds)
+@example(seed=1016)  # weights are ever further ahead on the host's link, until the window ends
+@example(seed=1168)
+@example(seed=3235)
+@example(seed=7462)  # the same, with a chip that is never idle till an input waits behind weights
+@example(seed=5299)  # tensors without credit run ahead, and a deadlock follows
 @settings(max_examples=150)
 def test_random_plans(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -64,6 +68,7 @@ def test_random_plans(seed: int) -> None:
 
 
 @given(seed=seeds)
+@example(seed=719)  # two chips drift apart and meet on a link every 17 inferences
 @settings(max_examples=examples(60))
 def test_replicated_stages(seed: int) -> None:
     graph, target, plan = random_replicated(np.random.default_rng(seed), legal=True)
