@@ -18,7 +18,8 @@ def period_of(package: Package) -> int:
     All must have the same step. They do once the buffers between them are full and the weights are
     as far ahead as they may be, and then for good, since the state repeats. That can take long.
     So after a whole window of inferences each may repeat at its own step if the slowest is never
-    idle: no plan has a shorter interval, and parts that are ahead only wait for it.
+    idle: no plan has a shorter interval, and parts that are ahead wait for it. Where they share links
+    with it that is not proven, but seen in thousands of random plans.
 
     Two things that run ahead can delay it later, so they must have the same step: weights that
     stream ahead of the inputs, which share the host's link with them; and tensors without credit,

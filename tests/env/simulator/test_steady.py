@@ -26,8 +26,8 @@ from tests.strategies import (
     seeds,
 )
 
-LONG_RUN = 400  # inferences
-STEP = 48  # of them, a multiple of most periods
+LONG_RUN = 640  # inferences
+STEP = 240  # of the last, a multiple of most periods; parts may repeat later than the whole
 
 
 def simulated(graph: Graph, target: Target, plan: Plan) -> SimulatedBatch:
