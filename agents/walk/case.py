@@ -32,14 +32,21 @@ class WalkCase:
     problem: WalkProblem
     is_adjacent: bool  # whether FIX must keep the adjacent rule
 
-    def draw(self, weights: FloatArray, num_samples: int, rng: np.random.Generator) -> Drawn:
-        """``num_samples`` walks with ``weights`` [F].
+    @property
+    def no_head(self) -> FloatArray:
+        """[M] zeros."""
+        return np.zeros(self.problem.num_kernels)
+
+    def draw(
+        self, weights: FloatArray, num_samples: int, rng: np.random.Generator, head: FloatArray | None = None
+    ) -> Drawn:
+        """``num_samples`` walks with ``weights`` [F] and ``head`` [M], zero by default.
 
         Raises:
           InfeasibleError: all chips must be used, but no placement does.
         """
         uniforms = rng.random((num_samples, self.problem.num_kernels))
-        is_cut, chip = draw_walks(self.problem, weights, np.zeros(self.problem.num_kernels), uniforms)
+        is_cut, chip = draw_walks(self.problem, weights, self.no_head if head is None else head, uniforms)
         proposal = np.empty((num_samples, self.units.num_units), dtype=np.int32)
         proposal[:, self.units.unit_of_op] = chip[:, self.problem.kernel_of]
         repair = fix_adjacent if self.is_adjacent else fix

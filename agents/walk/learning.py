@@ -1,13 +1,13 @@
-"""Learns the weights of a walk from its own samples: the best ones become likelier.
+"""Learns the parameters of a walk from its own samples: the best ones become likelier.
 
-The gradient of the log-probability of a batch's best samples (Corsini et al., "Self-labeling the job
-shop scheduling problem", NeurIPS 2024), scaled to norm one, is followed by Adam. The scale of
-intervals has no effect.
+The log-probability of a batch's best samples rises (Corsini et al., "Self-labeling the job shop
+scheduling problem", NeurIPS 2024). Weights follow its gradient, scaled to norm one, by Adam; the head of one
+graph follows its mean by plain steps. The scale of intervals has no effect.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -24,12 +24,13 @@ _LEAST_MOMENT: Final = 1e-8
 
 @dataclass(frozen=True, eq=False)
 class WalkLearner:
-    """The weights after some updates, and Adam's moments of the gradient."""
+    """The parameters after some updates, and Adam's moments of the weights' gradient."""
 
     weights: FloatArray  # [F]
     mean: FloatArray  # [F]
     square: FloatArray  # [F]
     updates: int = 0
+    head: FloatArray | None = None  # [M] of the one graph that is learned; None: zero
 
     @staticmethod
     def start(weights: FloatArray | None = None) -> WalkLearner:
@@ -37,7 +38,14 @@ class WalkLearner:
         nothing = np.zeros(NUM_FEATURES)
         return WalkLearner(nothing if weights is None else weights, nothing, nothing)
 
-    def learn(self, case: WalkCase, is_cut: BoolArray, interval_s: FloatArray, rate: float) -> WalkLearner:
+    def learn(
+        self,
+        case: WalkCase,
+        is_cut: BoolArray,
+        interval_s: FloatArray,
+        rate: float,
+        head_rate: float = 0.0,
+    ) -> WalkLearner:
         """After an update by the walks ``is_cut`` [S, M] with intervals [S], infinite where invalid.
 
         Without two valid walks of different intervals there is nothing to learn.
@@ -47,10 +55,14 @@ class WalkLearner:
             return self
         num_elites = -(-len(interval_s) // _PER_ELITE)
         best = valid[np.argsort(interval_s[valid], kind="stable")][:num_elites]
-        head = np.zeros(case.problem.num_kernels)
-        gradient = score_walks(case.problem, self.weights, head, is_cut[best]).by_weights.sum(axis=0)
+        head = case.no_head if self.head is None else self.head
+        scores = score_walks(case.problem, self.weights, head, is_cut[best])
+        gradient = scores.by_weights.sum(axis=0)
         norm = float(np.linalg.norm(gradient))
-        return self if norm == 0.0 else self._stepped(gradient / norm, rate)
+        after = self if norm == 0.0 else self._stepped(gradient / norm, rate)
+        if head_rate > 0.0:
+            after = replace(after, head=head + head_rate * scores.by_head.mean(axis=0))
+        return after
 
     def _stepped(self, gradient: FloatArray, rate: float) -> WalkLearner:
         """After a step of Adam up the gradient."""
@@ -60,4 +72,4 @@ class WalkLearner:
         square = of_square * self.square + (1.0 - of_square) * gradient**2
         spread = np.sqrt(square / (1.0 - of_square**updates)) + _LEAST_MOMENT
         step = rate * mean / (1.0 - of_mean**updates) / spread
-        return WalkLearner(self.weights + step, mean, square, updates)
+        return replace(self, weights=self.weights + step, mean=mean, square=square, updates=updates)

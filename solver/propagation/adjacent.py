@@ -145,8 +145,8 @@ def fix_adjacent(
         domains = working_domains(start)
         uniforms = rng.random((num_samples, 0) if log_probs is None else proposals.shape)
         # Sources with low proposals and sinks with high ones make the best anchors.
-        wishes = np.clip(proposals, 0, problem.num_chips - 1) / problem.num_chips
-        wishes = wishes if cover.may_anchor else np.zeros((num_samples, 0))
+        wished = proposals if cover.may_anchor else proposals[:, :0]
+        wishes = np.clip(wished, 0, problem.num_chips - 1) / problem.num_chips
         _fix(problem, start, cover, domains, rows, visiting, uniforms, wishes, proposals, out)
     return out
 

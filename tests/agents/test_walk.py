@@ -66,6 +66,13 @@ def test_an_update_by_hand() -> None:
     assert after.square == pytest.approx(0.001 * gradient**2)
     again = after.learn(case, is_cut, reached_s * 7.0, rate=0.1)
     assert again.updates == 2
+    assert after.head is None
+    with_head = learner.learn(case, is_cut, reached_s, rate=0.1, head_rate=0.5)
+    assert (with_head.weights == after.weights).all()
+    assert with_head.head == pytest.approx(0.5 * score.by_head[0])
+    twice = with_head.learn(case, is_cut, reached_s, rate=0.1, head_rate=0.5)
+    further = score_walks(case.problem, with_head.weights, with_head.head, is_cut[1:2]).by_head[0]
+    assert twice.head == pytest.approx(with_head.head + 0.5 * further)
     assert (again.weights == after.learn(case, is_cut, reached_s, rate=0.1).weights).all()
 
 

@@ -30,6 +30,9 @@ BATCH: Final = 64
 # than seeds do at the end.
 HOT: Final = 0.05
 COLD: Final = 0.002
+# Spent on the start of annealing, as from a single random placement it is far slower: on nine training graphs
+# (geometric mean of greedy / best) 1.93 against 1.27 after 100 evaluations, 2.25 against 2.04 after 600.
+FIRST_SHARE: Final = 0.1
 MOST_REPEATS: Final = 20  # moves undone by FIX before the current plan is evaluated again
 
 
@@ -45,11 +48,16 @@ def random_sampling(trial: Trial, seed: int) -> None:
 
 
 def annealing(trial: Trial, seed: int) -> None:
-    """Anneals from a random placement."""
+    """Anneals from a random placement, the best of the first tenth of its evaluations or time."""
     units = unit_problem(trial.problem)
     rng = np.random.default_rng(seed)
-    start = _random_placements(trial, units, rng, 1)
-    anneal(trial, units, start[0], float(evaluate_units(trial, units, start)[0]), rng)
+    start, start_s = np.zeros(0, dtype=np.int32), math.inf
+    while not len(start) or _spent_share(trial) < FIRST_SHARE:
+        drawn = _random_placements(trial, units, rng, 1)
+        drawn_s = float(evaluate_units(trial, units, drawn)[0])
+        if not len(start) or drawn_s < start_s:
+            start, start_s = drawn[0], drawn_s
+    anneal(trial, units, start, start_s, rng)
 
 
 def annealing_greedy(trial: Trial, seed: int) -> None:

@@ -18,7 +18,10 @@ from go_opt.bench.rivals.problem import Problem, unit_problem
 from go_opt.bench.rivals.trial import Trial
 from go_opt.solver.walk.problem import walk_problem
 
-FINETUNING_RATE: Final = 0.05
+# Tuned on three validation and six training graphs, five seeds: after 600 samples the geometric mean of
+# greedy / best is 3.22 with both, 3.17 with the weights alone, 3.03 with neither.
+WEIGHTS_RATE: Final = 0.05
+HEAD_RATE: Final = 1.0
 
 
 def policy_untrained(trial: Trial, seed: int) -> None:
@@ -33,7 +36,7 @@ def policy(trial: Trial, seed: int) -> None:
 
 def policy_finetuned(trial: Trial, seed: int) -> None:
     """Starts as ``policy``, and learns from each batch of its own samples."""
-    _walk(trial, seed, WalkLearner.start(shipped_walk().weights), FINETUNING_RATE)
+    _walk(trial, seed, WalkLearner.start(shipped_walk().weights), learns=True)
 
 
 def walk_case(problem: Problem) -> WalkCase:
@@ -42,10 +45,10 @@ def walk_case(problem: Problem) -> WalkCase:
     return WalkCase(unit_problem(problem), along, problem.is_adjacent)
 
 
-def _walk(trial: Trial, seed: int, learner: WalkLearner, rate: float = 0.0) -> None:
+def _walk(trial: Trial, seed: int, learner: WalkLearner, *, learns: bool = False) -> None:
     case, rng = walk_case(trial.problem), np.random.default_rng(seed)
     while True:
-        drawn = case.draw(learner.weights, int(min(BATCH, trial.left)), rng)
+        drawn = case.draw(learner.weights, int(min(BATCH, trial.left)), rng, learner.head)
         interval_s = evaluate_units(trial, case.units, drawn.placement)
-        if rate > 0.0:
-            learner = learner.learn(case, drawn.is_cut, interval_s, rate)
+        if learns:
+            learner = learner.learn(case, drawn.is_cut, interval_s, WEIGHTS_RATE, HEAD_RATE)
