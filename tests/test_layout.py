@@ -6,6 +6,7 @@ Imports inside functions and for types count as well.
 from __future__ import annotations
 
 import ast
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -89,6 +90,14 @@ def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.FunctionDef):
                 yield f"{name.removeprefix('go_opt.')}:{node.name}", node
+
+
+def test_the_wheel_has_every_module() -> None:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    folders = {
+        name if path.name == "__init__.py" else name.rpartition(".")[0] for name, path in MODULES.items()
+    }
+    assert folders <= set(listed)
 
 
 def test_packages_import_from_those_before_them_alone() -> None:
