@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +16,8 @@ from go_opt.agents.walk.case import WalkCase
 from go_opt.agents.walk.learning import BATCH, WalkLearner
 from go_opt.agents.walk.training import TrainingGraph, train_walk
 from go_opt.agents.walk.walk_file import FORMAT, load_walk, save_walk, shipped_walk
-from go_opt.bench.rivals import RIVALS, Limits, Problem, compete, pose
+from go_opt.bench.rivals import RIVALS, Limits, Problem, compete, pose, walks
+from go_opt.bench.rivals.trial import SpentError
 from go_opt.bench.rivals.walks import walk_case
 from go_opt.env import load_target, load_zoo
 from go_opt.errors import PolicyError
@@ -145,6 +148,28 @@ def test_finetuned_begins_as_zero_shot_and_learns_from_its_own_samples() -> None
         assert len(seen[name]) == 50
     assert (seen["policy"][:BATCH] == seen["policy-finetuned"][:BATCH]).all()
     assert (seen["policy"][BATCH:] != seen["policy-finetuned"][BATCH:]).any()
+
+
+def test_where_no_walk_is_valid_most_samples_are_random(monkeypatch: pytest.MonkeyPatch) -> None:
+    """20 walks, then 15 of 20 samples at random; once a walk is valid, only walks."""
+    asked: list[int] = []  # samples of each batch, negative where they are random
+
+    def at_random(trial, units, rng, number):
+        return np.full((number, units.num_units), -1)
+
+    def evaluated(trial, units, placement):
+        is_random = bool((placement < 0).all())
+        asked.append(-len(placement) if is_random else len(placement))
+        if len(asked) == 6:
+            raise SpentError
+        return np.full(len(placement), 1.0 if is_random or len(asked) == 5 else np.inf)
+
+    monkeypatch.setattr(walks, "random_placements", at_random)
+    monkeypatch.setattr(walks, "evaluate_units", evaluated)
+    trial: Any = SimpleNamespace(problem=toy_problem(), left=np.inf)
+    with pytest.raises(SpentError):
+        walks.policy(trial, 0)
+    assert asked == [20, -15, 5, -15, 5, 20]
 
 
 def test_files(tmp_path: Path) -> None:

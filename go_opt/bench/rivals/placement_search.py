@@ -44,7 +44,7 @@ def random_sampling(trial: Trial, seed: int) -> None:
     while True:
         size = int(min(batch, trial.left))
         batch = min(2 * batch, BATCH)
-        evaluate_units(trial, units, _random_placements(trial, units, rng, size))
+        evaluate_units(trial, units, random_placements(trial, units, rng, size))
 
 
 def annealing(trial: Trial, seed: int) -> None:
@@ -53,7 +53,7 @@ def annealing(trial: Trial, seed: int) -> None:
     rng = np.random.default_rng(seed)
     start, start_s = np.zeros(0, dtype=np.int32), math.inf
     while not len(start) or _spent_share(trial) < FIRST_SHARE:
-        drawn = _random_placements(trial, units, rng, 1)
+        drawn = random_placements(trial, units, rng, 1)
         drawn_s = float(evaluate_units(trial, units, drawn)[0])
         if not len(start) or drawn_s < start_s:
             start, start_s = drawn[0], drawn_s
@@ -96,7 +96,7 @@ def anneal(
             current, current_s = moved, moved_s
 
 
-def _random_placements(
+def random_placements(
     trial: Trial, units: PlacementProblem, rng: np.random.Generator, number: int
 ) -> IntArray:
     """[S, U] drawn with SAMPLE from uniform probabilities."""

@@ -13,7 +13,7 @@ import numpy as np
 from go_opt.agents.walk.case import WalkCase
 from go_opt.agents.walk.learning import BATCH, WalkLearner
 from go_opt.agents.walk.walk_file import shipped_walk
-from go_opt.bench.rivals.placement_search import evaluate_units
+from go_opt.bench.rivals.placement_search import evaluate_units, random_placements
 from go_opt.bench.rivals.problem import Problem, unit_problem
 from go_opt.bench.rivals.trial import Trial
 from go_opt.solver.walk.problem import walk_problem
@@ -22,6 +22,7 @@ from go_opt.solver.walk.problem import walk_problem
 # greedy / best is 3.22 with both, 3.17 with the weights alone, 3.03 with neither.
 WEIGHTS_RATE: Final = 0.05
 HEAD_RATE: Final = 1.0
+RANDOM_SHARE: Final = 0.75  # of the samples, until a walk is valid
 
 
 def policy_untrained(trial: Trial, seed: int) -> None:
@@ -46,9 +47,17 @@ def walk_case(problem: Problem) -> WalkCase:
 
 
 def _walk(trial: Trial, seed: int, learner: WalkLearner, *, learns: bool = False) -> None:
+    """Where memory leaves few plans, all walks may be invalid: then most samples are drawn at random."""
     case, rng = walk_case(trial.problem), np.random.default_rng(seed)
+    has_plan, random_share = False, 0.0
     while True:
-        drawn = case.draw(learner.weights, int(min(BATCH, trial.left)), rng, learner.head)
+        size = int(min(BATCH, trial.left))
+        at_random = int(random_share * size)
+        if at_random:
+            evaluate_units(trial, case.units, random_placements(trial, case.units, rng, at_random))
+        drawn = case.draw(learner.weights, size - at_random, rng, learner.head)
         interval_s = evaluate_units(trial, case.units, drawn.placement)
+        has_plan = has_plan or bool(np.isfinite(interval_s).any())
+        random_share = 0.0 if has_plan else RANDOM_SHARE
         if learns:
             learner = learner.learn(case, drawn.is_cut, interval_s, WEIGHTS_RATE, HEAD_RATE)
