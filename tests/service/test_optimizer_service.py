@@ -89,7 +89,8 @@ def test_every_keyword_arrives(address: str, optimizer: Any, graph: Graph) -> No
     defaults |= {"fidelity": "analytical", "constraints": (), "max_latency_s": None, "simulate": True}
     start = optimizer.asked[0].pop("start")  # equal to no other
     assert (start.ops, start.plan) == (given_options.pop("start").ops, None)
-    assert optimizer.asked == [given_options, defaults | {"start": None}]
+    of_service = {"remember": None}
+    assert optimizer.asked == [given_options | of_service, defaults | of_service | {"start": None}]
 
 
 def test_targets_by_name_path_and_object(address: str, graph: Graph, tmp_path: Path) -> None:

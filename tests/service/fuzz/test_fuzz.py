@@ -132,7 +132,9 @@ def _answered(fuzzer: Fuzzer, name: str, request: Message, text: str) -> tuple[o
     if METHODS[name].is_watch:
         return (fuzzer.run(Case(METHODS[name], (request.SerializeToString(),), 0.05)).code,)
     outcome = fuzzer.run(Case(METHODS[name], (request.SerializeToString(),), 30.0))
-    return outcome.code, outcome.text.replace(text, "NAME"), outcome.fields
+    parts = (text[:length] for length in range(len(text), 0, -1))  # a message may show only its beginning
+    shown = next((part for part in parts if part in outcome.text), text)
+    return outcome.code, outcome.text.replace(shown, "NAME"), outcome.fields
 
 
 def _text_fields(example: Message) -> list[Callable[[str], Message]]:
