@@ -22,9 +22,9 @@ FLOOR = 0.96
 FOLDERS = ("solver/certify", "solver/slicing", "solver/verify", "env/model")
 OMITTED = "*/likelihood_kernels.py"  # for the policy's samples; bounds and exact slicings do not use it
 _SOLVER = (
-    "allotment bounds chain_labels clones fitting_starts forwarded_slicing joint_floors kernel_parts min_cut "
+    "allotment bounds chain_labels fitting_starts forwarded_slicing joint_floors kernel_parts min_cut "
     "refinement refinement_held refinement_stages relay_slicing replicated_slicing rule_check slicing "
-    "streamed_bytes streamed_slicing verify verify_constraints verify_copies verify_stages waiting"
+    "streamed_bytes streamed_slicing verify verify_constraints verify_relays verify_stages waiting"
 )
 _ENV = "memory op_memory peak_memory"
 TESTS = (

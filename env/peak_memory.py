@@ -65,7 +65,7 @@ class PeakMemory:
 
 
 class _Placed(NamedTuple):
-    """A plan with relays and clones as ops, and what its chips hold."""
+    """A plan with relays as ops, and what its chips hold."""
 
     graph: Graph
     plan: Plan
@@ -88,7 +88,7 @@ def plan_buffers(graph: Graph, target: Target, plan: Plan) -> tuple[ChipBuffers,
 def peak_memory(graph: Graph, target: Target, plan: Plan, chip: int) -> PeakMemory:
     """The tensors on chip ``chip`` at its peak under ``plan``.
 
-    Relays and clones count as ops, as in :func:`go_opt.env.copies.relays.expand_plan`.
+    Relays count as ops, as in :func:`go_opt.env.copies.relays.expand_plan`.
     """
     graph, plan, tables, kernel_of, held, fit = _placed(graph, target, plan)
     mine = slice(held.activation_ptr[chip], held.activation_ptr[chip + 1])

@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.env.copies.expanded_tables import PlanTables, copies_of
-from go_opt.env.copies.relays import clone_name, relay_name
+from go_opt.env.copies.expanded_tables import PlanTables, relays_of
+from go_opt.env.copies.relays import relay_name
 from go_opt.env.cost import CostTables
 from go_opt.env.cost.routes import transfer_s
 from go_opt.env.evaluation import execution_inputs
@@ -35,7 +35,7 @@ class SingleRun:
         self.size = tables.tensor_bytes.tolist()
         self.is_output = tables.tensor_is_output.tolist()
         self.rate = [*tables.link_s_per_byte.tolist()]
-        self.op_names, self.tensor_names = _names(graph, plan, tables)
+        self.op_names, self.tensor_names = _names(graph, plan)
         self.ops: list[list[int]] = [[] for _ in self.chip]
         for op in order.tolist():
             self.ops[self.kernel_of[op]].append(op)
@@ -131,17 +131,8 @@ class SingleRun:
         return self.op_names[self.ops[m][0]]
 
 
-def _names(graph: Graph, plan: Plan, tables: CostTables) -> tuple[list[str], list[str]]:
-    """Names of ops and tensors: of the graph, then of relays, then of clones and what they write."""
-    copies = copies_of(graph, plan)
-    relayed = zip(copies.relay_tensor.tolist(), copies.relay_chip.tolist(), strict=True)
-    relays = [relay_name(graph.tensor_names[k], chip) for k, chip in relayed]
-    cloned = [*zip(copies.clone_op.tolist(), copies.clone_chip.tolist(), strict=True)]
-    ptr, outputs = graph.op_outputs
-    clones = [clone_name(graph.op_names[op], chip) for op, chip in cloned]
-    written = [
-        clone_name(graph.tensor_names[k], chip)
-        for op, chip in cloned
-        for k in sorted(outputs[ptr[op] : ptr[op + 1]])
-    ]
-    return [*graph.op_names, *relays, *clones], [*graph.tensor_names, *relays, *written]
+def _names(graph: Graph, plan: Plan) -> tuple[list[str], list[str]]:
+    """Names of ops and tensors: of the graph, then of relays."""
+    pairs = zip(*(column.tolist() for column in relays_of(graph, plan)), strict=True)
+    relays = [relay_name(graph.tensor_names[k], chip) for k, chip in pairs]
+    return [*graph.op_names, *relays], [*graph.tensor_names, *relays]

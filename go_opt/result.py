@@ -41,7 +41,7 @@ class Request:
     max_evaluations: int | None = None
     seed: int = 0
     decide: Decide = "all"  # "placement": one kernel per op, default order, no replication
-    relays: bool = True  # whether a plan may have relays and clones
+    relays: bool = True  # whether a plan may have relays
     replication: bool = True  # whether a plan may replicate stages
     splits: bool = True  # whether ops with heavy weights may be split
     output_parts: bool = False  # whether outputs of the model may stay in parts

@@ -68,7 +68,7 @@ def plan_facts(graph: Graph, result: OptimizeResult) -> dict[str, Any]:
 def decisions_to_dict(plan: Plan) -> dict[str, Any]:
     """The decisions of a plan; per-op lists are in op order."""
     made = plan_to_dict(plan)
-    decided = ("placement", "order", "fusion_group", "replication", "relays", "clones")
+    decided = ("placement", "order", "fusion_group", "replication", "relays")
     rest = {"splits": as_json(plan.splits), "forwards": list(plan.forwards)}
     return {name: made[name] for name in decided} | rest
 

@@ -269,8 +269,7 @@ def _searched(
         save_plan(found.plan, file)
     plan = load_plan(file)
     made_for = (plan.graph_fingerprint, plan.target_fingerprint)
-    is_of_other_run = made_for != (graph.fingerprint, target.fingerprint)  # which training will refuse
-    if is_of_other_run or (not is_whole and plan.clones):
+    if made_for != (graph.fingerprint, target.fingerprint):  # of another run, which training will refuse
         return []
     arrays = (plan.placement[None], plan.order[None], plan.fusion_group[None])
     answer = session.evaluate_plans([plan]) if is_whole else session.evaluate(*arrays)

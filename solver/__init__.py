@@ -6,8 +6,7 @@ from go_opt.solver.certify.problem.joint_floors import joint_refinement_problem
 from go_opt.solver.certify.problem.problem import RefinementProblem
 from go_opt.solver.certify.refinement import Refinement
 from go_opt.solver.constraints.problem import sample_constrained
-from go_opt.solver.copies.clones import improve_with_clones
-from go_opt.solver.copies.relays import clones_of_arrays, needed_relays, relays_of_arrays
+from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
 from go_opt.solver.problem.passing import Passing
 from go_opt.solver.problem.problem import PlacementProblem, most_chips_adjacent, placement_problem
 from go_opt.solver.problem.user_constraints import ChipLimit, Colocate, CutAfter, Forbid, Pin, Stages
@@ -47,12 +46,10 @@ __all__ = [
     "Stages",
     "Violation",
     "broken_rules",
-    "clones_of_arrays",
     "earliest_finish_placement",
     "fix",
     "fix_adjacent",
     "greedy_slicing",
-    "improve_with_clones",
     "joint_refinement_problem",
     "latency_bound",
     "likelihood_slicing",

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from go_opt import from_onnx
 from go_opt.env import load_target
-from go_opt.model.plan import Clone, Plan, Relay
+from go_opt.model.plan import Plan, Relay
 from go_opt.run.export.exporting import export
 from go_opt.run.manifest import Manifest
 
@@ -71,7 +71,6 @@ def plan_of(
     values: Mapping[str, int] | None = None,
     replication: int | Sequence[int] = 1,
     relays: Sequence[Relay] = (),
-    clones: Sequence[Clone] = (),
 ) -> Plan:
     """Each op is a kernel of its own, on the chip given for it; those not named are on chip 0."""
     graph, on = from_onnx(path, dims=dims, values=values), load_target(target)
@@ -89,7 +88,7 @@ def plan_of(
         replication=np.broadcast_to(replication, graph.num_ops),
         provenance="test",
     )
-    return replace(plan, relays=tuple(relays), clones=tuple(clones))
+    return replace(plan, relays=tuple(relays))
 
 
 def session(path: Path, *, is_optimized: bool = True) -> ort.InferenceSession:

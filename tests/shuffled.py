@@ -37,7 +37,6 @@ def by_name(plan: plan_pb2.Plan) -> dict[str, Any]:
         "chips": dict(zip(names, zip(plan.placement, plan.replication, strict=True), strict=True)),
         "origins": dict(zip(names, (plan.provenance[i] for i in plan.op_provenance), strict=True)),
         "relays": sorted((relay.tensor, tuple(relay.chips)) for relay in plan.relays),
-        "clones": sorted((clone.op, clone.chip) for clone in plan.clones),
     }
 
 

@@ -1,1 +1,1 @@
-"""Copies in a plan: relays and clones, and stages of several chips."""
+"""Copies in a plan: relays, parts of split ops, and stages of several chips."""

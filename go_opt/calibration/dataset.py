@@ -68,18 +68,15 @@ def _node_features(graph: Graph, target: Target) -> dict[str, NDArray]:
 
 
 def _config_features(graph: Graph, plan: Plan) -> dict[str, NDArray]:
-    """Of each op; relays and clones: chips that forward what it writes, and chips that compute it again."""
-    relays, clones = np.zeros((2, graph.num_ops))
+    """Of each op; relays: chips that forward what it writes."""
+    relays = np.zeros(graph.num_ops)
     for relay in plan.relays:
         relays[graph.tensor_producer[graph.tensor_index[relay.tensor]]] += len(relay.chips)
-    for clone in plan.clones:
-        clones[graph.op_index[clone.op]] += 1
     return {
         "placement": plan.placement,
         "order": np.argsort(plan.order),
         "fusion_group": plan.fusion_group,
         "replication": plan.replication,
         "relays": relays,
-        "clones": clones,
         "forwards_weights": np.isin(plan.placement, plan.forwards),
     }

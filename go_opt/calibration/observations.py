@@ -10,7 +10,7 @@ import numpy as np
 from go_opt.calibration.samples import Sample
 from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.env import Target
-from go_opt.env.copies.expanded_tables import copies_of, expanded_tables, plan_tables
+from go_opt.env.copies.expanded_tables import expanded_tables, plan_tables, relays_of
 from go_opt.env.copies.stages import size_by_chip
 from go_opt.env.cost.tables import tables_with_effects
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
@@ -22,7 +22,7 @@ from go_opt.model.graph import Graph
 class Observations:
     """The kernels of measured plans on their chips.
 
-    Axes: ``E`` ops in kernels, including clones and relays (without work); ``M`` kernels; ``R`` working
+    Axes: ``E`` ops in kernels, including relays (without work); ``M`` kernels; ``R`` working
     chips of all plans; ``P`` plans.
     """
 
@@ -53,11 +53,10 @@ def observe(graph: Graph, target: Target, samples: Sequence[Sample]) -> Observat
 
 def _observed(graph: Graph, target: Target, sample: Sample) -> Observations:
     plan, tables = sample.plan, tables_with_effects(graph, target, ideal_parameters(1))
-    # Op numbers replace op seconds, so that a clone has its original's number; relays have none.
+    # Op numbers replace op seconds; relays have none.
     numbers = tables._replace(op_s=np.arange(-graph.num_ops, 0, dtype=np.float64)[None])
-    copies = copies_of(graph, plan)
     expanded, placement, order, group = expanded_tables(
-        numbers, plan.placement, plan.order, plan.fusion_group, copies
+        numbers, plan.placement, plan.order, plan.fusion_group, relays_of(graph, plan)
     )
     kernel_of = number_kernels(order, group)
     moved_only = expanded._replace(

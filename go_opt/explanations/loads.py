@@ -22,13 +22,13 @@ from go_opt.env.kernels.numbering import number_kernels
 from go_opt.env.model.analytical import MOST_TURNS
 from go_opt.env.model.memory import fit_chips, holdings
 from go_opt.model.csr import row_pointers
-from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT, Graph
+from go_opt.model.graph import INPUT, NO_PRODUCER, Graph
 from go_opt.model.plan import Plan
 
 
 @dataclass(frozen=True, eq=False)
 class Loads:
-    """A plan without relays and clones, and its cost tables; ``expand_plan`` makes them ordinary ops."""
+    """A plan without relays, and its cost tables; ``expand_plan`` makes them ordinary ops."""
 
     graph: Graph
     tables: CostTables
@@ -213,13 +213,6 @@ class Loads:
         """The ops that read a tensor."""
         ptr = self.tables.reader_ptr
         return [int(op) for op in self.tables.reader_op[ptr[k] : ptr[k + 1]]]
-
-    def weight_bytes(self, op: int) -> int:
-        """Bytes of the weights that an op reads."""
-        read_ptr, reads = self.graph.op_reads
-        tensors = self.graph.reader_tensor[reads[read_ptr[op] : read_ptr[op + 1]]]
-        is_weight = self.tables.tensor_kind[tensors] == WEIGHT
-        return int(self.tables.tensor_bytes[tensors[is_weight]].sum())
 
     def inputs(self) -> LongArray:
         """The model's inputs, largest first."""

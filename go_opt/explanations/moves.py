@@ -16,13 +16,13 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import IntArray, LongArray
-from go_opt.env import Target
+from go_opt.env import Target, cost_tables
 from go_opt.env.copies.expanded_tables import plan_tables
 from go_opt.env.copies.stages import Stages, stages_of, stages_of_sizes
 from go_opt.env.evaluation import out_of_memory_reason
 from go_opt.explanations.terms import Place
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Clone, Plan
+from go_opt.model.plan import Plan
 from go_opt.solver import PlacementProblem, broken_rules, placement_problem, verify
 from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
 from go_opt.solver.problem.problem import TRIANGLE_OFF
@@ -188,15 +188,11 @@ class Mover:
         """The plan with another placement, and the relays that the triangle rule then requires."""
         first_chip, size = self.stages
         placement = first_chip[stage_of_op]
-        clones = _useful_clones(self.graph, placement, self.plan.clones)
-        moved = replace(
-            self.plan, placement=placement, replication=size[stage_of_op], clones=clones, relays=()
-        )
+        moved = replace(self.plan, placement=placement, replication=size[stage_of_op], relays=())
         triangle = self.target.constraints.triangle
         if triangle == "off":
             return moved
-        tables, with_clones, *_ = plan_tables(self.graph, self.target, moved)
-        tensor, stage = needed_relays(tables, self.stages.number(with_clones), triangle)
+        tensor, stage = needed_relays(cost_tables(self.graph, self.target), stage_of_op, triangle)
         return replace(moved, relays=relays_of_arrays(self.graph, tensor, first_chip[stage]))
 
     def _place(self, op: int) -> Place:
@@ -212,20 +208,6 @@ def _with_free_chips(stages: Stages, num_chips: int) -> Stages:
     """The stages, plus one single-chip stage for each chip after the last one."""
     free = np.ones(num_chips - int(stages.size.sum()), dtype=np.int32)
     return stages_of_sizes(np.concatenate([stages.size, free]))
-
-
-def _useful_clones(graph: Graph, placement: IntArray, clones: tuple[Clone, ...]) -> tuple[Clone, ...]:
-    """The clones that an op on their chip reads and whose original is on another chip."""
-    ptr, reader = graph.successors
-    chips_of: dict[int, set[int]] = {}
-    # From the last op back: a clone that another clone reads is judged after its reader.
-    for clone in sorted(clones, key=lambda clone: -graph.op_index[clone.op]):
-        op = graph.op_index[clone.op]
-        readers = reader[ptr[op] : ptr[op + 1]].tolist()
-        is_read = any(placement[r] == clone.chip or clone.chip in chips_of.get(r, ()) for r in readers)
-        if is_read and placement[op] != clone.chip:
-            chips_of.setdefault(op, set()).add(clone.chip)
-    return tuple(clone for clone in clones if clone.chip in chips_of.get(graph.op_index[clone.op], ()))
 
 
 @dataclass(frozen=True)
@@ -284,6 +266,5 @@ def _resized(plan: Plan, before: Stages, after: Stages) -> Plan:
         placement=after.first_chip[stage_of_op],
         replication=after.size[stage_of_op],
         relays=tuple(replace(relay, chips=tuple(chip_of[d] for d in relay.chips)) for relay in plan.relays),
-        clones=tuple(replace(clone, chip=chip_of[clone.chip]) for clone in plan.clones),
         forwards=tuple(chip_of[chip] for chip in plan.forwards),
     )

@@ -32,7 +32,7 @@ class Read:
     tensor: str
     kind: str  # "activation", "input", "weight", "streamed weight"
     size_bytes: int  # bytes that the op touches
-    source: Place | None  # the op or clone that computes it; None: it comes from the host
+    source: Place | None  # the op that computes it; None: it comes from the host
     relayed_on: tuple[int, ...]  # first chips of the stages that relay it
     is_in_kernel: bool  # the same kernel computes it, so this read costs no traffic
 
@@ -59,7 +59,6 @@ class OpExplanation:
     flops: float
     chip: int  # first chip of its stage
     replicas: int  # number of chips of its stage, which run the inferences in turn
-    clones: tuple[int, ...]  # first chips of the stages that compute it again
     provenance: str  # origin of its placement
     kernel: KernelPart
     place_on_chip: int  # position of its kernel among those of the chip, from 1
@@ -101,7 +100,7 @@ def explain_op(
     expanded, placed = expand_plan(graph, target, plan)
     loads = Loads(expanded, cost_tables(expanded, target), placed)
     metrics = evaluate_plan(graph, target, plan)
-    terms = Terms(target, loads, metrics, original_names(graph, plan))
+    terms = Terms(target, loads, metrics, original_names(plan))
     kernel = int(loads.kernel_of[expanded.op_index[op]])
     chip = int(plan.placement[i])
     on_chip = np.flatnonzero(loads.kernel_chip == chip)
@@ -120,7 +119,6 @@ def explain_op(
         flops=float(graph.op_flops[i]),
         chip=chip,
         replicas=terms.replicas(chip),
-        clones=tuple(sorted(clone.chip for clone in plan.clones if clone.op == op)),
         provenance=plan.provenance[plan.op_provenance[i]],
         kernel=terms.kernel(kernel),
         place_on_chip=int(np.searchsorted(on_chip, kernel)) + 1,

@@ -29,8 +29,6 @@ class PlanDiff:
     fused_otherwise: tuple[str, ...]  # ops whose kernels contain different ops in the two plans
     relays_before: tuple[tuple[str, int], ...]  # tensor and chip, in the earlier plan only
     relays_after: tuple[tuple[str, int], ...]
-    clones_before: tuple[tuple[str, int], ...]  # op and chip
-    clones_after: tuple[tuple[str, int], ...]
     forwards_before: tuple[int, ...]  # first chips of stages that forward weights
     forwards_after: tuple[int, ...]
 
@@ -55,7 +53,6 @@ def plan_diff(before: Start, after: Start) -> PlanDiff:
             moves.setdefault(where, []).append(op)
     kernels = [_kernels(choices.ops, shared) for choices in (before, after)]
     relays = [_relays(choices.plan) for choices in (before, after)]
-    clones = [_clones(choices.plan) for choices in (before, after)]
     forwards = [set(choices.plan.forwards) if choices.plan else set() for choices in (before, after)]
     return PlanDiff(
         in_both=len(shared),
@@ -65,8 +62,6 @@ def plan_diff(before: Start, after: Start) -> PlanDiff:
         fused_otherwise=tuple(op for op in shared if kernels[0][op] != kernels[1][op]),
         relays_before=tuple(sorted(relays[0] - relays[1])),
         relays_after=tuple(sorted(relays[1] - relays[0])),
-        clones_before=tuple(sorted(clones[0] - clones[1])),
-        clones_after=tuple(sorted(clones[1] - clones[0])),
         forwards_before=tuple(sorted(forwards[0] - forwards[1])),
         forwards_after=tuple(sorted(forwards[1] - forwards[0])),
     )
@@ -86,7 +81,3 @@ def _kernels(ops: Mapping[str, OpStart], shared: Sequence[str]) -> dict[str, fro
 
 def _relays(plan: Plan | None) -> set[tuple[str, int]]:
     return {(relay.tensor, chip) for relay in plan.relays for chip in relay.chips} if plan else set()
-
-
-def _clones(plan: Plan | None) -> set[tuple[str, int]]:
-    return {(clone.op, clone.chip) for clone in plan.clones} if plan else set()

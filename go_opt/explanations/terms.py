@@ -13,10 +13,10 @@ import numpy as np
 
 from go_opt.common.arrays import FloatArray
 from go_opt.env import Metrics, Target
-from go_opt.env.copies.relays import clone_name, relay_name
+from go_opt.env.copies.relays import relay_name
 from go_opt.env.cost.tables import COPY_TYPE
 from go_opt.explanations.loads import Loads, forwarded_over, streamed_weights
-from go_opt.model.graph import INPUT, Graph
+from go_opt.model.graph import INPUT
 from go_opt.model.plan import Plan
 
 BoundBy = Literal["compute", "SRAM", "overhead", "measured"]
@@ -252,7 +252,7 @@ class Terms:
                 yield from self.final_readers(reader)
 
     def tensor_name(self, k: int) -> str:
-        """The name of a tensor; outputs of relays and clones get the name of the original."""
+        """The name of a tensor; outputs of relays get the name of the original."""
         name = self.loads.graph.tensor_names[k]
         return self._names.get(name, name)
 
@@ -274,7 +274,7 @@ class Terms:
         return way
 
     def place(self, name: str) -> Place:
-        """The place of an op, relay or clone."""
+        """The place of an op or relay."""
         return self._place(self.loads.graph.op_index[name])
 
     def _place(self, op: int) -> Place:
@@ -282,12 +282,6 @@ class Terms:
         return Place(self.loads.graph.op_names[op], chip, self.replicas(chip))
 
 
-def original_names(graph: Graph, plan: Plan) -> dict[str, str]:
-    """The original of each tensor that a relay or clone of ``plan`` writes, by name."""
-    names = {relay_name(relay.tensor, chip): relay.tensor for relay in plan.relays for chip in relay.chips}
-    out_ptr, outputs = graph.op_outputs
-    for clone in plan.clones:
-        op = graph.op_index[clone.op]
-        for k in outputs[out_ptr[op] : out_ptr[op + 1]]:
-            names[clone_name(graph.tensor_names[k], clone.chip)] = graph.tensor_names[k]
-    return names
+def original_names(plan: Plan) -> dict[str, str]:
+    """The original of each tensor that a relay of ``plan`` writes, by name."""
+    return {relay_name(relay.tensor, chip): relay.tensor for relay in plan.relays for chip in relay.chips}

@@ -11,7 +11,7 @@ import numpy as np
 
 from go_opt.env import Target, cost_tables
 from go_opt.env.copies.part_names import part_name
-from go_opt.env.copies.relays import clone_name, relay_name
+from go_opt.env.copies.relays import relay_name
 from go_opt.explanations.terms import KernelPart, Place, TensorPart, Terms
 from go_opt.model.graph import WEIGHT, Graph
 from go_opt.model.plan import Plan
@@ -23,8 +23,8 @@ class ChipUse:
 
     chip: int  # first chip of the stage
     replicas: int  # number of chips of the stage
-    ops: int  # ops of the graph, without clones and relays
-    kernels: int  # including clones and relays
+    ops: int  # ops of the graph, without relays
+    kernels: int  # including relays
     busy_s: float  # mean over all inferences; each chip runs one in ``replicas``
     compute_s: float  # of compute-bound kernels
     sram_s: float  # of kernels bound by SRAM traffic
@@ -65,18 +65,6 @@ class RelayUse:
     size_bytes: int
     moved_bytes: int  # between the copies and SRAM: each reads and writes the tensor
     seconds: float  # sum over all copies
-
-
-@dataclass(frozen=True)
-class CloneUse:
-    """A clone: the op, its cost, and the readers on its chip."""
-
-    op: str
-    chip: int
-    original_chip: int
-    seconds: float
-    weight_bytes: int  # of its copies of weights
-    read_by: tuple[str, ...]
 
 
 _BLOCK: Final = "in blocks, by columns and inner dimensions,"
@@ -171,25 +159,3 @@ def relay_uses(graph: Graph, plan: Plan, terms: Terms) -> tuple[RelayUse, ...]:
             )
         )
     return tuple(sorted(found, key=lambda relay: -relay.seconds))
-
-
-def clone_uses(graph: Graph, plan: Plan, terms: Terms) -> tuple[CloneUse, ...]:
-    found = []
-    loads = terms.loads
-    for clone in plan.clones:
-        op = loads.graph.op_index[clone_name(clone.op, clone.chip)]
-        out_ptr, outputs = loads.graph.op_outputs
-        written = outputs[out_ptr[op] : out_ptr[op + 1]]
-        found.append(
-            CloneUse(
-                op=clone.op,
-                chip=clone.chip,
-                original_chip=int(plan.placement[graph.op_index[clone.op]]),
-                seconds=float(loads.kernel_s[loads.kernel_of[op]]),
-                weight_bytes=loads.weight_bytes(op),
-                read_by=tuple(
-                    loads.graph.op_names[reader] for k in written for reader in loads.readers(int(k))
-                ),
-            )
-        )
-    return tuple(sorted(found, key=lambda clone: -clone.seconds))

@@ -18,12 +18,10 @@ from go_opt.explanations.moves import Mover, Neighbourhood, Resize, best_resize
 from go_opt.explanations.terms import TensorPart, Term, Terms, original_names
 from go_opt.explanations.uses import (
     ChipUse,
-    CloneUse,
     LinkUse,
     RelayUse,
     SplitUse,
     chip_use,
-    clone_uses,
     link_uses,
     relay_uses,
     split_uses,
@@ -65,7 +63,6 @@ class PlanExplanation:
     buffers: tuple[ChipBuffers, ...]  # of each stage: where every tensor lies
     streamed: tuple[tuple[int, tuple[TensorPart, ...]], ...]  # first chip and weights of streaming stages
     relays: tuple[RelayUse, ...]
-    clones: tuple[CloneUse, ...]
     splits: tuple[SplitUse, ...]
     provenance: tuple[tuple[str, int], ...]  # origin of decisions, and its number of ops
     objective: Objective = "throughput"  # which bound, what-ifs and loads refer to
@@ -119,7 +116,7 @@ def explain_plan(
     tables = cost_tables(expanded, target)
     metrics = evaluate_plan(graph, target, plan)
     loads = Loads(expanded, tables, placed)
-    terms = Terms(target, loads, metrics, original_names(graph, plan))
+    terms = Terms(target, loads, metrics, original_names(plan))
     total_s = terms.total_s()
     largest_first = np.argsort(-total_s, kind="stable")
     num_binding = int((total_s >= total_s.max() * (1.0 - EQUAL)).sum())
@@ -162,7 +159,6 @@ def explain_plan(
         buffers=plan_buffers(graph, target, plan),
         streamed=tuple((chip, terms.streamed(chip)) for chip in terms.streaming()),
         relays=relay_uses(graph, plan, terms),
-        clones=clone_uses(graph, plan, terms),
         splits=split_uses(graph, target, plan),
         provenance=_provenance(plan),
         objective=objective,

@@ -22,14 +22,6 @@ class Relay:
     chips: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Clone:
-    """A cheap op that is computed again on ``chip`` (rematerialisation)."""
-
-    op: str
-    chip: int
-
-
 SPLIT_KINDS: Final = ("columns", "heads", "inner", "rows")
 
 
@@ -72,7 +64,6 @@ class Plan:
     fusion_group: IntArray  # [N] kernel of each op, numbered by first position in `order`
     replication: IntArray  # [N] number of consecutive chips of the op's stage
     relays: tuple[Relay, ...]
-    clones: tuple[Clone, ...]
     provenance: tuple[str, ...]  # distinct origins ("slice: depth order", "pinned", …)
     op_provenance: IntArray  # [N] index into `provenance`
     graph_fingerprint: str
@@ -104,7 +95,7 @@ class Plan:
         replication: NDArray | None = None,
         forwards: tuple[int, ...] = (),
     ) -> Plan:
-        """A plan with a single origin and without relays or clones; replication is 1 by default."""
+        """A plan with a single origin and without relays; replication is 1 by default."""
         num_ops = graph.num_ops
         return Plan(
             placement=frozen(placement, np.int32),
@@ -112,7 +103,6 @@ class Plan:
             fusion_group=frozen(number_by_first_place(fusion_group, order), np.int32),
             replication=frozen(np.ones(num_ops) if replication is None else replication, np.int32),
             relays=(),
-            clones=(),
             provenance=(provenance,),
             op_provenance=frozen(np.zeros(num_ops), np.int32),
             graph_fingerprint=graph.fingerprint,

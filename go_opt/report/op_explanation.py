@@ -40,9 +40,8 @@ def _op_lines(explanation: OpExplanation) -> Iterator[str]:
     work = f", {explanation.flops / 1e6:.4g} MFLOP" if explanation.flops else ""
     yield f"`{explanation.op}` ({explanation.op_type}, {explanation.op_class}, {explanation.dtype}{work})"
     stages = _stages(explanation)
-    also = f", and once more on {named_chips(stages.chips(explanation.clones))}" if explanation.clones else ""
     turns = " in turn" if explanation.replicas > 1 else ""
-    yield f"runs on {stages.named(explanation.chip)}{turns}{also}; placed by {explanation.provenance!r}"
+    yield f"runs on {stages.named(explanation.chip)}{turns}; placed by {explanation.provenance!r}"
     yield from _kernel_lines(explanation)
     yield "reads"
     yield from (f"  {_read(read, stages)}" for read in explanation.reads)

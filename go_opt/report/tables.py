@@ -10,7 +10,6 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from go_opt.common.arrays import LongArray
 from go_opt.common.units import format_bytes, format_duration, format_ratio
 from go_opt.env import Metrics, Target
 from go_opt.env.copies.stages import size_by_chip
@@ -21,7 +20,15 @@ from go_opt.model.plan import Plan
 from go_opt.report.parts.plan_lines import split_lines
 from go_opt.report.parts.screen import print_lines, print_table
 from go_opt.report.parts.term_lines import path_lines
-from go_opt.report.parts.wording import MOST_LINES, StageNames, binds, stage_cell, table_of, unknown_types
+from go_opt.report.parts.wording import (
+    MOST_LINES,
+    StageNames,
+    binds,
+    counted,
+    stage_cell,
+    table_of,
+    unknown_types,
+)
 from go_opt.report.simulation_tables import print_simulation
 from go_opt.result import Objective, OptimizeResult, Step
 
@@ -130,9 +137,9 @@ def print_metrics(
             *_split_lines(graph, target, plan),
             *_answer_lines(plan, metrics, objective, path, ""),
         ]
-        lines.append(f"status      {validity}{_copies_text(plan)}")
+        lines.append(f"status      {validity}{_relays_text(plan)}")
     else:
-        lines = [f"does not run, {validity}{_copies_text(plan)}"]
+        lines = [f"does not run, {validity}{_relays_text(plan)}"]
     print_lines(console, lines)
     console.print()
     print_table(console, chips_table(target, plan, metrics, objective))
@@ -148,22 +155,23 @@ def chips_table(target: Target, plan: Plan, metrics: Metrics, objective: Objecti
     of_one = objective == "latency"
     whole_s = metrics.makespan_s if of_one else metrics.interval_s
     ops = np.bincount(plan.placement, minlength=target.num_chips)
-    copies = _copies_by_chip(target, plan)
+    relays = np.bincount([d for relay in plan.relays for d in relay.chips], minlength=target.num_chips)
+    relayed = ("relays",) if plan.relays else ()
     names = ("compute", "load", "", "sends", "load", "weights", "activations", "streamed")
-    table = table_of(("chip", "ops", *copies, *names), text=("", "chip"))
+    table = table_of(("chip", "ops", *relayed, *names), text=("", "chip"))
     sent_s = np.zeros(target.num_chips)
     leaves = target.topology.link_from
     has_source = leaves >= 0
     np.maximum.at(sent_s, leaves[has_source], metrics.link_s[: len(leaves)][has_source])
     size = size_by_chip(plan.placement, plan.replication, target.num_chips)
-    for chip in np.flatnonzero(sum(copies.values(), start=ops)).tolist():
+    for chip in np.flatnonzero(ops + relays).tolist():
         last = min(chip + int(size[chip]), target.num_chips) - 1
         busy_s = metrics.compute_s[chip] * (int(size[chip]) if of_one else 1)
         load, sent = (_share(seconds, whole_s) for seconds in (busy_s, sent_s[last]))
         table.add_row(
             stage_cell(chip, int(size[chip])),
             str(ops[chip]),
-            *(str(number[chip] or "-") for number in copies.values()),
+            *(str(relays[chip] or "-") for _ in relayed),
             format_duration(busy_s),
             f"{load:.0%}",
             _bar(load),
@@ -181,33 +189,23 @@ def chips_table(target: Target, plan: Plan, metrics: Metrics, objective: Objecti
     for name, seconds in [*busiest, *links[-2:]]:
         load = _share(seconds, whole_s)
         style = "bold" if metrics.bottleneck == name and not of_one else None
-        blank = [""] * (1 + len(copies))
+        blank = [""] * (1 + len(relayed))
         table.add_row(name, *blank, format_duration(seconds), f"{load:.0%}", _bar(load), style=style)
     return table
 
 
-def _copies_by_chip(target: Target, plan: Plan) -> dict[str, LongArray]:
-    """The number of relays and of clones on each chip [D]; kinds without any are left out."""
-    chips = {
-        "relays": [chip for relay in plan.relays for chip in relay.chips],
-        "clones": [clone.chip for clone in plan.clones],
-    }
-    return {name: np.bincount(on, minlength=target.num_chips) for name, on in chips.items() if on}
-
-
 def plan_text(graph: Graph, target: Target, plan: Plan) -> str:
-    """The numbers of ops, chips, kernels and copies."""
+    """The numbers of ops, chips, kernels and relays."""
     kernels = int(plan.fusion_group.max()) + 1
     return (
         f"{graph.num_ops} ops on {plan.chips_used} of {target.num_chips} chips, "
-        f"{kernels} kernels{_copies_text(plan)}"
+        f"{kernels} kernels{_relays_text(plan)}"
     )
 
 
-def _copies_text(plan: Plan) -> str:
+def _relays_text(plan: Plan) -> str:
     relays = sum(len(relay.chips) for relay in plan.relays)
-    named = ((relays, "relay"), (len(plan.clones), "clone"))
-    return "".join(f", {number} {name}{'s' * (number > 1)}" for number, name in named if number)
+    return f", {counted(relays, 'relay')}" if relays else ""
 
 
 def history_table(result: OptimizeResult) -> Table:

@@ -70,8 +70,7 @@ class Stage:
     parts: int  # number of stages of its chips
     inputs: tuple[StageInput, ...]
     outputs: tuple[StageOutput, ...]
-    kernels: tuple[tuple[str, ...], ...]  # names of ops in execution order, including clones
-    clones: tuple[str, ...]  # ops whose original is in another stage
+    kernels: tuple[tuple[str, ...], ...]  # names of ops in execution order
     relays: tuple[Relay, ...]
     nodes_without_op: tuple[str, ...]  # views and constants
     weight_bytes: int

@@ -9,10 +9,9 @@ from typing import Final
 
 from go_opt.common.arrays import BoolArray
 from go_opt.env import Target, divided_tables, loop_roles
-from go_opt.env.copies.clonable import clonable_ops
 from go_opt.model.graph import Graph
 from go_opt.result import OPTIMAL_GAP, OptimizeResult, Request, Status
-from go_opt.search.methods.events import may_replicate, passing_of
+from go_opt.search.methods.events import may_replicate
 from go_opt.search.shared.context import errors_are_raised
 from go_opt.solver import Bound, latency_bound, throughput_bound
 
@@ -40,12 +39,7 @@ def lower_bound(graph: Graph, target: Target, request: Request, divisible: BoolA
     tables, roles = divided_tables(graph, target, divisible), loop_roles(graph, target.kernel_patterns)
     is_open = request.decide == "all"
     if request.objective == "latency":
-        given = request.start.plan if request.start is not None else None
-        may_clone = passing_of(target, request) == "relayed" or bool(given is not None and given.clones)
-        return latency_bound(
-            graph, tables, roles, fusion_is_open=is_open, divisible=divisible,
-            is_anywhere=clonable_ops(graph) if may_clone else None,
-        )  # fmt: skip
+        return latency_bound(graph, tables, roles, fusion_is_open=is_open, divisible=divisible)
     replicates = may_replicate(target, request)
     return throughput_bound(
         graph, tables, roles, fusion_is_open=is_open, replication_is_open=replicates, divisible=divisible

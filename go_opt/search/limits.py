@@ -70,7 +70,7 @@ def refuse_latency(
         fusion_is_open=request.decide == "all",
         is_alone=False,
         divisible=divisible,
-        is_anywhere=np.ones(graph.num_ops, np.bool_),  # stages may share their chips
+        counts_transfers=False,  # stages may share their chips
     )
     if bound.seconds > request.latency_limit_s * (1 + 1e-9):
         raise InfeasibleError(

@@ -29,7 +29,7 @@ from go_opt.search.simulated_claim import (
     simulated_answer,
     size_of,
 )
-from go_opt.solver import clones_of_arrays, needed_relays, relays_of_arrays, verify
+from go_opt.solver import needed_relays, relays_of_arrays, verify
 from go_opt.solver.constraints.plans import constrained_tables
 from go_opt.solver.problem.op_constraints import op_constraints
 from go_opt.solver.problem.segment_rules import SegmentRules, segment_rules
@@ -162,13 +162,8 @@ class Search:
             replication=proposal.replication,
             forwards=proposal.forwards,
         )
-        copies = proposal.copies
-        if copies is not None:
-            return replace(
-                plan,
-                relays=relays_of_arrays(self.graph, copies.relay_tensor, copies.relay_chip),
-                clones=clones_of_arrays(self.graph, copies.clone_op, copies.clone_chip),
-            )
+        if proposal.relays is not None:
+            return replace(plan, relays=relays_of_arrays(self.graph, *proposal.relays))
         if self.passing != "relayed":
             return plan
         stages = stages_of(plan.placement, plan.replication)

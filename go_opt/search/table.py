@@ -17,7 +17,7 @@ from go_opt.search.methods.events import Event, SearchView, has_static_constrain
 from go_opt.search.methods.first_plans import Start
 from go_opt.search.methods.given import given
 from go_opt.search.methods.guesses import guesses
-from go_opt.search.methods.improvement import improvements, with_clones
+from go_opt.search.methods.improvement import improvements
 from go_opt.search.methods.slices import slices
 from go_opt.search.placements import local
 from go_opt.search.placements.enumerated import enumerated
@@ -29,7 +29,6 @@ When = Literal[
     "next",  # one after the other, after the first ones
     "in turn",  # alternating until all have ended
     "background",  # in a background thread, given a second core and no limit on evaluations; else in turn
-    "after a round",  # of improvement that found no better plan
 ]
 
 
@@ -87,11 +86,6 @@ def is_for_latency(search: SearchView) -> bool:
     return not is_throughput(search) and is_free(search) and is_open(search)
 
 
-def _rounds(s: Start) -> Iterator[Event]:
-    others = serving(s.search, "after a round")
-    return improvements(s.search, lambda: (event for method in others for event in method.run(s)))
-
-
 METHODS: Final = (
     # The start plan that the user gives.
     Method("start", "first", lambda v: v.request.start is not None, lambda s: given(s.search), MISSION),
@@ -139,10 +133,8 @@ METHODS: Final = (
            lambda s: guesses(s.search, s.best_kernels, s.advice), MISSION),
     # Refinement, which finds placements and proves a bound.
     Method("rounds of improvement", "in turn",
-           lambda v: is_along_ring(v) and bool(v.tables.can_run.any(axis=0).all()), _rounds, MISSION),
-    # Cheap ops computed again on the chips that read their results.
-    Method("clones", "after a round", lambda v: v.passing == "relayed",
-           lambda s: with_clones(s.search), "clones"),
+           lambda v: is_along_ring(v) and bool(v.tables.can_run.any(axis=0).all()),
+           lambda s: improvements(s.search), MISSION),
     # Genetic search over orders and kernels together.
     Method("orders and kernels", "background",
            lambda v: is_along_ring(v) and is_open(v) and not (v.replicates and v.requested.num_stages),

@@ -37,12 +37,17 @@ def chip_limits(requested: OpConstraints, problem: PlacementProblem, fusion_grou
 
 
 def loosest_limits(
-    requested: OpConstraints, problem: PlacementProblem, *, fusion_is_open: bool, clones_are_open: bool
+    requested: OpConstraints,
+    problem: PlacementProblem,
+    *,
+    fusion_is_open: bool,
+    relays_are_open: bool,
+    replicates: bool,
 ) -> Limits | None:
-    """Returns limits that every valid plan keeps, for any kernels and clones if these are open.
+    """Returns limits that every valid plan keeps, for any kernels, relays and replicas if these are open.
 
     Fused, an op costs at least its own work, and a kernel costs at most its ops as separate kernels.
-    With clones open there are no lower limits, because clones add to any chip.
+    Relays may add seconds to any chip, and replicas weights too: then there are no such lower limits.
     """
     tables = cost_tables(requested.graph, requested.target)
     most_s = tables.kernel_floor_s()
@@ -54,10 +59,12 @@ def loosest_limits(
         for limit in requested.limits
         if any(getattr(limit, name) is not None for name in LIMITS if name.startswith("at_most"))
     ]
+    lower = ("at_least_bytes",) if relays_are_open else ("at_least_bytes", "at_least_s")
     at_least = [
-        ChipLimit(limit.chip, at_least_bytes=limit.at_least_bytes, at_least_s=limit.at_least_s)
+        ChipLimit(limit.chip, **given)
         for limit in requested.limits
-        if not clones_are_open and (limit.at_least_bytes is not None or limit.at_least_s is not None)
+        if not replicates
+        and (given := {name: value for name in lower if (value := getattr(limit, name)) is not None})
     ]
     rows = [
         *_rows(at_most, problem, _summed(least_s, problem.unit_of_op, problem.num_units), least_kernels),

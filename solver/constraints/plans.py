@@ -2,7 +2,7 @@
 
 The propagation engine repairs preferred placements (such as a sliced plan) and makes others.
 If it cannot place kernels, it places ops and fuses them on each chip afterwards. The last
-problem omits every rule that kernels, relays and clones may change, so that a proof of
+problem omits every rule that kernels and relays may change, so that a proof of
 infeasibility (a conflict) holds for every plan. Axes: ``S`` starts, ``N`` ops, ``U`` units,
 ``D`` chips.
 """
@@ -93,9 +93,8 @@ def constrained_starts(
       fusion_is_open: whether other kernels may be used if these cannot be placed.
       replicates: whether stages may be replicated: chips without an op of their own are then no conflict.
     """
-    uses_copies = replicates or passing == "relayed"
     backtracks, is_proven = 0, False
-    for case in _cases(requested, fusion_group, passing, fusion_is_open, uses_copies):
+    for case in _cases(requested, fusion_group, passing, fusion_is_open, replicates):
         found, is_proven, used = _place(case.problem, guides, seed)
         backtracks += used
         starts = [_start(requested, order, case.kernels, placement) for placement in found]
@@ -107,7 +106,7 @@ def constrained_starts(
     conflict = None
     if is_proven:
         conflict = smallest_conflict(
-            requested, lambda fewer: _loosest(fewer, passing, fusion_is_open, uses_copies)
+            requested, lambda fewer: _loosest(fewer, passing, fusion_is_open, replicates)
         )
     return ConstrainedStarts(requested, none, none, none, conflict, backtracks)
 
@@ -142,24 +141,26 @@ def _cases(
     fusion_group: IntArray,
     passing: Passing,
     fusion_is_open: bool,
-    uses_copies: bool,
+    replicates: bool,
 ) -> Iterator[_Case]:
     """Yields problems in which to find a start; the last is a relaxation of every plan's problem."""
     yield _Case(problem_under(requested, fusion_group, change=_rules(passing)), fusion_group)
     if fusion_is_open and len(np.unique(fusion_group)) < requested.graph.num_ops:
         yield _Case(problem_under(requested, change=_rules(passing)), None)
-    loosest = _loosest(requested, passing, fusion_is_open, uses_copies)
+    loosest = _loosest(requested, passing, fusion_is_open, replicates)
     yield _Case(loosest, None if fusion_is_open else fusion_group)
 
 
 def _loosest(
-    requested: OpConstraints, passing: Passing, fusion_is_open: bool, uses_copies: bool
+    requested: OpConstraints, passing: Passing, fusion_is_open: bool, replicates: bool
 ) -> ConstrainedProblem:
-    """Returns the rules that every plan keeps, for any kernels, relays, clones and replicas.
+    """Returns the rules that every plan keeps, for any kernels, relays and replicas.
 
     Copies may occupy chips that ops skip, so the no-skip rule is dropped for them. Stages are on the first
     chips only if no chip is skipped and no stage is replicated; otherwise their number is dropped.
     """
+    relays_are_open = passing == "relayed"
+    uses_copies = replicates or relays_are_open
     skips = uses_copies or requested.target.constraints.no_skip == "off"
     requested = requested.without_stages() if skips or fusion_is_open else requested
 
@@ -169,7 +170,11 @@ def _loosest(
 
     def limits(requested: OpConstraints, problem: PlacementProblem) -> Limits | None:
         return loosest_limits(
-            requested, problem, fusion_is_open=fusion_is_open, clones_are_open=passing == "relayed"
+            requested,
+            problem,
+            fusion_is_open=fusion_is_open,
+            relays_are_open=relays_are_open,
+            replicates=replicates,
         )
 
     return problem_under(requested, change=change, limits=limits)

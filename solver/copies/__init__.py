@@ -1,1 +1,1 @@
-"""Relays and clones: copies of tensors and of ops on other chips."""
+"""Relays: copies of tensors on chips between the one that makes them and those that read them."""

@@ -22,13 +22,11 @@ from go_opt.env.cost import CostTables
 from go_opt.env.kernels.plain_loops import largest
 from go_opt.env.target import Triangle
 from go_opt.model.graph import NO_PRODUCER, Graph
-from go_opt.model.plan import Clone, Relay
+from go_opt.model.plan import Relay
 
 
 def needed_relays(tables: CostTables, placement: IntArray, triangle: Triangle) -> tuple[IntArray, IntArray]:
     """Returns ``(tensor[P], chip[P])`` of relays with which ``placement`` keeps the rule; ascending.
-
-    To include clones, pass tables and placement expanded by the clones.
 
     Args:
       placement: [N] chips, ``f(u) <= f(v)`` for every edge.
@@ -53,11 +51,6 @@ def relays_of_arrays(graph: Graph, tensor: IntArray, chip: IntArray) -> tuple[Re
         Relay(graph.tensor_names[k], tuple(chip for _, chip in of_tensor))
         for k, of_tensor in groupby(pairs, key=lambda pair: pair[0])
     )
-
-
-def clones_of_arrays(graph: Graph, op: IntArray, chip: IntArray) -> tuple[Clone, ...]:
-    """Returns the clones of a plan: ``op`` [C] on ``chip`` [C]."""
-    return tuple(Clone(graph.op_names[o], d) for o, d in zip(op.tolist(), chip.tolist(), strict=True))
 
 
 @compiled

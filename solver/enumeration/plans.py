@@ -30,7 +30,7 @@ MOST_OPEN_OPS: Final = 6  # of a graph whose orders and kernels are enumerated
 
 
 class Plans(NamedTuple):
-    """Plans without relays, clones, splits and replicated stages."""
+    """Plans without relays, splits and replicated stages."""
 
     placement: IntArray  # [B, N]
     order: IntArray  # [B, N]

@@ -77,7 +77,7 @@ class OpConstraints:
 
     @cached_property
     def allowed(self) -> BoolArray:
-        """[N, D] True where kinds, pins, forbids and numbers of stages allow an op and its clones to run."""
+        """[N, D] True where kinds, pins, forbids and numbers of stages allow an op to run."""
         allowed = kinds_that_run(self.graph, self.target)[self.target.chip_kind].T
         for constraint, ops in zip(self.constraints, self.ops, strict=True):
             if isinstance(constraint, Pin):

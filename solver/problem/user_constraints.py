@@ -1,7 +1,6 @@
 """The user's constraints; ops are given by name or type, or by regular expressions of these.
 
-``f(o)`` is the chip of op o. Clones of an op (design section 8) obey its constraints on chips,
-and count on their chip like any op. Relays count on their chip as kernels.
+``f(o)`` is the chip of op o. Relays count on their chip as kernels.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ class CutAfter:
 class ChipLimit:
     """Limits on a chip: bytes of weights, each tensor once, seconds of kernels per inference, ops, kernels.
 
-    Ops are those of the graph and their clones: relays and views are none. Relays are kernels.
+    Ops are those of the graph: relays and views are none. Relays are kernels.
     """
 
     chip: int

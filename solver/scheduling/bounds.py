@@ -44,23 +44,23 @@ def latency_bound(
     fusion_is_open: bool,
     is_alone: bool = True,
     divisible: BoolArray | None = None,
-    is_anywhere: BoolArray | None = None,
+    counts_transfers: bool = True,
 ) -> Bound:
     """A lower bound of the makespan: paths, windows and host traffic.
 
     Args:
       is_alone: False for the latency of a sample among others, whose bound has no host traffic.
       divisible: [N] ops that may be split, at best into one part per chip; None: no op.
-      is_anywhere: [N] ops whose tensors reach other chips in no time, as plans may clone the ops;
-        None: no op.
+      counts_transfers: False: tensors reach other chips in no time.
     """
     floors = op_floors(tables, roles, fusion_is_open=fusion_is_open, divisible=divisible)
     is_split = np.zeros(graph.num_ops, np.bool_) if divisible is None else divisible
     chips = tables.num_chips if is_split.any() else min(tables.num_chips, graph.num_ops)
     ops = _ops(tables, roles, floors, is_split, fusion_is_open)
     input_s, output_s = _host_seconds_by_op(tables)
-    stays = ~is_split if is_anywhere is None else ~(is_split | is_anywhere)
-    forward, reverse = _flows(graph, tables, roles, (is_split, stays), ops.floor_s, fusion_is_open)
+    forward, reverse = _flows(
+        graph, tables, roles, ops.floor_s, is_split, counts_transfers=counts_transfers, fuses=fusion_is_open
+    )
     pairs = _pairs(forward, reverse)
     between_s = seconds_between(forward, reverse, ops.path_s, pairs, chips)
     head_s, path_s = _heads(forward, ops, input_s, _between(pairs[:, 0], pairs[:, 1], between_s, tables))
@@ -104,15 +104,17 @@ def _flows(
     graph: Graph,
     tables: CostTables,
     roles: LoopRoles,
-    split_and_stay: tuple[BoolArray, BoolArray],
     floor_s: FloatArray,
-    fusion_is_open: bool,
+    is_split: BoolArray,
+    *,
+    counts_transfers: bool,
+    fuses: bool,
 ) -> tuple[Flow, Flow]:
     """The graph and the reversed one. Parts of a split op may share kernels with all its neighbours."""
     first, second, last = graph.edge_src, graph.edge_dst, graph.num_ops - 1
-    is_split, stays = split_and_stay
-    shares = (may_share(roles, first, second) | is_split[first] | is_split[second]) & fusion_is_open
-    sent_s = np.where(stays[first] & ~is_split[second], _transfer_s(tables, first, second), 0.0)
+    is_in_parts = is_split[first] | is_split[second]
+    shares = (may_share(roles, first, second) | is_in_parts) & fuses
+    sent_s = np.where(~is_in_parts & counts_transfers, _transfer_s(tables, first, second), 0.0)
 
     def flow(before: IntArray, behind: IntArray, of_floor_s: FloatArray) -> Flow:
         by = np.argsort(behind, kind="stable")

@@ -44,7 +44,7 @@ def broken_constraints(
     """Yields every constraint that ``plan`` breaks, each with its first offender.
 
     Args:
-      placed, placed_plan: the graph and the plan with relays and clones as ops.
+      placed, placed_plan: the graph and the plan with relays as ops.
 
     Raises:
       InvalidInputError: a constraint names an unknown op or chip.
@@ -54,7 +54,6 @@ def broken_constraints(
         if isinstance(constraint, ChipLimit):
             yield from _limit(target, constraint, placed, placed_plan)
         elif isinstance(constraint, Stages):
-            # A clone is on a chip only beside an op that reads it, so it makes no stage.
             if (found := len(np.unique(plan.placement))) != constraint.count:
                 yield "stages", f"{constraint}: the plan has {found}."
         elif isinstance(constraint, Colocate):
@@ -66,18 +65,16 @@ def broken_constraints(
 
 
 def _chips(graph: Graph, plan: Plan, constraint: Pin | Forbid, ops: LongArray) -> Iterator[Broken]:
-    """Yields the first op or clone on a chip that the constraint excludes."""
+    """Yields the first op on a chip that the constraint excludes."""
     is_pin = isinstance(constraint, Pin)
     chips = {constraint.chip} if isinstance(constraint, Pin) else set(constraint.chips)
     rule = "pin" if is_pin else "forbid"
     size = dict(stages_in(plan))
-    runs = [(op, "is", int(plan.placement[op])) for op in ops]
-    names = {graph.op_names[op] for op in ops}
-    runs += [(graph.op_index[c.op], "has a clone", c.chip) for c in plan.clones if c.op in names]
-    for op, what, first in runs:
+    for op in ops:
+        first = int(plan.placement[op])
         for chip in range(first, first + size[first]):
             if (chip in chips) != is_pin:
-                yield rule, f"{constraint}: op {graph.op_names[op]!r} {what} on chip {chip}."
+                yield rule, f"{constraint}: op {graph.op_names[op]!r} is on chip {chip}."
                 return
 
 

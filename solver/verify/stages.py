@@ -29,7 +29,7 @@ def pairs_in_turn(source: int, makers: int, reader: int, readers: int) -> Iterat
 
 
 def broken_stages(graph: Graph, target: Target, plan: Plan) -> Iterator[Broken]:
-    """Yields the first invalid forwarding, the first invalid stage, or else the first misplaced copy."""
+    """Yields the first invalid forwarding, the first invalid stage, or else the first misplaced relay."""
     stages = stages_in(plan)
     yield from _broken_forwarding(target, plan, dict(stages))
     if all(size == 1 for _, size in stages):
@@ -52,11 +52,9 @@ def broken_stages(graph: Graph, target: Target, plan: Plan) -> Iterator[Broken]:
             continue
         return
     starts = {first for first, _ in stages}
-    copies = [("relay", chip) for relay in plan.relays for chip in relay.chips]
-    copies += [("clone", clone.chip) for clone in plan.clones]
-    for what, chip in copies:
+    for chip in (chip for relay in plan.relays for chip in relay.chips):
         if chip not in starts:
-            yield "replication", f"a {what} is on chip {chip}, where no stage starts."
+            yield "replication", f"a relay is on chip {chip}, where no stage starts."
             return
 
 

@@ -1,8 +1,8 @@
 """The verifier: checks any plan from the definitions, in plain NumPy.
 
 It shares no code with the solver, the slicer or the compiled environment, except the
-definitions of the fusion rule, routes, relays and clones. A plan with relays and clones
-keeps the placement rules if the expanded plan does, in which relays and clones are ops.
+definitions of the fusion rule, routes and relays. A plan with relays keeps the placement
+rules if the expanded plan does, in which relays are ops.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from go_opt.model.plan import Plan
 from go_opt.model.topological import cycle_text
 from go_opt.solver.problem.user_constraints import UserConstraint
 from go_opt.solver.verify.constraints import broken_constraints
-from go_opt.solver.verify.copies import broken_by_copies, shape_of_copies
 from go_opt.solver.verify.memory import broken_memory
+from go_opt.solver.verify.relays import broken_relays, shape_of_relays
 from go_opt.solver.verify.stages import broken_stages, pairs_in_turn, stages_in
 
 
@@ -50,10 +50,10 @@ def verify(
     shape = list(_shape(graph, target, plan))
     if shape:
         return shape
-    copies = list(starmap(Violation, broken_by_copies(graph, target, plan)))
+    relays = list(starmap(Violation, broken_relays(graph, target, plan)))
     stages = list(starmap(Violation, broken_stages(graph, target, plan)))
-    found = [*_order(graph, plan), *_fusion(graph, target, plan), *stages, *copies]
-    if copies or stages:  # the plan cannot be expanded
+    found = [*_order(graph, plan), *_fusion(graph, target, plan), *stages, *relays]
+    if relays or stages:  # the plan cannot be expanded
         return found
     placed, placed_plan = expand_plan(graph, target, plan)
     found += [
@@ -98,7 +98,7 @@ def _shape(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:
         yield Violation("shape", f"op {graph.op_names[op]!r} is on chip {chip}; chips are 0 to {last}.")
     if not np.array_equal(np.sort(plan.order), np.arange(graph.num_ops)):
         yield Violation("shape", "order is not a permutation of the ops.")
-    yield from starmap(Violation, shape_of_copies(graph, target, plan))
+    yield from starmap(Violation, shape_of_relays(graph, target, plan))
 
 
 def _order(graph: Graph, plan: Plan) -> Iterator[Violation]:

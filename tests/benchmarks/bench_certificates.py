@@ -39,7 +39,6 @@ from go_opt.env import (
     loop_roles,
     zoo_entries,
 )
-from go_opt.env.copies.clonable import clonable_ops
 from go_opt.model.graph import Graph
 from go_opt.solver.certify.problem.build import refinement_problem
 from go_opt.solver.certify.problem.joint_floors import joint_refinement_problem
@@ -142,9 +141,7 @@ def tight(names: list[str], most_s: float) -> None:
         sliced = slice_order_streamed(tables, default, group, passing="relayed")
         bounds_us, seconds = [], 0.0
         for with_memory in (False, True):
-            problem = joint_refinement_problem(
-                graph, tables, roles, may_clone=clonable_ops(graph), tight=with_memory
-            )
+            problem = joint_refinement_problem(graph, tables, roles, tight=with_memory)
             refinement = Refinement(problem)
             if sliced is not None:
                 refinement.consider(sliced.placement)

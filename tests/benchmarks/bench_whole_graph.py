@@ -76,7 +76,7 @@ def features(graph: Graph, plan: Plan) -> list[float]:
     shares = [*(chip_s[:5] / chip_s[0]), *(link_s[:3] / chip_s[0]), busy.mean() / chip_s[0]]
     counts = [len(busy), len(np.unique(plan.fusion_group)), plan.replication.max(), plan.replication.mean()]
     sizes = [chip_s[0], metrics.stream_bytes.sum() + 1.0, metrics.peak_bytes.max() + 1.0, graph.num_ops]
-    return [*shares, *counts, *np.log(sizes), len(plan.relays), len(plan.clones)]
+    return [*shares, *counts, *np.log(sizes), len(plan.relays)]
 
 
 def boosted(pools: Sequence[Pool]) -> lightgbm.Booster:

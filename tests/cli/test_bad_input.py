@@ -287,7 +287,7 @@ PLANS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "no replica": ({"replication": [0] * 4}, ("replication", "0")),
     "relay": ({"relays": [{"tensor": "t1"}]}, ("relays[0]", "chips")),
     "relays": ({"relays": 3}, ("relays",)),
-    "clone": ({"clones": [{"op": 3, "chip": 1}]}, ("clones[0]",)),
+    "clones": ({"clones": [{"op": "op0", "chip": 1}]}, ("clones are no longer supported",)),
     "no provenance": ({"provenance": []}, ("provenance",)),
     "provenance of nothing": ({"op_provenance": [9] * 4}, ("op_provenance",)),
     "fingerprint": ({"graph_fingerprint": 7}, ("graph_fingerprint",)),

@@ -21,7 +21,7 @@ from go_opt.errors import PlanError
 from go_opt.model.codecs.plan_json import load_plan, names_to_dict, save_plan
 from go_opt.model.codecs.wire import plan_from_proto, plan_to_proto
 from go_opt.model.graph import Graph, Precision
-from go_opt.model.plan import Clone, Plan, Relay, Split
+from go_opt.model.plan import Plan, Relay, Split
 from go_opt.search.splits.inner_ways import blocks_of, splits_of_blocks
 from tests.cli.conftest import Cli
 from tests.exports import info, model, node, saved, weight
@@ -85,13 +85,6 @@ CASES: Final = {
     "relays": Case(LAYERS, target="mcm-2x2", changes={
         "placement": np.array([0, 0, 1, 1, 2, 2]), "relays": (Relay("a0", (1,)),),
     }),
-    "clones": Case(
-        model([node("Relu", "x", "a", "op0"), node("Sigmoid", "a", "b", "op1"),
-               node("MatMul", "b w", "c", "op2"), node("Add", "c a", "y", "op3")],
-              [info("x", (4, 16))], [info("y", (4, 16))], [weight("w", 16, 16)]),
-        target="mcm-2x2",
-        changes={"placement": np.array([0, 0, 1, 2]), "clones": (Clone("op0", 2),)},
-    ),
     "stages": Case(LAYERS, target="mcm-2x2", changes={
         "placement": np.array([0, 0, 2, 2, 2, 2]), "replication": np.array([2, 2, 1, 1, 1, 1]),
     }),
@@ -218,7 +211,7 @@ OPTIONAL: Final = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["columns", "rows", "relays", "clones", "forwards"])
+@pytest.mark.parametrize("name", ["columns", "rows", "relays", "forwards"])
 def test_no_field_holds_nonsense(tmp_path: Path, name: str) -> None:
     """Every field of a file, changed to nonsense, is refused when it is read or named by the verifier."""
     case = CASES[name]
@@ -253,7 +246,6 @@ WRONG_MESSAGES: Final[dict[str, tuple[Any, ...]]] = {
     **dict.fromkeys(("placement", "order", "replication", "forwards", "op_provenance"), (2**31 - 1, "twice")),
     "fusion_group": ("twice",),
     "relays": ({"tensor": "nothing"}, {"tensor": ""}, {"chips": [9]}, {"chips": [2**31 - 1]}, "twice"),
-    "clones": ({"op": "nothing"}, {"chip": 9}, {"chip": 2**31 - 1}, "twice"),
     "splits": (
         {"op": "nothing"}, {"kind": "bogus"}, {"kind": ""}, {"parts": 10**9}, {"parts": 1}, {"parts": 4},
         {"in_parts": None}, "twice",
@@ -261,7 +253,7 @@ WRONG_MESSAGES: Final[dict[str, tuple[Any, ...]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["columns", "blocks by heads", "rows", "relays", "forwards", "clones"])
+@pytest.mark.parametrize("name", ["columns", "blocks by heads", "rows", "relays", "forwards"])
 def test_no_message_holds_nonsense(name: str) -> None:
     """As for files: numbers out of range, unknown names, wrong lengths, rows twice."""
     case = CASES[name]

@@ -108,7 +108,7 @@ def test_constraints_of_the_user(cli: Cli, tmp_path: Path) -> None:
     ("args", "words"),
     [
         (["no.json"], ["no.json", "cannot be read"]),
-        (["chain.json"], ["chain.json", "clones is missing"]),
+        (["chain.json"], ["chain.json", "fusion_group is missing"]),
         ([], ["PLAN"]),
         (["plan.json", "--target", "mcm-6x6"], ["the plan is for another target"]),
         (["plan.json", "--constraints", "no.toml"], ["no.toml"]),

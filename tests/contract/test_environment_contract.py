@@ -23,7 +23,7 @@ from go_opt.model.plan import Plan
 from go_opt.service.environment.environment_service import EnvironmentService
 from go_opt.service.environment.remote_environment import RemoteEnvironment
 from go_opt.solver import verify
-from tests.copies import with_legal_copies
+from tests.copies import with_legal_relays
 from tests.replicated import random_stages, replicated_plan
 from tests.serving import serve_in_thread
 from tests.strategies import make_plan, random_graph, random_order, random_plan, small_mcm, toy_graph
@@ -127,7 +127,7 @@ def test_packages_of_other_rates(environment: Environment, here: LocalEnvironmen
     assert reached_s == wanted_s(here, graph, target, whole)
 
 
-def test_replicated_stages_relays_and_clones(environment: Environment, here: LocalEnvironment) -> None:
+def test_replicated_stages_and_relays(environment: Environment, here: LocalEnvironment) -> None:
     rng = np.random.default_rng(7)
     graph, target = random_graph(rng, 12), small_mcm(5, sram_bytes=100_000)
     plans = []
@@ -135,7 +135,7 @@ def test_replicated_stages_relays_and_clones(environment: Environment, here: Loc
         order = random_order(rng, graph)
         stage_of_op, sizes = random_stages(rng, order, order, target.num_chips)
         plan = replicated_plan(graph, target, stage_of_op, sizes, order=order)
-        plans.append(with_legal_copies(rng, graph, target, plan))
+        plans.append(with_legal_relays(graph, target, plan))
     with open_session(environment, graph, target) as session:
         answer = session.evaluate_plans(plans)
     want_s = [wanted_s(here, graph, target, plan) for plan in plans]

@@ -14,7 +14,7 @@ from go_opt.env import load_target
 from go_opt.errors import InfeasibleError, InvalidInputError, PlanError
 from go_opt.model.codecs.plan_json import save_plan
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Clone, Plan, Relay, Split
+from go_opt.model.plan import Plan, Relay, Split
 from go_opt.model.start import OpStart, Start
 from go_opt.result import Request
 from go_opt.result_json import explanation_to_dict
@@ -140,7 +140,6 @@ def test_a_search_begins_with_what_is_given(client: Any, graph: Graph, plan: Pla
     [
         {"placement": 77 * np.ones(6, dtype=np.int32)},
         {"replication": np.full(6, 2**31 - 1, dtype=np.int32)},
-        {"clones": (Clone("nothing", 3),)},
         {"relays": (Relay("nothing", (900, 901)),)},
         {"splits": (Split("nothing", "columns", 2**31 - 1, True),)},
         {"order": np.arange(6, dtype=np.int32)[::-1].copy()},

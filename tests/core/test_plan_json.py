@@ -24,7 +24,6 @@ GOOD: dict[str, Any] = {
     "fusion_group": [0, 1, 1],
     "replication": [1, 2, 2],
     "relays": [{"tensor": "tensor é", "chips": [1, 2]}],
-    "clones": [{"op": "mask", "chip": 3}],
     "provenance": ["slice: depth order", "pinned"],
     "op_provenance": [0, 1, 0],
     "graph_fingerprint": "ab" * 32,
@@ -45,7 +44,6 @@ def test_dict_round_trip_is_exact() -> None:
     plan = plan_from_dict(GOOD)
     assert plan_to_dict(plan) == GOOD
     assert plan.placement.dtype == np.int32
-    assert plan.clones[0].chip == 3
 
 
 def test_file_round_trip_is_exact(tmp_path: Path) -> None:
@@ -84,8 +82,7 @@ BAD: list[tuple[str, Any]] = [
     ("relays", [{"tensor": 5, "chips": [0]}]),
     ("relays", [{"tensor": "t", "chips": [-1]}]),
     ("relays", [{"tensor": "t", "chips": 1}]),
-    ("clones", [{"op": "a", "chip": None}]),
-    ("clones", [{"op": "\ud800", "chip": 0}]),
+    ("clones", 3),
     ("provenance", "slice"),
     ("provenance", []),
     ("provenance", [1]),
@@ -115,6 +112,15 @@ def test_malformed_field_is_named(field: str, value: Any) -> None:
         plan_from_dict(GOOD | {field: value})
     assert field in str(error.value) or field == "placement"  # other lengths are counted against it
     assert error.value.field
+
+
+def test_older_files_list_clones(tmp_path: Path) -> None:
+    assert plan_to_dict(plan_from_dict(GOOD | {"clones": []})) == GOOD
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps(GOOD | {"clones": [{"op": "mask", "chip": 3}]}))
+    with pytest.raises(PlanError, match=r"old.json': plan: clones are no longer supported: .*\.$") as error:
+        load_plan(path)
+    assert error.value.field == "clones"
 
 
 def test_older_files_have_no_model() -> None:

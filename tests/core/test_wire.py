@@ -25,7 +25,7 @@ from go_opt.model.codecs.wire import (
     plan_to_proto,
 )
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Clone, Plan, Relay
+from go_opt.model.plan import Plan, Relay
 from go_opt.proto import graph_pb2, plan_pb2
 
 ARRAYS = [
@@ -251,11 +251,9 @@ def plans(draw: st.DrawFn) -> Plan:
         provenance=draw(NAMES),
     )
     relays = draw(st.lists(st.builds(Relay, NAMES, st.lists(st.integers(0, 35)).map(tuple)), max_size=2))
-    clones = draw(st.lists(st.builds(Clone, NAMES, st.integers(0, 35)), max_size=2))
     values = {field: getattr(base, field) for field in base.__dataclass_fields__}
     values |= {
         "relays": tuple(relays),
-        "clones": tuple(clones),
         "replication": np.array(draw(st.lists(st.integers(1, 9), min_size=num_ops, max_size=num_ops))),
         "op_provenance": np.zeros(num_ops, dtype=np.int32),
         "bindings": draw(bindings()),
@@ -293,6 +291,7 @@ def test_plan_round_trip_is_exact(plan: Plan) -> None:
         ("replication", [1, 0]),
         ("op_provenance", [0, 1]),
         ("provenance", []),
+        ("clones", [plan_pb2.Clone(op="a", chip=1)]),
     ],
 )
 def test_malformed_plan_is_refused_by_field(field: str, value: list) -> None:

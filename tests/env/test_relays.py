@@ -1,4 +1,4 @@
-"""Relays and clones: figures by hand, both expansions against each other, twin and simulator."""
+"""Relays: figures by hand, both expansions against each other, twin and simulator."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from go_opt.env import (
     load_zoo,
     loop_roles,
 )
-from go_opt.env.copies.expanded_tables import copies_of, expanded_tables, plan_tables
-from go_opt.env.copies.relays import clone_name, expand_plan, relay_name
+from go_opt.env.copies.expanded_tables import expanded_tables, plan_tables, relays_of
+from go_opt.env.copies.relays import expand_plan, relay_name
 from go_opt.env.simulator import simulate_plan
 from go_opt.env.target.simulator_parameters import EFFECTS
 from go_opt.errors import PlanError
 from go_opt.model.graph import NO_PRODUCER, Graph
-from go_opt.model.plan import Clone, Plan, Relay
+from go_opt.model.plan import Plan, Relay
 from go_opt.solver import slice_order, verify
-from tests.copies import no_copies, output_values, with_any_copies, with_legal_copies
+from tests.copies import no_relays, output_values, with_any_relays, with_legal_relays
 from tests.env.numpy_twin import Twin
 from tests.strategies import (
     JIT_IS_ON,
@@ -63,17 +63,16 @@ def check_equal(ours: Metrics, theirs: Metrics) -> None:
 # --------------------------------------------------------------------------- by hand
 
 
-def toy_plan(target: Target, **copies: object) -> Plan:
-    return replace(make_plan(toy_graph(), target, THREE_CHIPS), **copies)  # type: ignore[arg-type]
+def toy_plan(target: Target, *relays: Relay) -> Plan:
+    return replace(make_plan(toy_graph(), target, THREE_CHIPS), relays=relays)
 
 
-RELAYED = {"relays": (Relay("x", (1,)),)}
-CLONED = {"clones": (Clone("embed", 2),)}
+RELAY = Relay("x", (1,))
 
 
 def test_a_relay_by_hand() -> None:
     target = small_mcm(3)
-    metrics = evaluate_plan(toy_graph(), target, toy_plan(target, **RELAYED))
+    metrics = evaluate_plan(toy_graph(), target, toy_plan(target, RELAY))
     # The copy of x on chip 1: 1000 bytes read, 1000 written, 1 us overhead. chip 0: 3.4 + 9,
     # chip 1: 6 + 5 + 3, chip 2: 6 + 14.
     assert metrics.compute_s == in_us([12.4, 14, 20])
@@ -91,79 +90,48 @@ def test_a_relay_by_hand() -> None:
     assert metrics.makespan_s == in_us(78.4)
 
 
-def test_a_clone_by_hand() -> None:
-    target = small_mcm(3)
-    metrics = evaluate_plan(toy_graph(), target, toy_plan(target, **CLONED))
-    assert metrics.compute_s == in_us([12.4, 11, 23.4])
-    # x stays on chip 0; ids crosses the host's link once.
-    assert metrics.link_s == in_us([10, 10, 0, 2, 10])
-    assert metrics.bottleneck == "chip 2 compute"
-    # chip 0: ids, h, and x of 1000 bytes. chip 1: h, s, and a. chip 2: ids, s, out, and at add
-    # both the clone's x and y.
-    assert metrics.peak_bytes.tolist() == [3800, 5000, 8800]
-    assert metrics.weight_bytes.tolist() == [12000, 2000, 10000]
-    assert metrics.latency_s == in_us(77.4)
-
-
-@pytest.mark.parametrize(("copies", "interval_us", "chip"), [(RELAYED, 54, 1), (CLONED, 45.4, 2)])
-def test_summed_interval_by_hand(copies: dict[str, object], interval_us: float, chip: int) -> None:
+def test_summed_interval_by_hand() -> None:
     target = small_mcm(3, overlap=False)
-    metrics = evaluate_plan(toy_graph(), target, toy_plan(target, **copies))
-    # Relayed, chip 1: 14 + 20 in + 20 out. Cloned, chip 2: 23.4 + 10 in, ids 2, out 10.
-    assert metrics.interval_s == in_us(interval_us)
-    assert metrics.bottleneck == f"chip {chip} compute and transfers"
+    metrics = evaluate_plan(toy_graph(), target, toy_plan(target, RELAY))
+    # chip 1: 14 + 20 in + 20 out.
+    assert metrics.interval_s == in_us(54)
+    assert metrics.bottleneck == "chip 1 compute and transfers"
 
 
-def test_copies_stand_behind_kernels_and_clones_before_them() -> None:
+def test_relays_stand_behind_kernels() -> None:
     graph, target = toy_graph(), small_mcm(3)
     plan = make_plan(graph, target, (0, 0, 1, 1, 2, 2), fusion_group=(0, 1, 2, 3, 4, 5))
+    expanded, expanded_plan = expand_plan(graph, target, replace(plan, relays=(RELAY,)))
+    names = [expanded.op_names[op] for op in expanded_plan.order]
+    assert names == ["embed", "x/relay 1", "dense", "relu", "mix", "add", "logits"]
+    # dense and relu are one kernel, which a copy of what dense makes may not part.
     fused = make_plan(graph, target, (0, 0, 0, 1, 1, 2), fusion_group=(0, 1, 1, 2, 2, 3))
-    relayed = replace(plan, relays=(Relay("x", (1,)),), clones=(Clone("embed", 2), Clone("relu", 2)))
-    expanded, expanded_plan = expand_plan(graph, target, relayed)
+    expanded, expanded_plan = expand_plan(graph, target, replace(fused, relays=(Relay("h", (1,)),)))
     names = [expanded.op_names[op] for op in expanded_plan.order]
-    # Nothing on chip 2 reads the clone of relu: it follows the original's kernel.
-    assert names[:5] == ["embed", "x/relay 1", "dense", "relu", "relu/clone 2"]
-    assert names[5:] == ["mix", "embed/clone 2", "add", "logits"]
-    # add and mix are one kernel, which reads x: the clone may not part them, nor dense and relu a copy.
-    cloned = replace(fused, relays=(Relay("h", (1,)),), clones=(Clone("embed", 1),))
-    expanded, expanded_plan = expand_plan(graph, target, cloned)
-    names = [expanded.op_names[op] for op in expanded_plan.order]
-    assert names == ["embed", "dense", "relu", "h/relay 1", "embed/clone 1", "mix", "add", "logits"]
+    assert names == ["embed", "dense", "relu", "h/relay 1", "mix", "add", "logits"]
 
 
-def test_clones_of_ancestors_read_each_other() -> None:
-    graph, target = toy_graph(), small_mcm(3)
-    clones = tuple(Clone(op, 1) for op in ("relu", "dense", "embed"))
-    plan = replace(make_plan(graph, target, (0, 0, 0, 1, 1, 1)), clones=clones)
-    expanded, expanded_plan = expand_plan(graph, target, plan)
-    chain = ["embed/clone 1", "dense/clone 1", "relu/clone 1", "mix", "add", "logits"]
-    assert [expanded.op_names[op] for op in expanded_plan.order][3:] == chain
-    # Nothing crosses: chip 1 computes all of it.
-    assert evaluate_plan(graph, target, plan).link_s == in_us([0, 0, 0, 2, 10])
-
-
-def test_a_plan_without_copies_is_answered_as_it_is() -> None:
+def test_a_plan_without_relays_is_answered_as_it_is() -> None:
     graph, target = toy_graph(), small_mcm(3)
     plan = make_plan(graph, target, THREE_CHIPS)
     assert expand_plan(graph, target, plan) == (graph, plan)
     tables = cost_tables(graph, target)
-    answered = expanded_tables(tables, plan.placement, plan.order, plan.fusion_group, no_copies())
+    answered = expanded_tables(tables, plan.placement, plan.order, plan.fusion_group, no_relays())
     assert answered == (tables, plan.placement, plan.order, plan.fusion_group)
 
 
 @pytest.mark.parametrize(
-    ("copies", "message"),
+    ("relay", "message"),
     [
-        ({"relays": (Relay("z", (1,)),)}, "relays: the graph has no tensor 'z'"),
-        ({"relays": (Relay("ids", (1,)),)}, "relays: no op produces tensor 'ids'"),
-        ({"clones": (Clone("z", 1),)}, "clones: the graph has no op 'z'"),
+        (Relay("z", (1,)), "relays: the graph has no tensor 'z'"),
+        (Relay("ids", (1,)), "relays: no op produces tensor 'ids'"),
     ],
 )
-def test_what_the_graph_does_not_have(copies: dict[str, object], message: str) -> None:
+def test_what_the_graph_does_not_have(relay: Relay, message: str) -> None:
     graph, target = toy_graph(), small_mcm(3)
     for expand in (expand_plan, evaluate_plan):
         with pytest.raises(PlanError, match=message):
-            expand(graph, target, toy_plan(target, **copies))
+            expand(graph, target, toy_plan(target, relay))
 
 
 # --------------------------------------------------------------------------- random plans
@@ -175,7 +143,7 @@ def test_tables_are_those_of_the_expanded_graph(seed: int) -> None:
     rng = np.random.default_rng(seed)
     target = random_target(rng)
     graph = random_graph(rng, int(rng.integers(1, 25)), kinds=kind_names(target))
-    plan = with_any_copies(rng, graph, target, random_plan(rng, graph, target))
+    plan = with_any_relays(rng, graph, target, random_plan(rng, graph, target))
     expanded, expanded_plan = expand_plan(graph, target, plan)
     theirs, ours = cost_tables(expanded, target), plan_tables(graph, target, plan)
     tables, placement, order, group, _ = ours
@@ -204,27 +172,21 @@ def test_tables_are_those_of_the_expanded_graph(seed: int) -> None:
 
 def names_by_number(graph: Graph, plan: Plan, expanded: Graph) -> tuple[np.ndarray, np.ndarray]:
     """Op and tensor of the expanded graph by their numbers in the tables."""
-    copies = copies_of(graph, plan)
-    relays = list(zip(copies.relay_tensor, copies.relay_chip, strict=True))
-    clones = list(zip(copies.clone_op, copies.clone_chip, strict=True))
-    out_ptr, outputs = graph.op_outputs
-    copied = [relay_name(graph.tensor_names[k], chip) for k, chip in relays]
-    ops = [*graph.op_names, *copied, *(clone_name(graph.op_names[op], chip) for op, chip in clones)]
-    tensors = [*graph.tensor_names, *copied]
-    for op, chip in clones:
-        tensors += [clone_name(graph.tensor_names[k], chip) for k in outputs[out_ptr[op] : out_ptr[op + 1]]]
+    pairs = zip(*relays_of(graph, plan), strict=True)
+    copied = [relay_name(graph.tensor_names[k], chip) for k, chip in pairs]
     op_of, tensor_of = expanded.op_index, expanded.tensor_index
-    return np.array([op_of[name] for name in ops]), np.array([tensor_of[name] for name in tensors], np.int64)
+    ops, tensors = [*graph.op_names, *copied], [*graph.tensor_names, *copied]
+    return np.array([op_of[name] for name in ops]), np.array([tensor_of[name] for name in tensors])
 
 
 @given(seed=seeds)
 @settings(max_examples=examples(100))
 def test_a_plan_costs_what_its_expanded_graph_costs(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    # On a chain there is no way back to a clone or a relay that stands before its tensor.
+    # On a chain there is no way back to a relay that stands before its tensor.
     target = random_target(rng, topology=str(rng.choice([t for t in TOPOLOGIES if t != "chain"])))
     graph = random_graph(rng, int(rng.integers(1, 25)), kinds=kind_names(target))
-    plan = with_any_copies(rng, graph, target, random_plan(rng, graph, target))
+    plan = with_any_relays(rng, graph, target, random_plan(rng, graph, target))
     metrics = evaluate_plan(graph, target, plan)
     expanded, expanded_plan = expand_plan(graph, target, plan)
     check_equal(metrics, evaluate_plan(expanded, target, expanded_plan))
@@ -242,7 +204,7 @@ def test_the_simulator_with_all_effects_off_agrees(seed: int) -> None:
     rule = str(rng.choice(["longest_path", "three_chip", "adjacent"]))
     target = random_simulated_target(rng, topology=str(rng.choice(["ring", "chain"])), triangle=rule)
     graph = random_graph(rng, int(rng.integers(2, 25)))
-    plan = with_legal_copies(rng, graph, target, random_plan(rng, graph, target, monotone=True))
+    plan = with_legal_relays(graph, target, random_plan(rng, graph, target, monotone=True))
     plain = replace(target, analytical_effects=())
     ideal, metrics = simulate_plan(graph, target, plan, without=EFFECTS), evaluate_plan(graph, plain, plan)
     assert ideal.valid == metrics.valid
@@ -257,17 +219,17 @@ def test_the_simulator_with_all_effects_off_agrees(seed: int) -> None:
 @given(seed=seeds)
 @settings(max_examples=examples(100))
 def test_the_links_carry_what_they_carried(seed: int) -> None:
-    """Relays alone change neither links nor host, and hold what their tensor takes where it enters."""
+    """Relays change neither links nor host, and hold what their tensor takes where it enters."""
     rng = np.random.default_rng(seed)
     target = random_target(rng, topology="ring", triangle="longest_path", sram_bytes=10**9)
     graph = random_graph(rng, int(rng.integers(1, 25)), kinds=kind_names(target))
     plan = random_plan(rng, graph, target, monotone=True)
-    relayed = with_legal_copies(rng, graph, target, plan, clone_share=0.0)
+    relayed = with_legal_relays(graph, target, plan)
     before, after = evaluate_plan(graph, target, plan), evaluate_plan(graph, target, relayed)
     np.testing.assert_allclose(after.link_s, before.link_s, rtol=1e-12)
-    tables, copies = cost_tables(graph, target), copies_of(graph, plan := relayed)
+    tables = cost_tables(graph, target)
     held = before.peak_bytes.copy()
-    for k, chip in zip(copies.relay_tensor, copies.relay_chip, strict=True):
+    for k, chip in zip(*relays_of(graph, relayed), strict=True):
         readers = tables.reader_op[tables.reader_ptr[k] : tables.reader_ptr[k + 1]]
         held[chip] += 0 if chip in plan.placement[readers] else 2 * tables.tensor_bytes[k]
     np.testing.assert_array_equal(after.peak_bytes, held)
@@ -283,8 +245,8 @@ def test_the_expanded_graph_computes_the_same(seed: int) -> None:
     target = random_target(rng, topology="ring", triangle="longest_path")
     graph = random_graph(rng, int(rng.integers(1, 25)), kinds=kind_names(target))
     plan = random_plan(rng, graph, target, monotone=True)
-    for change in (with_any_copies, with_legal_copies):
-        expanded, _ = expand_plan(graph, target, change(rng, graph, target, plan))
+    for relayed in (with_any_relays(rng, graph, target, plan), with_legal_relays(graph, target, plan)):
+        expanded, _ = expand_plan(graph, target, relayed)
         assert output_values(expanded) == output_values(graph)
 
 
@@ -297,9 +259,9 @@ def test_real_graphs(name: str) -> None:
     slicing = slice_order(cost_tables(graph, target), order, group, passing="free")
     assert slicing is not None
     sliced = make_plan(graph, target, slicing.placement, fusion_group=group)
-    legal = with_legal_copies(rng, graph, target, sliced, clone_share=0.1)
+    legal = with_legal_relays(graph, target, sliced)
     assert [v for v in verify(graph, target, legal) if v.constraint != "memory"] == []
-    for plan in (legal, with_any_copies(rng, graph, target, sliced)):
+    for plan in (legal, with_any_relays(rng, graph, target, sliced)):
         expanded, expanded_plan = expand_plan(graph, target, plan)
         assert output_values(expanded) == output_values(graph)
         check_equal(evaluate_plan(graph, target, plan), evaluate_plan(expanded, target, expanded_plan))
@@ -307,6 +269,6 @@ def test_real_graphs(name: str) -> None:
 
 def test_batches_take_expanded_tables() -> None:
     graph, target = toy_graph(), small_mcm(3)
-    plan = toy_plan(target, **RELAYED)
+    plan = toy_plan(target, RELAY)
     terms = plan_tables(graph, target, plan).evaluate()
     assert terms.interval_s[0] == evaluate_plan(graph, target, plan).interval_s

@@ -17,7 +17,7 @@ from go_opt.env.copies.stage_tables import stage_tables
 from go_opt.env.copies.stages import stages_of
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from tests.copies import with_legal_copies
+from tests.copies import with_legal_relays
 from tests.env.numpy_twin import Twin
 from tests.replicated import anywhere, random_forwards, random_stages, replicated_plan
 from tests.strategies import (
@@ -198,7 +198,7 @@ def test_nothing_changes_without_replicas(seed: int, num_ops: int) -> None:
 
 
 def random_case(rng: np.random.Generator, num_ops: int, **fields: object) -> tuple[Graph, Target, Plan]:
-    """A valid replicated plan with relays, some with clones, but for memory and the host's rates."""
+    """A valid replicated plan with relays, but for memory and the host's rates."""
     graph = random_graph(rng, num_ops)
     fields.setdefault("overlap", bool(rng.random() < 0.6))
     num_chips = int(rng.integers(1, 9))
@@ -208,7 +208,7 @@ def random_case(rng: np.random.Generator, num_ops: int, **fields: object) -> tup
     group = greedy_fusion(loop_roles(graph), order)
     stage_of_op, sizes = random_stages(rng, order, group, target.num_chips)
     plan = replicated_plan(graph, target, stage_of_op, sizes, order=order, fusion_group=group)
-    return graph, target, with_legal_copies(rng, graph, target, plan)
+    return graph, target, with_legal_relays(graph, target, plan)
 
 
 def random_case_anywhere(

@@ -1,4 +1,4 @@
-"""Relays and clones leave the program whole: files, wire, results, tables, traces."""
+"""Relays leave the program whole: files, wire, results, tables, traces."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from rich.console import Console
 
 import go_opt
 from go_opt.env import cost_tables, greedy_fusion, loop_roles
-from go_opt.env.copies.clonable import clonable_ops
 from go_opt.env.copies.relays import expand_plan
 from go_opt.env.model.metrics import Fidelity
 from go_opt.model.codecs.plan_json import load_plan, save_plan
 from go_opt.model.codecs.wire import plan_from_proto, plan_to_proto
-from go_opt.model.plan import Clone, Plan, Relay
+from go_opt.model.plan import Plan, Relay
 from go_opt.proto import plan_pb2
 from go_opt.report.tables import print_metrics
 from go_opt.report.trace import trace_events, trace_text
 from go_opt.result_json import decisions_to_dict
-from go_opt.solver import clones_of_arrays, improve_with_clones, relays_of_arrays, slice_order
+from go_opt.solver import slice_order
+from tests.copies import with_legal_relays
 from tests.go_opt.test_trace import check_format
 from tests.strategies import JIT_IS_ON, make_plan, small_mcm, toy_graph
 
@@ -34,25 +34,17 @@ TARGET = go_opt.target("mcm-6x6")
 
 @cache
 def real_plan() -> Plan:
-    """A sliced plan of a transformer with the relays it needs and clones of its mask."""
+    """A sliced plan of a transformer with the relays it needs."""
     tables, order = cost_tables(GRAPH, TARGET), np.arange(GRAPH.num_ops, dtype=np.int32)
     group = greedy_fusion(loop_roles(GRAPH), order)
     slicing = slice_order(tables, order, group, passing="free")
     assert slicing is not None
-    copies = improve_with_clones(
-        tables, clonable_ops(GRAPH), "longest_path", slicing.placement, order, group
-    ).copies
-    return replace(
-        make_plan(GRAPH, TARGET, slicing.placement, fusion_group=group),
-        relays=relays_of_arrays(GRAPH, copies.relay_tensor, copies.relay_chip),
-        clones=clones_of_arrays(GRAPH, copies.clone_op, copies.clone_chip),
-    )
+    return with_legal_relays(GRAPH, TARGET, make_plan(GRAPH, TARGET, slicing.placement, fusion_group=group))
 
 
 def test_there_are_some_and_they_are_valid() -> None:
     plan = real_plan()
     assert plan.relays
-    assert plan.clones or not JIT_IS_ON  # interpreted, of a graph without a mask
     assert go_opt.verify(GRAPH, TARGET, plan) == []
     assert go_opt.evaluate(GRAPH, TARGET, plan).valid
 
@@ -63,7 +55,7 @@ def test_files_and_wire_are_exact(tmp_path: Path) -> None:
     sent = plan_pb2.Plan.FromString(plan_to_proto(plan).SerializeToString())
     interval_s = go_opt.evaluate(GRAPH, TARGET, plan).interval_s
     for again in (load_plan(tmp_path / "plan.json"), plan_from_proto(sent)):
-        assert (again.relays, again.clones) == (plan.relays, plan.clones)
+        assert again.relays == plan.relays
         assert go_opt.verify(GRAPH, TARGET, again) == []
         assert go_opt.evaluate(GRAPH, TARGET, again).interval_s == interval_s
 
@@ -72,7 +64,6 @@ def test_results_list_them() -> None:
     plan = real_plan()
     decided = json.loads(json.dumps(decisions_to_dict(plan)))
     assert [Relay(row["tensor"], tuple(row["chips"])) for row in decided["relays"]] == list(plan.relays)
-    assert [Clone(row["op"], row["chip"]) for row in decided["clones"]] == list(plan.clones)
 
 
 def printed(plan: Plan) -> list[str]:
@@ -91,9 +82,7 @@ def test_tables_count_them_where_there_are_any() -> None:
     assert lines[0].split()[:4] == ["chip", "ops", "relays", "compute"]
     assert [line.split()[:3] for line in lines[1:4]] == [["0", "2", "-"], ["1", "2", "1"], ["2", "2", "-"]]
     assert lines[-1].endswith("valid, 1 relay")
-    lines = printed(replace(plan, clones=(Clone("embed", 2), Clone("embed", 1))))
-    assert lines[0].split()[:4] == ["chip", "ops", "clones", "compute"]
-    assert lines[-1].endswith(", 2 clones")
+    assert printed(replace(plan, relays=(Relay("x", (1,)), Relay("h", (1,)))))[-1].endswith(", 2 relays")
 
 
 def test_a_chip_with_nothing_but_a_relay_has_a_row() -> None:
@@ -103,19 +92,10 @@ def test_a_chip_with_nothing_but_a_relay_has_a_row() -> None:
 
 
 @pytest.mark.parametrize("fidelity", ["simulated", "analytical"])
-@pytest.mark.parametrize(
-    ("what", "copy", "shown"),
-    [
-        ("relays", Relay("x", (1,)), ("RelayCopy", 1, "x/relay 1")),
-        ("clones", Clone("embed", 2), ("Gather", 2, "embed/clone 2")),
-    ],
-)
-def test_traces_show_copies_and_clones(
-    what: str, copy: Relay | Clone, shown: tuple[str, int, str], fidelity: Fidelity
-) -> None:
+def test_traces_show_relays(fidelity: Fidelity) -> None:
     graph, target = toy_graph(), small_mcm(3)
     plan = make_plan(graph, target, (0, 0, 1, 1, 2, 2))
-    plan = replace(plan, **{what: (copy,)})
+    plan, shown = replace(plan, relays=(Relay("x", (1,)),)), ("RelayCopy", 1, "x/relay 1")
     timeline = go_opt.timeline(graph, target, plan, fidelity=fidelity, inferences=3)
     ran = [(span.name, span.resource, span.details["ops"], span.inference) for span in timeline.kernels]
     assert {row[:3] for row in ran if "/" in str(row[2])} == {shown}
@@ -137,4 +117,4 @@ def test_a_real_trace() -> None:
     expanded, _ = expand_plan(GRAPH, TARGET, plan)
     extra = set(expanded.op_names) - set(GRAPH.op_names)
     assert extra <= names
-    assert len(extra) == sum(len(relay.chips) for relay in plan.relays) + len(plan.clones)
+    assert len(extra) == sum(len(relay.chips) for relay in plan.relays)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
@@ -15,7 +16,7 @@ from go_opt.env import Target, evaluate_plan, loop_roles
 from go_opt.errors import InfeasibleError
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Plan, Relay
 from go_opt.result import Request
 from go_opt.search.methods.first_plans import Start, greedy
 from go_opt.search.placements.local import local_search
@@ -42,10 +43,25 @@ def every_plan(graph: Graph, target: Target, decide: str) -> Iterator[Plan]:
             yield Plan.of_rows(graph, target, np.array(placement), order, group, "test")
 
 
+def every_relayed_plan(graph: Graph, target: Target, decide: str) -> Iterator[Plan]:
+    """Each plan with each choice of relays, needed or not."""
+    for plan in every_plan(graph, target, decide):
+        placement = plan.placement.tolist()
+        places = []
+        for k in np.flatnonzero(graph.tensor_producer >= 0).tolist():
+            home = placement[graph.tensor_producer[k]]
+            last = max((placement[op] for op in graph.readers_of(k)), default=home)
+            places += [Relay(graph.tensor_names[k], (chip,)) for chip in range(home + 1, last)]
+        for number in range(len(places) + 1):
+            for relays in itertools.combinations(places, number):
+                yield replace(plan, relays=relays)
+
+
 def least_s(graph: Graph, target: Target, request: Request) -> float:
     """The least objective of all plans that the verifier accepts; infinite if there is none."""
     found_s = np.inf
-    for plan in every_plan(graph, target, request.decide):
+    plans = every_relayed_plan if request.relays else every_plan
+    for plan in plans(graph, target, request.decide):
         if not go_opt.verify(graph, target, plan, request.constraints):
             metrics = evaluate_plan(graph, target, plan)
             found_s = min(
@@ -90,6 +106,34 @@ def test_the_best_of_all_plans_is_found_and_proven(objective, decide, seed: int)
     result = go_opt.optimize(graph, target, **request.options)
     assert result.objective_s == pytest.approx(expected_s, rel=1e-6)
     assert result.status == "OPTIMAL"
+
+
+@pytest.mark.parametrize("decide", ["placement", "all"])
+@pytest.mark.parametrize("objective", ["throughput", "latency"])
+@settings(max_examples=examples(20))
+@given(seed=seeds)
+def test_no_plan_with_relays_beats_the_proof(objective, decide, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rules = {"no_skip": ("off", "prefix", "all")[int(rng.integers(3))]}
+    rules["triangle"] = ("longest_path", "three_chip", "adjacent")[int(rng.integers(3))]
+    target = random_target(rng, topology=("ring", "chain")[int(rng.integers(2))], num_chips=3, **rules)
+    graph = random_graph(rng, 4 if decide == "placement" else 3, kinds=kind_names(target))
+    constraints = tuple(draw_constraint(rng, graph, target) for _ in range(int(rng.integers(3))))
+    request = Request(
+        objective,
+        max_evaluations=100,
+        decide=decide,
+        replication=False,
+        splits=False,
+        simulate=False,
+        constraints=constraints,
+    )
+    expected_s = least_s(graph, target, request)
+    try:
+        bound_s = go_opt.optimize(graph, target, **request.options).lower_bound_s
+    except InfeasibleError as error:
+        bound_s = np.inf if error.is_proven else 0.0
+    assert bound_s <= expected_s * (1 + 1e-9)
 
 
 @settings(max_examples=examples(60))

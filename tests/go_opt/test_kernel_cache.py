@@ -53,10 +53,7 @@ def methods(result: OptimizeResult) -> set[str]:
 
 FIRST = {"greedy", "slice: default order"}
 NEXT = {"slice: depth order", "slice: height order"}
-WAIT = {
-    "proof",
-    "clones",
-}
+WAIT = {"proof"}
 
 
 @pytest.mark.parametrize("decide", ["placement", "all"])

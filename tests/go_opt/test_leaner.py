@@ -25,7 +25,7 @@ def assert_lean(graph, target: Target, request: Request, result: OptimizeResult)
         Proposal("answer", plan.placement, plan.order, plan.fusion_group, replication=plan.replication)
     )
     if search.best is None or search.best_s > result.objective_s * (1 + EQUAL):
-        return  # it has clones, or forwards weights
+        return  # it forwards weights
     for proposal in leaner(search, "answer"):
         search.take(proposal)
     lean = search.leanest_plan

@@ -10,7 +10,7 @@ import numpy as np
 import go_opt
 from go_opt.explanations.plan_diff import Move, PlanDiff, plan_diff
 from go_opt.model.codecs.plan_json import save_plan
-from go_opt.model.plan import Clone, Relay
+from go_opt.model.plan import Relay
 from go_opt.model.start import Start
 from go_opt.result_json import plan_facts
 from tests.cli.conftest import Cli, cli
@@ -28,7 +28,7 @@ def start(placement: list[int], kernels: list[int], names: tuple[str, ...] | Non
 
 def test_nothing() -> None:
     one = start([0, 0, 1, 1, 1, 2], [0, 1, 2, 3, 4, 5])
-    assert plan_diff(one, one) == PlanDiff(6, (), (), (), (), (), (), (), (), (), ())
+    assert plan_diff(one, one) == PlanDiff(6, (), (), (), (), (), (), (), ())
 
 
 def test_moves_and_kernels_by_hand() -> None:
@@ -48,13 +48,12 @@ def test_ops_of_one_plan_alone_are_not_compared() -> None:
     assert found.fused_otherwise == ()
 
 
-def test_copies() -> None:
+def test_relays_and_forwarding() -> None:
     one = start([0, 0, 1, 1, 1, 2], [0, 1, 2, 3, 4, 5])
     assert one.plan is not None
-    plan = replace(one.plan, relays=(Relay("x", (1, 2)),), clones=(Clone("relu", 2),))
+    plan = replace(one.plan, relays=(Relay("x", (1, 2)),))
     found = plan_diff(one, replace(one, plan=plan))
     assert (found.relays_before, found.relays_after) == ((), (("x", 1), ("x", 2)))
-    assert (found.clones_before, found.clones_after) == ((), (("relu", 2),))
     found = plan_diff(replace(one, plan=replace(one.plan, forwards=(2,))), one)
     assert (found.forwards_before, found.forwards_after) == ((2,), ())
 
@@ -74,7 +73,7 @@ def test_the_command(cli: Cli, tmp_path: Path) -> None:
     before, after = intervals_us
     assert first.startswith(f"interval    {before:.4g} us to {after:.4g} us, {after / before:.4g}x")
     assert before < after  # with replicas, and without
-    assert last == "clones      0 of the first plan alone, 0 of the second alone"
+    assert last == "relays      0 of the first plan alone, 0 of the second alone"
     assert "65 in both plans, 65 on other chips" in run.out
     found = cli("diff", "a.json", "b.json", "--json").json
     assert sum(len(move["ops"]) for move in found["moves"]) == 65

@@ -29,7 +29,7 @@ from go_opt.errors import (
 )
 from go_opt.model.codecs.wire import graph_to_proto, plan_to_proto
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Clone, Plan, Relay
+from go_opt.model.plan import Plan, Relay
 from go_opt.proto import environment_pb2, environment_pb2_grpc, plan_pb2
 from go_opt.service.environment.environment_service import EnvironmentService
 from go_opt.service.environment.remote_environment import RemoteEnvironment
@@ -158,7 +158,7 @@ def test_a_plan_that_breaks_a_rule_is_an_answer(
 
 
 @pytest.mark.parametrize("fidelity", ["analytical", "simulated"])
-def test_replicated_stages_relays_and_clones(stub: Any, fidelity: Any) -> None:
+def test_replicated_stages_and_relays(stub: Any, fidelity: Any) -> None:
     three = plan_pb2.Target(toml=target_toml(num_chips=3))
     opened = stub.CreateSession(creation(target=three, fidelity=f"FIDELITY_{fidelity.upper()}"))
     target = small_mcm(3)
@@ -167,7 +167,6 @@ def test_replicated_stages_relays_and_clones(stub: Any, fidelity: Any) -> None:
         replicated_plan(GRAPH, target, np.array([0, 0, 0, 0, 1, 1]), np.array([2, 1])),
         make_plan(GRAPH, target, [0, 0, 0, 0, 1, 1]),
         replace(apart, relays=(Relay("x", (1,)),)),
-        replace(apart, clones=(Clone("embed", 2),)),
     ]
     (answer,) = stub.Evaluate(iter([batch(opened, *plans)]))
     want = [evaluate_plan(GRAPH, target, each, fidelity=fidelity) for each in plans]
@@ -184,6 +183,11 @@ def test_replicated_stages_relays_and_clones(stub: Any, fidelity: Any) -> None:
     error, _ = refusal(lambda: stub.Evaluate(iter([relay])))
     assert isinstance(error, PlanError)
     assert error.field == "plans[2].relays[0].chips"
+    old = batch(opened, *plans)
+    old.plans[1].clones.add(op="embed", chip=1)
+    error, _ = refusal(lambda: stub.Evaluate(iter([old])))
+    assert (type(error), error.field) == (PlanError, "plans[1].clones")
+    assert str(error).startswith("batch 7: plan 1: clones are no longer supported: ")
     stub.CloseSession(environment_pb2.CloseSessionRequest(session_id=opened.session_id))
 
 
@@ -389,7 +393,7 @@ def test_hardware_that_runs_nothing(caplog: pytest.LogCaptureFixture) -> None:
         assert [len(asked) for asked in hardware.asked[before:]] == [1]  # never what breaks a rule
         assert [m.reason for m in answer.metrics][1:] == [
             "the environment could not run the plan.",
-            "the environment evaluates no replicated stages, relays and clones.",
+            "the environment evaluates no replicated stages and relays.",
         ]
         stub.CloseSession(environment_pb2.CloseSessionRequest(session_id=opened.session_id))
     assert "failed to close: RuntimeError: the door is stuck." in caplog.text

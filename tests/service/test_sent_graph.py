@@ -16,7 +16,7 @@ from go_opt.env import load_target
 from go_opt.model.codecs.plan_json import plan_to_dict
 from go_opt.model.codecs.wire import graph_to_proto
 from go_opt.model.graph import NodeWithoutOp
-from go_opt.model.plan import Clone, Plan
+from go_opt.model.plan import Plan
 from go_opt.proto import training_pb2
 from go_opt.service.jobs.train import train_job
 from go_opt.service.messages.convert import result_from_proto, result_to_proto
@@ -36,7 +36,6 @@ def test_a_plan_comes_back_as_it_went(seed: int) -> None:
         random_plan(rng, sent.graph, target),
         provenance=("here", "there"),
         op_provenance=rng.integers(0, 2, graph.num_ops).astype(np.int32),
-        clones=(Clone(graph.op_names[0], 1),),
     )
     message = sent.plan_to_proto(plan)
     assert list(message.op_names) == [graph.op_names[i] for i in order]

@@ -132,6 +132,18 @@ def test_limits_that_only_larger_kernels_keep() -> None:
     assert fixed.conflict == (limit,)
 
 
+def test_lower_limits_that_relays_and_replicas_may_keep() -> None:
+    # embed and logits read the table of 10000 bytes, dense and mix 2000 each: not every chip gets 12001.
+    limits = [ChipLimit(chip, at_least_bytes=12_001) for chip in range(2)]
+    for passing in ("adjacent", "relayed"):
+        assert starts_of(toy_graph(), small_mcm(2), limits, passing).conflict == tuple(limits)
+    assert starts_of(toy_graph(), small_mcm(2), limits, "adjacent", replicates=True).conflict is None
+    # A relay has no weights, but takes seconds.
+    limit = ChipLimit(1, at_least_s=1.0)
+    assert starts_of(toy_graph(), small_mcm(3), [limit], "adjacent").conflict == (limit,)
+    assert starts_of(toy_graph(), small_mcm(3), [limit], "relayed").conflict is None
+
+
 @pytest.mark.skipif(not JIT_IS_ON, reason="a long search")
 def test_the_limit_is_reported() -> None:
     graph = random_graph(np.random.default_rng(3), 250)

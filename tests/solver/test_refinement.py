@@ -102,36 +102,6 @@ def test_kernels_of_several_ops_and_what_was_reached_before() -> None:
         assert again.upper_s == pytest.approx(free.upper_s)
 
 
-def test_clones_cannot_beat_the_bound_that_allows_them() -> None:
-    """One op, ``a``, makes a large tensor of a small one: on fast chips every reader clones it.
-
-    Without clones a and its readers share a chip or 40 us of traffic; with a free to be
-    cloned the bound must not count that traffic.
-    """
-    b = GraphBuilder("expand")
-    b.add_tensor("x", 10, "bfloat16", "input")
-
-    def add(name: str, read: str, us: float, elements: int) -> None:
-        b.add_op(
-            name, "Relu", "vector", flops=0, dtype="bfloat16", reads=[(read, None)],
-            writes=[(f"t_{name}", elements, "bfloat16")], measured_s={"chip": us * 1e-6},
-        )  # fmt: skip
-
-    add("a", "x", 1, 2000)
-    add("b", "t_a", 20, 1)
-    add("c", "t_a", 20, 1)
-    graph = b.build()
-    tables = cost_tables(graph, small_mcm(2))
-    strict = Refinement(refinement_problem(graph, tables, passing="free"))
-    cloned = Refinement(
-        refinement_problem(graph, tables, passing="free", may_clone=np.array([True, False, False]))
-    )
-    assert strict.run(100)
-    assert strict.lower_bound_s == pytest.approx(40e-6, rel=1e-6)  # all but nothing crosses: 4000 bytes
-    assert cloned.run(100)
-    assert cloned.lower_bound_s == pytest.approx(21e-6, rel=1e-6)
-
-
 @pytest.mark.parametrize("passing", PASSINGS)
 def test_plans_keep_the_rules_and_the_answer_repeats(passing: Passing) -> None:
     target = small_mcm(6, link_bytes_per_s=1e9, sram_bytes=2**40)

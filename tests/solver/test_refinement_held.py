@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from go_opt.common.arrays import IntArray
-from go_opt.env import CostTables, cost_tables, evaluate_batch, evaluate_plan, loop_roles
-from go_opt.env.copies.clonable import clonable_ops
+from go_opt.env import CostTables, cost_tables, evaluate_batch, loop_roles
 from go_opt.model.builder import GraphBuilder
-from go_opt.model.plan import Clone, Plan
 from go_opt.solver.certify.problem.build import refinement_problem
 from go_opt.solver.certify.problem.joint_floors import joint_refinement_problem
 from go_opt.solver.certify.refinement import Refinement
@@ -93,50 +89,6 @@ def test_no_joint_plan_that_fits_beats_the_bound(overlap: bool) -> None:
                 metrics = evaluate_batch(tables, rows, np.tile(order, shape), np.tile(group, shape))
                 least_s = metrics.interval_s[metrics.fits].min(initial=np.inf)
                 assert refinement.lower_bound_s <= least_s * (1 + 1e-9), seed
-
-
-@pytest.mark.parametrize("decide", ["placement", "all"])
-def test_no_plan_with_clones_beats_the_bound(decide: str) -> None:
-    """Random clones of what may be cloned, on random placements and fusions."""
-    cloned = 0
-    for seed in range(examples(60)):
-        rng = np.random.default_rng([seed, decide == "all", 31])
-        graph = random_graph(rng, int(rng.integers(2, 7)), max_elements=int(rng.choice([50, 2000])))
-        may_clone = clonable_ops(graph)
-        target = small_mcm(
-            3,
-            sram_bytes=int(rng.choice([3000, 10_000, 30_000])),
-            link_bytes_per_s=float(rng.choice([1e8, 1e9])),
-        )
-        tables, roles = cost_tables(graph, target), loop_roles(graph)
-        if decide == "all":
-            problem = joint_refinement_problem(graph, tables, roles, may_clone=may_clone)
-        else:
-            problem = refinement_problem(graph, tables, passing="free", may_clone=may_clone, tight=True)
-        refinement = Refinement(problem)
-        refinement.run(3000)
-        placements = list(monotone_placements(graph, target.num_chips))
-        default = np.arange(graph.num_ops, dtype=np.int32)
-        fusions = list(all_fusions(graph, default)) if decide == "all" else [default]
-        for _ in range(30):
-            group = fusions[int(rng.integers(len(fusions)))]
-            placement = np.array(placements[int(rng.integers(len(placements)))], dtype=np.int32)
-            placement = on_one_chip_each(placement[None], group)
-            if len(placement) == 0:
-                continue
-            clones = tuple(
-                Clone(graph.op_names[op], int(placement[0][reader]))
-                for op in np.flatnonzero(may_clone)
-                for reader in np.unique(graph.edge_dst[graph.edge_src == op])
-                if placement[0][reader] != placement[0][op] and rng.random() < 0.7
-            )
-            clones = tuple(dict.fromkeys(clones))
-            plan = Plan.of_rows(graph, target, placement[0], default, group, "test")
-            metrics = evaluate_plan(graph, target, replace(plan, clones=clones))
-            if metrics.valid:
-                cloned += len(clones) > 0
-                assert refinement.lower_bound_s <= metrics.interval_s * (1 + 1e-9), (seed, clones)
-    assert cloned > examples(60)
 
 
 def test_weights_and_buffers_by_hand() -> None:

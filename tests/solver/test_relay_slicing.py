@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.env import CostTables, cost_tables, evaluate_batch
-from go_opt.env.copies.expanded_tables import Copies, expanded_tables
+from go_opt.env.copies.expanded_tables import Relays, expanded_tables
 from go_opt.solver import Passing, slice_order
 from go_opt.solver.copies.relays import needed_relays
 from go_opt.solver.problem.op_constraints import op_constraints
@@ -46,9 +46,8 @@ class Slicings:
         return (self.peak_bytes <= self.case.tables.sram_bytes).all(axis=1)
 
     def _evaluate(self, tables: CostTables, placement: IntArray) -> tuple[float, LongArray]:
-        nothing = np.zeros(0, np.int32)
-        copies = Copies(*needed_relays(tables, placement, "adjacent"), nothing, nothing)
-        expanded, *plan = expanded_tables(tables, placement, self.case.order, self.case.group, copies)
+        relays = Relays(*needed_relays(tables, placement, "adjacent"))
+        expanded, *plan = expanded_tables(tables, placement, self.case.order, self.case.group, relays)
         terms = evaluate_batch(expanded, *(row[None] for row in plan))
         return float(terms.interval_s[0]), terms.peak_bytes[0]
 

@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from go_opt.env import Target, cost_tables
 from go_opt.env.target import Triangle
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Clone, Plan, Relay
+from go_opt.model.plan import Plan, Relay
 from go_opt.solver import verify
-from go_opt.solver.copies.relays import clones_of_arrays, needed_relays, relays_of_arrays
-from tests.copies import with_legal_copies
+from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
 from tests.solver.test_verify import ops, plan_of
 from tests.strategies import examples, random_graph, random_plan, seeds, small_mcm
 
@@ -61,20 +60,10 @@ def test_other_readers_get_new_dependencies() -> None:
     assert relays_of("abcd", edges, [0, 1, 2, 3], "longest_path") == {"ta": (1, 2), "tb": (2,)}
 
 
-def test_clones_count_where_tables_have_them() -> None:
-    rng = np.random.default_rng(0)
-    graph, target = ops("abc", ["ab", "bc", "ac"]), small_mcm(3)
-    plan = plan_of(graph, target, [0, 1, 2])
-    cloned = with_legal_copies(rng, graph, target, plan, clone_share=1.0)
-    assert Clone("a", 2) in cloned.clones
-    assert cloned.relays == ()
-
-
-def test_arrays_of_copies() -> None:
+def test_arrays_of_relays() -> None:
     graph = ops("abc")
     k, chips = np.array([0, 0, 2], np.int32), np.array([1, 2, 1], np.int32)
     assert relays_of_arrays(graph, k, chips) == (Relay("ta", (1, 2)), Relay("tc", (1,)))
-    assert clones_of_arrays(graph, k, chips) == (Clone("a", 1), Clone("a", 2), Clone("c", 1))
 
 
 @pytest.mark.parametrize("rule", FORMS)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.env import BatchMetrics, cost_tables, evaluate_batch
-from go_opt.env.copies.expanded_tables import Copies, expanded_tables
+from go_opt.env.copies.expanded_tables import Relays, expanded_tables
 from go_opt.env.copies.stages import size_by_chip
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.builder import GraphBuilder
@@ -96,9 +96,8 @@ class Stagings:
         replication = size_by_chip(first[stage], sizes[stage], tables.num_chips)
         plan = [first[stage], self.case.order, self.case.group]
         if self.passing == "relayed":
-            nothing = np.zeros(0, np.int32)
             tensor, on_stage = needed_relays(tables, stage, "adjacent")
-            tables, *plan = expanded_tables(tables, *plan, Copies(tensor, first[on_stage], nothing, nothing))
+            tables, *plan = expanded_tables(tables, *plan, Relays(tensor, first[on_stage]))
         return evaluate_batch(tables, *(row[None] for row in plan), replication[plan[0]][None])
 
 

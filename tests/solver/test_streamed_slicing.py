@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.env import CostTables, cost_tables, evaluate_batch
-from go_opt.env.copies.expanded_tables import Copies, expanded_tables
+from go_opt.env.copies.expanded_tables import Relays, expanded_tables
 from go_opt.env.copies.stages import size_by_chip
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.builder import GraphBuilder
@@ -81,9 +81,8 @@ class Stagings:
         size = size_by_chip(first[stage], sizes[stage].astype(np.int32), tables.num_chips)
         plan = [first[stage], self.case.order, self.case.group]
         if self.passing == "relayed":
-            nothing = np.zeros(0, np.int32)
             tensor, on_stage = needed_relays(tables, stage.astype(np.int32), "adjacent")
-            tables, *plan = expanded_tables(tables, *plan, Copies(tensor, first[on_stage], nothing, nothing))
+            tables, *plan = expanded_tables(tables, *plan, Relays(tensor, first[on_stage]))
         placement, order, group = (row[None] for row in plan)
         return tables, placement, order, group, size[placement], size
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from go_opt.env import cost_tables, evaluate_plan, greedy_fusion, loop_roles
 from go_opt.errors import InvalidInputError
-from go_opt.model.plan import Clone, Relay
+from go_opt.model.plan import Relay
 from go_opt.solver import verify
 from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
 from go_opt.solver.problem.op_constraints import op_constraints
@@ -80,21 +80,7 @@ def test_by_hand(constraint, found) -> None:
     assert broken(constraint) == found
 
 
-def test_clones_run_where_their_op_may() -> None:
-    clones = (Clone("embed", 1),)
-    assert broken(Pin("embed", 0), clones=clones) == [
-        ("pin", "pin 'embed' to chip 0: op 'embed' has a clone on chip 1.")
-    ]
-    assert broken(Forbid("embed", [1]), clones=clones) == [
-        ("forbid", "forbid 'embed' chips 1: op 'embed' has a clone on chip 1.")
-    ]
-    assert broken(Colocate(["embed", "relu"]), clones=clones) == []
-
-
-def test_clones_and_relays_count_on_their_chip() -> None:
-    # Chip 1 has mix, add, logits: 5 + 6 + 14 us; a clone of embed adds 3.4 us, and no new weight.
-    assert broken(ChipLimit(1, at_most_s=28.4e-6, at_least_s=28.4e-6), clones=(Clone("embed", 1),)) == []
-    assert broken(ChipLimit(1, at_most_bytes=12000, at_least_bytes=12000), clones=(Clone("embed", 1),)) == []
+def test_relays_count_on_their_chip() -> None:
     # x passes chip 1 to add on chip 2: a copy of 1000 bytes, 2 us and 1 us of overhead.
     placement = [0, 0, 0, 1, 2, 2]
     relays = (Relay("x", (1,)),)

@@ -9,7 +9,7 @@ import pytest
 
 from go_opt.env import Target
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Clone, Plan, Relay
+from go_opt.model.plan import Plan, Relay
 from go_opt.solver import ChipLimit, Forbid, Pin, verify
 from tests.solver.test_verify import ops, plan_of
 from tests.strategies import chip_kind, small_mcm
@@ -108,14 +108,11 @@ def test_adjacent_stages_may_depend_on_each_other() -> None:
     assert violation.constraint == "triangle"
 
 
-def test_copies_name_the_first_chip_of_a_stage() -> None:
+def test_relays_name_the_first_chip_of_a_stage() -> None:
     graph, target = ops(*TRIANGLE), small_mcm(6)
     relays = (Relay(graph.tensor_names[graph.op_outputs[1][0]], (3,)),)
     found = verify(graph, target, replicated(graph, target, [0, 2, 4], [2, 2, 2], relays=relays))
     assert [v.message for v in found] == ["a relay is on chip 3, where no stage starts."]
-    clones = (Clone("a", 5),)
-    found = verify(graph, target, replicated(graph, target, [0, 2, 4], [2, 2, 2], clones=clones))
-    assert "a clone is on chip 5, where no stage starts." in [v.message for v in found]
 
 
 def test_constraints_hold_on_every_replica() -> None:

@@ -56,7 +56,7 @@ class Session(Protocol):
 
 @runtime_checkable
 class PlanSession(Session, Protocol):
-    """A session that also evaluates plans with replicated stages, relays and clones."""
+    """A session that also evaluates plans with replicated stages and relays."""
 
     def evaluate_plans(self, plans: Sequence[Plan]) -> Evaluations:
         """Evaluate the plans, in their order."""
@@ -154,13 +154,13 @@ class CheckedSession:
         return isinstance(self._session, PlanSession)
 
     def evaluate_plans(self, plans: Sequence[Plan]) -> Evaluations:
-        """Evaluate plans that may have replicated stages, relays and clones, in their order.
+        """Evaluate plans that may have replicated stages and relays, in their order.
 
         Raises:
           EnvironmentFailedError: the environment failed, answered nonsense or serves no such plans.
         """
         if not isinstance(self._session, PlanSession):
-            raise EnvironmentFailedError(f"{self._name} evaluates no replicated stages, relays and clones.")
+            raise EnvironmentFailedError(f"{self._name} evaluates no replicated stages and relays.")
         return self._checked(partial(self._session.evaluate_plans, plans), len(plans))
 
     def _checked(self, ask: Callable[[], Evaluations], num_plans: int) -> Evaluations:

@@ -16,14 +16,14 @@ from go_opt.errors import PlanError
 from go_opt.model.codecs.bindings import bindings_from
 from go_opt.model.codecs.fields import shown
 from go_opt.model.graph import Precision
-from go_opt.model.plan import SPLIT_KINDS, Clone, Plan, Relay, Split, number_by_first_place
+from go_opt.model.plan import SPLIT_KINDS, Plan, Relay, Split, number_by_first_place
 
 _INT32_MAX: Final = 2**31 - 1
 _TEXTS: Final = ("graph_fingerprint", "target_fingerprint", "target", "model")
 
 
 def plan_from_fields(fields: Mapping[str, Any]) -> Plan:
-    """The plan with these field values; ``relays``, ``clones`` and ``splits`` are parsed already.
+    """The plan with these field values; ``relays`` and ``splits`` are parsed already.
 
     Raises:
       PlanError: one sentence that names the faulty field.
@@ -41,7 +41,6 @@ def plan_from_fields(fields: Mapping[str, Any]) -> Plan:
         fusion_group=frozen(number_by_first_place(groups, order)),
         replication=_per_op("replication", fields["replication"], num_ops, 1, _INT32_MAX),
         relays=fields["relays"],
-        clones=fields["clones"],
         splits=fields["splits"],
         forwards=tuple(int_array("forwards", fields["forwards"], 0, _INT32_MAX).tolist()),
         provenance=origins,
@@ -58,9 +57,10 @@ def relay_from_fields(i: int, tensor: object, chips: object) -> Relay:
     return Relay(text(f"relays[{i}].tensor", tensor), tuple(chip_ids.tolist()))
 
 
-def clone_from_fields(i: int, op: object, chip: object) -> Clone:
-    """Clone ``i`` of a plan."""
-    return Clone(text(f"clones[{i}].op", op), int(int_array(f"clones[{i}].chip", [chip], 0, _INT32_MAX)[0]))
+def refuse_clones(clones: object) -> None:
+    """Raise if a plan of an earlier version computes ops on several chips; others list none."""
+    if clones:
+        raise _error("clones", "are no longer supported: search for another plan")
 
 
 def split_from_fields(i: int, op: object, kind: object, parts: object, joined: object) -> Split:

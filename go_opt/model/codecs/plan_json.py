@@ -15,8 +15,8 @@ from go_opt.errors import PlanError
 from go_opt.model.codecs.bindings import bindings_to_dict
 from go_opt.model.codecs.plan_facts import FACTS, check_facts, kernel_names, stage_rows
 from go_opt.model.codecs.plan_fields import (
-    clone_from_fields,
     plan_from_fields,
+    refuse_clones,
     relay_from_fields,
     split_from_fields,
 )
@@ -25,6 +25,7 @@ from go_opt.model.plan import Plan
 
 FORMAT: Final = PLAN.json_format
 _OPTIONAL: Final = frozenset({"model", "splits", "forwards", "values", "trips"})  # older files lack them
+_OUTDATED: Final = frozenset({"clones"})  # older files have it
 _REQUIRED: Final = frozenset({"format", "dims", *(field.name for field in fields(Plan))}) - {
     *_OPTIONAL,
     "bindings",
@@ -41,7 +42,6 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "fusion_group": plan.fusion_group.tolist(),
         "replication": plan.replication.tolist(),
         "relays": [{"tensor": relay.tensor, "chips": list(relay.chips)} for relay in plan.relays],
-        "clones": [{"op": clone.op, "chip": clone.chip} for clone in plan.clones],
         "provenance": list(plan.provenance),
         "op_provenance": plan.op_provenance.tolist(),
         "graph_fingerprint": plan.graph_fingerprint,
@@ -66,13 +66,13 @@ def plan_from_dict(data: object) -> Plan:
     for name in sorted(_REQUIRED - set(data)):
         raise PlanError(f"plan: {name} is missing.", field=name)
     for name in data:
-        if name not in _REQUIRED | _OPTIONAL | FACTS:
+        if name not in _REQUIRED | _OPTIONAL | _OUTDATED | FACTS:
             raise PlanError(f"plan: unknown field {str(name)[:40]!r}.", field=str(name)[:40])
     if data["format"] != FORMAT:
         raise PlanError(f"plan: format must be {FORMAT!r}.", field="format")
+    refuse_clones(data.get("clones"))
     rows = {
         "relays": _rows("relays", data["relays"], ("tensor", "chips"), relay_from_fields),
-        "clones": _rows("clones", data["clones"], ("op", "chip"), clone_from_fields),
         "splits": _rows(
             "splits", data.get("splits", []), ("op", "kind", "parts", "joined"), split_from_fields
         ),

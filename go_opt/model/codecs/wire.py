@@ -18,8 +18,8 @@ from go_opt.model.codecs.fields import Fields
 from go_opt.model.codecs.geometry import with_geometry
 from go_opt.model.codecs.graph_columns import graph_from_columns, with_tensor_order
 from go_opt.model.codecs.plan_fields import (
-    clone_from_fields,
     plan_from_fields,
+    refuse_clones,
     relay_from_fields,
     split_from_fields,
 )
@@ -186,7 +186,6 @@ def plan_to_proto(plan: Plan) -> plan_pb2.Plan:
         fusion_group=plan.fusion_group.tolist(),
         replication=plan.replication.tolist(),
         relays=[plan_pb2.Relay(tensor=relay.tensor, chips=relay.chips) for relay in plan.relays],
-        clones=[plan_pb2.Clone(op=clone.op, chip=clone.chip) for clone in plan.clones],
         provenance=plan.provenance,
         op_provenance=plan.op_provenance.tolist(),
         graph_fingerprint=plan.graph_fingerprint,
@@ -211,12 +210,12 @@ def plan_from_proto(message: plan_pb2.Plan) -> Plan:
     """
     lists = ("placement", "order", "fusion_group", "replication", "provenance", "op_provenance", "forwards")
     values = ("graph_fingerprint", "target_fingerprint", "target", "model")
+    refuse_clones(message.clones)
     return plan_from_fields(
         {
             "relays": tuple(
                 relay_from_fields(i, r.tensor, list(r.chips)) for i, r in enumerate(message.relays)
             ),
-            "clones": tuple(clone_from_fields(i, c.op, c.chip) for i, c in enumerate(message.clones)),
             "splits": tuple(
                 split_from_fields(i, s.op, s.kind, s.parts, not s.in_parts)
                 for i, s in enumerate(message.splits)

@@ -13,7 +13,7 @@ from go_opt.model.graph import OP_CLASSES, WEIGHT
 from go_opt.report.page.drawing import Boxes, draw
 from go_opt.report.page.subject import Subject, short
 
-_COPIED = "relays and clones of the plan"
+_COPIED = "relays of the plan"
 
 
 def drawing_rows(boxes: Boxes) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def _numbered(names: tuple[str, ...]) -> tuple[list[str], list[int]]:
 
 
 def _origins(subject: Subject) -> tuple[list[str], list[int]]:
-    """The origins, and the index of each op's origin; relays and clones share one of their own."""
+    """The origins, and the index of each op's origin; relays share one of their own."""
     plan, places = subject.plan, subject.places
     names = [*plan.provenance, _COPIED]
     origin: NDArray[np.int32] = np.full(len(places), len(plan.provenance), dtype=np.int32)

@@ -47,7 +47,7 @@ class Stage:
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A valid plan. Axes: ``N`` ops including relays and clones, ``M`` kernels, ``D`` chips."""
+    """A valid plan. Axes: ``N`` ops including relays, ``M`` kernels, ``D`` chips."""
 
     graph: Graph
     target: Target
@@ -70,14 +70,14 @@ class Subject:
 
     @cached_property
     def loads(self) -> Loads:
-        """The loads of the plan, with relays and clones as ops."""
+        """The loads of the plan, with relays as ops."""
         expanded, placed = expand_plan(self.graph, self.target, self.plan)
         return Loads(expanded, cost_tables(expanded, self.target), placed)
 
     @cached_property
     def terms(self) -> Terms:
         """The terms of the interval."""
-        return Terms(self.target, self.loads, self.metrics, original_names(self.graph, self.plan))
+        return Terms(self.target, self.loads, self.metrics, original_names(self.plan))
 
     @cached_property
     def names(self) -> StageNames:
@@ -110,7 +110,7 @@ class Subject:
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """Op name (including relays and clones) -> its index in the page's lists."""
+        """Op name (including relays) -> its index in the page's lists."""
         return {name: i for i, name in enumerate(self.loads.graph.op_names)}
 
 

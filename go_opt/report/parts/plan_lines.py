@@ -75,7 +75,7 @@ def _held(held: Held) -> str:
 
 
 def copies_lines(explanation: PlanExplanation) -> Iterator[str]:
-    """Relays and clones, and their costs."""
+    """Relays, and their costs."""
     stages = stages_of(explanation)
     if explanation.relays:
         total_s = sum(relay.seconds for relay in explanation.relays)
@@ -94,17 +94,6 @@ def copies_lines(explanation: PlanExplanation) -> Iterator[str]:
             )
         if len(explanation.relays) > MOST_LINES:
             yield f"  and {len(explanation.relays) - MOST_LINES} more"
-    if explanation.clones:
-        yield ""
-        yield "Clones, ops computed once more where they are read rather than sent there:"
-        for clone in explanation.clones[:MOST_LINES]:
-            yield (
-                f"  `{clone.op}` ({stages.named(clone.original_chip)}) on {stages.named(clone.chip)}, "
-                f"{format_duration(clone.seconds)}, "
-                f"for {listed([f'`{op}`' for op in clone.read_by], MOST_NAMES)}"
-            )
-        if len(explanation.clones) > MOST_LINES:
-            yield f"  and {len(explanation.clones) - MOST_LINES} more"
 
 
 def origin_lines(explanation: PlanExplanation) -> Iterator[str]:
@@ -153,7 +142,6 @@ def diff_lines(diff: PlanDiff, costed: Sequence[tuple[Plan, Metrics]]) -> Iterat
     yield f"kernels     {counted(len(fused), 'op')} fused otherwise{names}"
     rows: list[tuple[str, Sequence[object], Sequence[object]]] = [
         ("relays", diff.relays_before, diff.relays_after),
-        ("clones", diff.clones_before, diff.clones_after),
     ]
     if diff.forwards_before or diff.forwards_after:
         rows.append(("forwarding", diff.forwards_before, diff.forwards_after))

@@ -25,13 +25,7 @@ def annotate(model: ir.Model, manifest: Manifest) -> None:
         # Old versions list weights as inputs too; in later versions, such weights could be overridden.
         model.graph.inputs[:] = [value for value in model.graph.inputs if not value.is_initializer()]
     model.ir_version = max(model.ir_version, _IR_VERSION)
-    kernels = {
-        op: i
-        for stage in manifest.stages
-        for i, kernel in enumerate(stage.kernels)
-        for op in kernel
-        if op not in stage.clones
-    }
+    kernels = {op: i for stage in manifest.stages for i, kernel in enumerate(stage.kernels) for op in kernel}
     for node, number in _stage_of_nodes(model, manifest).items():
         notes = {
             "layer_ann": f"stage-{number}",
@@ -40,9 +34,6 @@ def annotate(model: ir.Model, manifest: Manifest) -> None:
         }
         if node.name in kernels:
             notes["go_opt.kernel"] = str(kernels[node.name])
-        clones = [str(stage.stage) for stage in manifest.stages if node.name in stage.clones]
-        if clones:
-            notes["go_opt.clones"] = ",".join(clones)
         inner = [other for body in bodies(node) for other in body.all_nodes()]
         for each in (node, *inner):
             each.set_pipeline_stage(configuration, number)
@@ -63,7 +54,7 @@ def openvino_affinities(model: ir.Model, manifest: Manifest) -> dict[str, str]:
 
 def _stage_of_nodes(model: ir.Model, manifest: Manifest) -> dict[ir.Node, int]:
     """The stage of each node: a view has that of its source's op, a constant that of its first reader."""
-    own = {op: stage.stage for stage in manifest.stages for op in stage.ops if op not in stage.clones}
+    own = {op: stage.stage for stage in manifest.stages for op in stage.ops}
     reads = Reads(model.graph, own)
     stages: dict[ir.Node, int] = {}
     first_reader: dict[ir.Value, int] = {}

@@ -1,4 +1,4 @@
-"""The stages of a plan: the ops, clones and relays of each, and its inputs from other stages."""
+"""The stages of a plan: the ops and relays of each, and its inputs from other stages."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from go_opt.env.copies.expanded_tables import copies_of, plan_tables
-from go_opt.env.copies.relays import clone_name, relay_name
+from go_opt.env.copies.expanded_tables import plan_tables, relays_of
+from go_opt.env.copies.relays import relay_name
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.env.target import Target
 from go_opt.errors import PlanError
@@ -30,30 +30,28 @@ class CutStage:
     """The work of one part of a chip (or of all chips of a replicated stage) per inference."""
 
     chips: tuple[int, ...]
-    kernels: tuple[tuple[str, ...], ...]  # in execution order; clones have the name of their op
-    clones: frozenset[str]
+    kernels: tuple[tuple[str, ...], ...]  # in execution order
     relays: tuple[Relayed, ...]
     sources: dict[str, str]  # tensor of the model -> the name under which the stage's ops read it
-    makes: tuple[str, ...]  # tensors that its ops, clones and relays write
+    makes: tuple[str, ...]  # tensors that its ops and relays write
     compute_s: float
 
     @property
     def needs(self) -> set[str]:
-        """Tensors that its ops, clones and relays read."""
+        """Tensors that its ops and relays read."""
         return {*self.sources.values(), *(relay.source for relay in self.relays)}
 
     @property
     def ops(self) -> tuple[str, ...]:
-        """Names of all ops and clones in execution order."""
+        """Names of all ops in execution order."""
         return tuple(op for kernel in self.kernels for op in kernel)
 
 
 class _Step(NamedTuple):
-    """An op, clone or relay of a plan."""
+    """An op or relay of a plan."""
 
     chip: int
     op: str  # empty for a relay
-    is_clone: bool
     relayed: Relayed | None
     sources: dict[str, str]
     makes: tuple[str, ...]
@@ -92,43 +90,28 @@ def stages_of_plan(graph: Graph, target: Target, plan: Plan, reads: Reads) -> li
 
 
 class _Steps:
-    """Makes the steps of a plan, numbered as in its tables: ops, relays, clones."""
+    """Makes the steps of a plan, numbered as in its tables: ops, relays."""
 
     def __init__(self, graph: Graph, plan: Plan, reads: Reads) -> None:
         self._graph, self._plan, self._reads = graph, plan, reads
-        self._copies = copies_of(graph, plan)
         self._relay_chips: dict[str, list[int]] = {}
-        for tensor, chip in zip(*(part.tolist() for part in self._copies[:2]), strict=True):
+        for tensor, chip in zip(*(column.tolist() for column in relays_of(graph, plan)), strict=True):
             self._relay_chips.setdefault(graph.tensor_names[tensor], []).append(chip)
-        clones = zip(*(part.tolist() for part in self._copies[2:]), strict=True)
-        self._clones = [(graph.op_names[op], chip) for op, chip in clones]
-        self._cloned = frozenset(self._clones)
 
     def steps(self) -> list[_Step]:
         ops = zip(self._graph.op_names, self._plan.placement.tolist(), strict=True)
         relays = [self._relay(tensor, chip) for tensor, chips in self._relay_chips.items() for chip in chips]
-        return [
-            *(self._op(name, chip, is_clone=False) for name, chip in ops),
-            *relays,
-            *(self._op(name, chip, is_clone=True) for name, chip in self._clones),
-        ]
+        return [*(self._op(name, chip) for name, chip in ops), *relays]
 
-    def _op(self, name: str, chip: int, *, is_clone: bool) -> _Step:
-        sources = {}
-        for value in self._reads.of_op(name):
-            producer = value.producer()
-            tensor = str(value.name)
-            if producer is not None and (producer.name, chip) in self._cloned:
-                sources[tensor] = clone_name(tensor, chip)
-            else:
-                sources[tensor] = self._relayed(tensor, chip)
-        outputs = [str(output.name) for output in self._reads.op_node[name].outputs if output.name]
-        makes = tuple(clone_name(tensor, chip) for tensor in outputs) if is_clone else tuple(outputs)
-        return _Step(chip, name, is_clone, None, sources, makes)
+    def _op(self, name: str, chip: int) -> _Step:
+        tensors = [str(value.name) for value in self._reads.of_op(name)]
+        sources = {tensor: self._relayed(tensor, chip) for tensor in tensors}
+        makes = tuple(str(output.name) for output in self._reads.op_node[name].outputs if output.name)
+        return _Step(chip, name, None, sources, makes)
 
     def _relay(self, tensor: str, chip: int) -> _Step:
         relayed = Relayed(tensor, self._relayed(tensor, chip), relay_name(tensor, chip))
-        return _Step(chip, "", False, relayed, {tensor: relayed.source}, (relayed.tensor,))
+        return _Step(chip, "", relayed, {tensor: relayed.source}, (relayed.tensor,))
 
     def _relayed(self, tensor: str, chip: int) -> str:
         """The last relay before ``chip``, or the tensor itself."""
@@ -146,7 +129,6 @@ def _stage(kernels: list[list[_Step]], chips: Iterable[int], compute_s: float) -
     return CutStage(
         tuple(chips),
         tuple(kernel for kernel in named if kernel),
-        frozenset(step.op for step in steps if step.is_clone),
         tuple(step.relayed for step in steps if step.relayed is not None),
         sources,
         tuple(tensor for step in steps for tensor in step.makes),

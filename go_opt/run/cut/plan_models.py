@@ -13,7 +13,7 @@ from go_opt.env.copies.splits import planned_graph, row_spans
 from go_opt.env.evaluation import evaluate_plan
 from go_opt.env.peak_memory import plan_buffers
 from go_opt.env.target import Target
-from go_opt.errors import ModelError, PlanError
+from go_opt.errors import ModelError
 from go_opt.frontends.onnx.lowered import LoweredModel
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
@@ -93,11 +93,6 @@ def cut_models(whole: ir.Model, reads: Reads, graph: Graph, target: Target, plan
         )
         for i, stage in enumerate(stages)
     )
-    idle = next((stage for stage, model in zip(stages, models, strict=True) if not model.graph.outputs), None)
-    if idle is not None:
-        raise PlanError(
-            f"op {idle.ops[-1]!r} is on chip {idle.chips[0]}, where nothing that it computes is read."
-        )
     return PlanModels(
         whole, tuple(stages), models, made_by, {name: tuple(row) for name, row in readers.items()}, leaves
     )
@@ -161,7 +156,6 @@ def _stages(cut: PlanModels, file_of: Callable[[int], str]) -> tuple[facts.Stage
                     for value in model.graph.outputs
                 ),
                 kernels=stage.kernels,
-                clones=tuple(op for op in stage.ops if op in stage.clones),
                 relays=tuple(facts.Relay(relay.source, relay.tensor) for relay in stage.relays),
                 nodes_without_op=tuple(str(node.name) for node in model.graph if node.name in without_op),
                 weight_bytes=weight_bytes(model),

@@ -10,7 +10,6 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from go_opt.common.version import VERSION
-from go_opt.env.copies.relays import clone_name
 from go_opt.run.cut.cutting import CutStage
 from go_opt.run.cut.reads import Reads
 
@@ -47,7 +46,6 @@ def stage_model(
     for original, value in values.items():
         value.name = stage.sources.get(str(original.name), str(original.name))
     values |= {value: graph.initializers[str(value.name)] for value in initializers}
-    _rename_clones(graph, stage)
     made = {output.name: output for node in graph for output in node.outputs if output.name}
     for relay in stage.relays:
         like = reads.written[relay.original]
@@ -69,14 +67,6 @@ def weight_bytes(model: ir.Model) -> int:
     """Bytes of all initializers, including those of bodies."""
     tensors = (value.const_value for graph in model.graphs() for value in graph.initializers.values())
     return sum(tensor.nbytes for tensor in tensors if tensor is not None)
-
-
-def _rename_clones(graph: ir.Graph, stage: CutStage) -> None:
-    for node in graph:
-        if node.name in stage.clones:
-            for output in node.outputs:
-                if output.name:
-                    output.name = clone_name(output.name, stage.chips[0])
 
 
 def _input(graph: ir.Graph, name: str, like: ir.Value) -> ir.Value:

@@ -44,7 +44,7 @@ def leaner(search: SearchView, method: str) -> Iterator[Proposal]:
     elif search.target.goes_forward:
         yield StageSearch(search, plan).allotted().as_it_stands(method + FEWER)
     plan = search.leanest_plan
-    if plan is None or plan.forwards or plan.clones or keeps_stages:
+    if plan is None or plan.forwards or keeps_stages:
         return
     joined = list(_joined(search, plan))
     for stages in reversed(joined):

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from go_opt.common.arrays import IntArray
 from go_opt.env import CostTables, Target
-from go_opt.env.copies.expanded_tables import Copies
+from go_opt.env.copies.expanded_tables import Relays
 from go_opt.env.kernels.fusion import LoopRoles
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
@@ -36,7 +36,7 @@ class Proposal:
     placement: IntArray  # [N] first chip of the stage
     order: IntArray  # [N]
     fusion_group: IntArray  # [N]
-    copies: Copies | None = None  # None: the relays the rules ask for, and no clones
+    relays: Relays | None = None  # None: those the rules ask for
     replication: IntArray | None = None  # [N] chips of each op's stage; None: one each
     forwards: tuple[int, ...] = ()  # first chips of the stages that forward streamed weights
     expected_s: float = math.inf  # what the method takes its interval for

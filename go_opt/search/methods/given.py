@@ -10,7 +10,7 @@ import numpy as np
 
 from go_opt.common.arrays import IntArray
 from go_opt.env import Target, fused_within_chips, is_one_loop, loop_roles
-from go_opt.env.copies.expanded_tables import copies_of
+from go_opt.env.copies.expanded_tables import relays_of
 from go_opt.env.kernels.fusion import LoopRoles
 from go_opt.env.kernels.schedule import list_schedule
 from go_opt.errors import InvalidInputError
@@ -43,10 +43,13 @@ def given(search: SearchView) -> Iterator[Event]:
     assert start is not None
     plan = start.plan
     if plan is not None and _is_of(search, plan):
-        copies = copies_of(search.graph, plan)
         arrays = plan.placement, plan.order, plan.fusion_group
         yield Proposal(
-            start.method, *arrays, copies=copies, replication=plan.replication, forwards=plan.forwards
+            start.method,
+            *arrays,
+            relays=relays_of(search.graph, plan),
+            replication=plan.replication,
+            forwards=plan.forwards,
         )
         return
     graph = search.graph

@@ -1,4 +1,4 @@
-"""Rounds that improve the best plan: the search for a proof, which finds placements as well, and clones.
+"""Rounds that improve the best plan: the search for a proof, which finds placements as well.
 
 Where evaluations are counted, a round is so many expansions of each refinement, each part counts as
 one evaluation, and what comes out follows from the number of rounds. Where time is what is short the
@@ -7,28 +7,22 @@ proof runs on a thread of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 import numpy as np
 
 from go_opt.env import cost_tables
-from go_opt.env.copies.clonable import clonable_ops
 from go_opt.search.compiling.kernel_cache import are_compiled
 from go_opt.search.methods.background import has_core_to_spare
-from go_opt.search.methods.events import Event, Miss, SearchView, Waiting, may_replicate, waiting_until
+from go_opt.search.methods.events import Event, SearchView, Waiting, may_replicate, waiting_until
 from go_opt.search.methods.refining import BackgroundRefining, Refining
-from go_opt.search.methods.stage_search import StageSearch
-from go_opt.solver import improve_with_clones
 from go_opt.solver.certify.problem.build import refinement_problem
 from go_opt.solver.certify.problem.joint_floors import joint_refinement_problem
 
 
-def improvements(search: SearchView, after_round: Callable[[], Iterator[Event]]) -> Iterator[Event]:
-    """Events of every round, and of ``after_round`` for each best plan that a round did not improve.
-
-    Ends when the proof is over.
-    """
+def improvements(search: SearchView) -> Iterator[Event]:
+    """Events of every round, until the proof is over."""
     yield from waiting_until(are_compiled)
     refinings: list[Refining] = []
     with ExitStack() as closing:
@@ -36,33 +30,12 @@ def improvements(search: SearchView, after_round: Callable[[], Iterator[Event]])
             closing.callback(refining.close)
             refinings.append(refining)
             yield Waiting()  # of 50,000 ops each takes a good part of a second to begin with
-        seen = None
-        while refinings or search.best_plan is not seen:
-            left, before = [one for one in refinings if not one.is_over], search.best_plan
+        while refinings:
+            left = [one for one in refinings if not one.is_over]
             for refining in refinings:  # those that are over by now say their last
                 refining.run()
                 yield from refining.events(search)
             refinings = left
-            if search.best_plan is before and before is not seen:
-                seen = before
-                yield from after_round()
-
-
-def with_clones(search: SearchView) -> Iterator[Event]:
-    """The best plan with clones; every placement that was looked at counts."""
-    if (plan := search.best_plan) is None:
-        return
-    on_ring, triangle = StageSearch(search, plan), search.target.constraints.triangle
-    cloned = improve_with_clones(
-        on_ring.tables,
-        clonable_ops(search.graph),
-        triangle,
-        on_ring.placement,
-        plan.order,
-        plan.fusion_group,
-    )
-    yield from [Miss("clones")] * (cloned.evaluations - 1)
-    yield on_ring.proposal("clones", on_ring.placement, plan.order, plan.fusion_group, cloned.copies)
 
 
 def _refinings(search: SearchView) -> Iterator[Refining]:
@@ -73,18 +46,17 @@ def _refinings(search: SearchView) -> Iterator[Refining]:
     """
     graph, request, roles = search.graph, search.request, search.roles
     tables = cost_tables(graph, search.target)
-    may_clone = clonable_ops(graph) if search.passing == "relayed" else None
     default = np.arange(graph.num_ops, dtype=np.int32)
     if request.decide == "placement":
         triangle = search.target.constraints.triangle
         is_strict = search.passing == "adjacent" and triangle in ("longest_path", "adjacent")
         relaxed = refinement_problem(
-            graph, tables, passing="adjacent" if is_strict else "free", may_clone=may_clone, tight=True,
+            graph, tables, passing="adjacent" if is_strict else "free", tight=True,
             sure_only=triangle == "longest_path",
         )  # fmt: skip
         yield Refining(relaxed, proves=True)
         yield Refining(refinement_problem(graph, search.tables, default, passing=search.passing))
         return
     replicates = may_replicate(search.target, request)
-    relaxed = joint_refinement_problem(graph, tables, roles, may_clone=may_clone, replicates=replicates)
+    relaxed = joint_refinement_problem(graph, tables, roles, replicates=replicates)
     yield (BackgroundRefining if has_core_to_spare(search) else Refining)(relaxed, proves=True)

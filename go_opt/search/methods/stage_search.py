@@ -14,7 +14,6 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray, IntArray
 from go_opt.env import BatchMetrics
-from go_opt.env.copies.expanded_tables import Copies
 from go_opt.env.copies.stage_tables import stage_tables
 from go_opt.env.copies.stages import Stages, stages_of, stages_of_sizes
 from go_opt.model.plan import Plan
@@ -51,27 +50,15 @@ class StageSearch:
         if not _is_plain(self.stages):
             self.tables = stage_tables(search.tables, self.stages, self.forwards)
 
-    def proposal(
-        self,
-        method: str,
-        placement: IntArray,
-        order: IntArray,
-        fusion_group: IntArray,
-        copies: Copies | None = None,
-    ) -> Proposal:
-        """What a placement, and copies, on the ring are on the target's chips."""
-        first, size = self.stages
-        if copies is not None:
-            copies = copies._replace(relay_chip=first[copies.relay_chip], clone_chip=first[copies.clone_chip])
+    def as_it_stands(self, method: str) -> Proposal:
+        """The plan on this ring, on the target's chips."""
+        (first, size), placement = self.stages, self.placement
+        plan = first[placement], self.plan.order, self.plan.fusion_group
         if _is_plain(self.stages):
-            return Proposal(method, first[placement], order, fusion_group, copies)
+            return Proposal(method, *plan)
         used = np.unique(placement)
         forwards = tuple(first[used[self.forwards[used]]].tolist())
-        return Proposal(method, first[placement], order, fusion_group, copies, size[placement], forwards)
-
-    def as_it_stands(self, method: str) -> Proposal:
-        """The plan on this ring."""
-        return self.proposal(method, self.placement, self.plan.order, self.plan.fusion_group)
+        return Proposal(method, *plan, replication=size[placement], forwards=forwards)
 
     def allotted(self) -> StageSearch:
         """The same stages, of as many chips each as makes the slowest of them the fastest."""

@@ -9,7 +9,6 @@ import numpy as np
 
 from go_opt.common.arrays import FloatArray, LongArray
 from go_opt.env import cost_tables, evaluate_batch
-from go_opt.env.copies.clonable import clonable_ops
 from go_opt.env.evaluation import objectives_s
 from go_opt.search.methods.events import Event, Miss, NoPlan, Proposal, SearchView, may_replicate
 from go_opt.solver import Bound
@@ -28,7 +27,7 @@ def enumerated(search: SearchView) -> Iterator[Event]:
     if plans is None:
         return
     least_s = _least_s(search, plans)
-    unsure_s = np.inf  # least objective of a plan that other relays might improve
+    unsure_s = np.inf  # least objective of a plan that other relays might improve, or make valid
     by_least = np.argsort(least_s, kind="stable")
     for first in range(0, len(by_least), CHUNK):
         rows = by_least[first : first + CHUNK]
@@ -45,7 +44,7 @@ def enumerated(search: SearchView) -> Iterator[Event]:
     if _covers_all(search) and search.best_plan is not None:
         reason = f"all {len(plans.placement)} plans were evaluated"
         yield Miss(METHOD, Bound(min(search.best_s, unsure_s), reason))
-    elif _covers_all(search):
+    elif _covers_all(search) and unsure_s == np.inf:
         yield NoPlan("", is_proven=True)
 
 
@@ -66,6 +65,6 @@ def _objective_s(search: SearchView, plans: Plans, rows: LongArray, least_s: Flo
 
 def _covers_all(search: SearchView) -> bool:
     """Whether the request leaves nothing open that plans of an enumeration do not decide."""
-    request, is_relayed = search.request, search.passing == "relayed"
-    may_copy = is_relayed and (request.objective == "latency" or bool(clonable_ops(search.graph).any()))
-    return not (may_replicate(search.target, request) or may_copy or request.start is not None)
+    request = search.request
+    may_relay = search.passing == "relayed" and request.objective == "latency"
+    return not (may_replicate(search.target, request) or may_relay or request.start is not None)

@@ -48,7 +48,7 @@ SERVICE_NAME: Final = environment_pb2.DESCRIPTOR.services_by_name["Environment"]
 MAX_BATCH_PLANS: Final = 1024
 _MAX_BATCH_OPS: Final = 4_000_000  # of all plans of a batch; takes the cost model some seconds
 _NOT_RUN: Final = "the environment could not run the plan."
-_NO_STAGES: Final = "the environment evaluates no replicated stages, relays and clones."
+_NO_STAGES: Final = "the environment evaluates no replicated stages and relays."
 _log = logging.getLogger(__name__)
 
 
@@ -255,10 +255,10 @@ class EvaluationSession:
         )
 
     def _why_broken(self, batch: int, i: int, plan: Plan) -> str:
-        """Why a plan with replicated stages, relays or clones cannot be evaluated; empty if it can.
+        """Why a plan with replicated stages or relays cannot be evaluated; empty if it can.
 
         Raises:
-          PlanError: the plan has relays or clones of unknown tensors or ops.
+          PlanError: the plan has relays of unknown tensors.
         """
         violations = verify(self.graph, self._target, plan)
         if any(violation.constraint == "shape" for violation in violations):

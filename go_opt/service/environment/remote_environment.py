@@ -136,7 +136,7 @@ class RemoteSession:
         return self._evaluated(len(placement), write)
 
     def evaluate_plans(self, plans: Sequence[Plan]) -> Evaluations:
-        """Evaluate plans that may have replicated stages, relays and clones, in their order.
+        """Evaluate plans that may have replicated stages and relays, in their order.
 
         Raises:
           EnvironmentFailedError: the service failed, or was unavailable for too long.

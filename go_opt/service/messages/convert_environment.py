@@ -57,7 +57,7 @@ class PlanBatch:
     placement: Plans  # [B, N]
     order: Plans  # [B, N]
     fusion_group: Plans  # [B, N]
-    is_plain: BoolArray  # [B] without replication, relays and clones
+    is_plain: BoolArray  # [B] without replication and relays
     others: Mapping[int, Plan]  # the plans that are not plain, by index
 
 
@@ -91,6 +91,7 @@ class PlanReader:
         ) is not None:
             raise _plan_error(batch, wrong[0], "op_provenance", "must index provenance")
         is_plain = (arrays["replication"] == 1).all(axis=1)
+        # Plans with clones are refused where whole plans are read.
         is_plain &= np.array([not (plan.relays or plan.clones) for plan in request.plans], dtype=np.bool_)
         others = {i: _whole_plan(batch, i, request.plans[i]) for i in np.flatnonzero(~is_plain).tolist()}
         return PlanBatch(

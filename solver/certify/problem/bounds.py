@@ -177,7 +177,6 @@ def _sure_bytes(tables: CostTables, roles: LoopRoles, is_split: BoolArray) -> Fl
     """Returns the bytes [N] that an op's kernel reads and writes in every plan.
 
     These are weights, graph inputs and outputs, and tensors shared with ops that never fuse with the op.
-    If all readers of an op read its clones, the clones write the same bytes.
     """
     num_ops, reader, producer = tables.num_ops, tables.reader_op, tables.tensor_producer[tables.reader_tensor]
     is_made, is_weight = producer != NO_PRODUCER, tables.tensor_kind[tables.reader_tensor] == WEIGHT

@@ -11,17 +11,12 @@ from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.model.csr import row_pointers
-from go_opt.model.graph import NO_PRODUCER, Graph
+from go_opt.model.graph import Graph
 from go_opt.solver.certify.problem.bounds import Bound, host_bounds
 from go_opt.solver.certify.problem.held import held_memory, nothing_held
 from go_opt.solver.certify.problem.memory import least_memory, no_memory
 from go_opt.solver.certify.problem.problem import MOST_TICKS, TOTAL_TICKS, RefinementProblem, UnitGraph
-from go_opt.solver.certify.problem.traffic import (
-    UnitTensors,
-    own_host_traffic,
-    unit_tensors,
-    without_traffic_of,
-)
+from go_opt.solver.certify.problem.traffic import UnitTensors, own_host_traffic, unit_tensors
 from go_opt.solver.problem.passing import PASSING_CODE, Passing
 from go_opt.solver.propagation.propagators.reachability import MAX_COUNTED_UNITS, count_spans
 
@@ -33,7 +28,6 @@ def refinement_problem(
     order: IntArray | None = None,
     *,
     passing: Passing,
-    may_clone: BoolArray | None = None,
     replicates: bool = False,
     tight: bool = False,
     sure_only: bool = False,
@@ -46,8 +40,6 @@ def refinement_problem(
     Args:
       fusion_group: [N] kernel of each op; by default each op is one.
       order: [N] an order in which the ops of a kernel are adjacent; by default the op order.
-      may_clone: [N] ops that plans may clone; by default none. Their tensors, relays and
-        outputs cost nothing, so the problem is a relaxation.
       replicates: whether stages may take several chips.
       tight: whether memory counts in a problem without replicated stages; buffers of relays do not.
       sure_only: of the adjacent rule, keep what the longest-path form of the triangle rule implies.
@@ -55,18 +47,12 @@ def refinement_problem(
     default = np.arange(graph.num_ops, dtype=np.int32)
     order = default if order is None else order
     unit_of_op = number_kernels(order, default if fusion_group is None else fusion_group)
-    # If clones serve all readers of an op's only tensor, the op can take the place of one clone. With
-    # several tensors, some may have readers while others are not written.
-    written = tables
-    if may_clone is not None:
-        made = tables.tensor_producer[tables.tensor_producer != NO_PRODUCER]
-        written = without_traffic_of(tables, may_clone & (np.bincount(made, minlength=graph.num_ops) > 1))
-    kernel_s = kernel_seconds(written, unit_of_op)
+    kernel_s = kernel_seconds(tables, unit_of_op)
     may_run = np.ones_like(kernel_s, dtype=np.bool_)
     kind, op = np.nonzero(~tables.can_run)
     may_run[kind, unit_of_op[op]] = False
     unit_s = np.where(may_run, kernel_s, np.inf).min(axis=0)
-    units = Units(unit_of_op, unit_s, passing, may_clone, is_in_order=True, sure_only=sure_only)
+    units = Units(unit_of_op, unit_s, passing, is_in_order=True, sure_only=sure_only)
     return problem_of_units(graph, tables, units, replicates=replicates, tight=tight)
 
 
@@ -77,14 +63,9 @@ class Units:
     of_op: IntArray  # [N] numbered in a topological order
     seconds: FloatArray  # [U]
     passing: Passing
-    may_clone: BoolArray | None = None  # [N] ops that plans may clone
     apart: BoolArray | None = None  # [R] reads between kernels; by default, reads between units
     is_in_order: bool = False  # a chip runs its units in ascending order of their numbers
     sure_only: bool = False  # of the adjacent rule, what the longest-path form implies
-
-    def passing_on(self, tables: CostTables) -> CostTables:
-        """Returns ``tables`` in which the tensors of clonable ops have zero bytes."""
-        return tables if self.may_clone is None else without_traffic_of(tables, self.may_clone)
 
     def are_apart(self, tables: CostTables) -> BoolArray:
         """Returns the reads [R] whose producer and reader are never in the same kernel."""
@@ -105,11 +86,11 @@ def problem_of_units(
       replicates: whether stages may take several chips; these hold only unavoidable bytes, a relaxation.
       tight: without ``replicates``: whether memory counts.
     """
-    tensors = unit_tensors(units.passing_on(tables), units.of_op, len(units.seconds))
-    problem = _without_memory(graph, units.passing_on(tables), units, tensors, forwards=replicates)
+    tensors = unit_tensors(tables, units.of_op, len(units.seconds))
+    problem = _without_memory(graph, tables, units, tensors, forwards=replicates)
     if replicates:
         memory = least_memory(
-            tables, units.of_op, len(units.seconds), units.are_apart(tables), units.may_clone, problem.tick_s
+            tables, units.of_op, len(units.seconds), units.are_apart(tables), problem.tick_s
         )
         return replace(problem, units=problem.units._replace(replicates=True, memory=memory))
     return replace(problem, tight=_with_held_memory(problem, tables, units, tensors) if tight else None)
@@ -183,13 +164,11 @@ def _ticks(seconds: FloatArray, tick_s: float) -> LongArray:
 
 
 def _relay_s(tables: CostTables, units: Units, tensors: UnitTensors) -> FloatArray:
-    """Returns the seconds [K] of a relay of each tensor; zero if free or if a clone may produce it."""
+    """Returns the seconds [K] of a relay of each tensor; zero if relays are free."""
     if units.passing != "relayed":
         return np.zeros(len(tensors.bytes))
     overhead_s, sram_s_per_byte = float(tables.kernel_overhead_s.min()), float(tables.sram_s_per_byte.min())
     relay_s: FloatArray = tensors.copies * overhead_s + 2.0 * tensors.bytes * sram_s_per_byte
-    if units.may_clone is not None:
-        relay_s[tensors.bytes == 0] = 0.0
     return relay_s
 
 
@@ -210,7 +189,6 @@ def _with_held_memory(
         len(units.seconds),
         tensors,
         apart=units.are_apart(tables),
-        may_clone=units.may_clone,
         is_in_order=units.is_in_order,
         tick_s=problem.tick_s,
     )

@@ -12,8 +12,7 @@ lower this sum, so the units that are certainly on a chip bound its bytes from b
   units on paths between them run (:mod:`go_opt.solver.certify.problem.across`). In a fixed order
   of the units, it is alive from its producer to its last reader;
 * weights that all readers touch equally stream whole, in the cost model's order. Others are
-  assumed to stream first, at no cost;
-* clones may keep any of their tensors off a link, but not off the chip that reads it.
+  assumed to stream first, at no cost.
 """
 
 from __future__ import annotations
@@ -70,15 +69,13 @@ def held_memory(
     tensors: UnitTensors,
     *,
     apart: BoolArray,
-    may_clone: BoolArray | None,
     is_in_order: bool,
     tick_s: float,
 ) -> HeldMemory:
-    """Returns the bytes that units need; ``tables`` has the bytes of all tensors, clonable ones included.
+    """Returns the bytes that units need.
 
     Args:
       apart: [R] reads whose producer and reader are never in the same kernel.
-      may_clone: [N] ops that may be cloned on any chip that reads them.
       is_in_order: a chip runs its units in ascending order of their numbers.
     """
     size, made = tables.stored_bytes, tables.tensor_producer != NO_PRODUCER
@@ -88,7 +85,7 @@ def held_memory(
     weights = _weights(tables, unit_of_op, num_units)
     pays = tables.overlap or bool(tables.pays_transfers.all())
     return HeldMemory(
-        **_made_here(tables, unit_of_op, num_units, tensors, apart, may_clone, is_in_order),
+        **_made_here(tables, unit_of_op, num_units, tensors, apart, is_in_order),
         input_ptr=input_ptr,
         input=inputs,
         input_bytes=2 * size[input_of],
@@ -115,17 +112,13 @@ def _made_here(
     num_units: int,
     tensors: UnitTensors,
     apart: BoolArray,
-    may_clone: BoolArray | None,
     is_in_order: bool,
 ) -> dict[str, NDArray]:
     """Returns the fields of :class:`HeldMemory` for tensors that ops produce."""
     size, producer, number = tables.stored_bytes, tables.tensor_producer, tensors.of_tensor
     made, stays = producer != NO_PRODUCER, ~tables.tensor_is_output
-    is_cloned = np.zeros(len(size), np.bool_)
-    if may_clone is not None:
-        is_cloned = made & may_clone[np.maximum(producer, 0)]
     output_bytes = np.zeros(num_units, np.int64)
-    outputs = made & tables.tensor_is_output & ~is_cloned
+    outputs = made & tables.tensor_is_output
     np.add.at(output_bytes, unit_of_op[producer[outputs]], 2 * size[outputs])
     inner, is_apart = number >= 0, np.zeros(len(size), np.bool_)
     is_apart[tables.reader_tensor[apart]] = True
@@ -135,14 +128,14 @@ def _made_here(
         np.add.at(sums, number[inner], of_tensor[inner])
         return sums
 
-    leave_bytes = by_number(2 * size * (stays & ~is_cloned))
+    leave_bytes = by_number(2 * size * stays)
     read_bytes = _read_bytes(tables, unit_of_op, tensors, apart & (stays & inner)[tables.reader_tensor])
-    # Clones may run just before their readers. A fixed order gives liveness without these pairs.
+    # A fixed order gives liveness without these pairs.
     across_bytes = np.zeros_like(leave_bytes) if is_in_order else leave_bytes // 2
     across = alive_across(tensors, num_units, across_bytes, read_bytes)
     return {
         "output_bytes": output_bytes,
-        "enter_bytes": by_number(2 * size * ~is_cloned),
+        "enter_bytes": by_number(2 * size),
         "leave_bytes": leave_bytes,
         "made_bytes": by_number(size * (stays & is_apart)),
         "read_bytes": read_bytes,

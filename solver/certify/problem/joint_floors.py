@@ -36,39 +36,30 @@ def joint_refinement_problem(
     tables: CostTables,
     roles: LoopRoles,
     *,
-    may_clone: BoolArray | None = None,
     replicates: bool = False,
     tight: bool = True,
 ) -> RefinementProblem:
     """Returns a relaxation of joint placement, ordering and fusion; its bound holds for all of them.
 
     Args:
-      may_clone: [N] ops that plans may clone; by default none.
       replicates: whether stages may take several chips.
       tight: whether memory counts.
     """
     units = Units(
         np.arange(graph.num_ops, dtype=np.int32),
-        joint_floor_s(tables, roles, may_clone),
+        joint_floor_s(tables, roles),
         "free",
-        may_clone,
-        apart=_never_together(tables, roles, may_clone),
+        apart=_never_together(tables, roles),
     )
     return problem_of_units(graph, tables, units, replicates=replicates, tight=tight)
 
 
-def joint_floor_s(tables: CostTables, roles: LoopRoles, may_clone: BoolArray | None = None) -> FloatArray:
-    """Returns seconds [N]; their sum over ops on a chip is a lower bound for the kernels of these ops.
-
-    Only the fusion rule of the pair separates a clonable op from a reader: a clone's chip need
-    not run the ops between them.
-    """
-    if may_clone is None:
-        may_clone = np.zeros(tables.num_ops, np.bool_)
+def joint_floor_s(tables: CostTables, roles: LoopRoles) -> FloatArray:
+    """Returns seconds [N]; their sum over ops on a chip is a lower bound for the kernels of these ops."""
     alone_s = np.where(tables.can_run, tables.kernel_floor_s(), np.inf).min(axis=0)
     flops_s = np.where(tables.can_run, tables.own_s(), np.inf).min(axis=0)
-    parts = kernel_parts(roles, may_clone)
-    bytes_s = _unavoidable_bytes(tables, roles, parts, may_clone) * float(tables.sram_s_per_byte.min())
+    parts = kernel_parts(roles)
+    bytes_s = _unavoidable_bytes(tables, roles, parts) * float(tables.sram_s_per_byte.min())
     overhead_s = float(tables.kernel_overhead_s.min())
     is_matrix, is_reduction = roles.role == MATRIX_LOOP, roles.role == REDUCTION
     work = np.stack([flops_s, bytes_s, np.where(is_matrix, np.maximum(flops_s, bytes_s), 0.0)])
@@ -86,27 +77,18 @@ def _best_choice(choices: FloatArray, part: LongArray) -> FloatArray:
     return picked
 
 
-def _unavoidable_bytes(
-    tables: CostTables, roles: LoopRoles, parts: KernelParts, may_clone: BoolArray
-) -> FloatArray:
+def _unavoidable_bytes(tables: CostTables, roles: LoopRoles, parts: KernelParts) -> FloatArray:
     """Returns the bytes [N] that each op's kernel must move for it; reads that may be shared are shared."""
     reader, tensor = tables.reader_op, tables.reader_tensor
     producer = tables.tensor_producer[tensor]
     is_internal = (producer != NO_PRODUCER) & (tables.tensor_kind[tensor] == ACTIVATION)
     apart = np.ones(len(reader), dtype=np.bool_)
-    apart[is_internal] = _never_together(tables, roles, may_clone)[is_internal]
+    apart[is_internal] = _never_together(tables, roles)[is_internal]
     moved = np.zeros(tables.num_ops)
     np.add.at(moved, reader[apart], _shared_reads(tables, roles, parts, np.flatnonzero(apart)))
     must_write = tables.tensor_is_output.copy()
     must_write[tensor[is_internal & apart]] = True
     must_write &= tables.tensor_producer != NO_PRODUCER
-    # A clone may serve the readers in other kernels, and the op itself a reader in its own kernel.
-    is_cloned = (producer != NO_PRODUCER) & may_clone[np.maximum(producer, 0)]
-    made = tables.tensor_producer[tables.tensor_producer != NO_PRODUCER]
-    is_one = np.bincount(made, minlength=tables.num_ops)[np.maximum(tables.tensor_producer, 0)] == 1
-    is_sure = is_one.copy()
-    is_sure[tensor[is_cloned & ~apart]] = False
-    must_write &= is_sure | tables.tensor_is_output | ~may_clone[np.maximum(tables.tensor_producer, 0)]
     np.add.at(moved, tables.tensor_producer[must_write], tables.tensor_bytes[must_write])
     return moved
 
@@ -130,11 +112,8 @@ def _shared_reads(tables: CostTables, roles: LoopRoles, parts: KernelParts, read
     return best
 
 
-def _never_together(tables: CostTables, roles: LoopRoles, may_clone: BoolArray | None = None) -> BoolArray:
-    """Returns [R] whether the reader and the tensor's producer are never in the same kernel.
-
-    Ops between them do not separate a clonable producer: its clone's chip need not run them.
-    """
+def _never_together(tables: CostTables, roles: LoopRoles) -> BoolArray:
+    """Returns [R] whether the reader and the tensor's producer are never in the same kernel."""
     return _find_apart(
         roles.role,
         roles.loop_elements,
@@ -144,7 +123,6 @@ def _never_together(tables: CostTables, roles: LoopRoles, may_clone: BoolArray |
         tables.tensor_producer[tables.reader_tensor],
         tables.reader_ptr,
         tables.tensor_producer,
-        np.zeros(tables.num_ops, np.bool_) if may_clone is None else may_clone,
     )
 
 
@@ -158,7 +136,6 @@ def _find_apart(
     producer: IntArray,
     reader_ptr: LongArray,
     tensor_producer: IntArray,
-    may_clone: BoolArray,
 ) -> BoolArray:
     apart = np.zeros(len(reader), np.bool_)
     ways = np.zeros(len(role), np.int8)
@@ -178,8 +155,6 @@ def _find_apart(
             )
             if not apart[r]:
                 last = max(last, op)
-        if may_clone[home]:
-            continue
         # ways: 0 unreachable from home, 1 only through ops that may join, 2 through one that may not.
         ways[home] = 1
         for op in range(home + 1, last + 1):

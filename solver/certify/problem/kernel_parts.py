@@ -5,9 +5,6 @@ A kernel that holds u and v also holds every op on a path from u to v. So u and 
 *Parts* are the connected components after joining all pairs of ops that may share a kernel;
 no kernel holds ops of two parts. In a *chain*, each op is separated from all before it, so a
 kernel holds at most one of them, whether or not they are matrix ops or reductions.
-
-A clonable op is not separated from its descendants: a clone on another chip may serve the ops
-between them.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ class KernelParts(NamedTuple):
     is_on_chain: BoolArray  # [N] a kernel holds at most one of these
 
 
-def kernel_parts(roles: LoopRoles, may_clone: BoolArray) -> KernelParts:
+def kernel_parts(roles: LoopRoles) -> KernelParts:
     """Returns the parts, and the longest chain of each."""
     num_ops = len(roles.role)
     # Ops that fuse with nothing have negative trip counts of their own.
@@ -40,9 +37,6 @@ def kernel_parts(roles: LoopRoles, may_clone: BoolArray) -> KernelParts:
         return KernelParts(loop.astype(np.int64), np.zeros(num_ops, np.bool_))
     words = (num_ops + 63) // 64
     separated = _separated(roles.role, loop, roles.read_ptr, roles.read_producer, words)
-    padded = np.zeros(64 * words, np.bool_)
-    padded[:num_ops] = ~may_clone
-    separated &= np.packbits(padded, bitorder="little").view(np.int64)
     by_loop = np.argsort(loop, kind="stable")
     part, is_on_chain = _parts(roles.role, loop, by_loop, separated)
     return KernelParts(part, is_on_chain)

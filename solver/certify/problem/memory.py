@@ -117,14 +117,12 @@ def least_memory(
     unit_of_op: IntArray,
     num_units: int,
     apart: BoolArray,
-    may_clone: BoolArray | None,
     tick_s: float,
 ) -> UnitMemory:
     """Returns the bytes that stages must hold or stream, for any borders of the stages.
 
     Args:
       apart: [R] reads whose producer and reader are never in the same kernel.
-      may_clone: [N] ops that may be cloned on any stage; their own stage may not need their results.
     """
     held = _Held(num_units)
     reserved_bytes = 0
@@ -137,7 +135,6 @@ def least_memory(
         reads = slice(int(tables.reader_ptr[k]), int(tables.reader_ptr[k + 1]))
         readers, touched = unit_of_op[tables.reader_op[reads]], tables.read_bytes[reads]
         producer = int(tables.tensor_producer[k])
-        is_anywhere = may_clone is not None and producer != NO_PRODUCER and bool(may_clone[producer])
         if tables.tensor_kind[k] == WEIGHT:
             is_whole = touched.max(initial=0) == tables.tensor_bytes[k]
             if size > most_sram and not (is_whole and forwards):
@@ -153,10 +150,9 @@ def least_memory(
             reserved_bytes += int(tables.tensor_bytes[k])
             held.add(readers, 2 * size)
         elif tables.tensor_is_output[k]:
-            held.add(unit_of_op[producer][None], 0 if is_anywhere else 2 * size)
+            held.add(unit_of_op[producer][None], 2 * size)
         elif apart[reads].any():
-            home = unit_of_op[producer][None]
-            alive_bytes[np.unique(np.append(readers[apart[reads]], home[: not is_anywhere]))] += size
+            alive_bytes[np.unique(np.append(readers[apart[reads]], unit_of_op[producer]))] += size
     return held.unit_memory(
         alive_bytes,
         sram_bytes=most_sram,

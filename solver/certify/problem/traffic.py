@@ -7,18 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
+from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.env.cost import CostTables
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
-
-
-def without_traffic_of(tables: CostTables, may_clone: BoolArray) -> CostTables:
-    """Returns ``tables`` in which the tensors of clonable ops have zero bytes."""
-    is_free = (tables.tensor_producer != NO_PRODUCER) & may_clone[np.maximum(tables.tensor_producer, 0)]
-    return tables._replace(
-        tensor_bytes=np.where(is_free, 0, tables.tensor_bytes),
-        stored_bytes=np.where(is_free, 0, tables.stored_bytes),
-    )
 
 
 class UnitTensors(NamedTuple):

@@ -223,7 +223,7 @@ def _alive_across(
 
 @uncounted_inner
 def _leaves(graph: UnitGraph, outside: LongArray, after: int, k: int) -> bool:
-    """Returns whether a reader of ``k`` is certainly on a later chip; outputs and clones do not count."""
+    """Returns whether a reader of ``k`` is certainly on a later chip; outputs do not count."""
     if graph.held.leave_bytes[k] > 0:
         for r in range(graph.reader_ptr[k + 1] - 1, graph.reader_ptr[k] - 1, -1):
             reader = graph.reader[r]

@@ -10,7 +10,7 @@ from go_opt.env import Target, greedy_fusion, loop_roles
 from go_opt.env.copies.relays import expand_plan
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from tests.copies import with_legal_copies
+from tests.copies import with_legal_relays
 from tests.replicated import anywhere, random_forwards, random_stages, replicated_plan
 from tests.strategies import random_graph, random_order, random_plan, random_simulated_target
 
@@ -22,7 +22,7 @@ def random_replicated(
     target: Target | None = None,
     forwards: bool = False,
 ) -> tuple[Graph, Target, Plan]:
-    """Graph, target and plan, with relays and clones as ops; half of them have those that the rule needs.
+    """Graph, target and plan, with relays as ops; half of them have those that the rule needs.
 
     Args:
       legal: all of them have.
@@ -37,7 +37,7 @@ def random_replicated(
     stage_of_op, sizes = random_stages(rng, order, group, target.num_chips)
     plan = replicated_plan(graph, target, stage_of_op, sizes, order=order, fusion_group=group)
     if legal or rng.random() < 0.5:
-        plan = with_legal_copies(rng, graph, target, plan)
+        plan = with_legal_relays(graph, target, plan)
     if forwards:
         plan = random_forwards(rng, target, plan)
     graph, plan = expand_plan(graph, target, plan)

@@ -9,7 +9,7 @@ import numpy as np
 
 from go_opt.calibration.dataset import write_dataset
 from go_opt.calibration.samples import Sample
-from go_opt.model.plan import Clone, Relay
+from go_opt.model.plan import Relay
 from tests.strategies import examples, make_plan, random_graph, random_plan, small_mcm, toy_graph
 
 
@@ -18,7 +18,7 @@ def test_by_hand(tmp_path: Path) -> None:
     graph, target, path = toy_graph(), small_mcm(), tmp_path / "data.npz"
     plain = make_plan(graph, target, [0, 0, 0, 1, 1, 1])
     other = make_plan(graph, target, [0] * 6, order=[0, 1, 2, 3, 4, 5], fusion_group=[0, 1, 1, 2, 2, 3])
-    other = replace(other, relays=(Relay("x", (1, 2)),), clones=(Clone("relu", 1),), forwards=(0,))
+    other = replace(other, relays=(Relay("x", (1, 2)),), forwards=(0,))
     samples = [Sample(plain, 5e-5, np.array([3e-5, 2e-5])), Sample(other, np.inf)]
     write_dataset(path, graph, target, samples)
     with np.load(path, allow_pickle=False) as data:
@@ -40,7 +40,6 @@ def test_by_hand(tmp_path: Path) -> None:
         assert configs["placement"].T.tolist() == [[0, 0, 0, 1, 1, 1], [0] * 6]
         assert configs["fusion_group"].T.tolist() == [[0, 1, 2, 3, 4, 5], [0, 1, 1, 2, 2, 3]]
         assert configs["relays"].T.tolist() == [[0] * 6, [2, 0, 0, 0, 0, 0]]
-        assert configs["clones"].T.tolist() == [[0] * 6, [0, 0, 1, 0, 0, 0]]
         assert configs["forwards_weights"].T.tolist() == [[0] * 6, [1] * 6]
         assert configs["replication"].min() == 1
         assert data["config_runtime"].tolist() == [5e-5, np.inf]

@@ -18,7 +18,7 @@ from go_opt.env.cost.shapes import product_shapes
 from go_opt.env.target.simulator_parameters import KindParameters, OpFactor
 from go_opt.env.target.toml import target_to_toml
 from go_opt.model.graph import Graph
-from tests.copies import with_legal_copies
+from tests.copies import with_legal_relays
 from tests.replicated import random_stages, replicated_plan
 from tests.strategies import examples, make_plan, random_graph, simulated_package, small_mcm, toy_graph
 
@@ -53,7 +53,7 @@ def test_figures_by_hand() -> None:
 
 
 def test_predictions_are_those_of_the_model() -> None:
-    """Replicated stages, relays, clones: what figures predict, the target made of them costs."""
+    """Replicated stages, relays: what figures predict, the target made of them costs."""
     sizes = KindParameters(tile_rows=4, tile_inner=2, tile_columns=8, vector_lanes=64)
     figures = ChipFigures(sizes, np.array([2.0, 1.5, 3 * US, 1.2, 2 * US]))
     for seed in range(examples(50)):
@@ -61,13 +61,13 @@ def test_predictions_are_those_of_the_model() -> None:
         graph, target = random_graph(rng, 12), small_mcm(4)
         order = np.arange(graph.num_ops, dtype=np.int32)
         plan = replicated_plan(graph, target, *random_stages(rng, order, order, 4))
-        plan = with_legal_copies(rng, graph, target, plan)
+        plan = with_legal_relays(graph, target, plan)
         seen = observe(graph, target, [Sample(plan, 1.0)])
         machine = replace(target, kinds=(figures.kind(target.kinds[0]),), analytical_effects=("shapes",))
         machine = parse_target(target_to_toml(machine), "machine")
         compute_s = evaluate_plan(graph, machine, plan).compute_s
-        copies = [*(c for relay in plan.relays for c in relay.chips), *(clone.chip for clone in plan.clones)]
-        chips = np.unique([*plan.placement.tolist(), *copies])
+        relayed = (chip for relay in plan.relays for chip in relay.chips)
+        chips = np.unique([*plan.placement.tolist(), *relayed])
         predicted_s = ChipFit(graph, target, seen).predicted_s(figures, seen)
         assert predicted_s == pytest.approx(compute_s[chips])
 

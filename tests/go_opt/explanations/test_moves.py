@@ -12,7 +12,7 @@ from go_opt.env import Target, evaluate_plan, greedy_fusion, loop_roles
 from go_opt.explanations.moves import Cost, Mover, plan_cost
 from go_opt.explanations.terms import Place
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Clone, Plan
+from go_opt.model.plan import Plan
 from go_opt.solver import Forbid, Pin, verify
 from tests.strategies import (
     examples,
@@ -77,14 +77,6 @@ def test_relays_that_a_move_takes_are_part_of_its_cost() -> None:
     assert move.cost.interval_s == pytest.approx(20e-6)
     moved = replace(mover.plan, placement=np.array([0, 0, 1, 1, 2, 2], np.int32))
     assert [v.constraint for v in verify(mover.graph, mover.target, moved)] == ["triangle"]
-
-
-def test_a_clone_moves_no_further_than_its_readers() -> None:
-    mover = toy_mover(small_mcm(2), [0, 0, 0, 0, 1, 1], clones=(Clone("embed", 1),))
-    assert cost_of(mover).interval_s == pytest.approx(23.4e-6)
-    # With add on chip 0 nothing on chip 1 reads embed; 29.4 us.
-    assert mover.move(ADD, 0).cost.interval_s == pytest.approx(29.4e-6)
-    assert mover.move(ADD, 0).forbidden == ""
 
 
 def test_constraints_of_the_user_forbid() -> None:

@@ -18,7 +18,7 @@ from go_opt.errors import InvalidInputError
 from go_opt.explanations import OpExplanation, explain_op
 from go_opt.explanations.of_op import Read, Written
 from go_opt.explanations.terms import Place
-from go_opt.model.plan import Clone, Relay
+from go_opt.model.plan import Relay
 from go_opt.report.op_explanation import print_op_explanation
 from tests.strategies import make_plan, small_mcm, toy_graph
 
@@ -66,17 +66,12 @@ def test_kernel_mates_and_what_stays_in_the_kernel() -> None:
     assert "in the same kernel: no traffic" in text_of(told)
 
 
-def test_relays_and_clones_on_the_way() -> None:
+def test_relays_on_the_way() -> None:
     graph, target = toy_graph(), small_mcm(3, triangle="adjacent")
     plan = make_plan(graph, target, [0, 1, 1, 1, 2, 2])
     relayed = explain_op(graph, target, replace(plan, relays=(Relay("x", (1,)),)), "add")
     assert relayed.reads[-1] == Read("x", "activation", 1000, Place("embed", 0), (1,), is_in_kernel=False)
     assert "relayed on chip 1" in text_of(relayed)
-    cloned = replace(plan, clones=(Clone("embed", 2),))
-    from_clone = explain_op(graph, target, cloned, "add").reads[-1]
-    assert (from_clone.tensor, from_clone.source) == ("x", Place("embed/clone 2", 2))
-    assert explain_op(graph, target, cloned, "embed").clones == (2,)
-    assert "and once more on chip 2" in text_of(explain_op(graph, target, cloned, "embed"))
 
 
 @pytest.mark.parametrize(

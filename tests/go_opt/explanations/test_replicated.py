@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,7 +24,7 @@ from go_opt.report.op_explanation import print_op_explanation
 from go_opt.report.tables import print_metrics
 from go_opt.result_json import explanation_to_dict
 from go_opt.solver import verify
-from tests.copies import with_legal_copies
+from tests.copies import with_legal_relays
 from tests.env.test_replication import random_case, random_case_anywhere
 from tests.go_opt.explanations.test_terms import terms_of
 from tests.replicated import replicated_plan
@@ -202,7 +201,6 @@ def assert_explained(rng: np.random.Generator, graph: Graph, target: Target, pla
 def test_moves_are_plans_evaluated_and_verified(seed: int, num_ops: int) -> None:
     rng = np.random.default_rng(seed)
     graph, target, plan = random_case(rng, num_ops, sram_bytes=10**6)
-    plan = with_legal_copies(rng, graph, target, replace(plan, clones=()), clone_share=0.0)
     mover = Mover(graph, target, plan)
     size = mover.stages.size
     for op in range(num_ops):
@@ -212,7 +210,7 @@ def test_moves_are_plans_evaluated_and_verified(seed: int, num_ops: int) -> None
         moved = replicated_plan(
             graph, target, stage_of_op, size, order=plan.order, fusion_group=plan.fusion_group
         )
-        moved = with_legal_copies(rng, graph, target, moved, clone_share=0.0)
+        moved = with_legal_relays(graph, target, moved)
         metrics = evaluate_plan(graph, target, moved)
         assert (move.chip, move.replicas) == (moved.placement[op], moved.replication[op])
         assert move.cost.interval_s == metrics.interval_s

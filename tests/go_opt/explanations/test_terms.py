@@ -13,7 +13,7 @@ from go_opt.env.copies.relays import expand_plan
 from go_opt.explanations.loads import Loads
 from go_opt.explanations.terms import Place, TensorPart, Terms, original_names
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Clone, Plan, Relay
+from go_opt.model.plan import Plan, Relay
 from tests.strategies import (
     examples,
     kind_names,
@@ -30,7 +30,7 @@ from tests.strategies import (
 def terms_of(graph: Graph, target: Target, plan: Plan) -> Terms:
     expanded, placed = expand_plan(graph, target, plan)
     loads = Loads(expanded, cost_tables(expanded, target), placed)
-    return Terms(target, loads, evaluate_plan(graph, target, plan), original_names(graph, plan))
+    return Terms(target, loads, evaluate_plan(graph, target, plan), original_names(plan))
 
 
 # --------------------------------------------------------------------------- by hand
@@ -97,7 +97,7 @@ def test_a_chip_that_pays_for_transfers() -> None:
     assert in_order == sorted(in_order, reverse=True)
 
 
-def test_relays_and_clones_go_by_the_names_of_what_they_copy() -> None:
+def test_relays_go_by_the_names_of_what_they_copy() -> None:
     graph, target = toy_graph(), small_mcm(3, triangle="adjacent")
     plan = replace(make_plan(graph, target, [0, 1, 1, 1, 2, 2]), relays=(Relay("x", (1,)),))
     terms = terms_of(graph, target, plan)
@@ -106,8 +106,6 @@ def test_relays_and_clones_go_by_the_names_of_what_they_copy() -> None:
     assert (far.source, far.readers) == (Place("embed", 0), (Place("add", 2),))
     near = terms.link(0)[0]
     assert set(near.readers) == {Place("dense", 1), Place("add", 2)}
-    cloned = replace(plan, relays=(), clones=(Clone("embed", 2),))
-    assert [part.tensor for part in terms_of(graph, target, cloned).link(1)] == ["s"]
 
 
 # --------------------------------------------------------------------------- at random

@@ -18,7 +18,7 @@ from go_opt.env.target.first_chips import first_chips
 from go_opt.errors import PlanError
 from go_opt.explanations import PlanExplanation, explain_op, explain_plan
 from go_opt.explanations.what_if import FASTER, OneMoreChip, one_more_chip
-from go_opt.model.plan import Clone, Relay
+from go_opt.model.plan import Relay
 from go_opt.report.explanation import print_plan_explanation, summary_lines
 from go_opt.report.op_explanation import print_op_explanation
 from go_opt.result_json import explanation_to_dict
@@ -165,7 +165,7 @@ def test_how_full_chips_and_links_are() -> None:
     ]
 
 
-def test_relays_and_clones_are_listed_with_their_cost() -> None:
+def test_relays_are_listed_with_their_cost() -> None:
     graph, target = toy_graph(), small_mcm(3, triangle="adjacent")
     plan = make_plan(graph, target, [0, 1, 1, 1, 2, 2])
     told = explain_plan(graph, target, replace(plan, relays=(Relay("x", (1,)),)))
@@ -174,11 +174,6 @@ def test_relays_and_clones_are_listed_with_their_cost() -> None:
     assert (relay.size_bytes, relay.seconds) == (1000, pytest.approx(3e-6))
     assert told.violations == ()
     assert "copies of tensors on chips that they would pass" in text_of(told)
-    told = explain_plan(graph, target, replace(plan, clones=(Clone("embed", 2),)))
-    (clone,) = told.clones
-    assert (clone.op, clone.chip, clone.original_chip, clone.read_by) == ("embed", 2, 0, ("add",))
-    assert (clone.seconds, clone.weight_bytes) == (pytest.approx(3.4e-6), 10_000)
-    assert "`embed` (chip 0) on chip 2, 3.4 us, for `add`" in text_of(told)
 
 
 def test_broken_rules_and_constraints_are_told_first() -> None:

@@ -17,7 +17,7 @@ from go_opt.model.plan import Plan
 from go_opt.report.page import Claims, subject_of
 from go_opt.report.page.page import page_data
 from go_opt.report.page.subject import Subject
-from tests.copies import with_legal_copies
+from tests.copies import with_legal_relays
 from tests.replicated import random_stages, replicated_plan
 from tests.strategies import random_graph, random_plan, random_simulated_target, random_target
 
@@ -83,7 +83,7 @@ def _random_plan(rng: np.random.Generator, graph: Graph, target: Target) -> Plan
         stage_of_op, sizes = random_stages(rng, plan.order, plan.fusion_group, target.num_chips)
         kept = {"order": plan.order, "fusion_group": plan.fusion_group}
         plan = replicated_plan(graph, target, stage_of_op, sizes, **kept)
-    return with_legal_copies(rng, graph, target, plan) if rng.random() < 0.7 else plan
+    return with_legal_relays(graph, target, plan) if rng.random() < 0.7 else plan
 
 
 def chain_of(*names: str, elements: int = 1000) -> Graph:

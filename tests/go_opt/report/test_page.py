@@ -14,7 +14,7 @@ import go_opt
 from go_opt.errors import InfeasibleError, PlanError
 from go_opt.report.page import subject_of
 from go_opt.report.page.over_time import MOST_SPANS
-from tests.copies import with_legal_copies
+from tests.copies import with_legal_relays
 from tests.env.simulator.test_by_hand import chain, package
 from tests.go_opt.report.pages import data_of, page_rows, random_subject
 from tests.replicated import replicated_plan
@@ -117,14 +117,14 @@ def test_the_time_line_and_memory_are_those_of_the_simulator(seed: int) -> None:
         assert memory["limit_bytes"] == subject.target.chip_sram_bytes[stage["first"]]
 
 
-def test_ops_are_told_with_relays_and_clones() -> None:
+def test_ops_are_told_with_relays() -> None:
     graph, target = toy_graph(), small_mcm(3)
     plan = make_plan(graph, target, [0, 1, 1, 1, 2, 2])  # what embed makes passes chip 1
-    plan = with_legal_copies(np.random.default_rng(0), graph, target, plan, clone_share=0.0)
+    plan = with_legal_relays(graph, target, plan)
     data = page_rows(subject_of(graph, target, plan, "throughput"), inferences=2)
     ops = data["ops"]
     origins = {name: ops["origins"][origin] for name, origin in zip(ops["name"], ops["origin"], strict=True)}
-    assert origins.pop("x/relay 1") == "relays and clones of the plan"
+    assert origins.pop("x/relay 1") == "relays of the plan"
     assert origins == dict.fromkeys(graph.op_names, "by hand")
     assert data["summary"] == "6 ops on 3 of 3 chips, 6 kernels, 1 relay"
     assert [stage["kernels"] for stage in data["stages"]] == [1, 4, 2]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from go_opt.errors import ModelError
-from go_opt.model.plan import Clone, Plan, Relay
+from go_opt.model.plan import Plan, Relay
 from go_opt.run.export.exporting import export
 from go_opt.run.manifest import Manifest
 from tests.exports import INT64, info, model, node, plan_of, random_inputs, saved, session, weight
@@ -102,7 +102,7 @@ def run_ensemble(repository: Path, name: str, inputs: dict[str, NDArray]) -> dic
 
 
 def pipeline(folder: Path) -> tuple[Path, Plan]:
-    """Four stages on a ring with a relay, a clone, a replicated stage, views and a local function."""
+    """Four stages on a ring with a relay, a replicated stage, views and a local function."""
     body = [node("Relu", "p", "q", "act")]
     function = helper.make_function("own", "Act", ["p"], ["q"], body, [helper.make_opsetid("", 20)])
     nodes = [
@@ -126,7 +126,6 @@ def pipeline(folder: Path) -> tuple[Path, Plan]:
         chips,
         "mcm-2x2",
         replication=[1, 1, 1, 2, 2, 1],
-        clones=[Clone("mask", 1)],
         relays=[Relay("a", (1,))],
     )
     return path, plan
@@ -202,15 +201,14 @@ def test_the_annotated_model_says_where_each_node_runs(tmp_path: Path) -> None:
         assert notes[one.name]["layer_ann"] == f"stage-{of_node.pipeline_stage}"
     # Views go with the op whose tensor they show.
     assert {name: stage for name, stage in stages.items() if name in ("flat", "s")} == {"flat": 2, "s": 2}
-    own = {op: stage.stage for stage in manifest.stages for op in stage.ops if op not in stage.clones}
+    own = {op: stage.stage for stage in manifest.stages for op in stage.ops}
     assert {name: stage for name, stage in stages.items() if name in own} == own
     assert notes["d"] == {
         "layer_ann": "stage-1",
         "go_opt.stage": "1",
         "go_opt.chips": "1-2",
-        "go_opt.kernel": "2",
+        "go_opt.kernel": "1",
     }
-    assert notes["mask"]["go_opt.clones"] == "1"
 
 
 def test_the_annotated_model_is_still_the_model(tmp_path: Path) -> None:
@@ -248,8 +246,7 @@ def test_openvino_gets_a_device_for_each_op(tmp_path: Path) -> None:
     devices = json.loads((tmp_path / "out" / "openvino.json").read_text("utf-8"))
     for stage in manifest.stages:
         for op in stage.ops:
-            if op not in stage.clones:
-                assert devices[op] == f"GPU.{stage.chips[0]}"
+            assert devices[op] == f"GPU.{stage.chips[0]}"
     # A node without a name goes by its output there.
     assert devices["c"] == devices["MatMul_c"] == "GPU.1"
     assert devices["flat"] == "GPU.3"

@@ -22,7 +22,7 @@ from go_opt.cli.app import app
 from go_opt.env import load_target
 from go_opt.errors import EnvironmentFailedError, InvalidInputError, ModelError
 from go_opt.model.codecs.plan_json import save_plan
-from go_opt.model.plan import Clone, Plan, Relay
+from go_opt.model.plan import Plan, Relay
 from go_opt.run.export.exporting import export
 from go_opt.run.manifest import Manifest, load_manifest
 from go_opt.run.pipeline import running
@@ -107,7 +107,7 @@ def test_replicas(chain: Path, process_ids: Ids, links: bool) -> None:
 
 
 @pytest.mark.parametrize("links", [False, True])
-def test_relays_and_clones(tmp_path: Path, links: bool) -> None:
+def test_relays(tmp_path: Path, links: bool) -> None:
     nodes = [
         node("Relu", "x", "r", "r"),
         node("MatMul", "r w", "a", "a"),
@@ -115,9 +115,8 @@ def test_relays_and_clones(tmp_path: Path, links: bool) -> None:
         node("Add", "b r", "y", "y"),
     ]
     path = saved(model(nodes, [info("x", [8, 8])], [info("y", [8, 8])], [weight("w", 8, 8)]), tmp_path)
-    for copies in ({"relays": [Relay("r", (1,))]}, {"clones": [Clone("r", 2)]}):
-        plan = plan_of(path, [0, 0, 1, 2], "mcm-6x6", **copies)
-        assert go_opt.run_plan(path, plan, inferences=5, links=links).difference < 1e-6
+    plan = plan_of(path, [0, 0, 1, 2], "mcm-6x6", relays=[Relay("r", (1,))])
+    assert go_opt.run_plan(path, plan, inferences=5, links=links).difference < 1e-6
 
 
 def test_a_chip_with_several_stages(chain: Path) -> None:

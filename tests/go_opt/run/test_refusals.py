@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 import go_opt
 from go_opt.errors import InvalidInputError, ModelError, PlanError
 from go_opt.model.codecs.plan_json import save_plan
-from go_opt.model.plan import Clone, Plan
+from go_opt.model.plan import Plan
 from go_opt.run.export.exporting import export
 from go_opt.run.manifest import load_manifest
 from tests.exports import BOOL, check_stages, info, integers, model, node, plan_of, saved, weight
@@ -138,13 +138,6 @@ def test_a_mask_that_the_plan_takes_for_a_constant(tmp_path: Path) -> None:
     refused(path, late, "'c'", "'a'", error=PlanError)
     manifest = check_stages(path, plan, tmp_path / "out")
     assert [row.tensor for row in manifest.stages[1].inputs] == ["x", "a"]
-
-
-def test_an_op_that_nothing_reads_where_it_is(tmp_path: Path) -> None:
-    nodes = [node("Sign", "x", "a", "a"), node("Neg", "x", "b", "b"), node("Add", "a b", "y", "y")]
-    path = saved(model(nodes, [info("x", [4])], [info("y", [4])]), tmp_path)
-    plan = replace(plan_of(path, [0, 1, 1], "mcm-2x2"), clones=(Clone("a", 1),))
-    refused(path, plan, "'a'", "chip 0", error=PlanError)
 
 
 def test_formats(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from go_opt.model.plan import Clone, Relay
+from go_opt.model.plan import Relay
 from go_opt.run.manifest import load_manifest
 from tests.exports import (
     BOOL,
@@ -390,32 +390,6 @@ def test_relays_are_copies_in_the_stages_between(tmp_path: Path) -> None:
     ]
     last = {row.tensor: row.source for row in manifest.stages[3].inputs}
     assert last == {"c": 2, "a/relay 2": 2, "mask/relay 2": 2}
-
-
-def test_clones_run_in_both_stages(tmp_path: Path) -> None:
-    path = ring(tmp_path)
-    chips = {"mask": 0, "a": 0, "b": 1, "c": 1, "d": 1, "y": 2}
-    plan = plan_of(path, chips, "mcm-2x2", clones=[Clone("mask", 2)])
-    manifest = check_stages(path, plan, tmp_path / "out")
-    assert [stage.clones for stage in manifest.stages] == [(), (), ("mask",)]
-    assert manifest.stages[2].ops == ("mask", "y")
-    assert {row.tensor: row.source for row in manifest.stages[2].inputs} == {"m": None, "d": 1}
-
-
-def test_a_clone_beside_a_relay_of_its_tensor(tmp_path: Path) -> None:
-    """The stage hands on the original, and its own op reads the clone."""
-    nodes = [
-        node("Sign", "m", "mask", "mask"),
-        node("MatMul", "x w", "a", "a"),
-        node("Mul", "a mask", "b", "b"),
-        node("Mul", "b mask", "y", "y"),
-    ]
-    inputs = [info("x", [2, 4]), info("m", [2, 4])]
-    path = saved(model(nodes, inputs, [info("y", [2, 4])], [weight("w", 4, 4)]), tmp_path)
-    plan = plan_of(path, [0, 0, 1, 2], "mcm-2x2", relays=[Relay("mask", (1,))], clones=[Clone("mask", 1)])
-    manifest = check_stages(path, plan, tmp_path / "out")
-    assert {row.tensor: row.source for row in manifest.stages[1].inputs} == {"a": 0, "m": None, "mask": 0}
-    assert {row.tensor for row in manifest.stages[1].outputs} == {"b", "mask/relay 1"}
 
 
 def test_a_replicated_stage_is_one_model(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The verifier on relays and clones: what each broken one is refused for, and that legal ones pass."""
+"""The verifier on relays: what each broken one is refused for, and that legal ones pass."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from go_opt.env import evaluate_plan
 from go_opt.env.copies.relays import expand_plan
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Clone, Relay
+from go_opt.model.plan import Relay
 from go_opt.solver import verify
 from go_opt.solver.verify.memory import memory_bytes
-from tests.copies import with_legal_copies
+from tests.copies import with_legal_relays
 from tests.solver.test_verify import ops, plan_of
 from tests.strategies import (
-    chip_kind,
     examples,
     kind_names,
     random_graph,
@@ -24,25 +23,25 @@ from tests.strategies import (
     random_target,
     seeds,
     small_mcm,
-    toy_graph,
 )
 
 SKIP = ("abc", ["ab", "bc", "ac"])  # one op a chip: ta passes chip 1
 ONE_EACH = (0, 1, 2)
 
 
-def violations(graph: Graph, *, triangle: str = "longest_path", **copies: object) -> list[tuple[str, str]]:
+def violations(
+    graph: Graph, *, triangle: str = "longest_path", relays: tuple[Relay, ...] = ()
+) -> list[tuple[str, str]]:
     target = small_mcm(3, triangle=triangle)
-    found = verify(graph, target, plan_of(graph, target, ONE_EACH, **copies))
+    found = verify(graph, target, plan_of(graph, target, ONE_EACH, relays=relays))
     return [(violation.constraint, violation.message) for violation in found]
 
 
-def test_the_rule_holds_by_a_relay_or_a_clone() -> None:
+def test_the_rule_holds_by_a_relay() -> None:
     graph = ops(*SKIP)
     for rule in ("longest_path", "three_chip", "adjacent"):
         assert [name for name, _ in violations(graph, triangle=rule)] == ["triangle"]
         assert violations(graph, triangle=rule, relays=(Relay("ta", (1,)),)) == []
-        assert violations(graph, triangle=rule, clones=(Clone("a", 2),)) == []
 
 
 @pytest.mark.parametrize(
@@ -66,17 +65,6 @@ def test_relays_of_what_there_is_not(relays: list[Relay], message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("clone", "message"),
-    [
-        (Clone("z", 1), "a clone is of op 'z', which the graph does not have."),
-        (Clone("a", 3), "op 'a' has a clone on chip 3; chips are 0 to 2."),
-    ],
-)
-def test_clones_of_what_there_is_not(clone: Clone, message: str) -> None:
-    assert violations(ops(*SKIP), clones=(clone,)) == [("shape", message)]
-
-
-@pytest.mark.parametrize(
     ("relays", "message"),
     [
         ([(1, 0)], "the relay of tensor 'ta' on chip 0 is not between chip 0, which makes it, and chip 2"),
@@ -91,45 +79,9 @@ def test_where_relays_may_be(relays: list[tuple[int, ...]], message: str) -> Non
     assert found.startswith(message)
 
 
-def test_readers_with_a_clone_need_no_relay() -> None:
-    [(rule, message)] = violations(ops(*SKIP), relays=(Relay("ta", (1,)),), clones=(Clone("a", 2),))
-    assert rule == "relays"
-    assert message.endswith(
-        "on chip 1 is not between chip 0, which makes it, and chip 1, the last that reads it."
-    )
-
-
 def test_a_target_without_the_rule_has_no_relays() -> None:
     [(rule, message)] = violations(ops(*SKIP), triangle="off", relays=(Relay("ta", (1,)),))
     assert (rule, message) == ("relays", "tensor 'ta' has a relay, but the target has no triangle rule.")
-
-
-@pytest.mark.parametrize(
-    ("clones", "message"),
-    [
-        ([Clone("b", 1)], "op 'b' has a clone on its own chip 1."),
-        ([Clone("b", 0)], "nothing on chip 0 reads the clone of op 'b'."),
-        ([Clone("a", 2), Clone("a", 2)], "op 'a' has two clones on chip 2."),
-    ],
-)
-def test_where_clones_may_be(clones: list[Clone], message: str) -> None:
-    relays = () if clones[0].op == "a" else (Relay("ta", (1,)),)
-    assert violations(ops(*SKIP), relays=relays, clones=tuple(clones)) == [("clones", message)]
-
-
-def test_what_may_be_cloned() -> None:
-    graph, target = toy_graph(), small_mcm(3)
-    plan = plan_of(graph, target, (0, 0, 1, 1, 2, 2), clones=(Clone("dense", 1), Clone("embed", 2)))
-    [violation] = verify(graph, target, plan)
-    assert violation.constraint == "clones"
-    assert violation.message.startswith("op 'dense' may not be cloned")
-
-
-def test_a_clone_is_read_by_a_clone() -> None:
-    graph, target = ops("abc", ["ab", "bc"]), small_mcm(2)
-    assert (
-        verify(graph, target, plan_of(graph, target, (0, 0, 1), clones=(Clone("a", 1), Clone("b", 1)))) == []
-    )
 
 
 def test_relays_bring_dependencies_of_their_own() -> None:
@@ -141,24 +93,6 @@ def test_relays_bring_dependencies_of_their_own() -> None:
     assert "goes past another chip from chip 1 to op 'd' on chip 3" in violation.message
     relays = (Relay("ta", (1, 2)), Relay("tb", (2,)))
     assert verify(graph, target, plan_of(graph, target, (0, 1, 2, 3), relays=relays)) == []
-
-
-def test_a_clone_may_stand_before_its_op() -> None:
-    graph, target = ops("ab", ["ab"]), small_mcm(2)
-    plan = plan_of(graph, target, (1, 0))
-    assert [violation.constraint for violation in verify(graph, target, plan)] == ["acyclic"]
-    assert verify(graph, target, plan_of(graph, target, (1, 0), clones=(Clone("a", 0),))) == []
-
-
-def test_a_clone_must_be_able_to_run() -> None:
-    graph = ops(*SKIP, a={"excluded_kinds": ("b",)})
-    target = small_mcm(kinds=[chip_kind("a", count=2), chip_kind("b")])
-    [violation] = verify(graph, target, plan_of(graph, target, ONE_EACH, clones=(Clone("a", 2),)))
-    assert violation.constraint == "kinds"
-    assert (
-        violation.message
-        == "op 'a/clone 2' is on chip 2 of kind 'b', which cannot run it: 'b' by the costs of the op."
-    )
 
 
 def test_what_a_relay_holds() -> None:
@@ -174,13 +108,13 @@ def test_what_a_relay_holds() -> None:
 
 @settings(max_examples=examples(200))
 @given(seed=seeds)
-def test_legal_copies_pass_and_take_the_memory_they_are_charged(seed: int) -> None:
+def test_legal_relays_pass_and_take_the_memory_they_are_charged(seed: int) -> None:
     rng = np.random.default_rng(seed)
     rule = str(rng.choice(["longest_path", "three_chip", "adjacent"]))
     target = random_target(rng, topology=str(rng.choice(["ring", "chain"])), no_skip="off", triangle=rule)
     graph = random_graph(rng, int(rng.integers(1, 30)), kinds=kind_names(target))
     plan = random_plan(rng, graph, target, monotone=True, fusion="legal")
-    plan = with_legal_copies(rng, graph, target, plan)
+    plan = with_legal_relays(graph, target, plan)
     metrics = evaluate_plan(graph, target, plan)
     expanded, expanded_plan = expand_plan(graph, target, plan)
     np.testing.assert_array_equal(memory_bytes(expanded, target, expanded_plan)[0], metrics.peak_bytes)
