@@ -9,19 +9,20 @@ import os
 import re
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from go_opt.api.plans import evaluate
 from go_opt.common.files import make_folder
 from go_opt.common.outputs import PLAN
-from go_opt.env import Target, evaluate_plan
+from go_opt.env import Target
 from go_opt.env.copies.splits import planned_graph
 from go_opt.env.model.metrics import Objective, objective_s
-from go_opt.errors import InvalidInputError, PlanError
+from go_opt.errors import GoOptError, InvalidInputError, PlanError
 from go_opt.model.codecs.plan_json import load_plan, save_plan
 from go_opt.model.codecs.start_files import load_start
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Plan
 from go_opt.model.start import Start
 from go_opt.result import OptimizeResult
 
@@ -79,11 +80,12 @@ class PlanStore:
         """Keep the plan of a search, unless a better one of its kind is there; a failure is logged."""
         keys = _structure(graph), graph.fingerprint[:_DIGITS], target.fingerprint[:_DIGITS]
         path = self._folder / f"{'-'.join(keys)}-{target.num_chips}-{result.objective}.json"
-        with suppress(PlanError):
-            if path.exists() and _objective_s(graph, target, load_plan(path), result) <= result.objective_s:
+        with suppress(GoOptError, OSError):  # not there, of another version, or not a plan of this graph
+            if not PLAN.is_of(path):
                 return
-        if path.exists() and not PLAN.is_of(path):
-            return
+            kept = evaluate(graph, target, load_plan(path))
+            if kept.valid and objective_s(kept, result.objective) <= result.objective_s:
+                return
         names = planned_graph(graph, result.plan).op_names
         try:
             save_plan(result.plan, path, {"op_names": list(names)})
@@ -110,6 +112,7 @@ class PlanStore:
             total -= size
 
 
+@lru_cache(maxsize=16)
 def _structure(graph: Graph) -> str:
     """A digest of names, types and edges of the ops."""
     digest = hashlib.sha256()
@@ -122,9 +125,3 @@ def _structure(graph: Graph) -> str:
     for edge in sorted(edges):
         digest.update(f"{edge}".encode())
     return digest.hexdigest()[:_DIGITS]
-
-
-def _objective_s(graph: Graph, target: Target, plan: Plan, like: OptimizeResult) -> float:
-    """What a kept plan reaches; infinite if it is no valid plan of the graph any more."""
-    metrics = evaluate_plan(planned_graph(graph, plan), target, plan)
-    return objective_s(metrics, like.objective) if metrics.valid else math.inf

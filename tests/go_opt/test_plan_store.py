@@ -138,6 +138,19 @@ def test_what_cannot_be_read_is_left_alone(tmp_path: Path, text: str) -> None:
     assert ((tmp_path / name).read_text() != text) == is_ours
 
 
+def test_a_plan_of_another_graph_under_the_name_is_replaced(tmp_path: Path) -> None:
+    other = generate_graph(4, family="towers", num_ops=12)
+    searched(remember=tmp_path / "kept")
+    searched(other, remember=tmp_path / "other")
+    (name,), (others,) = names(tmp_path / "kept"), names(tmp_path / "other")
+    shutil.copy(tmp_path / "other" / others, tmp_path / "kept" / name)
+    result = searched(remember=tmp_path / "kept")
+    start = PlanStore(tmp_path / "kept").nearest(GRAPH, TARGET, "throughput")
+    assert start is not None
+    assert start.plan is not None
+    assert plan_to_dict(start.plan) == plan_to_dict(result.plan)
+
+
 def test_a_folder_that_cannot_be_one(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidInputError, match="folder"):
