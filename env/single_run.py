@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.env.copies.expanded_tables import PlanTables, relays_of
-from go_opt.env.copies.relays import relay_name
+from go_opt.env.copies.expanded_tables import PlanTables
+from go_opt.env.copies.relays import relay_name, relays_of
 from go_opt.env.cost import CostTables
 from go_opt.env.cost.routes import transfer_s
 from go_opt.env.evaluation import execution_inputs

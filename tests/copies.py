@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from go_opt.env import Target, cost_tables
-from go_opt.env.copies.expanded_tables import Relays
+from go_opt.env.copies.relays import Relays
 from go_opt.env.copies.stages import stages_of
 from go_opt.env.cost.tables import COPY_TYPE
 from go_opt.model.graph import NO_PRODUCER, Graph

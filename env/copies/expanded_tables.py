@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from go_opt.common.arrays import IntArray, LongArray
 from go_opt.common.compiling import compiled, compiled_inner
-from go_opt.env.copies.relays import Relays as Relays
-from go_opt.env.copies.relays import relays_of as relays_of
+from go_opt.env.copies.relays import Relays, relays_of
 from go_opt.env.copies.stages import size_by_chip, with_sharers
 from go_opt.env.cost import COPY, CostTables, cost_tables
 from go_opt.env.model.analytical import BatchMetrics, evaluate_batch

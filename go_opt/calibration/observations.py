@@ -10,7 +10,8 @@ import numpy as np
 from go_opt.calibration.samples import Sample
 from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.env import Target
-from go_opt.env.copies.expanded_tables import expanded_tables, plan_tables, relays_of
+from go_opt.env.copies.expanded_tables import expanded_tables, plan_tables
+from go_opt.env.copies.relays import relays_of
 from go_opt.env.copies.stages import size_by_chip
 from go_opt.env.cost.tables import tables_with_effects
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels

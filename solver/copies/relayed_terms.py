@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from go_opt.common.arrays import IntArray
 from go_opt.env import BatchMetrics, CostTables, evaluate_batch
-from go_opt.env.copies.expanded_tables import Relays, expanded_tables
+from go_opt.env.copies.expanded_tables import expanded_tables
+from go_opt.env.copies.relays import Relays
 from go_opt.env.target import Triangle
 from go_opt.solver.copies.relays import needed_relays
 

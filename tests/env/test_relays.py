@@ -18,8 +18,8 @@ from go_opt.env import (
     load_zoo,
     loop_roles,
 )
-from go_opt.env.copies.expanded_tables import expanded_tables, plan_tables, relays_of
-from go_opt.env.copies.relays import expand_plan, relay_name
+from go_opt.env.copies.expanded_tables import expanded_tables, plan_tables
+from go_opt.env.copies.relays import expand_plan, relay_name, relays_of
 from go_opt.env.simulator import simulate_plan
 from go_opt.env.target.simulator_parameters import EFFECTS
 from go_opt.errors import PlanError

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from go_opt.env.copies.expanded_tables import plan_tables, relays_of
-from go_opt.env.copies.relays import relay_name
+from go_opt.env.copies.expanded_tables import plan_tables
+from go_opt.env.copies.relays import relay_name, relays_of
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.env.target import Target
 from go_opt.errors import PlanError

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from go_opt.common.arrays import IntArray
 from go_opt.env import CostTables, Target
-from go_opt.env.copies.expanded_tables import Relays
+from go_opt.env.copies.relays import Relays
 from go_opt.env.kernels.fusion import LoopRoles
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan

@@ -10,7 +10,7 @@ import numpy as np
 
 from go_opt.common.arrays import IntArray
 from go_opt.env import Target, fused_within_chips, is_one_loop, loop_roles
-from go_opt.env.copies.expanded_tables import relays_of
+from go_opt.env.copies.relays import relays_of
 from go_opt.env.kernels.fusion import LoopRoles
 from go_opt.env.kernels.schedule import list_schedule
 from go_opt.errors import InvalidInputError
