@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -33,7 +32,7 @@ def evaluate_plan(
     *,
     fidelity: Fidelity = "analytical",
     seed: int | None = None,
-    at_most_s: float = math.inf,
+    waits: bool = True,
 ) -> Metrics:
     """Cost one plan; ``valid`` says whether its activations fit every chip, and if simulated, it runs.
 
@@ -45,7 +44,7 @@ def evaluate_plan(
 
     Args:
       seed: draws the noise of a simulated measurement; None: no noise.
-      at_most_s: for plans with longer intervals, waiting for weights is not simulated.
+      waits: whether waiting for weights is simulated.
     """
     check_fidelity(fidelity)
     if fidelity == "simulated":
@@ -71,7 +70,7 @@ def evaluate_plan(
         valid=not reason,
         reason=reason,
     )
-    if reason or interval_s >= at_most_s or not may_wait(target, metrics.stream_bytes):
+    if reason or not waits or not may_wait(target, metrics.stream_bytes):
         return metrics
     from go_opt.env.simulator import simulate_plan
 

@@ -23,6 +23,7 @@ _REQUESTS: Final = (
     Request(max_evaluations=_EVALUATIONS, relays=False),
     Request(max_evaluations=_EVALUATIONS, replication=False),
     Request(max_evaluations=_EVALUATIONS, decide="placement"),
+    Request(max_evaluations=_EVALUATIONS, decide="placement", relays=False),
 )
 _LATENCY: Final = (Request("latency", max_evaluations=_EVALUATIONS),)
 _CONSTRAINED: Final = (

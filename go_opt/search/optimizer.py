@@ -16,6 +16,7 @@ from go_opt.errors import InvalidInputError
 from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult, Request, Step
 from go_opt.search.bounds import without_false_claim
+from go_opt.search.compiling.warm_up import bound_families, load
 from go_opt.search.shared.context import Context
 from go_opt.search.split_race import search_with_splits
 from go_opt.search.splits.ways import divisible_ops
@@ -58,15 +59,20 @@ def optimize_request(
         policy=policy,
         is_policy_alone=policy_alone,
     )
-    divisible = divisible_ops(graph, target, request)
-    if divisible.any() and not policy_alone:
-        watch = Watch(on_step, show, should_stop)
-        answer = search_with_splits(graph, target, request, divisible, context, begin, watch)
-        return without_false_claim(answer)
-    search = begin(graph, request, on_step=on_step, on_improvement=show)
-    try:
-        search.advance(should_stop)
-    except KeyboardInterrupt:  # a stopped search returns its best plan
-        if not search.has_plan:
-            raise
-    return without_false_claim(search.answer())
+    with context.excludes_compilation():
+        if request.objective == "latency" or request.max_latency_s is not None:
+            with context.compiling():
+                for name in (kernels := bound_families()):
+                    load(name, kernels)
+        divisible = divisible_ops(graph, target, request)
+        if divisible.any() and not policy_alone:
+            watch = Watch(on_step, show, should_stop)
+            answer = search_with_splits(graph, target, request, divisible, context, begin, watch)
+            return without_false_claim(answer)
+        search = begin(graph, request, on_step=on_step, on_improvement=show)
+        try:
+            search.advance(should_stop)
+        except KeyboardInterrupt:  # a stopped search returns its best plan
+            if not search.has_plan:
+                raise
+        return without_false_claim(search.answer())

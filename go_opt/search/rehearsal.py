@@ -1,7 +1,7 @@
 """Searches a graph of five ops before the clock starts, so that kernels do not compile on the search's time.
 
 It loads kernels that :mod:`go_opt.search.compiling.warm_up` does not: for makespans, targets that are not
-rings, and user constraints.
+rings, user constraints, and chips that must all be used or cannot run all ops.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from go_opt.env import Target, load_target
+from go_opt.env import Target, cost_tables, load_target
 from go_opt.model.graph import Graph
 from go_opt.result import Request
 from go_opt.search.compiling.kernel_cache import are_compiled
@@ -32,11 +32,13 @@ _LIKE: Final[dict[type, UserConstraint]] = {
 }
 
 
-def rehearsal(target: Target, request: Request) -> Families:
+def rehearsal(graph: Graph, target: Target, request: Request) -> Families:
     """The kernels that ``request`` needs on ``target`` besides the common ones, as at most one family."""
-    if request.objective == "throughput" and target.goes_forward and not request.constraints:
-        return {}
     kinds = {type(constraint) for constraint in request.constraints}
+    if target.constraints.no_skip == "all" or not cost_tables(graph, target).can_run.all():
+        kinds.add(Forbid)  # placements of the propagation engine, as under constraints
+    if request.objective == "throughput" and target.goes_forward and not kinds:
+        return {}
     like = Request(
         request.objective,
         max_evaluations=_EVALUATIONS,

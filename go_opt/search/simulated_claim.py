@@ -20,7 +20,9 @@ from go_opt.env.target.simulator_parameters import EFFECTS
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import Objective, OptimizeResult, Request
+from go_opt.search.compiling.warm_up import common_families, load
 from go_opt.search.methods.events import EQUAL
+from go_opt.search.shared.context import MOST_COMPILING_S, Context
 
 APART: Final = 0.05  # relative difference of predicted and simulated objective that needs an explanation
 MOST_SECONDS: Final = 0.3  # to simulate plans after the best one, if time is limited
@@ -56,6 +58,17 @@ def reserve_s(graph: Graph, target: Target, request: Request) -> float:
     if not (is_simulated(target, request) and math.isfinite(request.time_limit_s)):
         return 0.0
     return min(S_PER_OP * graph.num_ops, MOST_RESERVED * request.time_limit_s)
+
+
+def simulated(context: Context, graph: Graph, target: Target, plan: Plan) -> Metrics:
+    """Simulate one plan during a search, whose clock stands still while the simulator's kernels load."""
+    load_simulator(context)
+    return _simulate(graph, target, plan)
+
+
+def load_simulator(context: Context) -> None:
+    with context.compiling(MOST_COMPILING_S):
+        load("simulator", common_families(simulator=True, policy=False))
 
 
 def shortlisted(found: list[OptimizeResult]) -> list[OptimizeResult]:

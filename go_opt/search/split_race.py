@@ -27,7 +27,7 @@ from go_opt.search.bounds import against_bound, lower_bound
 from go_opt.search.limits import refuse_latency
 from go_opt.search.methods.events import may_replicate
 from go_opt.search.shared.context import Context
-from go_opt.search.simulated_claim import is_simulated, simulated_answer
+from go_opt.search.simulated_claim import is_simulated, load_simulator, simulated_answer
 from go_opt.search.splits.batch_ways import batch_ways, start_by_batch
 from go_opt.search.splits.inner_ways import start_by_blocks
 from go_opt.search.splits.row_starts import start_by_rows
@@ -114,6 +114,7 @@ class _Race:
         result, way = self._best
         checks = is_simulated(self._target, self._request) and not self._is_stopped
         if checks and result.simulated_interval_s is None:
+            load_simulator(self._context)
             with self._context.tolerates("simulation"):
                 result = simulated_answer(self._graph_of(way), self._target, self._request, [result])
         return self._as_answer(_Found(result, way))

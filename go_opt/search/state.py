@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from go_opt.common.arrays import IntArray
 from go_opt.common.units import format_duration
 from go_opt.env import Metrics, Target, cost_tables, evaluate_plan, loop_roles
 from go_opt.env.copies.stages import stages_of
+from go_opt.env.evaluation import may_wait, with_waiting
 from go_opt.env.op_memory import op_that_runs_nowhere, why_no_plan
 from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph
@@ -26,6 +28,7 @@ from go_opt.search.simulated_claim import (
     leanest,
     reserve_s,
     shortlisted,
+    simulated,
     simulated_answer,
     size_of,
 )
@@ -59,6 +62,7 @@ class Search:
         self.rules = segment_rules(by_chip) if by_chip.constraints else SegmentRules()
         self.passing = passing_of(target, request)
         self.best: OptimizeResult | None = None
+        self._simulated = partial(simulated, context, graph, target)
         self.last_interval_s = self.last_latency_s = 0.0  # of the last proposal, by the analytical model
         self.is_exhausted = False  # whether every method has ended
         self.violating: list[IntArray] = []  # proposed placements that violate a rule or constraint
@@ -178,9 +182,11 @@ class Search:
 
     def _evaluate(self, plan: Plan) -> Metrics:
         """Metrics at the requested fidelity; a plan that the analytical model rejects is not simulated."""
+        metrics = evaluate_plan(self.graph, self.target, plan, waits=False)
+        may_be_best = metrics.valid and metrics.interval_s < self.best_s * (1.0 + EQUAL)
         is_quick = self.request.objective == "throughput" and self._is_quick(plan)
-        at_most_s = self.best_s * (1.0 + EQUAL) if is_quick else 0.0
-        metrics = evaluate_plan(self.graph, self.target, plan, at_most_s=at_most_s)
+        if may_be_best and is_quick and may_wait(self.target, metrics.stream_bytes):
+            metrics = with_waiting(self.target, metrics, self._simulated(plan))
         self.last_interval_s, self.last_latency_s = metrics.interval_s, metrics.latency_s
         if self.best is None and not metrics.valid:
             excess = int((metrics.peak_bytes - self.target.chip_sram_bytes).max())
@@ -188,7 +194,7 @@ class Search:
                 self._closest = excess, plan
         if self.request.fidelity == "analytical" or not metrics.valid:
             return metrics
-        seen = evaluate_plan(self.graph, self.target, plan, fidelity=self.request.fidelity)
+        seen = self._simulated(plan)
         self._rejection = self._rejection or seen.reason
         return seen
 
@@ -199,10 +205,10 @@ class Search:
         """
         if self.request.objective == "latency":
             return metrics.makespan_s
-        may_wait = self._checks and plan.replication.max() > 1 and self.graph.num_ops <= MOST_SIMULATED_OPS
-        if not (may_wait and metrics.valid and metrics.interval_s < self.best_s) or metrics.waits:
+        is_unsure = self._checks and plan.replication.max() > 1 and self.graph.num_ops <= MOST_SIMULATED_OPS
+        if not (is_unsure and metrics.valid and metrics.interval_s < self.best_s) or metrics.waits:
             return metrics.interval_s
-        seen = evaluate_plan(self.graph, self.target, plan, fidelity="simulated")
+        seen = self._simulated(plan)
         return seen.interval_s if seen.interval_s > metrics.interval_s * (1.0 + EQUAL) else metrics.interval_s
 
     def _record(self, method: str, reached_s: float) -> None:
@@ -223,8 +229,7 @@ class Search:
     @property
     def is_done_with_evaluations(self) -> bool:
         """Whether the limit on evaluations is reached."""
-        limit = self.request.max_evaluations
-        return limit is not None and len(self._history) >= limit
+        return len(self._history) >= (self.request.max_evaluations or math.inf)
 
     @property
     def left_s(self) -> float:

@@ -19,8 +19,9 @@ from go_opt.search.methods.events import Event
 from go_opt.search.portfolio import policy_takes_part, portfolio_events
 from go_opt.search.rehearsal import rehearsal
 from go_opt.search.shared.context import MOST_COMPILING_S, Context
-from go_opt.search.simulated_claim import is_simulated
+from go_opt.search.simulated_claim import is_simulated, load_simulator
 from go_opt.search.state import Search
+from go_opt.solver.enumeration.plans import MOST_OPEN_OPS
 
 
 class Watch(NamedTuple):
@@ -63,10 +64,13 @@ class WholeOpsSearch:
         self._checks = is_simulated(target, request)
         may_wait = request.objective == "throughput" and not target.modelled.weight_prefetch
         simulates = self._checks or may_wait or request.fidelity != "analytical"
-        special = rehearsal(target, request)
-        self._kernels = common_families(simulator=simulates, policy=self._policy is not None) | special
+        asks = self._policy is not None
+        places = asks or request.decide == "placement" or graph.num_ops <= MOST_OPEN_OPS
+        common = common_families(simulator=simulates, policy=asks, placements=places)
+        special = rehearsal(graph, target, request)
+        self._kernels = common | special
         with context.compiling():
-            for name in self._kernels if special else islice(self._kernels, FIRST):
+            for name in self._kernels if special or request.start else islice(common, FIRST):
                 load(name, self._kernels)
         self._search = Search(graph, target, request, on_step, context)
         self._steps = self._run()
@@ -107,7 +111,7 @@ class WholeOpsSearch:
             self._try_fewer_chips()
         checks = self._checks and self._is_over and self.has_plan
         if checks:
-            self._load("simulator")
+            load_simulator(self._search.context)
         return self._search.answer(checks=checks)
 
     def _run(self) -> Generator[None, None, None]:

@@ -5,48 +5,63 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from numba import njit
 
 import go_opt
-from go_opt.search.compiling.kernel_cache import COMPILES
+from go_opt.result import Request, Step
+from go_opt.search.optimizer import optimize_request
+from go_opt.search.rehearsal import rehearsal
+from tests.strategies import chip_kind, small_mcm, toy_graph
 
 # Kernels compile, or load from the cache of an earlier run, when their dispatcher is asked for a signature.
 NOTED = """
-import sys
+import math, os, sys
+from pathlib import Path
 from numba.core.dispatcher import Dispatcher
 import go_opt
-from go_opt.search import whole_ops
+from go_opt.model.start import OpStart, Start
+from go_opt.search import optimizer
+from go_opt.search.compiling import kernel_cache
 
-compile, noted, is_searching = Dispatcher.compile, [], []
+compile, noted, clocks = Dispatcher.compile, [], []
 
 def note(self, signature):
-    if is_searching and signature not in self.overloads:
+    if clocks and math.isinf(clocks[0]._stopped_s) and signature not in self.overloads:
         noted.append(self.py_func.__qualname__)
     return compile(self, signature)
 
-class Noticed(whole_ops.Search):
-    def __init__(self, graph, *args):
-        if graph.num_ops > 10:  # not of the rehearsal
-            is_searching.append(True)
-        super().__init__(graph, *args)
+class Noticed(optimizer.Context):
+    def __init__(self, limit_s):
+        super().__init__(limit_s)
+        clocks.append(self)
 
-Dispatcher.compile, whole_ops.Search = note, Noticed
-graph, asked = go_opt.load("zoo:mobilenet_v2"), ()
+Dispatcher.compile, optimizer.Context = note, Noticed
+model, target, *options = sys.argv[1:]
+options = {"policy": None} | dict(option.split("=") for option in options)
+graph, asked, start = go_opt.load(model), (), None
 names = graph.op_names
-constraints = (
-    go_opt.Pin(names[3], 1), go_opt.Forbid(names[40], (0,)), go_opt.Colocate(names[10:12]),
-    go_opt.ChipLimit(0, at_most_bytes=50e6),
-)
-target, *options = sys.argv[1:]
-options = dict(option.split("=") for option in options)
 if options.pop("constrained", ""):
-    asked = constraints
+    asked = (
+        go_opt.Pin(names[3], 1), go_opt.Forbid(names[40], (0,)), go_opt.Colocate(names[10:12]),
+        go_opt.ChipLimit(0, at_most_bytes=50e6),
+    )
+if options.pop("starts", ""):
+    start = Start({names[0]: OpStart(0), names[-1]: OpStart(3)})
 if options.pop("strict", ""):
     options["relays"] = False
-go_opt.optimize(graph, target, constraints=asked, max_evaluations=60, policy=None, **options)
-assert is_searching
+if "budget_s" in options:  # another process compiles, and is not through within the budget
+    kernel_cache.marker, kernel_cache._compiling = lambda: Path("missing"), lambda: None
+else:  # as once it is through: what it compiles a search would wait for
+    os.environ[kernel_cache.COMPILES] = "1"
+    options["max_evaluations"] = 60
+go_opt.optimize(graph, target, constraints=asked, start=start, **options)
+assert clocks
 print(*sorted(set(noted)))
 """
 
@@ -54,20 +69,47 @@ print(*sorted(set(noted)))
 @pytest.mark.parametrize(
     "asked",
     [
-        "mcm-6x6 objective=latency",
-        "mcm-6x6 objective=latency strict=yes constrained=yes",
-        "mcm-6x6 objective=latency decide=placement constrained=yes",
-        "gpu-4 objective=latency fidelity=simulated",
-        "gpu-4 objective=latency strict=yes decide=placement",
-        "gpu-4 max_latency_s=5ms",
-        "gpu-4 constrained=yes",
+        "zoo:mobilenet_v2 mcm-6x6 objective=latency",
+        "zoo:mobilenet_v2 mcm-6x6 objective=latency strict=yes constrained=yes",
+        "zoo:mobilenet_v2 mcm-6x6 objective=latency decide=placement constrained=yes",
+        "zoo:mobilenet_v2 gpu-4 objective=latency fidelity=simulated",
+        "zoo:mobilenet_v2 gpu-4 objective=latency strict=yes decide=placement",
+        "zoo:mobilenet_v2 gpu-4 max_latency_s=5ms",
+        "zoo:mobilenet_v2 gpu-4 constrained=yes",
+        "zoo:inception_v3_b32 gpu-2 objective=latency budget_s=2s",  # splits are tried, the answer simulated
+        "zoo:mobilenet_v2 mcm-6x6 budget_s=1s",
+        "zoo:mobilenet_v2 mcm-6x6 budget_s=1s decide=placement strict=yes",
+        "zoo:mobilenet_v2 mcm-6x6 budget_s=1s max_latency_s=1ms",
+        "zoo:mobilenet_v2 mcm-6x6 budget_s=1s starts=yes",
+        "zoo:gpt2 mcm-6x6 budget_s=1s",  # the first plan streams weights
+        "zoo:bert_base mcm-6x6 budget_s=2s policy=default",
     ],
 )
 def test_no_kernel_compiles_within_a_search(asked: str) -> None:
-    # As once the process in the background is through: what it compiles a search would wait for.
-    env = {**os.environ, "PYTHONPATH": str(Path(go_opt.__file__).parents[1]), COMPILES: "1"}
+    env = {**os.environ, "PYTHONPATH": str(Path(go_opt.__file__).parents[1])}
     run = subprocess.run(
         [sys.executable, "-c", NOTED, *asked.split()], env=env, capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.split() == []
+
+
+def test_what_nothing_has_loaded_compiles_on_no_time_of_the_search() -> None:
+    took_s = []
+
+    def compile_late(step: Step) -> None:
+        began_s = time.monotonic()
+        if not took_s:
+            njit(lambda values: np.median(values))(np.ones(3))
+            took_s.append(time.monotonic() - began_s)
+
+    result = optimize_request(toy_graph(), small_mcm(2), Request(budget_s=60.0), on_step=compile_late)
+    assert 0.0 <= result.wall_s < took_s[0]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"no_skip": "all"}, {"kinds": [chip_kind(), chip_kind("b", op_types=["Relu"])]}]
+)
+def test_chips_that_need_the_propagation_engine_are_rehearsed(changes: dict[str, Any]) -> None:
+    assert not rehearsal(toy_graph(), small_mcm(), Request())
+    assert rehearsal(toy_graph(), small_mcm(**changes), Request())

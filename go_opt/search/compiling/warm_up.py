@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from typing import Final
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from go_opt.agents.decoding.outputs import Outputs
 from go_opt.agents.decoding.proposals import Advice, policy_plans
-from go_opt.agents.inputs.features import NUM_EXPLORED
+from go_opt.agents.inputs.features import NUM_EXPLORED, graph_features
 from go_opt.common.arrays import IntArray
 from go_opt.common.compiling import quick_compilation
 from go_opt.env import Target, cost_tables, evaluate_plan, greedy_fusion, load_target, loop_roles
@@ -26,17 +26,24 @@ from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.solver import (
+    broken_rules,
+    greedy_slicing,
+    latency_bound,
     needed_relays,
+    placement_problem,
     relays_of_arrays,
     slice_order,
     slice_order_streamed,
 )
+from go_opt.solver.enumeration.plans import every_plan
+from go_opt.solver.orders import fixed_orders
 from go_opt.solver.orders.instance import instance
+from go_opt.solver.problem.op_constraints import op_constraints
 from go_opt.solver.slicing.replicated.slice import slice_order_replicated
 from go_opt.solver.slicing.streamed.forwarded import slice_order_forwarded
 
 Families = dict[str, Callable[[], object]]  # each runs kernels that belong together, by name
-FIRST: Final = 3  # families that the first plan needs, the greedy one
+FIRST: Final = 4  # families that the first plan needs, the greedy one
 _position = (0, 0)  # number of the family that is being loaded, from 1 on, and of how many
 _loaded: Final[set[str]] = set()
 
@@ -53,13 +60,21 @@ def warm_up(*, simulator: bool = True, policy: bool = False, backwards: bool = F
         load(name, families)
 
 
-def common_families(*, simulator: bool, policy: bool) -> Families:
-    """Those of most searches; the simulator's, and that of plans by a policy, where asked for."""
+@cache
+def common_families(*, simulator: bool, policy: bool, placements: bool = False) -> Families:
+    """Those of most searches; where asked for those of the simulator, a policy's plans, and placements."""
     graph, target = three_ops(), load_target("mcm-2x2")
-    left_out = {"simulator": not simulator, "policy": not policy}
+    left_out = {"simulator": not simulator, "policy": not policy, "placements": not placements}
     return {
         name: partial(run, graph, target) for name, run in _COMMON.items() if not left_out.get(name, False)
     }
+
+
+def bound_families() -> Families:
+    """Those of the bound of a sample's latency, which is known before a search begins."""
+    graph, target = three_ops(), load_target("mcm-2x2")
+    tables, roles = cost_tables(graph, target), loop_roles(graph)
+    return {"latency bound": partial(latency_bound, graph, tables, roles, fusion_is_open=True)}
 
 
 def load(name: str, families: Families) -> None:
@@ -117,6 +132,22 @@ def _relayed(graph: Graph, target: Target) -> Plan:
     return replace(_plan(graph, target, order, order), relays=relays_of_arrays(graph, *relays))
 
 
+def _cut_greedily(graph: Graph, target: Target) -> None:
+    order = np.arange(graph.num_ops, dtype=np.int32)
+    greedy_slicing(cost_tables(graph, target), order, order, adjacent=True)
+
+
+def _order(graph: Graph, target: Target) -> None:
+    list(fixed_orders(graph, np.arange(graph.num_ops, dtype=np.int32)))
+
+
+def _place(graph: Graph, target: Target) -> None:
+    """Every placement, and whether one of them keeps the rules."""
+    plans = every_plan(op_constraints(graph, target, ()), passing="adjacent", decides_all=False)
+    assert plans is not None
+    broken_rules(placement_problem(graph, target), plans.placement)
+
+
 def _slice(cut: Callable[..., object], graph: Graph, target: Target) -> None:
     """The second time each op fits alone but not all do together: the general slicer has to look as well."""
     tables = cost_tables(graph, target)
@@ -126,7 +157,8 @@ def _slice(cut: Callable[..., object], graph: Graph, target: Target) -> None:
 
 
 def _decode(graph: Graph, target: Target) -> None:
-    """A plan of each kind, by a policy that has no opinion."""
+    """The inputs of a policy, and a plan of each kind by one that has no opinion."""
+    graph_features(graph, target)
     neutral = np.zeros(graph.num_ops)
     logits, log_std = np.zeros((graph.num_ops, target.num_chips)), np.zeros((2, NUM_EXPLORED))
     outputs = Outputs(logits, logits, neutral, neutral, neutral, log_std)
@@ -143,11 +175,14 @@ _COMMON: Final[dict[str, Callable[[Graph, Target], object]]] = {
     "relays": lambda graph, target: plan_tables(graph, target, _relayed(graph, target)),
     "evaluation": lambda graph, target: evaluate_plan(graph, target, _on_one_chip(graph, target)),
     "memory": _fit,
+    "greedy": _cut_greedily,
     "slicing": partial(_slice, partial(slice_order, passing="adjacent")),
     "relayed slicing": partial(_slice, partial(slice_order, passing="relayed")),
     "streamed slicing": partial(_slice, partial(slice_order_streamed, passing="relayed")),
     "forwarded weights": partial(_slice, partial(slice_order_forwarded, passing="relayed", at_most_s=1.0)),
     "replicated slicing": partial(_slice, partial(slice_order_replicated, passing="relayed")),
+    "orders": _order,
+    "placements": _place,
     "policy": _decode,
     "simulator": _simulate,
 }

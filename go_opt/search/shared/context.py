@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
+
+from numba.core import event
 
 RAISES: Final = "GO_OPT_RAISES"  # set: an error in a method ends the search, as in tests
 OVERTIME_S: Final = 1.0  # after the time limit, for a search that has no plan yet
@@ -52,10 +55,19 @@ class Context:
         try:
             yield
         finally:
-            excluded_s = min(time.monotonic() - self._stopped_s, max(0.0, at_most_s - self._compiling_s))
-            self._compiling_s += excluded_s if math.isfinite(at_most_s) else 0.0
-            self._began_s += excluded_s
+            self._exclude(time.monotonic() - self._stopped_s, at_most_s)
             self._stopped_s = math.inf
+
+    @contextmanager
+    def excludes_compilation(self) -> Iterator[None]:
+        """Within the block, exclude also what compiles outside such blocks, on this thread."""
+        with event.install_listener("numba:compile", _Unforeseen(self)):  # type: ignore[no-untyped-call]
+            yield
+
+    def _exclude(self, seconds: float, at_most_s: float) -> None:
+        excluded_s = min(seconds, max(0.0, at_most_s - self._compiling_s))
+        self._compiling_s += excluded_s if math.isfinite(at_most_s) else 0.0
+        self._began_s += excluded_s
 
     @contextmanager
     def tolerates(self, method: str, *answers: type[Exception]) -> Iterator[None]:
@@ -80,3 +92,21 @@ class Context:
     def dropped_methods(self) -> tuple[str, ...]:
         """The methods that failed, each with its error."""
         return tuple(f"{method}: {error}" for method, error in self._dropped.items())
+
+
+class _Unforeseen(event.Listener):
+    """Excludes the compilation of kernels that were not loaded while the clock stood still."""
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._thread = context, threading.get_ident()
+        self._began_s: list[float] = []  # a compilation, and those within it
+
+    def on_start(self, event: Any) -> None:
+        if threading.get_ident() == self._thread:
+            self._began_s.append(self._context.elapsed_s)
+
+    def on_end(self, event: Any) -> None:
+        if threading.get_ident() == self._thread and self._began_s:
+            began_s = self._began_s.pop()
+            if not self._began_s:
+                self._context._exclude(self._context.elapsed_s - began_s, MOST_COMPILING_S)
