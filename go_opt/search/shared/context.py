@@ -61,7 +61,7 @@ class Context:
     @contextmanager
     def excludes_compilation(self) -> Iterator[None]:
         """Within the block, exclude also what compiles outside such blocks, on this thread."""
-        with event.install_listener("numba:compile", _Unforeseen(self)):  # type: ignore[no-untyped-call]
+        with event.install_listener("numba:compile", _Unforeseen(self)):
             yield
 
     def _exclude(self, seconds: float, at_most_s: float) -> None:
