@@ -3,7 +3,8 @@
 Single ops seldom move alone: an op that goes to a later chip takes its descendants along, to an earlier chip
 its ancestors. Under the triangle rule whole chips have to change: a weak component of a chip's ops, the parts
 that no dependency joins there, gets a chip of its own or goes to another one, or two neighbouring chips
-become one. Axes: ``B`` placements, ``N`` ops.
+become one. Two ops, or all ops of two chips, are exchanged, where each alone has no better place to go.
+Axes: ``B`` placements, ``N`` ops.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Neighbourhood:
 
     def draw(self, placement: IntArray, rng: np.random.Generator, count: int) -> IntArray:
         """Returns up to ``count`` placements [B, N]; which rules they keep is to be checked."""
-        moves = (self._with_closure, self._with_closure, self._component, self._merged)
+        moves = (self._with_closure, self._with_closure, self._component, self._merged, self._exchanged)
         rows = [moves[int(rng.integers(len(moves)))](placement, rng) for _ in range(count)]
         return np.stack(rows).astype(np.int32)
 
@@ -45,14 +46,16 @@ class Neighbourhood:
         chip = row[op] + (by if rng.random() < 0.5 else -by)
         if not self._is_ring and rng.random() < 0.5:
             chip = int(rng.integers(self._num_chips))
-        chip = min(max(chip, 0), self._num_chips - 1)
+        self._move(row, op, min(max(chip, 0), self._num_chips - 1))
+        return row
+
+    def _move(self, row: IntArray, op: int, chip: int) -> None:
         if not self._is_ring:
             row[op] = chip
         elif chip > row[op]:
             row[self._ancestors[:, op] & (row < chip)] = chip
         else:
             row[self._ancestors[op] & (row > chip)] = chip
-        return row
 
     def _component(self, placement: IntArray, rng: np.random.Generator) -> IntArray:
         """Moves a weak component of a chip's ops to a new chip behind or before it, or to another chip."""
@@ -86,4 +89,15 @@ class Neighbourhood:
         row = placement.copy()
         if row.max() > 0:
             row[row > int(rng.integers(row.max()))] -= 1
+        return row
+
+    def _exchanged(self, placement: IntArray, rng: np.random.Generator) -> IntArray:
+        """Exchanges the chips of two ops, with what must go with each, or all ops of their chips."""
+        row, (one, other) = placement.copy(), rng.integers(len(placement), size=2).tolist()
+        if rng.random() < 0.5:
+            self._move(row, one, placement[other])
+            self._move(row, other, placement[one])
+        else:
+            row[placement == placement[one]] = placement[other]
+            row[placement == placement[other]] = placement[one]
         return row
