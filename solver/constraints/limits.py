@@ -48,6 +48,7 @@ def loosest_limits(
 
     Fused, an op costs at least its own work, and a kernel costs at most its ops as separate kernels.
     Relays may add seconds to any chip, and replicas weights too: then there are no such lower limits.
+    A stage that starts on a chip may share its seconds with all later ones.
     """
     tables = cost_tables(requested.graph, requested.target)
     most_s = tables.kernel_floor_s()
@@ -55,7 +56,13 @@ def loosest_limits(
     ops = np.bincount(problem.unit_of_op, minlength=problem.num_units).astype(np.float64)
     least_kernels = ops / (MAX_GROUP_OPS if fusion_is_open else 1)
     at_most = [
-        replace(limit, at_least_bytes=None, at_least_s=None)
+        replace(
+            limit,
+            at_least_bytes=None,
+            at_least_s=None,
+            at_most_s=limit.at_most_s
+            and limit.at_most_s * (problem.num_chips - limit.chip if replicates else 1),
+        )
         for limit in requested.limits
         if any(getattr(limit, name) is not None for name in LIMITS if name.startswith("at_most"))
     ]

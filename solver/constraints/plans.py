@@ -29,7 +29,13 @@ from go_opt.solver.constraints.problem import (
 from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
 from go_opt.solver.problem.op_constraints import OpConstraints
 from go_opt.solver.problem.passing import Passing
-from go_opt.solver.problem.problem import NO_SKIP_OFF, TRIANGLE_OFF, PlacementProblem
+from go_opt.solver.problem.problem import (
+    NO_SKIP_OFF,
+    TRIANGLE_ADJACENT,
+    TRIANGLE_LONGEST_PATH,
+    TRIANGLE_OFF,
+    PlacementProblem,
+)
 from go_opt.solver.problem.user_constraints import UserConstraint
 from go_opt.solver.propagation.mode_kernels import CONFLICT
 from go_opt.solver.propagation.modes import MAX_BACKTRACKS, fix
@@ -156,8 +162,9 @@ def _loosest(
 ) -> ConstrainedProblem:
     """Returns the rules that every plan keeps, for any kernels, relays and replicas.
 
-    Copies may occupy chips that ops skip, so the no-skip rule is dropped for them. Stages are on the first
-    chips only if no chip is skipped and no stage is replicated; otherwise their number is dropped.
+    Copies may occupy chips that ops skip, so the no-skip rule is dropped for them. Replicas may lie between
+    neighbouring stages; those still keep the longest-path rule. Stages are on the first chips only if no chip
+    is skipped and no stage is replicated; otherwise their number is dropped.
     """
     relays_are_open = passing == "relayed"
     uses_copies = replicates or relays_are_open
@@ -165,8 +172,10 @@ def _loosest(
     requested = requested.without_stages() if skips or fusion_is_open else requested
 
     def change(problem: PlacementProblem) -> PlacementProblem:
-        no_skip = NO_SKIP_OFF if uses_copies else problem.no_skip
-        return _rules(passing)(problem)._replace(no_skip=no_skip)
+        problem = _rules(passing)(problem)
+        if replicates and problem.triangle == TRIANGLE_ADJACENT:
+            problem = problem._replace(triangle=TRIANGLE_LONGEST_PATH)
+        return problem._replace(no_skip=NO_SKIP_OFF) if uses_copies else problem
 
     def limits(requested: OpConstraints, problem: PlacementProblem) -> Limits | None:
         return loosest_limits(
