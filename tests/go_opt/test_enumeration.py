@@ -13,7 +13,8 @@ import pytest
 from hypothesis import assume, example, given, settings
 
 import go_opt
-from go_opt.env import Target, evaluate_plan, loop_roles
+from go_opt.env import Target, cost_tables, evaluate_plan, loop_roles
+from go_opt.env.kernels.numbering import kernel_seconds
 from go_opt.errors import InfeasibleError
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
@@ -25,6 +26,7 @@ from go_opt.search.state import Search
 from go_opt.solver import broken_rules, placement_problem
 from go_opt.solver.enumeration import plans as enumeration
 from go_opt.solver.problem.op_constraints import op_constraints
+from go_opt.solver.problem.user_constraints import ChipLimit, Forbid
 from go_opt.solver.verify.rule_check import NONE
 from tests.solver.brute_force import all_fusions, all_orders
 from tests.solver.user_constraints import draw_constraint
@@ -58,10 +60,23 @@ def every_relayed_plan(graph: Graph, target: Target, decide: str) -> Iterator[Pl
                 yield replace(plan, relays=relays)
 
 
+def every_replicated_plan(graph: Graph, target: Target, decide: str) -> Iterator[Plan]:
+    """Each plan with each number of chips for each of its stages."""
+    for plan in every_plan(graph, target, decide):
+        first, stage = np.unique(plan.placement, return_inverse=True)
+        room = np.diff([*first, target.num_chips])
+        for sizes in itertools.product(*(range(1, most + 1) for most in room)):
+            yield replace(plan, replication=np.array(sizes, np.int32)[stage])
+
+
 def least_s(graph: Graph, target: Target, request: Request) -> float:
-    """The least objective of all plans that the verifier accepts; infinite if there is none."""
+    """The least objective of all plans that the verifier accepts; infinite if there is none.
+
+    Plans that may have relays have no replicas.
+    """
     found_s = np.inf
-    plans = every_relayed_plan if request.relays else every_plan
+    plans = every_replicated_plan if request.replication else every_plan
+    plans = every_relayed_plan if request.relays else plans
     for plan in plans(graph, target, request.decide):
         if not go_opt.verify(graph, target, plan, request.constraints):
             metrics = evaluate_plan(graph, target, plan)
@@ -120,12 +135,41 @@ def test_no_plan_with_relays_beats_the_proof(objective, decide, seed: int) -> No
     graph = random_graph(rng, 4 if decide == "placement" else 3, kinds=kind_names(target))
     constraints = tuple(draw_constraint(rng, graph, target) for _ in range(int(rng.integers(3))))
     request = of_single_stages(objective, decide, constraints, max_evaluations=100)
-    expected_s = least_s(graph, target, request)
+    assert proven_s(graph, target, request) <= least_s(graph, target, request) * (1 + 1e-9)
+
+
+@settings(max_examples=examples(20))
+@given(seed=seeds)
+@example(seed=36)  # a limit in seconds that only two replicas keep
+def test_no_replicated_plan_beats_the_proof(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rules = {"no_skip": ("off", "prefix", "all")[int(rng.integers(3))]}
+    if (topology := ("ring", "chain", "all_to_all")[int(rng.integers(3))]) != "all_to_all":
+        rules["triangle"] = ("off", "longest_path", "three_chip", "adjacent")[int(rng.integers(4))]
+    target = random_target(
+        rng, topology=topology, num_chips=int(rng.integers(2, 5)), sram_bytes=10**7, **rules
+    )
+    graph = random_graph(rng, int(rng.integers(1, 4)), kinds=kind_names(target))
+    default = np.arange(graph.num_ops, dtype=np.int32)
+    all_s = float(kernel_seconds(cost_tables(graph, target), default).sum(axis=1).max())
+    chips = np.arange(target.num_chips)
+    constraints = [draw_constraint(rng, graph, target) for _ in range(int(rng.integers(2)))]
+    constraints += [ChipLimit(c, at_most_s=all_s * rng.uniform(0.2, 1)) for c in chips.tolist()]
+    for op in graph.op_names:
+        if 0 < (some := rng.random(len(chips)) < 0.3).sum() < len(chips):
+            constraints.append(Forbid(op, tuple(chips[some].tolist())))
+    request = Request(
+        max_evaluations=60, relays=False, splits=False, simulate=False, constraints=tuple(constraints)
+    )
+    assert proven_s(graph, target, request) <= least_s(graph, target, request) * (1 + 1e-9)
+
+
+def proven_s(graph: Graph, target: Target, request: Request) -> float:
+    """The proven lower bound; infinite if it is proven that there is no plan."""
     try:
-        bound_s = go_opt.optimize(graph, target, **request.options).lower_bound_s
+        return go_opt.optimize(graph, target, **request.options).lower_bound_s
     except InfeasibleError as error:
-        bound_s = np.inf if error.is_proven else 0.0
-    assert bound_s <= expected_s * (1 + 1e-9)
+        return np.inf if error.is_proven else 0.0
 
 
 @settings(max_examples=examples(60))

@@ -144,6 +144,20 @@ def test_lower_limits_that_relays_and_replicas_may_keep() -> None:
     assert starts_of(toy_graph(), small_mcm(3), [limit], "relayed").conflict is None
 
 
+def test_what_only_replicas_keep() -> None:
+    # Two replicas take half of its seconds each.
+    graph, target = random_graph(np.random.default_rng(0), 1), small_mcm(2)
+    most_s = 0.6 * float(cost_tables(graph, target).own_s()[0, 0])
+    limits = [ChipLimit(chip, at_most_s=most_s) for chip in range(2)]
+    assert starts_of(graph, target, limits).conflict is not None
+    assert starts_of(graph, target, limits, replicates=True).conflict is None
+    # Stages of two chips each are neighbours, though their first chips are not.
+    target = small_mcm(5, triangle="adjacent")
+    pinned = [Pin("embed", 0), Forbid("dense", (0, 1, 4)), Pin("logits", 4)]
+    assert starts_of(toy_graph(), target, pinned).conflict is not None
+    assert starts_of(toy_graph(), target, pinned, replicates=True).conflict is None
+
+
 @pytest.mark.skipif(not JIT_IS_ON, reason="a long search")
 def test_the_limit_is_reported() -> None:
     graph = random_graph(np.random.default_rng(3), 250)
