@@ -13,6 +13,7 @@ from go_opt.common.files import read_json
 from go_opt.common.version import VERSION
 from go_opt.env.peak_memory import ChipBuffers
 from go_opt.errors import InvalidInputError
+from go_opt.model.codecs.plan_fields import refuse_clones
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.run.records import record_from_json
@@ -182,7 +183,18 @@ def load_manifest(directory: str | Path) -> Manifest:
     data = read_json(path, "manifest")
     if not isinstance(data, Mapping) or data.get("format") != FORMAT:
         raise InvalidInputError(f"manifest {str(path)!r}: format must be {FORMAT!r}.", field="format")
+    fields = {name: data[name] for name in data if name != "format"}
     try:
-        return record_from_json(Manifest, {name: data[name] for name in data if name != "format"}, "manifest")
+        if isinstance(fields.get("stages"), list):
+            fields["stages"] = [_without_clones(stage) for stage in fields["stages"]]
+        return record_from_json(Manifest, fields, "manifest")
     except InvalidInputError as error:
         raise InvalidInputError(f"manifest {str(path)!r}: {error}", field=error.field) from None
+
+
+def _without_clones(stage: Any) -> Any:
+    """A stage; of an earlier version it lists the ops that other stages compute too."""
+    if not isinstance(stage, Mapping):
+        return stage
+    refuse_clones(stage.get("clones"))
+    return {name: stage[name] for name in stage if name != "clones"}

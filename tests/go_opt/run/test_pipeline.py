@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -368,3 +369,19 @@ def test_inputs_that_the_plan_binds_reach_the_whole_model(tmp_path: Path) -> Non
     assert manifest.inputs == ("x",)
     assert (manifest.dims, manifest.values, manifest.trips) == ({"n": 3}, {"rate": (16.0,)}, {})
     assert load_manifest(tmp_path / "out") == manifest
+
+
+def test_manifests_of_earlier_versions_list_clones(chain: Path, tmp_path: Path) -> None:
+    manifest = export(chain, plan_of(chain, [0, 1, 2, 2]), tmp_path / "out")
+    file = tmp_path / "out" / "manifest.json"
+    data = json.loads(file.read_text())
+    for clones in ([], None):
+        data["stages"][0]["clones"] = clones
+        file.write_text(json.dumps(data))
+        assert load_manifest(tmp_path / "out") == manifest
+    data["stages"][0]["clones"] = ["op"]
+    file.write_text(json.dumps(data))
+    with pytest.raises(
+        InvalidInputError, match=r"manifest.json': plan: clones are no longer supported: .*\.$"
+    ):
+        load_manifest(tmp_path / "out")
