@@ -21,7 +21,7 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import Objective, OptimizeResult, Request
 from go_opt.search.compiling.warm_up import common_families, load
-from go_opt.search.methods.events import EQUAL
+from go_opt.search.methods.events import EQUAL, SearchView
 from go_opt.search.shared.context import MOST_COMPILING_S, Context
 
 APART: Final = 0.05  # relative difference of predicted and simulated objective that needs an explanation
@@ -60,14 +60,14 @@ def reserve_s(graph: Graph, target: Target, request: Request) -> float:
     return min(S_PER_OP * graph.num_ops, MOST_RESERVED * request.time_limit_s)
 
 
-def simulated(context: Context, graph: Graph, target: Target, plan: Plan) -> Metrics:
+def simulated(search: SearchView, plan: Plan) -> Metrics:
     """Simulate one plan during a search, whose clock stands still while the simulator's kernels load."""
-    load_simulator(context)
-    return _simulate(graph, target, plan)
+    load_simulator(search.context, has_plan=search.best_plan is not None)
+    return _simulate(search.graph, search.target, plan)
 
 
-def load_simulator(context: Context) -> None:
-    with context.compiling(MOST_COMPILING_S):
+def load_simulator(context: Context, *, has_plan: bool = True) -> None:
+    with context.compiling(MOST_COMPILING_S if has_plan else math.inf):
         load("simulator", common_families(simulator=True, policy=False))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from go_opt.common.arrays import IntArray
 from go_opt.common.units import format_duration
@@ -62,7 +61,6 @@ class Search:
         self.rules = segment_rules(by_chip) if by_chip.constraints else SegmentRules()
         self.passing = passing_of(target, request)
         self.best: OptimizeResult | None = None
-        self._simulated = partial(simulated, context, graph, target)
         self.last_interval_s = self.last_latency_s = 0.0  # of the last proposal, by the analytical model
         self.is_exhausted = False  # whether every method has ended
         self.violating: list[IntArray] = []  # proposed placements that violate a rule or constraint
@@ -186,7 +184,7 @@ class Search:
         may_be_best = metrics.valid and metrics.interval_s < self.best_s * (1.0 + EQUAL)
         is_quick = self.request.objective == "throughput" and self._is_quick(plan)
         if may_be_best and is_quick and may_wait(self.target, metrics.stream_bytes):
-            metrics = with_waiting(self.target, metrics, self._simulated(plan))
+            metrics = with_waiting(self.target, metrics, simulated(self, plan))
         self.last_interval_s, self.last_latency_s = metrics.interval_s, metrics.latency_s
         if self.best is None and not metrics.valid:
             excess = int((metrics.peak_bytes - self.target.chip_sram_bytes).max())
@@ -194,7 +192,7 @@ class Search:
                 self._closest = excess, plan
         if self.request.fidelity == "analytical" or not metrics.valid:
             return metrics
-        seen = self._simulated(plan)
+        seen = simulated(self, plan)
         self._rejection = self._rejection or seen.reason
         return seen
 
@@ -208,7 +206,7 @@ class Search:
         is_unsure = self._checks and plan.replication.max() > 1 and self.graph.num_ops <= MOST_SIMULATED_OPS
         if not (is_unsure and metrics.valid and metrics.interval_s < self.best_s) or metrics.waits:
             return metrics.interval_s
-        seen = self._simulated(plan)
+        seen = simulated(self, plan)
         return seen.interval_s if seen.interval_s > metrics.interval_s * (1.0 + EQUAL) else metrics.interval_s
 
     def _record(self, method: str, reached_s: float) -> None:
