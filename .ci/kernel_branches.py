@@ -20,7 +20,6 @@ from pathlib import Path
 
 FLOOR = 0.96
 FOLDERS = ("solver/certify", "solver/slicing", "solver/verify", "env/model")
-OMITTED = "*/likelihood_kernels.py"  # for the policy's samples; bounds and exact slicings do not use it
 _SOLVER = (
     "allotment bounds chain_labels fitting_starts forwarded_slicing joint_floors kernel_parts min_cut "
     "refinement refinement_held refinement_stages relay_slicing replicated_slicing rule_check slicing "
@@ -43,7 +42,6 @@ def measured(folder: Path) -> dict[str, dict[str, dict[str, list[list[int]]]]]:
         "run",
         "--branch",
         f"--include={files}",
-        f"--omit={OMITTED}",
         "-m",
         "pytest",
         "-p",

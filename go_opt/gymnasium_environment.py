@@ -22,13 +22,14 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from go_opt.agents.inputs.features import GraphFeatures, graph_features
+from go_opt.agents.inputs.features import graph_features
 from go_opt.agents.inputs.op_types import NUM_OP_TYPES
+from go_opt.agents.inputs.target_features import chip_features
 from go_opt.agents.training.problems.cases import reference_interval_s
 from go_opt.agents.training.problems.environment import Environment, greedy_objective_s, open_session
 from go_opt.api.inputs import as_loaded, as_target
 from go_opt.common.arrays import BoolArray
-from go_opt.env import INVALID_REWARD, Target, reward
+from go_opt.env import INVALID_REWARD, Target, cost_tables, reward
 from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
@@ -81,7 +82,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         self._problem = placement_problem(self.graph, self.target, self._instance.fusion_group)
         self._tables = rule_tables(self._problem)
         self._solver = self._new_solver()
-        self._fixed = _fixed_observations(self.graph, graph_features(self.graph, self.target))
+        self._fixed = _fixed_observations(self.graph, self.target)
         self._has_ended = True
         num_ops, num_chips = self.graph.num_ops, self.target.num_chips
         self.action_space = spaces.Discrete(num_chips)
@@ -167,15 +168,16 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         }
 
 
-def _fixed_observations(graph: Graph, features: GraphFeatures) -> Observation:
+def _fixed_observations(graph: Graph, target: Target) -> Observation:
     """The observations that stay constant in an episode, indexed by op rather than by row."""
+    features = graph_features(graph, target)
     ops, op_type = np.empty_like(features.ops), np.empty_like(features.op_type)
     ops[features.row_op], op_type[features.row_op] = features.ops, features.op_type
     return {
         "ops": ops,
         "op_type": op_type,
         "edges": np.stack([graph.edge_src, graph.edge_dst], axis=1).astype(np.int32),
-        "chips": features.chips,
+        "chips": chip_features(cost_tables(graph, target), target).astype(np.float32),
         "package": features.package,
     }
 

@@ -76,7 +76,7 @@ def pretrain(
     split: SplitOrNone | None = None,
     validation: Sequence[Graph | nx.DiGraph | str | Path] | None = None,
     target: Target | str | Path = "mcm-6x6",
-    samples: int = 768_000,
+    samples: int = 400_000,
     seed: int = 0,
     environment: Fidelity | str | Environment = "analytical",
     lessons: Sequence[str] = (),
@@ -101,9 +101,8 @@ def pretrain(
       samples: evaluations, without validation; rounded up to whole steps.
       environment: evaluates plans: ``analytical``, ``simulated``, the ``HOST:PORT`` of an
         environment service, or your own object.
-      lessons: what to learn: ``order`` (and kernels, for the exact slicer), ``placement``
-        (by its own cuts), ``sample`` (placement op by op), ``joint`` (all at once). Default: order,
-        placement and sample.
+      lessons: what to learn: ``placement`` (by the walk), ``order`` (and kernels, for the exact
+        slicer), ``joint`` (all at once). Default: placement.
       workers: threads that decode and evaluate the graphs of a step.
       generated_share: share of generated graphs in a step, 0 to 1.
       graphs_per_step: a multiple of the number of devices.

@@ -83,15 +83,14 @@ def as_lessons(names: Iterable[str]) -> tuple[Lesson, ...]:
 
 def as_policy(policy: Policy | str | Path | None, seed: int) -> Policy:
     """Loads a policy by file or name; None or ``none`` gives an untrained policy from ``seed``."""
-    from go_opt.agents.networks import PolicyConfig, initial_parameters
-    from go_opt.agents.policy.network import Policy, trainable
+    from go_opt.agents.networks import PolicyConfig
+    from go_opt.agents.policy.network import Policy, trainable, untrained
     from go_opt.agents.policy.policy_file import load_policy
 
     if isinstance(policy, Policy):
         return policy
     if policy is None or policy == "none":
-        config = PolicyConfig()
-        return Policy(config, initial_parameters(config, seed))
+        return untrained(PolicyConfig(), seed)
     path = find_policy("default") if policy == "default" else policy
     if path is None:
         raise PolicyError("no policy is shipped with this version; give a file, or none.", field="policy")

@@ -22,7 +22,6 @@ from go_opt.solver.scheduling import (
 )
 from go_opt.solver.scheduling.bounds import latency_bound
 from go_opt.solver.slicing.along import Slicing
-from go_opt.solver.slicing.likelihood import likelihood_slicing
 from go_opt.solver.slicing.slice import greedy_slicing, slice_order
 from go_opt.solver.slicing.streamed.slice import slice_order_streamed, slice_order_streamed_replicated
 from go_opt.solver.verify.rule_check import broken_rules
@@ -52,7 +51,6 @@ __all__ = [
     "greedy_slicing",
     "joint_refinement_problem",
     "latency_bound",
-    "likelihood_slicing",
     "list_scheduling",
     "most_chips_adjacent",
     "needed_relays",

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import go_opt
-from go_opt.agents.networks import PolicyConfig, initial_parameters
-from go_opt.agents.policy.network import Policy
+from go_opt.agents.networks import PolicyConfig
+from go_opt.agents.policy.network import untrained
 from go_opt.agents.training.problems.environment import open_session
 from go_opt.env import Target
 from go_opt.errors import EnvironmentFailedError, InvalidInputError, ServiceError
@@ -49,7 +49,7 @@ def test_finetuning_against_it(address: str, tmp_path: Path) -> None:
         "zoo:din",
         tmp_path,
         target="mcm-2x2",
-        policy=Policy(CONFIG, initial_parameters(CONFIG, 0)),
+        policy=untrained(CONFIG, 0),
         samples=32,
         environment=address,
         lessons=["placement"],

@@ -8,9 +8,6 @@ from typing import Final
 from go_opt.agents.inputs.padding import LEAST_OPS
 
 NO_CHANCE: Final = -1e9  # logit of masked entries; finite, so that rows of only padding stay finite
-TYPICAL_OPS: Final = 256.0  # logits are scaled by this number over the number of ops
-# Adam moves all parameters equally far. What must get large to matter counts so many times.
-UNIT: Final = 8.0
 # Bounds of the spread of keys: a list schedule ignores scale, so one spread without a bound hides the rest.
 LEAST_LOG_STD: Final = -1.2  # a spread of 0.3
 MOST_LOG_STD: Final = 0.7  # a spread of 2

@@ -1,6 +1,6 @@
 """The policy's features: a graph on a target as plain arrays.
 
-Axes: ``N`` ops, ``E`` edges, ``D`` chips. Rows of ops are in canonical order
+Axes: ``N`` ops, ``E`` edges. Rows of ops are in canonical order
 (:mod:`go_opt.agents.inputs.canonical`); ``row_op`` maps them to ops. All but the columns ``STORED`` are
 the same for every storage order. Columns about ops are
 standardised within the graph; the global features contain the means and spreads, so that the
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from go_opt.agents.inputs.canonical import canonical_order
 from go_opt.agents.inputs.chip_bounds import chip_bounds
 from go_opt.agents.inputs.op_types import op_type_rows
-from go_opt.agents.inputs.target_features import CHIP_COLUMNS, LEAST_S, chip_features, package_features
+from go_opt.agents.inputs.target_features import LEAST_S, package_features
 from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.env import CostTables, Target, cost_tables, depth, height
 from go_opt.env.cost.op_quantities import bytes_out, smallest_op_s, standardise, weight_bytes
@@ -64,9 +64,6 @@ OP_COLUMNS: Final = (
 # Columns that may reasonably decide orders and kernels: keys are perturbed along them.
 EXPLORED: Final = (*STANDARDISED, *OP_CLASSES)
 NUM_EXPLORED: Final = len(EXPLORED)  # F, columns of the exploration features
-# Where an op is, and which chip is there if all chips work equally long.
-OP_MIDDLE: Final = OP_COLUMNS.index(STORED[0])
-CHIP_MIDDLE: Final = CHIP_COLUMNS.index("share of that speed before its middle")
 
 _SCALE_OF_LOGS: Final = 10.0  # natural logs of sizes go up to 30
 _LEAST_SHARE: Final = 1e-2  # less is as good as nothing
@@ -82,7 +79,6 @@ class GraphFeatures:
     exploration: NDArray[np.float32]  # [N, F] directions for perturbing keys: variance 1 in all, and classes
     edge_src: IntArray  # [E] row of the producer
     edge_dst: IntArray  # [E] row of the reader, ascending, then by producer
-    chips: NDArray[np.float32]  # [D, len(CHIP_COLUMNS)]
     package: NDArray[np.float32]  # [NUM_GLOBAL] of graph and target as a whole
 
     @property
@@ -92,10 +88,6 @@ class GraphFeatures:
     @property
     def num_edges(self) -> int:
         return len(self.edge_src)
-
-    @property
-    def num_chips(self) -> int:
-        return len(self.chips)
 
 
 def graph_features(graph: Graph, target: Target) -> GraphFeatures:
@@ -127,7 +119,6 @@ def graph_features(graph: Graph, target: Target) -> GraphFeatures:
         exploration=np.hstack([standardised / np.sqrt(len(STANDARDISED)), classes]).astype(np.float32),
         edge_src=edge_src,
         edge_dst=edge_dst,
-        chips=chip_features(tables, target).astype(np.float32),
         package=np.concatenate([package_features(graph, tables, target), scale]).astype(np.float32),
     )
 

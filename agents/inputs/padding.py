@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.agents.inputs.features import GraphFeatures
+from go_opt.model.graph import Graph
 
 LEAST_OPS: Final = 128  # a power of two, divisible by the segment length
-LEAST_CHIPS: Final = 8
 Array = Any  # NumPy outside the network, JAX inside
 
 
@@ -23,11 +23,10 @@ class Bucket(NamedTuple):
 
     ops: int
     edges: int
-    chips: int
 
 
 class PaddedGraph(NamedTuple):
-    """Features in the shape of a bucket: a pytree. Axes: ``N`` ops, ``E`` edges, ``D`` chips, padded.
+    """Features in the shape of a bucket: a pytree. Axes: ``N`` ops, ``E`` edges, padded.
 
     Each edge is listed twice, sorted by reader and by producer: sums over sorted segments are cheap.
     """
@@ -40,17 +39,14 @@ class PaddedGraph(NamedTuple):
     producer_of: Array  # [E] int32 producers, ascending
     read_by: Array  # [E] int32 the reader of each of them
     edge_mask: Array  # [E] bool
-    chips: Array  # [D, len(CHIP_COLUMNS)] float32
-    chip_mask: Array  # [D] bool
     package: Array  # [len(GLOBAL_COLUMNS)] float32
 
 
-def smallest_bucket(features: GraphFeatures) -> Bucket:
-    """The smallest bucket that holds a graph."""
+def smallest_bucket(graph: Graph) -> Bucket:
+    """The smallest bucket that holds ``graph``."""
     return Bucket(
-        ops=_power_of_two(features.num_ops, LEAST_OPS),
-        edges=_power_of_two(features.num_edges, LEAST_OPS),
-        chips=_power_of_two(features.num_chips, LEAST_CHIPS),
+        ops=_power_of_two(graph.num_ops, LEAST_OPS),
+        edges=_power_of_two(graph.num_edges, LEAST_OPS),
     )
 
 
@@ -66,8 +62,6 @@ def pad(features: GraphFeatures, bucket: Bucket) -> PaddedGraph:
         producer_of=_padded(features.edge_src[by_producer], bucket.edges),
         read_by=_padded(features.edge_dst[by_producer], bucket.edges),
         edge_mask=_padded(np.ones(features.num_edges, dtype=np.bool_), bucket.edges),
-        chips=_padded(features.chips, bucket.chips),
-        chip_mask=_padded(np.ones(features.num_chips, dtype=np.bool_), bucket.chips),
         package=features.package,
     )
 

@@ -1,4 +1,4 @@
-"""The policy's features of a target: of each chip, and of the package as a whole.
+"""Features of a target: of the package as a whole for the policy, of each chip for Gymnasium.
 
 All are rates or shares on a fixed logarithmic scale, so that the number of chips
 and all rates may differ from those in training.

@@ -1,8 +1,7 @@
 """The policy network: encoder, refinement rounds, heads.
 
-GO's network (Zhou et al., "Transferable graph optimizers for ML compilers", NeurIPS 2020)
-with a change for transfer to other packages: chips are embedded by their features, so
-their number is free. Refinement: round r reads the expected decisions of round r - 1, so
+GO's network (Zhou et al., "Transferable graph optimizers for ML compilers", NeurIPS 2020) for
+schedule and fusion; the walk places. Refinement: round r reads the expected decisions of round r - 1, so
 that one pass serves all samples of a graph; within a round, all ops decide at once.
 """
 
@@ -15,24 +14,21 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from go_opt.agents.inputs.config import LEAST_LOG_STD, MOST_LOG_STD, TYPICAL_OPS, PolicyConfig
-from go_opt.agents.inputs.features import CHIP_MIDDLE, NUM_EXPLORED, OP_COLUMNS, OP_MIDDLE
+from go_opt.agents.inputs.config import LEAST_LOG_STD, MOST_LOG_STD, PolicyConfig
+from go_opt.agents.inputs.features import NUM_EXPLORED, OP_COLUMNS
 from go_opt.agents.inputs.op_types import NUM_OP_TYPES
 from go_opt.agents.inputs.padding import PaddedGraph
-from go_opt.agents.inputs.target_features import CHIP_COLUMNS, GLOBAL_COLUMNS
+from go_opt.agents.inputs.target_features import GLOBAL_COLUMNS
 from go_opt.agents.networks.attention import AttentionSizes, SegmentedAttention, by_segments
 from go_opt.agents.networks.conditioning import Conditioning, GraphEmbedding
 from go_opt.agents.networks.graphsage import GraphSageLayer
-from go_opt.agents.networks.heads import ChipRows, Proposal, TaskHeads, expectation, undecided
+from go_opt.agents.networks.heads import Proposal, TaskHeads, expectation, undecided
 from go_opt.agents.networks.initialisation import ZERO_INITIALISED, numpy_parameters
 
 
 class PolicyOutput(NamedTuple):
-    """Proposals for a padded graph. Axes: ``N`` ops, ``D`` chips, ``F`` exploration features."""
+    """Proposals for a padded graph. Axes: ``N`` ops, ``F`` exploration features."""
 
-    slice_logits: jax.Array  # [N, D] padded chips at NO_CHANCE, padded ops 0
-    sample_logits: jax.Array  # [N, D] the same for placements op by op
-    cut_score: jax.Array  # [N] of a cut right before the op in the order
     schedule_key: jax.Array  # [N] mean priority, higher is earlier
     fusion_key: jax.Array  # [N] mean priority
     exploration_log_std: jax.Array  # [2, F] of the noise in each direction: schedule, fusion
@@ -68,21 +64,17 @@ class AttentionBlock(nnx.Module):
 
 
 class PolicyNetwork(nnx.Module):
-    """All decisions about all ops of a graph, proposed at once."""
+    """The priorities of all ops of a graph, proposed at once."""
 
     def __init__(self, config: PolicyConfig, *, rngs: nnx.Rngs) -> None:
-        width, chip_width = config.width, config.width // 2
+        width = config.width
         sizes = AttentionSizes(config.num_heads, config.segment_ops, config.chunk_segments)
         self.config = config
         self.op_type = nnx.Embed(NUM_OP_TYPES, width // 2, rngs=rngs)
         self.embed = nnx.Linear(width // 2 + len(OP_COLUMNS), width, rngs=rngs)
         self.graphsage = nnx.List([GraphSageLayer(width, rngs=rngs) for _ in range(config.graphsage_layers)])
         self.graph = GraphEmbedding(width, len(GLOBAL_COLUMNS), rngs=rngs)
-        self.chip_hidden = nnx.Linear(len(CHIP_COLUMNS), width, rngs=rngs)
-        self.chip_condition = Conditioning(width, width, superposition=config.superposition, rngs=rngs)
-        # No bias: the same bias on all chips would not change probabilities.
-        self.chip = nnx.Linear(width, chip_width, use_bias=False, rngs=rngs)
-        self.decided = nnx.Linear(chip_width + 3, width, rngs=rngs)
+        self.decided = nnx.Linear(2, width, rngs=rngs)
         self.blocks = nnx.List(
             [
                 AttentionBlock(width, sizes, superposition=config.superposition, rngs=rngs)
@@ -94,8 +86,7 @@ class PolicyNetwork(nnx.Module):
 
     def __call__(self, padded: PaddedGraph) -> PolicyOutput:
         ops, graph = self._encode(padded)
-        chips = self._embed_chips(padded, graph)
-        decisions = self._refine(padded, ops, chips, graph)
+        decisions = self._refine(padded, ops, graph)
         is_op = padded.op_mask
         num_ops = is_op.sum(dtype=jnp.float32)
 
@@ -104,16 +95,8 @@ class PolicyNetwork(nnx.Module):
             key = jnp.where(is_op, key, 0.0)
             return key / jnp.sqrt(1.0 + jnp.sum(key**2) / num_ops)
 
-        # Slicing sums the logits of all ops; scaling keeps the sum equally sharp for all sizes.
-        slice_logits, sample_logits = (
-            jnp.where(is_op[:, None], logits, 0.0) * (TYPICAL_OPS / num_ops)
-            for logits in (decisions.slice_logits, decisions.sample_logits)
-        )
         raw = self.exploration(graph).reshape(2, NUM_EXPLORED)
         return PolicyOutput(
-            slice_logits=slice_logits,
-            sample_logits=sample_logits,
-            cut_score=jnp.where(is_op, decisions.cut_score, 0.0),
             schedule_key=bounded(decisions.schedule_key),
             fusion_key=bounded(decisions.fusion_key),
             exploration_log_std=jnp.where(
@@ -134,34 +117,20 @@ class PolicyNetwork(nnx.Module):
             ops = layer(ops, padded)
         return ops, self.graph(ops, is_op, padded.package)
 
-    def _embed_chips(self, padded: PaddedGraph, graph: jax.Array) -> jax.Array:
-        """[D, width / 2]."""
-        columns = jnp.where(padded.chip_mask[:, None], padded.chips, 0.0)
-        return self.chip(self.chip_condition(nnx.relu(self.chip_hidden(columns)), graph))
-
-    def _refine(self, padded: PaddedGraph, ops: jax.Array, chips: jax.Array, graph: jax.Array) -> Proposal:
+    def _refine(self, padded: PaddedGraph, ops: jax.Array, graph: jax.Array) -> Proposal:
         """The decisions of the last round."""
 
         def one_round(last: Proposal, _: None) -> tuple[Proposal, None]:
-            return self._decide(padded, ops, chips, graph, last), None
+            return self._decide(padded, ops, graph, last), None
 
-        first = undecided(len(ops), padded.chip_mask)
-        return jax.lax.scan(one_round, first, length=self.config.rounds)[0]
+        return jax.lax.scan(one_round, undecided(len(ops)), length=self.config.rounds)[0]
 
-    def _decide(
-        self, padded: PaddedGraph, ops: jax.Array, chips: jax.Array, graph: jax.Array, last: Proposal
-    ) -> Proposal:
+    def _decide(self, padded: PaddedGraph, ops: jax.Array, graph: jax.Array, last: Proposal) -> Proposal:
         """One round, conditioned on the expectation of the ``last``."""
-        ops = ops + self.decided(expectation(last, chips))
+        ops = ops + self.decided(expectation(last))
         for block in self.blocks:
             ops = block(ops, padded.op_mask, graph)
-        rows = ChipRows(
-            chips,
-            padded.chip_mask,
-            jnp.where(padded.chip_mask, padded.chips[:, CHIP_MIDDLE], 0.0),
-            jnp.where(padded.op_mask, padded.ops[:, OP_MIDDLE], 0.0),
-        )
-        return self.heads(ops, padded.op_mask, rows, graph)
+        return self.heads(ops, padded.op_mask, graph)
 
 
 def initial_parameters(config: PolicyConfig, seed: int) -> nnx.State:

@@ -1,14 +1,14 @@
 """The network's forward pass in NumPy, for searches: it neither loads JAX nor compiles.
 
 The layers, with their papers and equations, are those of :mod:`go_opt.agents.networks`, which JAX
-trains; a test checks that both agree. Axes: ``N`` ops, ``D`` chips, ``W`` features, ``C`` segments
+trains; a test checks that both agree. Axes: ``N`` ops, ``W`` features, ``C`` segments
 computed at a time, ``S`` ops per segment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,28 +18,20 @@ from go_opt.agents.inputs.config import (
     LEAST_LOG_STD,
     MOST_LOG_STD,
     NO_CHANCE,
-    TYPICAL_OPS,
-    UNIT,
     PolicyConfig,
 )
-from go_opt.agents.inputs.features import CHIP_MIDDLE, NUM_EXPLORED, OP_COLUMNS, OP_MIDDLE, GraphFeatures
+from go_opt.agents.inputs.features import NUM_EXPLORED, OP_COLUMNS, GraphFeatures
 from go_opt.agents.inputs.op_types import NUM_OP_TYPES
 from go_opt.agents.inputs.padding import rows_to_ops
-from go_opt.agents.inputs.target_features import CHIP_COLUMNS, GLOBAL_COLUMNS
+from go_opt.agents.inputs.target_features import GLOBAL_COLUMNS
 from go_opt.common.arrays import BoolArray, IntArray
+from go_opt.solver.walk.walk import NUM_FEATURES
 
 Array = NDArray[np.float32]
 Parameters = Mapping[str, Array]
 _EPSILON = np.float32(1e-6)  # of Flax's layer norm
-_TASKS = ("placement", "schedule", "fusion")
-
-
-class _Decisions(NamedTuple):
-    """The decisions of one refinement round."""
-
-    slice_logits: Array  # [N, D]
-    sample_logits: Array  # [N, D]
-    scores: Array  # [N, 3] score of a cut before the op, schedule priority, fusion priority
+_TASKS = ("schedule", "fusion")
+WALK_WEIGHTS: Final = "walk.weights"  # beside the parameters of the network
 
 
 def parameter_shapes(config: PolicyConfig) -> dict[str, tuple[int, ...]]:
@@ -70,11 +62,7 @@ def parameter_shapes(config: PolicyConfig) -> dict[str, tuple[int, ...]]:
         linear(f"graphsage.{layer}.update", width + 4 * half, width)
     linear("graph.dense", 2 * width + len(GLOBAL_COLUMNS), width)
     norm("graph.norm", width)
-    linear("chip_hidden", len(CHIP_COLUMNS), width)
-    if config.superposition:
-        linear("chip_condition.scale", width, width)
-    linear("chip", width, half, bias=False)
-    linear("decided", half + 3, width)
+    linear("decided", 2, width)
     for block in range(config.attention_layers):
         attention(f"blocks.{block}", width, width)
         norm(f"blocks.{block}.attention_norm", width)
@@ -86,13 +74,10 @@ def parameter_shapes(config: PolicyConfig) -> dict[str, tuple[int, ...]]:
         attention(f"heads.{task}", width + number * half, half)
         linear(f"heads.{task}.dense", half, half)
         norm(f"heads.{task}.norm", width + (number + 1) * half)
-    linear("heads.op_readout", width + half, 2 * half)
-    linear("heads.shift_readout", width + half, 2)
-    linear("heads.sharpness_readout", width, 2)
-    linear("heads.cut_readout", width + half, 1)
-    linear("heads.schedule_readout", width + 2 * half, 1)
-    linear("heads.fusion_readout", width + 3 * half, 1)
+    linear("heads.schedule_readout", width + half, 1)
+    linear("heads.fusion_readout", width + 2 * half, 1)
     linear("exploration", width, 2 * NUM_EXPLORED)
+    shapes[WALK_WEIGHTS] = (NUM_FEATURES,)
     return shapes
 
 
@@ -111,24 +96,15 @@ class _Forward:
         features = self._features
         ops = self._encoded()
         graph = self._graph_embedding(ops)
-        chips = self._chip_embeddings(graph)
-        uniform = np.zeros((features.num_ops, features.num_chips), np.float32)
-        decided = _Decisions(uniform, uniform, np.zeros((features.num_ops, 3), np.float32))
+        decided = np.zeros((features.num_ops, 2), np.float32)  # schedule and fusion priorities
         for _ in range(self._config.rounds):
-            decided = self._decided(ops, chips, graph, decided)
-        # Slicing sums the logits of all ops; the scaling keeps the sum equally sharp for all graph sizes.
-        scale = np.float32(TYPICAL_OPS / features.num_ops)
-        cut, schedule, fusion = decided.scores.T
-        cut = np.float32(UNIT) * cut
-        rows = (decided.slice_logits * scale, decided.sample_logits * scale, cut)
-        keys = (_bounded(schedule), _bounded(fusion))
-        slices, samples, cut, schedule, fusion = (
-            rows_to_ops(features, row.astype(np.float64)) for row in (*rows, *keys)
-        )
+            decided = self._decided(ops, graph, decided)
+        schedule, fusion = (rows_to_ops(features, _bounded(key).astype(np.float64)) for key in decided.T)
         raw = self._linear("exploration", graph).reshape(2, NUM_EXPLORED)
         bound = np.where(raw < 0, np.float32(-LEAST_LOG_STD), np.float32(MOST_LOG_STD))
         log_std = (bound * np.tanh(raw / bound)).astype(np.float64)
-        return Outputs(slices, samples, cut, schedule, fusion, log_std)
+        weights = self._parameters[WALK_WEIGHTS].astype(np.float64)
+        return Outputs(weights, np.zeros(features.num_ops), schedule, fusion, log_std)
 
     def _encoded(self) -> Array:
         """[N, W] embeddings of ops with their neighbourhood."""
@@ -152,44 +128,16 @@ class _Forward:
         pooled = np.concatenate([ops.mean(axis=0), ops.max(axis=0), self._features.package])
         return _relu(self._norm("graph.norm", self._linear("graph.dense", pooled)))
 
-    def _chip_embeddings(self, graph: Array) -> Array:
-        """[D, W / 2]."""
-        hidden = _relu(self._linear("chip_hidden", self._features.chips))
-        return self._linear("chip", self._conditioned("chip_condition", hidden, graph))
-
-    def _decided(self, ops: Array, chips: Array, graph: Array, last: _Decisions) -> _Decisions:
-        """One round, conditioned on the expectation of the ``last``."""
-        expected = np.concatenate([_softmax(last.slice_logits) @ chips, np.tanh(last.scores)], axis=1)
-        ops = ops + self._linear("decided", expected)
+    def _decided(self, ops: Array, graph: Array, last: Array) -> Array:
+        """[N, 2] one round, conditioned on the expectation of the ``last``."""
+        ops = ops + self._linear("decided", np.tanh(last))
         for block in range(self._config.attention_layers):
             ops = self._block(f"blocks.{block}", ops, graph)
-        ops = self._norm("heads.norm", ops)
-        of_task = []
+        ops, scores = self._norm("heads.norm", ops), []
         for task in _TASKS:
             ops = self._task(f"heads.{task}", ops, graph)
-            of_task.append(ops)
-        placement, schedule, fusion = of_task
-        shift = np.tanh(self._linear("heads.shift_readout", placement))
-        sharpness = np.float32(UNIT) * self._linear("heads.sharpness_readout", graph)
-        of_decoder = np.split(self._linear("heads.op_readout", placement), 2, axis=1)
-        slice_logits, sample_logits = (
-            self._logits(of_decoder[i], shift[:, i], sharpness[i], chips) for i in range(2)
-        )
-        scores = [
-            self._linear("heads.cut_readout", placement),
-            self._linear("heads.schedule_readout", schedule),
-            self._linear("heads.fusion_readout", fusion),
-        ]
-        return _Decisions(slice_logits, sample_logits, np.concatenate(scores, axis=1))
-
-    def _logits(self, ops: Array, shift: Array, sharpness: np.float32, chips: Array) -> Array:
-        """[N, D] see :func:`go_opt.agents.networks.heads.placement_logits`."""
-        features = self._features
-        apart = (features.ops[:, OP_MIDDLE] + shift)[:, None] - features.chips[:, CHIP_MIDDLE]
-        apart *= np.float32(features.num_chips / 2)
-        near = np.float32(1.0) - np.sqrt(np.float32(1.0) + apart * apart)
-        logits: Array = ops @ chips.T / np.float32(chips.shape[1]) + sharpness * near
-        return logits
+            scores.append(self._linear(f"heads.{task}_readout", ops))
+        return np.concatenate(scores, axis=1)
 
     def _block(self, name: str, ops: Array, graph: Array) -> Array:
         """[N, W] an attention block: attention, then a feed-forward layer."""

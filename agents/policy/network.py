@@ -16,40 +16,47 @@ from numpy.typing import NDArray
 from go_opt.agents.decoding.outputs import Outputs as Outputs
 from go_opt.agents.inputs.features import GraphFeatures
 from go_opt.agents.inputs.padding import Bucket, ops_to_rows, rows_to_ops
-from go_opt.agents.networks import PolicyConfig, PolicyOutput
+from go_opt.agents.networks import PolicyConfig, PolicyOutput, initial_parameters
 from go_opt.agents.networks.policy_network import PolicyNetwork
-from go_opt.agents.policy.forward import forward
+from go_opt.agents.policy.forward import WALK_WEIGHTS, forward
 from go_opt.agents.policy.policy_file import LoadedPolicy, write_policy
+from go_opt.common.arrays import FloatArray
+from go_opt.solver.walk.walk import NUM_FEATURES
 
 
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """The network of ``config`` with ``parameters``."""
+    """The network of ``config`` with ``parameters``, and the weights of the walk."""
 
     config: PolicyConfig
     parameters: nnx.State
+    walk_weights: FloatArray  # [W]
 
     def __call__(self, features: GraphFeatures) -> Outputs:
         """The outputs for a graph; nothing is compiled."""
         return forward(self.config, _arrays(self), features)
 
 
-def to_ops(features: GraphFeatures, rows: PolicyOutput) -> Outputs:
-    """The outputs of one padded graph, by op and without padding."""
-    *by_row, log_std = (np.asarray(output, dtype=np.float64) for output in rows)
-    *logits, cut_score, schedule_key, fusion_key = (rows_to_ops(features, output) for output in by_row)
-    slices, samples = (each[:, : features.num_chips] for each in logits)
-    return Outputs(slices, samples, cut_score, schedule_key, fusion_key, log_std)
+def untrained(config: PolicyConfig, seed: int) -> Policy:
+    """A policy to train from, the same for the same ``seed``: it has no preference."""
+    return Policy(config, initial_parameters(config, seed), np.zeros(NUM_FEATURES))
+
+
+def to_ops(
+    features: GraphFeatures, rows: PolicyOutput, walk_weights: FloatArray, walk_head: FloatArray
+) -> Outputs:
+    """The outputs of one padded graph, by op and without padding, with those of the walk."""
+    schedule, fusion, log_std = (np.asarray(output, dtype=np.float64) for output in rows)
+    keys = (rows_to_ops(features, schedule), rows_to_ops(features, fusion))
+    return Outputs(walk_weights, walk_head, keys[0], keys[1], log_std)
 
 
 def to_rows(features: GraphFeatures, by_op: Outputs, bucket: Bucket) -> PolicyOutput:
-    """The inverse of :func:`to_ops`, with zeros in the padding; gradients reach the network this way."""
-    logits = np.zeros((2, bucket.ops, bucket.chips), dtype=np.float32)
-    for padded, output in zip(logits, by_op[:2], strict=True):
-        padded[:, : features.num_chips] = ops_to_rows(features, output, bucket)
-    by_row = (ops_to_rows(features, output.astype(np.float32), bucket) for output in by_op[2:5])
-    rows: tuple[Any, ...] = (*logits, *by_row, by_op.exploration_log_std.astype(np.float32))
-    return PolicyOutput(*rows)
+    """The network's part of ``by_op``, with zeros in the padding; gradients reach the network this way."""
+    schedule: Any = ops_to_rows(features, by_op.schedule_key.astype(np.float32), bucket)
+    fusion: Any = ops_to_rows(features, by_op.fusion_key.astype(np.float32), bucket)
+    log_std: Any = by_op.exploration_log_std.astype(np.float32)
+    return PolicyOutput(schedule, fusion, log_std)
 
 
 def save_policy(
@@ -66,7 +73,7 @@ def trainable(loaded: LoadedPolicy) -> Policy:
     """A loaded policy in the form for further training."""
     keys = _keys(loaded.config)
     leaves = [(key, leaf.replace(loaded.arrays[name])) for name, (key, leaf) in keys.items()]
-    return Policy(loaded.config, nnx.from_flat_state(leaves))
+    return Policy(loaded.config, nnx.from_flat_state(leaves), loaded.walk_weights)
 
 
 def parameters_digest(policy: Policy) -> str:
@@ -81,7 +88,8 @@ def parameters_digest(policy: Policy) -> str:
 def _arrays(policy: Policy) -> dict[str, NDArray[np.float32]]:
     """The parameters by name."""
     flat = nnx.to_flat_state(policy.parameters)
-    return {_name(key): np.asarray(leaf[...], dtype=np.float32) for key, leaf in flat}
+    of_network = {_name(key): np.asarray(leaf[...], dtype=np.float32) for key, leaf in flat}
+    return of_network | {WALK_WEIGHTS: policy.walk_weights.astype(np.float32)}
 
 
 @lru_cache(maxsize=4)  # a trace of the network takes 0.3 s

@@ -21,14 +21,15 @@ from go_opt.agents.decoding.outputs import Outputs
 from go_opt.agents.inputs.config import PolicyConfig
 from go_opt.agents.inputs.features import OP_COLUMNS, STANDARDISED, GraphFeatures
 from go_opt.agents.inputs.op_types import KNOWN_OP_TYPES, NUM_HASH_BUCKETS
-from go_opt.agents.inputs.target_features import CHIP_COLUMNS, GLOBAL_COLUMNS
-from go_opt.agents.policy.forward import forward, parameter_shapes
+from go_opt.agents.inputs.target_features import GLOBAL_COLUMNS
+from go_opt.agents.policy.forward import WALK_WEIGHTS, forward, parameter_shapes
 from go_opt.agents.policy.tensor_file import TensorFormat, load_tensors, save_tensors
+from go_opt.common.arrays import FloatArray
 from go_opt.errors import PolicyError
 
 # Increase the version if the network computes something else from parameters of the same shapes,
 # or if a column changes its meaning under the same name.
-FORMAT: Final = TensorFormat("go-opt policy", 2)
+FORMAT: Final = TensorFormat("go-opt policy", 3)
 _DTYPES: Final[dict[str, np.dtype[Any]]] = {
     "float32": np.dtype(np.float32),
     "float16": np.dtype(np.float16),
@@ -44,6 +45,11 @@ class LoadedPolicy:
     config: PolicyConfig
     arrays: Mapping[str, NDArray[np.float32]]  # its parameters by name
     card: dict[str, Any]  # data, steps, seeds, validation: any JSON that its author wrote
+
+    @property
+    def walk_weights(self) -> FloatArray:
+        """[W]."""
+        return self.arrays[WALK_WEIGHTS].astype(np.float64)
 
     def __call__(self, features: GraphFeatures) -> Outputs:
         """The outputs for a graph."""
@@ -96,7 +102,7 @@ def load_policy(path: str | Path) -> LoadedPolicy:
 @cache
 def features_digest() -> str:
     """SHA-256 of the meanings of the rows and columns that a policy reads."""
-    meanings = [STANDARDISED, OP_COLUMNS, CHIP_COLUMNS, GLOBAL_COLUMNS, NUM_HASH_BUCKETS, KNOWN_OP_TYPES]
+    meanings = [STANDARDISED, OP_COLUMNS, GLOBAL_COLUMNS, NUM_HASH_BUCKETS, KNOWN_OP_TYPES]
     return hashlib.sha256(json.dumps(meanings).encode()).hexdigest()
 
 

@@ -19,7 +19,7 @@ from go_opt.common.files import make_folder, remove_temporaries
 from go_opt.errors import PolicyError
 
 FILE_NAME: Final = "checkpoint.safetensors"
-FORMAT: Final = TensorFormat("go-opt checkpoint", 2)
+FORMAT: Final = TensorFormat("go-opt checkpoint", 3)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from go_opt.agents.training.problems.lessons import Lesson
 from go_opt.agents.training.problems.settings import Settings
 from go_opt.agents.training.run import run
 from go_opt.agents.training.updates.step import Step
+from go_opt.agents.training.updates.walk_learner import FINETUNING_RATE, HEAD_RATE
 from go_opt.env import Target
 from go_opt.errors import InvalidInputError
 from go_opt.model.graph import Graph
@@ -26,9 +27,14 @@ from go_opt.model.graph import Graph
 
 def finetuning_settings(lessons: Sequence[Lesson] = Settings().lessons) -> Settings:
     """Settings that suit a few hundred samples of one graph."""
-    settings = Settings(graphs_per_step=len(jax.devices()))
-    small = tuple(replace(lesson, samples=16) for lesson in lessons)
-    return replace(settings, lessons=small, warm_up_updates=4, is_taught=False)
+    return Settings(
+        lessons=tuple(lessons),
+        graphs_per_step=len(jax.devices()),
+        warm_up_updates=4,
+        last_walk_rate=FINETUNING_RATE,
+        walk_rate=FINETUNING_RATE,
+        walk_head_rate=HEAD_RATE,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,9 +88,8 @@ def finetune(
     cases, bucket = [only] * settings.graphs_per_step, common_bucket([only])
     job = Job(
         request=record,
-        config=request.policy.config,
         settings=settings,
-        parameters=request.policy.parameters,
+        policy=request.policy,
         draw=lambda step: (cases, bucket),
         environment=environment,
         samples=request.samples,

@@ -7,10 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flax import nnx
-
 from go_opt.agents.inputs.padding import Bucket
-from go_opt.agents.networks import PolicyConfig
 from go_opt.agents.policy.network import Policy
 from go_opt.agents.training.problems.cases import Case
 from go_opt.agents.training.problems.environment import Environment
@@ -23,9 +20,8 @@ class Job:
     """One run of training. The same job gives the same policy, interrupted or not."""
 
     request: dict[str, Any]  # JSON that tells this job from others; a folder goes on with its own alone
-    config: PolicyConfig
     settings: Settings
-    parameters: nnx.State  # to start from
+    policy: Policy  # to start from
     draw: Callable[[int], tuple[list[Case], Bucket]]  # the graphs of a step, from its number alone
     environment: Environment
     samples: int  # evaluations, validation left out; rounded up to whole steps

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import jax
 
-from go_opt.agents.networks import PolicyConfig, initial_parameters
-from go_opt.agents.policy.network import Policy, save_policy
+from go_opt.agents.networks import PolicyConfig
+from go_opt.agents.policy.network import Policy, save_policy, untrained
 from go_opt.agents.training.job import Job, Progress, Trained
 from go_opt.agents.training.metric_log import read_metric
 from go_opt.agents.training.problems.cases import case
@@ -33,7 +33,7 @@ class PretrainRequest:
     graphs: Sequence[Graph]
     validation: Sequence[Graph]  # selects the policy to keep; if empty, the last is kept
     target: Target
-    samples: int = 768_000  # evaluations without validation; rounded up to whole steps
+    samples: int = 400_000  # evaluations without validation; rounded up to whole steps
     seed: int = 0
     settings: Settings = field(default_factory=Settings)
     config: PolicyConfig = field(default_factory=PolicyConfig)
@@ -106,9 +106,8 @@ def pretrain(
     )
     job = Job(
         request=record,
-        config=request.config,
         settings=settings,
-        parameters=initial_parameters(request.config, request.seed),
+        policy=untrained(request.config, request.seed),
         draw=lambda step: curriculum.draw(request.seed, step, settings.graphs_per_step),
         environment=environment,
         samples=request.samples,

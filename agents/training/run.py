@@ -17,7 +17,6 @@ from typing import Final
 import jax
 import numpy as np
 
-from go_opt.agents.policy.network import Policy
 from go_opt.agents.training.job import BestPlan, Job, Progress, Trained
 from go_opt.agents.training.metric_log import MetricLog
 from go_opt.agents.training.problems.cases import Case
@@ -48,7 +47,7 @@ def run(
       InvalidInputError: the folder holds another job, or cannot be written to.
       EnvironmentFailedError: the environment failed; the last whole step is saved first.
     """
-    learner = Learner(job.config, job.settings, job.steps)
+    learner = Learner(job.policy.config, job.settings, job.steps)
     state = resumed(job, learner, folder)
     is_first = jax.process_index() == 0
     with (
@@ -124,7 +123,7 @@ def _validated(job: Job, learner: Learner, state: RunState) -> tuple[RunState, d
         )
     state = replace(state, score=score.mean)
     if state.best_score is None or score.mean > state.best_score:
-        state = replace(state, best_score=score.mean, best_parameters=policy.parameters)
+        state = replace(state, best_score=score.mean, best_policy=policy)
     return state, score.metrics()
 
 
@@ -150,9 +149,7 @@ def _of_this_host(cases: list[Case]) -> list[Case]:
 
 
 def _trained(job: Job, learner: Learner, state: RunState) -> Trained:
-    policy = learner.policy(state.learner)
-    if state.best_parameters is not None:
-        policy = Policy(job.config, state.best_parameters)
+    policy = learner.policy(state.learner) if state.best_policy is None else state.best_policy
     return Trained(policy, state.best_plan, state.step, job.steps, state.samples, state.best_score)
 
 

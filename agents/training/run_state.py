@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flax import nnx
 
+from go_opt.agents.policy.network import Policy
 from go_opt.agents.training.checkpoint import (
     Checkpoint,
     from_arrays,
@@ -20,6 +20,7 @@ from go_opt.agents.training.checkpoint import (
 )
 from go_opt.agents.training.job import BestPlan, Job
 from go_opt.agents.training.updates.learner import Learner, LearnerState
+from go_opt.agents.training.updates.walk_learner import WalkLearner
 from go_opt.errors import InvalidInputError
 
 
@@ -32,15 +33,20 @@ class RunState:
     samples: int = 0
     score: float | None = None
     best_score: float | None = None
-    best_parameters: nnx.State | None = None
+    best_policy: Policy | None = None
     best_plan: BestPlan | None = None
 
 
 def save_state(job: Job, state: RunState, folder: str | Path) -> None:
     arrays = to_arrays("parameters", state.learner.parameters)
     arrays |= to_arrays("optimizer", state.learner.optimizer)
-    if state.best_parameters is not None:
-        arrays |= to_arrays("best", state.best_parameters)
+    walk = state.learner.walk
+    arrays |= {f"walk/{name}": getattr(walk, name) for name in ("weights", "mean", "square")}
+    if walk.head is not None:
+        arrays["walk/head"] = walk.head
+    best = state.best_policy
+    if best is not None:
+        arrays |= to_arrays("best", best.parameters) | {"best walk": best.walk_weights}
     plan = state.best_plan
     if plan is not None:
         arrays |= {
@@ -50,6 +56,7 @@ def save_state(job: Job, state: RunState, folder: str | Path) -> None:
         }
     progress = {
         "step": state.step,
+        "walk_updates": walk.updates,
         "samples": state.samples,
         "score": state.score,
         "best_score": state.best_score,
@@ -60,7 +67,7 @@ def save_state(job: Job, state: RunState, folder: str | Path) -> None:
 
 def resumed(job: Job, learner: Learner, folder: str | Path) -> RunState:
     """The state in ``folder``, or that of a fresh run."""
-    fresh = learner.start(job.parameters)
+    fresh = learner.start(job.policy)
     found = load_checkpoint(folder)
     if found is None:
         return RunState(fresh)
@@ -73,19 +80,25 @@ def resumed(job: Job, learner: Learner, folder: str | Path) -> RunState:
             progress["best_interval_s"],
             *(np.array(arrays[f"plan/{name}"]) for name in ("placement", "order", "fusion")),
         )
-    has_best = progress["best_score"] is not None
+    best = None
+    if progress["best_score"] is not None:
+        parameters = from_arrays("best", arrays, job.policy.parameters)
+        best = Policy(job.policy.config, parameters, np.array(arrays["best walk"]))
+    weights, mean, square = (np.array(arrays[f"walk/{name}"]) for name in ("weights", "mean", "square"))
+    head = np.array(arrays["walk/head"]) if "walk/head" in arrays else None
     return RunState(
         learner.place(
             LearnerState(
                 from_arrays("parameters", arrays, fresh.parameters),
                 from_arrays("optimizer", arrays, fresh.optimizer),
+                WalkLearner(weights, mean, square, progress["walk_updates"], head),
             )
         ),
         step=progress["step"],
         samples=progress["samples"],
         score=progress["score"],
         best_score=progress["best_score"],
-        best_parameters=from_arrays("best", arrays, job.parameters) if has_best else None,
+        best_policy=best,
         best_plan=plan,
     )
 

@@ -16,8 +16,8 @@ from go_opt.agents.inputs.features import (
     GraphFeatures,
     graph_features,
 )
-from go_opt.agents.inputs.target_features import CHIP_COLUMNS, GLOBAL_COLUMNS
-from go_opt.env import load_target
+from go_opt.agents.inputs.target_features import CHIP_COLUMNS, GLOBAL_COLUMNS, chip_features
+from go_opt.env import cost_tables, load_target
 from go_opt.model.graph import Graph
 from tests.agents.degenerate import DEGENERATE, one_op
 from tests.agents.permuted import permuted, without_storage
@@ -40,12 +40,11 @@ def column(features: GraphFeatures, name: str) -> np.ndarray:
 
 def check(features: GraphFeatures) -> None:
     """Shapes as documented, all numbers finite."""
-    num_ops, num_chips = features.num_ops, features.num_chips
+    num_ops = features.num_ops
     assert features.ops.shape == (num_ops, len(OP_COLUMNS))
     assert features.exploration.shape == (num_ops, NUM_EXPLORED)
-    assert features.chips.shape == (num_chips, len(CHIP_COLUMNS))
     assert features.package.shape == (len(GLOBAL_COLUMNS),)
-    for numbers in (features.ops, features.exploration, features.chips, features.package):
+    for numbers in (features.ops, features.exploration, features.package):
         assert numbers.dtype == np.float32
         assert np.isfinite(numbers).all()
     np.testing.assert_array_equal(np.sort(features.row_op), np.arange(num_ops))
@@ -112,9 +111,8 @@ def test_chips_of_two_kinds_share_the_speed() -> None:
         "vector_flops_per_s": {"default": 1e9},
     }
     target = small_mcm(kinds=[chip_kind("slow", 2), chip_kind("fast", 1, **fast)])
-    share = graph_features(toy_graph(), target).chips[
-        :, CHIP_COLUMNS.index("log share of the package's speed on this graph")
-    ]
+    chips = chip_features(cost_tables(toy_graph(), target), target)
+    share = chips[:, CHIP_COLUMNS.index("log share of the package's speed on this graph")]
     np.testing.assert_allclose(share, np.log(np.array([1, 1, 10]) / 12 * 3), rtol=1e-5)
 
 
@@ -126,6 +124,9 @@ def test_finite_and_standardised_on_any_graph_and_target(seed: int) -> None:
     graph = random_graph(rng, int(rng.integers(1, 60)), kinds=kind_names(target))
     features = graph_features(graph, target)
     check(features)
+    chips = chip_features(cost_tables(graph, target), target)
+    assert chips.shape == (target.num_chips, len(CHIP_COLUMNS))
+    assert np.isfinite(chips).all()
     by_column = features.ops[:, : len(STANDARDISED)].astype(np.float64)
     np.testing.assert_allclose(by_column.mean(axis=0), 0.0, atol=1e-5)
     spread = by_column.std(axis=0)
@@ -158,7 +159,7 @@ def test_the_order_of_storage_does_not_matter(seed: int) -> None:
     features = without_storage(graph_features(graph, target))
     again = without_storage(graph_features(permuted(graph, order), target))
     np.testing.assert_array_equal(order[again.row_op], features.row_op)
-    for name in ("op_type", "ops", "exploration", "edge_src", "edge_dst", "chips", "package"):
+    for name in ("op_type", "ops", "exploration", "edge_src", "edge_dst", "package"):
         np.testing.assert_array_equal(getattr(again, name), getattr(features, name), err_msg=name)
 
 

@@ -12,35 +12,33 @@ from tests.strategies import random_graph, small_mcm, toy_graph
 
 
 @pytest.mark.parametrize(
-    ("num_ops", "num_chips", "bucket"),
+    ("num_ops", "bucket"),
     [
-        (2, 2, Bucket(128, 128, 8)),
-        (129, 8, Bucket(256, 128, 8)),  # 128 edges
-        (130, 9, Bucket(256, 256, 16)),  # 129 edges
-        (300, 64, Bucket(512, 512, 64)),
-        (300, 65, Bucket(512, 512, 128)),
+        (2, Bucket(128, 128)),
+        (129, Bucket(256, 128)),  # 128 edges
+        (130, Bucket(256, 256)),  # 129 edges
+        (300, Bucket(512, 512)),
     ],
 )
-def test_buckets_are_powers_of_two(num_ops: int, num_chips: int, bucket: Bucket) -> None:
-    features = graph_features(one_reader_of_all(num_ops), small_mcm(num_chips))
-    assert smallest_bucket(features) == bucket
+def test_buckets_are_powers_of_two(num_ops: int, bucket: Bucket) -> None:
+    assert smallest_bucket(one_reader_of_all(num_ops)) == bucket
 
 
 def test_what_is_real_comes_first_and_the_rest_is_zero() -> None:
     features = graph_features(toy_graph(), small_mcm(3))
-    padded = pad(features, Bucket(128, 256, 8))
-    assert [int(mask.sum()) for mask in (padded.op_mask, padded.edge_mask, padded.chip_mask)] == [6, 6, 3]
+    padded = pad(features, Bucket(128, 256))
+    assert [int(mask.sum()) for mask in (padded.op_mask, padded.edge_mask)] == [6, 6]
     assert padded.op_mask[:6].all()
     assert padded.edge_mask[:6].all()
-    assert padded.chip_mask[:3].all()
     np.testing.assert_array_equal(padded.ops[:6], features.ops)
     assert not padded.ops[6:].any()
     assert padded.edge_mask.shape == (256,)
 
 
 def test_edges_stand_sorted_by_either_end() -> None:
-    features = graph_features(random_graph(np.random.default_rng(3), 80), small_mcm(2))
-    padded = pad(features, smallest_bucket(features))
+    graph = random_graph(np.random.default_rng(3), 80)
+    features = graph_features(graph, small_mcm(2))
+    padded = pad(features, smallest_bucket(graph))
     real = slice(0, features.num_edges)
     by_reader = set(zip(padded.read_from[real], padded.reader_of[real], strict=True))
     by_producer = set(zip(padded.producer_of[real], padded.read_by[real], strict=True))
@@ -51,8 +49,8 @@ def test_edges_stand_sorted_by_either_end() -> None:
 
 
 def test_rows_lead_to_ops_and_back() -> None:
-    features = graph_features(random_graph(np.random.default_rng(4), 40), small_mcm(2))
-    bucket = smallest_bucket(features)
+    graph = random_graph(np.random.default_rng(4), 40)
+    features, bucket = graph_features(graph, small_mcm(2)), smallest_bucket(graph)
     by_op = np.random.default_rng(5).standard_normal((40, 3))
     rows = ops_to_rows(features, by_op, bucket)
     assert rows.shape == (bucket.ops, 3)
@@ -63,4 +61,4 @@ def test_rows_lead_to_ops_and_back() -> None:
 
 def test_a_graph_without_edges_pads() -> None:
     features = graph_features(no_edges(), small_mcm(2))
-    assert not pad(features, smallest_bucket(features)).edge_mask.any()
+    assert not pad(features, smallest_bucket(no_edges())).edge_mask.any()

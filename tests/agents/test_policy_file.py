@@ -14,10 +14,11 @@ from flax import nnx
 
 from go_opt.agents.inputs.features import graph_features
 from go_opt.agents.networks import PolicyConfig, initial_parameters
-from go_opt.agents.policy.network import Policy, save_policy, trainable
+from go_opt.agents.policy.network import Policy, save_policy, trainable, untrained
 from go_opt.agents.policy.policy_file import FORMAT, features_digest, load_policy
 from go_opt.agents.policy.tensor_file import load_tensors, save_tensors
 from go_opt.errors import PolicyError
+from go_opt.solver.walk.walk import NUM_FEATURES
 from tests.strategies import small_mcm, toy_graph
 
 CONFIG = PolicyConfig(width=8, graphsage_layers=1, attention_layers=1, num_heads=2, rounds=1)
@@ -28,7 +29,7 @@ CARD = {"steps": 20_000, "seeds": [1, 2], "validation": {"nasnet": 1.5}}
 def policy() -> Policy:
     # What begins at zero is moved, so that the outputs tell the parameters apart.
     parameters = jax.tree.map(lambda leaf: leaf + np.float32(0.1), initial_parameters(CONFIG, 0))
-    return Policy(CONFIG, parameters)
+    return Policy(CONFIG, parameters, np.arange(NUM_FEATURES) / 8.0)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,8 @@ def path(content: bytes, tmp_path: Path) -> Path:
 
 
 def flat(policy: Policy) -> dict[tuple, np.ndarray]:
-    return {key: np.asarray(leaf[...]) for key, leaf in nnx.to_flat_state(policy.parameters)}
+    of_network = {key: np.asarray(leaf[...]) for key, leaf in nnx.to_flat_state(policy.parameters)}
+    return of_network | {("walk", "weights"): policy.walk_weights.astype(np.float32)}
 
 
 def changed(path: Path, change: Callable[[dict[str, Any], dict[str, np.ndarray]], object]) -> Path:
@@ -123,18 +125,27 @@ def test_it_can_be_trained_on(path: Path) -> None:
             "gives the size width as 4611686018427387904",
         ),
         (lambda record, _: record["config"].update(width=2**30), "must be float32"),
-        (lambda _, arrays: arrays.pop("chip.kernel"), "lacks the parameter 'chip.kernel'"),
+        (
+            lambda _, arrays: arrays.pop("blocks.0.widen.kernel"),
+            "lacks the parameter 'blocks.0.widen.kernel'",
+        ),
         (lambda _, arrays: arrays.update(x=np.zeros(1)), "has no use for the parameter 'x'"),
         (
-            lambda _, arrays: arrays.update({"chip.kernel": np.zeros((4, 8), np.float32)}),
-            r"holds 'chip.kernel' as float32\[4, 8\], must be float32\[8, 4\]",
+            lambda _, arrays: arrays.update({"blocks.0.widen.kernel": np.zeros((4, 8), np.float32)}),
+            r"holds 'blocks.0.widen.kernel' as float32\[4, 8\], must be float32\[8, 16\]",
         ),
         (
-            lambda _, arrays: arrays.update({"chip.kernel": np.zeros((8, 4))}),
-            r"holds 'chip.kernel' as float64\[8, 4\], must be float32\[8, 4\]",
+            lambda _, arrays: arrays.update({"blocks.0.widen.kernel": np.zeros((8, 4))}),
+            r"holds 'blocks.0.widen.kernel' as float64\[8, 4\], must be float32\[8, 16\]",
         ),
-        (lambda _, arrays: arrays["chip.kernel"].fill(np.nan), "holds NaN or infinity in 'chip.kernel'"),
-        (lambda _, arrays: arrays["chip.kernel"].fill(np.inf), "holds NaN or infinity in 'chip.kernel'"),
+        (
+            lambda _, arrays: arrays["blocks.0.widen.kernel"].fill(np.nan),
+            "holds NaN or infinity in 'blocks.0.widen.kernel'",
+        ),
+        (
+            lambda _, arrays: arrays["blocks.0.widen.kernel"].fill(np.inf),
+            "holds NaN or infinity in 'blocks.0.widen.kernel'",
+        ),
     ],
 )
 def test_refused_in_one_sentence(path: Path, change: Any, message: str) -> None:
@@ -147,10 +158,12 @@ def test_refused_in_one_sentence(path: Path, change: Any, message: str) -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e5])
 def test_what_could_not_be_loaded_is_not_saved(policy: Policy, tmp_path: Path, value: float) -> None:
-    worse = Policy(CONFIG, jax.tree.map(lambda leaf: np.full_like(leaf, value), policy.parameters))
+    worse = replace(
+        policy, parameters=jax.tree.map(lambda leaf: np.full_like(leaf, value), policy.parameters)
+    )
     with pytest.raises(PolicyError, match="holds NaN or infinity"):
         save_policy(tmp_path / "policy", worse, CARD, "float16")
-    other = Policy(replace(CONFIG, width=16), policy.parameters)
+    other = replace(policy, config=replace(CONFIG, width=16))
     with pytest.raises(PolicyError, match="must be float32"):
         save_policy(tmp_path / "policy", other, CARD)
     assert not list(tmp_path.iterdir())
@@ -159,12 +172,12 @@ def test_what_could_not_be_loaded_is_not_saved(policy: Policy, tmp_path: Path, v
 def test_the_digest_is_of_the_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     before = features_digest()
     assert len(before) == 64
-    monkeypatch.setattr("go_opt.agents.policy.policy_file.CHIP_COLUMNS", ("position",))
+    monkeypatch.setattr("go_opt.agents.policy.policy_file.GLOBAL_COLUMNS", ("position",))
     assert features_digest.__wrapped__() != before
 
 
 def test_the_default_network_stays_below_four_megabytes(tmp_path: Path) -> None:
-    policy = Policy(PolicyConfig(), initial_parameters(PolicyConfig(), 0))
+    policy = untrained(PolicyConfig(), 0)
     save_policy(tmp_path / "policy", policy, {})
     assert (tmp_path / "policy").stat().st_size < 4e6
     assert asdict(load_policy(tmp_path / "policy").config) == asdict(PolicyConfig())

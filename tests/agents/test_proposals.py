@@ -12,16 +12,15 @@ from go_opt.agents.decoding.outputs import Outputs
 from go_opt.agents.decoding.proposals import Advice, PolicyPlan, advice, policy_plans
 from go_opt.agents.inputs.features import NUM_EXPLORED, GraphFeatures, graph_features
 from go_opt.env import Target, load_target
-from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.plan import Plan
 from go_opt.solver import verify
 from go_opt.solver.orders.instance import Instance, instance
 from go_opt.solver.orders.orders import schedule
-from go_opt.solver.problem.allotment import allotted_chips
+from go_opt.solver.walk.walk import NUM_FEATURES
 from tests.strategies import chip_kind, random_graph, small_mcm, toy_graph
 
-ROUND = ("policy: order and kernels", "structured keys: order and kernels") * 2 + ("policy: placement",) * 2
+ROUND = ("policy: order and kernels", "structured keys: order and kernels") * 2 + ("policy: placement",)
 CHIPS = 3
 
 
@@ -31,18 +30,13 @@ def branchy() -> Instance:
     return instance(graph, small_mcm(CHIPS, sram_bytes=10**9))
 
 
-def outputs(num_ops: int, seed: int | None, num_chips: int = CHIPS) -> Outputs:
+def outputs(num_ops: int, seed: int | None) -> Outputs:
     """Of a policy that nothing was learned for (None), or of one that has its own opinion."""
+    shapes = ((NUM_FEATURES,), (num_ops,), (num_ops,), (num_ops,), (2, NUM_EXPLORED))
     if seed is None:
-        zeros = np.zeros(num_ops)
-        uniform = np.zeros((num_ops, num_chips))
-        return Outputs(uniform, uniform, zeros, zeros, zeros, np.zeros((2, NUM_EXPLORED)))
+        return Outputs(*(np.zeros(shape) for shape in shapes))
     rng = np.random.default_rng(seed)
-    return Outputs(
-        *(rng.standard_normal((num_ops, num_chips)) for _ in range(2)),
-        *(rng.standard_normal(num_ops) for _ in range(3)),
-        rng.standard_normal((2, NUM_EXPLORED)),
-    )
+    return Outputs(*(rng.standard_normal(shape) for shape in shapes))
 
 
 def advised(on: Instance, seed: int | None = 5) -> Advice:
@@ -50,7 +44,7 @@ def advised(on: Instance, seed: int | None = 5) -> Advice:
     return advice(lambda features: said, on.graph, on.target)
 
 
-def drawn(on: Instance, seed: int, count: int = 22) -> list[PolicyPlan]:
+def drawn(on: Instance, seed: int, count: int = 20) -> list[PolicyPlan]:
     return list(islice(policy_plans(advised(on), on, seed), count))
 
 
@@ -61,8 +55,8 @@ def assert_same(plan: PolicyPlan, other: PolicyPlan) -> None:
 
 
 def test_methods_take_turns(branchy: Instance) -> None:
-    methods = [plan.method for plan in drawn(branchy, seed=0, count=14)]
-    assert tuple(methods) == ("policy", "policy: placement", *ROUND, *ROUND)
+    methods = [plan.method for plan in drawn(branchy, seed=0, count=11)]
+    assert tuple(methods) == ("policy", *ROUND, *ROUND)
 
 
 def test_same_seed_same_plans(branchy: Instance) -> None:
@@ -73,17 +67,21 @@ def test_same_seed_same_plans(branchy: Instance) -> None:
     assert any((plan.order != other.order).any() for plan, other in zip(first, others, strict=True))
 
 
-def test_first_come_the_means_and_the_likeliest_slicing(branchy: Instance) -> None:
+def test_first_come_the_means(branchy: Instance) -> None:
     said = advised(branchy).outputs
-    mean, likeliest = drawn(branchy, seed=0, count=2)
+    mean = drawn(branchy, seed=0, count=1)[0]
     group, order = schedule(branchy, said.schedule_key, said.fusion_key)
     np.testing.assert_array_equal(mean.order, order)
     np.testing.assert_array_equal(mean.fusion_group, group)
     assert mean.placement is None
-    np.testing.assert_array_equal(likeliest.order, branchy.order)
-    np.testing.assert_array_equal(likeliest.fusion_group, branchy.fusion_group)
-    # No draw can be likelier than it, and another seed does not change it.
-    assert_same(likeliest, drawn(branchy, seed=1, count=2)[1])
+
+
+def test_walks_are_of_the_default_order_and_differ(branchy: Instance) -> None:
+    walks = [plan for plan in drawn(branchy, seed=0, count=60) if plan.placement is not None]
+    assert len({plan.placement.tobytes() for plan in walks}) > 2
+    for plan in walks:
+        np.testing.assert_array_equal(plan.order, branchy.order)
+        np.testing.assert_array_equal(plan.fusion_group, branchy.fusion_group)
 
 
 def test_untrained_means_are_the_defaults(branchy: Instance) -> None:
@@ -102,7 +100,7 @@ def test_draws_are_antithetic_around_the_mean_and_around_zero(
         return schedule(on, schedule_key, fusion_key)
 
     monkeypatch.setattr(proposals, "schedule", recorded)
-    drawn(branchy, seed=0, count=14)
+    drawn(branchy, seed=0, count=11)
     said = advised(branchy).outputs
     mean, own, prior = np.array(keys[0]), np.array(keys[1::2]), np.array(keys[2::2])
     np.testing.assert_array_equal(mean, [said.schedule_key, said.fusion_key])
@@ -120,7 +118,7 @@ def test_draws_are_antithetic_around_the_mean_and_around_zero(
 def test_every_placement_is_valid(target: Target) -> None:
     graph = random_graph(np.random.default_rng(4), 30, precision="native")
     on = instance(graph, target)
-    said = outputs(graph.num_ops, 1, target.num_chips)
+    said = outputs(graph.num_ops, 1)
     plans = policy_plans(advice(lambda features: said, graph, target), on, seed=0)
     placed = [plan for plan in islice(plans, 60) if plan.placement is not None]
     assert len(placed) > 10
@@ -152,40 +150,6 @@ def test_without_a_slicing_of_the_default_order_there_are_orders_only() -> None:
         excluded_kinds=["a", "b"],
     )  # fmt: skip
     on = instance(b.build(), target)
-    said = outputs(1, 0, num_chips=2)
+    said = outputs(1, 0)
     plans = policy_plans(advice(lambda features: said, on.graph, on.target), on, seed=0)
     assert [plan.method for plan in islice(plans, 9)] == ["policy", *ROUND[:4], *ROUND[:4]]
-
-
-def test_cut_scores_propose_stages(branchy: Instance) -> None:
-    """Of a policy that scores one cut high: two stages there, and chips in proportion to their work."""
-    case = instance(branchy.graph, small_mcm(6, sram_bytes=10**9))
-    said = outputs(case.graph.num_ops, None, num_chips=6)
-    group, order = schedule(case, said.schedule_key, said.fusion_key)
-    kernel_of = number_kernels(order, group)
-    score = np.where(kernel_of == kernel_of.max() // 2, 9.0, 0.0)
-    advice_of = advice(lambda features: said._replace(cut_score=score), case.graph, case.target)
-    plans = policy_plans(advice_of, case, 0, replicates=True)
-    staged = list(islice((plan for plan in plans if plan.method == "policy: stages"), 12))
-    whole, halves = staged[:2]
-    assert whole.replication is not None
-    assert halves.replication is not None
-    assert set(zip(whole.placement, whole.replication, strict=True)) == {(0, 6)}
-    first = kernel_of < kernel_of.max() // 2
-    assert (halves.placement[first] == 0).all()
-    assert (halves.placement[~first] == halves.replication[first][0]).all()
-    work_s = [
-        kernel_seconds(case.tables, kernel_of)[0][np.unique(kernel_of[part])].sum()
-        for part in (first, ~first)
-    ]
-    expected = allotted_chips(np.array(work_s), 6)
-    assert (halves.replication[first] == expected[0]).all()
-    assert (halves.replication[~first] == expected[1]).all()
-    for plan in staged:
-        assert plan.placement is not None
-        made = Plan.create(
-            case.graph, "", case.target.fingerprint, placement=plan.placement, order=plan.order,
-            fusion_group=plan.fusion_group, replication=plan.replication, provenance="policy",
-        )  # fmt: skip
-        broken = {v.constraint for v in verify(case.graph, case.target, made)}
-        assert broken <= {"triangle"}  # the search adds the relays

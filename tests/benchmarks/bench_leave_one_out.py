@@ -173,13 +173,13 @@ def _policy(name: str | None, out: Path) -> str | None:
     """A policy to search with; the untrained one is written beside the results."""
     if name != "untrained":
         return name
-    from go_opt.agents.networks import PolicyConfig, initial_parameters
-    from go_opt.agents.policy.network import Policy, save_policy
+    from go_opt.agents.networks import PolicyConfig
+    from go_opt.agents.policy.network import save_policy, untrained
 
     path = out.with_name("untrained.safetensors")
     if not path.exists():
         config = PolicyConfig()
-        save_policy(path, Policy(config, initial_parameters(config, 0)), {})
+        save_policy(path, untrained(config, 0), {})
     return str(path)
 
 

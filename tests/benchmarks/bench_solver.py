@@ -20,6 +20,7 @@ from functools import partial
 import numpy as np
 from chains import branchy_graph
 from measuring import best_s
+from tests.solver.test_likelihood import log_weight
 
 from go_opt.env import cost_tables, load_target, load_zoo
 from go_opt.solver.problem.problem import placement_problem
@@ -30,7 +31,6 @@ from go_opt.solver.slicing.likelihood import cut_filter, log_prob, most_likely_c
 from go_opt.solver.verify.rule_check import broken_rules
 from tests.solver.adjacent_oracle import obeys
 from tests.solver.test_adjacent import POLICIES, policy
-from tests.solver.test_likelihood import log_weight
 from tests.strategies import random_graph, small_mcm
 from tests.zoo import zoo_sample
 

@@ -28,7 +28,7 @@ from tests.benchmarks.calibrate_machines import SHEET
 if TYPE_CHECKING:
     from tests.benchmarks.bench_calibrate import Case, Row
 
-LEAST_FINETUNED: Final = 20  # a step has 48 samples
+LEAST_FINETUNED: Final = 20  # samples of a step
 DRAWS: Final = 20  # for each plan measured, at most: some do not fit, or are drawn again
 REQUEST: Final = Request(splits=False, simulate=False)
 
@@ -36,7 +36,7 @@ REQUEST: Final = Request(splits=False, simulate=False)
 def proposed(graph: Graph, advised: Advice, seed: int, count: int) -> list[Plan]:
     """The ``count`` best of twice as many plans of a policy, by the analytical model."""
     found: dict[bytes, tuple[float, int, Plan]] = {}
-    plans = policy_plans(advised, instance(graph, SHEET), seed, replicates=True)
+    plans = policy_plans(advised, instance(graph, SHEET), seed)
     for plan in islice(plans, DRAWS * count):
         search = Search(graph, SHEET, REQUEST)  # of its own: slicers only look for better plans
         for event in _events(search, plan):
@@ -55,7 +55,7 @@ def _events(search: Search, plan: PolicyPlan) -> Iterator[Event]:
         yield from widest_slices(search, plan.method, plan.order, plan.fusion_group)
     else:
         rows = plan.placement, plan.order, plan.fusion_group
-        yield Proposal(plan.method, *rows, replication=plan.replication)
+        yield Proposal(plan.method, *rows)
 
 
 def screening(policy: str | None) -> Callable[[Case], Row]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from go_opt.agents.decoding.walk_case import walk_case
 from go_opt.common.arrays import IntArray
 from go_opt.env import (
     CostTables,
@@ -21,9 +22,11 @@ from go_opt.env import (
 )
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.graph import Graph
-from go_opt.solver import Passing, Slicing, likelihood_slicing, placement_problem, sample, slice_order
+from go_opt.solver import Passing, Slicing, placement_problem, sample, slice_order
 from go_opt.solver.orders import fixed_orders, random_orders
+from go_opt.solver.orders.instance import instance
 from go_opt.solver.problem.sequence import kernel_sequence
+from go_opt.solver.walk.walk import NUM_FEATURES
 
 NUM_ORDERS = 16  # structured random orders tried for the best slice
 WITHIN = 1.5  # of the best slice, by the model
@@ -104,13 +107,12 @@ def _random_order(case: Case, rng: np.random.Generator) -> Ints:
 
 
 def _random_cuts(case: Case, rng: np.random.Generator) -> Iterator[PlanArrays]:
-    rows = np.zeros((case.graph.num_ops, case.target.num_chips))
+    on, untrained = instance(case.graph, case.target), (np.zeros(NUM_FEATURES), np.zeros(case.graph.num_ops))
     while True:
         order = _random_order(case, rng)
-        sequence = kernel_sequence(case.tables, order, case.fusion_group, adjacent=case.passing == "adjacent")
-        seed = int(rng.integers(2**31))
-        drawn = likelihood_slicing(sequence, rows, case.tables.chip_kind, seed=seed, num_samples=1)
-        yield PlanArrays(drawn.placement[0], order, case.fusion_group)
+        walks = walk_case(on, order, case.fusion_group)
+        placement = walks.draw(*untrained, 1, rng).placement[0, walks.units.unit_of_op]
+        yield PlanArrays(placement, order, case.fusion_group)
 
 
 def _sliced_random_orders(case: Case, rng: np.random.Generator) -> Iterator[PlanArrays]:

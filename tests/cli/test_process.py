@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from go_opt.agents.networks import PolicyConfig, initial_parameters
-from go_opt.agents.policy.network import Policy, save_policy
+from go_opt.agents.networks import PolicyConfig
+from go_opt.agents.policy.network import save_policy, untrained
 from tests.cli.conftest import graph_file
 
 # A shell that starts tests in the background may have them ignore SIGINT, and their children too.
@@ -160,7 +160,7 @@ portfolio.ask_policy = noted
 
 def test_ctrl_c_while_the_policy_loads(user_env: dict[str, str], tmp_path: Path) -> None:
     config = PolicyConfig(width=8, graphsage_layers=1, attention_layers=1, num_heads=2, rounds=1)
-    save_policy(tmp_path / "policy", Policy(config, initial_parameters(config, 0)), {})
+    save_policy(tmp_path / "policy", untrained(config, 0), {})
     # Nothing is kept from an earlier run, so it compiles as well.
     env = {**user_env, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     args = (*LONG_SEARCH, "--max-evaluations", "1000000000", "--policy", "policy", "--json")

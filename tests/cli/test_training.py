@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from go_opt import training
-from go_opt.agents.networks import PolicyConfig, initial_parameters
-from go_opt.agents.policy.network import Policy, save_policy
+from go_opt.agents.networks import PolicyConfig
+from go_opt.agents.policy.network import save_policy, untrained
 from go_opt.agents.training.job import Progress
 from go_opt.report.training_progress import format_time_left, progress_line
 from tests.cli.conftest import Cli, graph_file
@@ -27,7 +27,7 @@ PRETRAIN = ("pretrain", "--graph", GRAPH, "--target", "mcm-2x2", "--samples", "1
 def small_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An untrained policy that compiles in no time."""
     path = tmp_path_factory.mktemp("policy") / "small.safetensors"
-    save_policy(path, Policy(CONFIG, initial_parameters(CONFIG, 0)), {})
+    save_policy(path, untrained(CONFIG, 0), {})
     return path
 
 
@@ -47,13 +47,13 @@ def said(err: list[str]) -> list[str]:
 
 
 def test_finetune_to_the_end_and_once_more(cli: Cli, small_policy: Path, tmp_path: Path) -> None:
-    command = finetune(small_policy, "--samples", "60", "--json")
+    command = finetune(small_policy, "--samples", "30", "--json")
     first = cli(*command)
     assert said(first.err) == []
-    assert any(line.startswith("step 2/2  96 samples  reward ") for line in first.err)
+    assert any(line.startswith("step 2/2  40 samples  reward ") for line in first.err)
     answer = first.json
     assert answer["folder"] == "run"
-    assert (answer["steps"], answer["samples"], answer["complete"]) == (2, 96, True)
+    assert (answer["steps"], answer["samples"], answer["complete"]) == (2, 40, True)
     assert answer["best_score"] is None
     assert 0 < answer["best_interval_s"] < 2 * answer["reference_interval_s"]
     assert answer["best_interval_s"] <= answer["searched_interval_s"]
@@ -63,7 +63,7 @@ def test_finetune_to_the_end_and_once_more(cli: Cli, small_policy: Path, tmp_pat
     assert evaluated["interval_s"] == answer["best_interval_s"]
     assert cli("verify", GRAPH, "run/plan.json").code == 0
     table = cli(*command[:-1]).out
-    assert table.startswith("complete: 2 of 2 steps, 96 samples\n")
+    assert table.startswith("complete: 2 of 2 steps, 40 samples\n")
     assert "x the greedy heuristic" in table
     assert "run/policy.safetensors" in table
     lines = (tmp_path / "run" / "metrics.jsonl").read_text("utf-8").splitlines()
@@ -84,7 +84,7 @@ def test_pretrain_to_the_end(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     run = cli(*PRETRAIN, "--out", "run", "--graphs-per-step", "1", "--json")
     assert said(run.err) == []
     answer = run.json
-    assert (answer["steps"], answer["samples"], answer["complete"]) == (1, 96, True)
+    assert (answer["steps"], answer["samples"], answer["complete"]) == (1, 20, True)
     assert answer["best_interval_s"] is None
     assert answer["best_score"] is not None
     table = cli(*PRETRAIN, "--out", "run", "--graphs-per-step", "1")
@@ -117,7 +117,7 @@ REFUSED = {
     "target": ((*PRETRAIN[:4], "moon", *PRETRAIN[5:], "--out", "run"), ("moon",)),
     "samples": ((*PRETRAIN, "--samples", "0", "--out", "run"), ("samples is 0",)),
     "seed": ((*PRETRAIN, "--seed", "-1", "--out", "run"), ("seed",)),
-    "lesson": ((*PRETRAIN, "--lesson", "greed", "--out", "run"), ("order, placement, sample, joint",)),
+    "lesson": ((*PRETRAIN, "--lesson", "greed", "--out", "run"), ("placement, order, joint",)),
     "workers": ((*PRETRAIN, "--workers", "0", "--out", "run"), ("workers is 0",)),
     "most ops": ((*PRETRAIN, "--most-ops", "9", "--out", "run"), ("most_ops is 9",)),
     "share": ((*PRETRAIN, "--generated-share", "2", "--out", "run"), ("generated_share is 2.0",)),

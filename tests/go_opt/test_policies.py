@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from go_opt.agents.decoding.proposals import advice
-from go_opt.agents.networks import PolicyConfig, initial_parameters
-from go_opt.agents.policy.network import Policy, save_policy
+from go_opt.agents.networks import PolicyConfig
+from go_opt.agents.policy.network import save_policy, untrained
 from go_opt.agents.policy.policy_file import load_policy
 from go_opt.errors import PolicyError
 from go_opt.search import policies
@@ -25,7 +25,7 @@ CONFIG = PolicyConfig(width=8, graphsage_layers=1, attention_layers=1, num_heads
 @pytest.fixture(scope="module")
 def policy_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("policy") / "policy.safetensors"
-    save_policy(path, Policy(CONFIG, initial_parameters(CONFIG, 0)), {})
+    save_policy(path, untrained(CONFIG, 0), {})
     return path
 
 

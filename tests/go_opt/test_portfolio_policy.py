@@ -23,6 +23,7 @@ from go_opt.search.methods import events, guesses
 from go_opt.search.methods.guesses import PATIENCE
 from go_opt.search.optimizer import optimize_request
 from go_opt.search.portfolio import policy_takes_part
+from go_opt.solver.walk.walk import NUM_FEATURES
 from tests.go_opt.test_optimizer import answer, assert_consistent
 from tests.strategies import random_graph, small_mcm
 
@@ -51,7 +52,7 @@ def target() -> Target:
 def opinion(graph: Graph, target: Target) -> Advice:
     rng = np.random.default_rng(1)
     outputs = Outputs(
-        *(rng.standard_normal((graph.num_ops, target.num_chips)) for _ in range(2)),
+        rng.standard_normal(NUM_FEATURES),
         *(rng.standard_normal(graph.num_ops) for _ in range(3)),
         np.zeros((2, NUM_EXPLORED)),
     )
@@ -284,8 +285,7 @@ def test_the_answer_says_when_it_won(
     best = search(graph, target, None, max_evaluations=300, seed=1)
     assert "random" in best.method
 
-    def plans(*_: Any, replicates: bool) -> Iterator[PolicyPlan]:
-        assert replicates
+    def plans(*_: Any) -> Iterator[PolicyPlan]:
         plan = best.plan
         while True:
             yield PolicyPlan(

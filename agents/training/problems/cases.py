@@ -1,15 +1,14 @@
-"""A graph on a target, with all data that training needs, computed once."""
+"""A graph on a target, with the data that training needs."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-
-import numpy as np
+from functools import cached_property
 
 from go_opt.agents.decoding.exploration import KeySpace, key_space
 from go_opt.agents.inputs.features import GraphFeatures, graph_features
-from go_opt.agents.inputs.padding import Bucket, smallest_bucket
+from go_opt.agents.inputs.padding import Bucket, rows_to_ops, smallest_bucket
 from go_opt.env import Target, evaluate_batch
 from go_opt.model.graph import Graph
 from go_opt.solver import greedy_slicing
@@ -22,23 +21,28 @@ class Case:
     """One graph on one target."""
 
     instance: Instance
-    features: GraphFeatures
-    key_space: KeySpace
-    bucket: Bucket
-    reference_s: (
-        float  # interval of the greedy plan by the analytical model; see :func:`reference_interval_s`
-    )
+    reference_s: float  # interval of the greedy plan by the model; see :func:`reference_interval_s`
+
+    @property
+    def bucket(self) -> Bucket:
+        """The smallest that holds the graph."""
+        return smallest_bucket(self.instance.graph)
+
+    @cached_property
+    def features(self) -> GraphFeatures:
+        """For the network."""
+        return graph_features(self.instance.graph, self.instance.target)
+
+    @cached_property
+    def key_space(self) -> KeySpace:
+        """In which keys are drawn."""
+        return key_space(rows_to_ops(self.features, self.features.exploration))
 
 
 def case(graph: Graph, target: Target) -> Case:
-    """Cost, describe and measure ``graph`` on ``target``."""
+    """Cost and measure ``graph`` on ``target``."""
     on_target = instance(graph, target)
-    features = graph_features(graph, target)
-    by_op = np.empty_like(features.exploration)
-    by_op[features.row_op] = features.exploration
-    return Case(
-        on_target, features, key_space(by_op), smallest_bucket(features), reference_interval_s(on_target)
-    )
+    return Case(on_target, reference_interval_s(on_target))
 
 
 def reference_interval_s(on_target: Instance) -> float:

@@ -77,10 +77,10 @@ class Curriculum:
 
 def common_bucket(cases: Sequence[Case]) -> Bucket:
     """A bucket that holds all ``cases``."""
-    ops, edges, chips = (max(sizes) for sizes in zip(*(case.bucket for case in cases), strict=True))
+    ops, edges = (max(sizes) for sizes in zip(*(case.bucket for case in cases), strict=True))
     ops = max(ops, LEAST_BUCKET_OPS)
-    # Lower limits on edges and chips avoid compiling for buckets that hardly differ.
-    return Bucket(ops, max(edges, 2 * ops), max(chips, MOST_CHIPS))
+    # A lower limit on edges avoids compiling for buckets that hardly differ.
+    return Bucket(ops, max(edges, 2 * ops))
 
 
 def same_size(num_ops: int, most_ops: int) -> range:

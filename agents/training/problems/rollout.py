@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Final
 
 import numpy as np
 
-from go_opt.agents.decoding.decode import Decisions, Decoded, Mode, decode
+from go_opt.agents.decoding.decode import Decisions, Decoded, decode
 from go_opt.agents.decoding.exploration import antithetic_normals, draw_keys
 from go_opt.agents.policy.network import Outputs
 from go_opt.agents.training.problems.cases import Case
 from go_opt.agents.training.problems.environment import Session
+from go_opt.agents.training.problems.labels import labels
 from go_opt.agents.training.problems.lessons import Lesson
 from go_opt.common.arrays import FloatArray
 from go_opt.env import reward
-
-# What a mode that draws becomes where the likeliest is wanted.
-LIKELIEST: Final[Mapping[Mode, Mode]] = MappingProxyType(
-    {"slice_sampled": "slice_likeliest", "sample": "fix", "sample_adjacent": "fix_adjacent"}
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,23 +28,19 @@ class Episodes:
     interval_s: FloatArray  # [S] infinite where invalid
     reward: FloatArray  # [S]
 
+    def labels(self) -> Episodes:
+        """The lesson's ``elites``, best first; none if they gain nothing."""
+        best = labels(self.reward, self.lesson.elites)
+        rows = (self.schedule_key[best], self.fusion_key[best])
+        return Episodes(
+            self.lesson, *rows, self.decoded.chosen(best), self.interval_s[best], self.reward[best]
+        )
+
 
 def play(case: Case, outputs: Outputs, lesson: Lesson, session: Session, seed: int) -> Episodes:
     """Draw, decode and evaluate the samples of ``lesson``; the same for the same ``seed``."""
     schedule_key, fusion_key = _keys(case, outputs, lesson, seed)
     decoded = _decode(case, outputs, lesson, schedule_key, fusion_key, seed)
-    return judged(case, lesson, session, schedule_key, fusion_key, decoded)
-
-
-def judged(
-    case: Case,
-    lesson: Lesson,
-    session: Session,
-    schedule_key: FloatArray,
-    fusion_key: FloatArray,
-    decoded: Decoded,
-) -> Episodes:
-    """Episodes with what the environment says of their plans."""
     answer = session.evaluate(decoded.placement, decoded.order, decoded.fusion_group)
     return Episodes(
         lesson,
@@ -61,16 +50,6 @@ def judged(
         np.where(answer.valid, answer.objective_s, np.inf),
         reward(answer.objective_s, answer.valid, case.reference_s),
     )
-
-
-def decide(case: Case, outputs: Outputs, lesson: Lesson) -> Decoded:
-    """The single plan from the policy's means, without exploration."""
-    num_ops = case.features.num_ops
-    none = np.zeros((1, num_ops))
-    schedule_key = outputs.schedule_key[None] if "schedule" in lesson.tasks else none
-    fusion_key = outputs.fusion_key[None] if "fusion" in lesson.tasks else none
-    mode = LIKELIEST.get(lesson.mode, lesson.mode)
-    return decode(case.instance, _decisions(case, outputs, lesson, schedule_key, fusion_key), mode)
 
 
 def _keys(case: Case, outputs: Outputs, lesson: Lesson, seed: int) -> tuple[FloatArray, FloatArray]:
@@ -94,17 +73,10 @@ def _decode(
 ) -> Decoded:
     """Without keys of their own all samples are draws of one order."""
     rows, draws = (lesson.samples, 1) if lesson.draws_keys else (1, lesson.samples)
-    decisions = _decisions(case, outputs, lesson, schedule_key[:rows], fusion_key[:rows])
-    return decode(case.instance, decisions, lesson.mode, seed=seed, draws=draws)
-
-
-def _decisions(
-    case: Case, outputs: Outputs, lesson: Lesson, schedule_key: FloatArray, fusion_key: FloatArray
-) -> Decisions:
-    is_placed = "placement" in lesson.tasks
-    return Decisions(
-        schedule_priority=schedule_key,
-        fusion_priority=fusion_key,
-        placement_logits=outputs.logits(lesson.mode) if is_placed else np.zeros_like(outputs.slice_logits),
-        cut_score=outputs.cut_score if is_placed else np.zeros_like(outputs.cut_score),
+    decisions = Decisions(
+        schedule_priority=schedule_key[:rows],
+        fusion_priority=fusion_key[:rows],
+        walk_weights=outputs.walk_weights,
+        walk_head=outputs.walk_head,
     )
+    return decode(case.instance, decisions, lesson.mode, seed=seed, draws=draws)

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any
 
-from go_opt.agents.training.problems.lessons import JOINT, ORDER_AND_FUSION, PLACEMENT, SAMPLED, Lesson
+from go_opt.agents.training.problems.lessons import JOINT, ORDER_AND_FUSION, PLACEMENT, Lesson
 from go_opt.errors import InvalidInputError
-
-TAUGHT: Final = 32  # placements of a rule that are tried beside the samples; see ``labels``
 
 
 @dataclass(frozen=True)
 class Settings:
     """Self-labelling and its optimiser."""
 
-    lessons: tuple[Lesson, ...] = (ORDER_AND_FUSION, PLACEMENT, SAMPLED)
+    lessons: tuple[Lesson, ...] = (PLACEMENT,)
     graphs_per_step: int = 4
     learning_rate: float = 8e-4
     last_learning_rate: float = 2e-5
     warm_up_updates: int = 20
-    is_taught: bool = True  # whether the placements of a rule are tried too
+    walk_rate: float = 0.05  # of the weights of the walk; falls linearly, as that of the network
+    last_walk_rate: float = 0.0005
+    walk_head_rate: float = 0.0  # of the head of the walk, which suits one graph alone
 
     def __post_init__(self) -> None:
         if self.graphs_per_step < 1:
@@ -33,12 +33,11 @@ class Settings:
     @property
     def samples_per_graph(self) -> int:
         """The number of evaluations per graph of a step."""
-        tried = TAUGHT * self.is_taught
-        return sum(lesson.samples + tried * (not lesson.draws_keys) for lesson in self.lessons)
+        return sum(lesson.samples for lesson in self.lessons)
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
         return asdict(self)
 
 
-LESSONS = {"order": ORDER_AND_FUSION, "placement": PLACEMENT, "sample": SAMPLED, "joint": JOINT}
+LESSONS = {"placement": PLACEMENT, "order": ORDER_AND_FUSION, "joint": JOINT}

@@ -1,14 +1,15 @@
-"""The network's side of a step: a forward pass, then a backward pass from gradients of its outputs.
+"""The policy's side of a step: a forward pass, then a backward pass from gradients of its outputs.
 
-Between the two stand the solver and the environment, which JAX does not see: a program with
-a call-back could not be cached on disk. Graphs of a step are stacked in one bucket and
-divided among the devices JAX sees, on every host that takes part; parameters are on all.
+The network takes part if a lesson draws keys; the walk learns graph by graph. Between the two passes stand
+the solver and the environment, which JAX does not see: a program with a call-back could not be cached on
+disk. Graphs of a step are stacked in one bucket and divided among the devices JAX sees, on every host that
+takes part; parameters are on all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 
@@ -17,13 +18,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from go_opt.agents.inputs.features import NUM_EXPLORED
 from go_opt.agents.inputs.padding import Bucket, PaddedGraph, pad
 from go_opt.agents.networks import PolicyConfig, PolicyOutput, policy_outputs
 from go_opt.agents.policy.network import Outputs, Policy, to_ops, to_rows
 from go_opt.agents.training.problems.cases import Case
 from go_opt.agents.training.problems.settings import Settings
+from go_opt.agents.training.updates.walk_learner import WalkLearner
+from go_opt.common.arrays import FloatArray
 from go_opt.errors import InvalidInputError
 
 _ADAM: Final = optax.scale_by_adam()
@@ -44,14 +49,18 @@ class LearnerState:
 
     parameters: nnx.State
     optimizer: optax.ScaleByAdamState
+    walk: WalkLearner
 
 
 class Learner:
-    """Runs and updates the network on batches of graphs of one bucket."""
+    """Runs and updates a policy on batches of graphs of one bucket."""
 
     def __init__(self, config: PolicyConfig, settings: Settings, updates: int) -> None:
         """``updates``: gradient steps of the whole run, over which the learning rate falls."""
         self.config = config
+        self._settings = settings
+        self._updates = updates
+        self._runs_network = any(lesson.draws_keys for lesson in settings.lessons)
         self._descent = Descent(
             settings.learning_rate,
             settings.last_learning_rate,
@@ -66,28 +75,35 @@ class Learner:
                 field="graphs_per_step",
             )
 
-    def start(self, parameters: nnx.State) -> LearnerState:
-        """A fresh optimiser for ``parameters``."""
-        return self.place(LearnerState(parameters, _ADAM.init(parameters)))
+    def start(self, policy: Policy) -> LearnerState:
+        """Fresh optimisers for the parameters of ``policy``."""
+        walk = WalkLearner.start(policy.walk_weights)
+        return self.place(LearnerState(policy.parameters, _ADAM.init(policy.parameters), walk))
 
     def place(self, state: LearnerState) -> LearnerState:
         """``state`` on all devices."""
-        placed = jax.device_put((state.parameters, state.optimizer), self._on_all)
-        return LearnerState(*placed)
+        parameters, optimizer = jax.device_put((state.parameters, state.optimizer), self._on_all)
+        return replace(state, parameters=parameters, optimizer=optimizer)
 
     def outputs(self, state: LearnerState, cases: Sequence[Case], bucket: Bucket) -> list[Outputs]:
-        """The policy's outputs for each of this host's ``cases``."""
+        """The policy's outputs for each of this host's ``cases``; keys of 0 if the network has no part."""
+        walks = [state.walk.parameters(case.instance.graph.num_ops) for case in cases]
+        if not self._runs_network:
+            return [Outputs(*walk, *_no_keys(len(walk[1]))) for walk in walks]
         padded = self._divided(_stacked([pad(case.features, bucket) for case in cases]))
         rows = _local(_forward(self.config, state.parameters, padded))
         return [
-            to_ops(case.features, PolicyOutput(*(output[i] for output in rows)))
-            for i, case in enumerate(cases)
+            to_ops(case.features, PolicyOutput(*(output[i] for output in rows)), *walk)
+            for i, (case, walk) in enumerate(zip(cases, walks, strict=True))
         ]
 
     def update(
         self, state: LearnerState, cases: Sequence[Case], bucket: Bucket, gradients: Sequence[Outputs]
     ) -> tuple[LearnerState, float]:
-        """The state after one step down ``gradients`` of the loss, by output; the gradient's norm."""
+        """The state after one step down ``gradients`` of the loss, by output; the network's norm of it."""
+        walk = self._walked(state.walk, gradients)
+        if not self._runs_network:
+            return replace(state, walk=walk), 0.0
         padded = self._divided(_stacked([pad(case.features, bucket) for case in cases]))
         rows = [to_rows(case.features, g, bucket) for case, g in zip(cases, gradients, strict=True)]
         parameters, adam, norm = _update(
@@ -98,11 +114,24 @@ class Learner:
             padded,
             self._divided(_stacked(rows)),
         )
-        return LearnerState(parameters, adam), float(norm)
+        return LearnerState(parameters, adam, walk), float(norm)
 
     def policy(self, state: LearnerState) -> Policy:
         """The policy as it is now, on one device."""
-        return Policy(self.config, jax.tree.map(np.asarray, state.parameters))
+        return Policy(self.config, jax.tree.map(np.asarray, state.parameters), state.walk.weights)
+
+    def _walked(self, walk: WalkLearner, gradients: Sequence[Outputs]) -> WalkLearner:
+        """``walk`` after a step for each graph of all hosts."""
+        settings = self._settings
+        most = settings.graphs_per_step * self._updates
+        for gradient in _of_all_hosts([each.walk_weights for each in gradients]):
+            share = min(1.0, walk.updates / most)
+            rate = settings.walk_rate + share * (settings.last_walk_rate - settings.walk_rate)
+            walk = walk.stepped(-gradient, rate)
+        if settings.walk_head_rate > 0.0:
+            for gradient in _of_all_hosts([each.walk_head for each in gradients]):
+                walk = walk.with_head(-settings.walk_head_rate * gradient)
+        return walk
 
     @cached_property
     def _on_all(self) -> NamedSharding:
@@ -150,10 +179,7 @@ def _update(
 
     def linear(parameters: nnx.State, graph: PaddedGraph, gradient: PolicyOutput) -> jax.Array:
         outputs = policy_outputs(config, parameters, graph)
-        # Padded chips hold a logit of -1e9 and a gradient of zero.
-        products = jax.tree.map(
-            lambda output, g: jnp.sum(jnp.where(g == 0, 0.0, output) * g), outputs, gradient
-        )
+        products = jax.tree.map(lambda output, g: jnp.sum(output * g), outputs, gradient)
         return jnp.sum(jnp.stack(jax.tree.leaves(products)))
 
     by_graph = jax.vmap(jax.grad(linear), in_axes=(None, 0, 0))(parameters, padded, gradients)
@@ -168,6 +194,19 @@ def _update(
 
 def _norm(tree: nnx.State) -> jax.Array:
     return jnp.sqrt(jnp.sum(jnp.stack([jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree)])))
+
+
+def _no_keys(num_ops: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Schedule and fusion keys of the default, and the spread of their noise."""
+    return np.zeros(num_ops), np.zeros(num_ops), np.zeros((2, NUM_EXPLORED))
+
+
+def _of_all_hosts(rows: Sequence[FloatArray]) -> FloatArray:
+    """The rows of the hosts, one after the other."""
+    stacked = np.stack(rows)
+    if jax.process_count() > 1:
+        stacked = np.asarray(multihost_utils.process_allgather(stacked, tiled=True), np.float64)
+    return stacked
 
 
 def _stacked(trees: Sequence[Any]) -> Any:

@@ -2,7 +2,7 @@
 
 Self-labelling (Corsini et al., *Self-labeling the job shop scheduling problem*, NeurIPS 2024): the
 best samples of the policy are labels, whose log-probability is raised. Lessons differ in how
-steep their losses are by orders of magnitude, so each has a gradient of norm one.
+steep their losses are by orders of magnitude, so each gives the network a gradient of norm one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from go_opt.agents.inputs.padding import Bucket
 from go_opt.agents.policy.network import Outputs
 from go_opt.agents.training.problems.cases import Case
 from go_opt.agents.training.problems.environment import Session
-from go_opt.agents.training.problems.labels import labels, taught
 from go_opt.agents.training.problems.rollout import Episodes, play
 from go_opt.agents.training.problems.settings import Settings
 from go_opt.agents.training.updates.learner import Learner, LearnerState
@@ -86,21 +85,24 @@ def play_graph(
         for lesson, seed in zip(settings.lessons, seeds, strict=True)
     )
     log_probs, gradients = [], []
-    for each, seed in zip(episodes, seeds, strict=True):
-        given = taught(case, each.lesson, session, seed) if settings.is_taught else None
-        best = labels(each, given)
-        log_prob, gradient = (0.0, None) if best is None else mean_log_prob(case, outputs, best)
+    for each in episodes:
+        best = each.labels()
+        if not len(best.reward):
+            log_probs.append(0.0)
+            continue
+        log_prob, gradient = mean_log_prob(case, outputs, best)
         log_probs.append(log_prob)
-        if gradient is not None:
-            gradients.append(_of_norm_one(gradient))
+        gradients.append(_of_norm_one(gradient))
     nothing = Outputs(*(np.zeros_like(output) for output in outputs))
     loss = Outputs(*(-np.sum(parts, axis=0) for parts in zip(nothing, *gradients, strict=True)))
     return Batch(case, episodes, tuple(log_probs), loss)
 
 
 def _of_norm_one(gradient: Outputs) -> Outputs:
-    norm = np.sqrt(sum(float((part**2).sum()) for part in gradient))
-    return Outputs(*(part / max(norm, 1e-30) for part in gradient))
+    """With the network's part scaled; the walk scales its own."""
+    of_network = gradient[2:]
+    norm = np.sqrt(sum(float((part**2).sum()) for part in of_network))
+    return Outputs(*gradient[:2], *(part / max(norm, 1e-30) for part in of_network))
 
 
 def _metrics(batches: Sequence[Batch]) -> dict[str, float]:
@@ -113,6 +115,5 @@ def _metrics(batches: Sequence[Batch]) -> dict[str, float]:
         metrics[f"best_reward/{name}"] = float(np.mean([each.reward.max() for each in played]))
         metrics[f"label_log_prob/{name}"] = float(np.mean([batch.label_log_prob[i] for batch in batches]))
         metrics[f"invalid_share/{name}"] = float(np.mean([np.isinf(e.interval_s).mean() for e in played]))
-        metrics[f"backtracked_share/{name}"] = float(np.mean([e.decoded.backtracked.mean() for e in played]))
-        metrics[f"fell_back_share/{name}"] = float(np.mean([e.decoded.fell_back.mean() for e in played]))
+        metrics[f"repaired_share/{name}"] = float(np.mean([e.decoded.is_repaired.mean() for e in played]))
     return metrics

@@ -10,18 +10,19 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.agents.walk.case import WalkCase
-from go_opt.agents.walk.learning import BATCH, WalkLearner
-from go_opt.agents.walk.walk_file import shipped_walk
+from go_opt.agents.decoding.walk_case import WalkCase
+from go_opt.agents.policy.policy_file import load_policy
+from go_opt.agents.training.problems.labels import labels
+from go_opt.agents.training.problems.lessons import PLACEMENT
+from go_opt.agents.training.updates.walk_learner import FINETUNING_RATE, HEAD_RATE, WalkLearner
 from go_opt.bench.rivals.placement_search import evaluate_units, random_placements
 from go_opt.bench.rivals.problem import Problem, unit_problem
 from go_opt.bench.rivals.trial import Trial
+from go_opt.common.arrays import FloatArray
+from go_opt.errors import PolicyError
+from go_opt.search.policies import find_policy
 from go_opt.solver.walk.problem import walk_problem
 
-# Tuned on three validation and six training graphs, five seeds: after 600 samples the geometric mean of
-# greedy / best is 3.22 with both, 3.17 with the weights alone, 3.03 with neither.
-WEIGHTS_RATE: Final = 0.05
-HEAD_RATE: Final = 1.0
 RANDOM_SHARE: Final = 0.75  # of the samples, until a walk is valid
 
 
@@ -32,15 +33,23 @@ def policy_untrained(trial: Trial, seed: int) -> None:
 
 def policy(trial: Trial, seed: int) -> None:
     """Draws walks with the shipped weights: nothing is learned here."""
-    _walk(trial, seed, WalkLearner.start(shipped_walk().weights))
+    _walk(trial, seed, WalkLearner.start(_shipped_weights()))
 
 
 def policy_finetuned(trial: Trial, seed: int) -> None:
     """Starts as ``policy``, and learns from each batch of its own samples."""
-    _walk(trial, seed, WalkLearner.start(shipped_walk().weights), learns=True)
+    _walk(trial, seed, WalkLearner.start(_shipped_weights()), learns=True)
 
 
-def walk_case(problem: Problem) -> WalkCase:
+def _shipped_weights() -> FloatArray:
+    """Of the walk. Raises PolicyError if no policy is shipped."""
+    path = find_policy("default")
+    if path is None:
+        raise PolicyError("no policy is shipped with this version.", field="policy")
+    return load_policy(path).walk_weights
+
+
+def walk_case_of(problem: Problem) -> WalkCase:
     """The default order and kernels of ``problem`` for a walk."""
     along = walk_problem(problem.instance.tables, problem.order, problem.kernels)
     return WalkCase(unit_problem(problem), along, problem.is_adjacent)
@@ -48,16 +57,20 @@ def walk_case(problem: Problem) -> WalkCase:
 
 def _walk(trial: Trial, seed: int, learner: WalkLearner, *, learns: bool = False) -> None:
     """Where memory leaves few plans, all walks may be invalid: then most samples are drawn at random."""
-    case, rng = walk_case(trial.problem), np.random.default_rng(seed)
+    case, rng = walk_case_of(trial.problem), np.random.default_rng(seed)
     has_plan, random_share = False, 0.0
     while True:
-        size = int(min(BATCH, trial.left))
+        size = int(min(PLACEMENT.samples, trial.left))
         at_random = int(random_share * size)
         if at_random:
             evaluate_units(trial, case.units, random_placements(trial, case.units, rng, at_random))
-        drawn = case.draw(learner.weights, size - at_random, rng, learner.head)
+        parameters = learner.parameters(trial.problem.graph.num_ops)
+        drawn = case.draw(*parameters, size - at_random, rng)
         interval_s = evaluate_units(trial, case.units, drawn.placement)
         has_plan = has_plan or bool(np.isfinite(interval_s).any())
         random_share = 0.0 if has_plan else RANDOM_SHARE
-        if learns:
-            learner = learner.learn(case, drawn.is_cut, interval_s, WEIGHTS_RATE, HEAD_RATE)
+        best = labels(-np.log(interval_s), PLACEMENT.elites)
+        if learns and len(best):
+            gradient = case.gradient(*parameters, drawn.is_cut[best])
+            learner = learner.stepped(gradient.weights, FINETUNING_RATE)
+            learner = learner.with_head(HEAD_RATE * gradient.head / len(best))

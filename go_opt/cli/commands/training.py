@@ -57,8 +57,8 @@ class Training:
         typer.Option(
             "--lesson",
             metavar="NAME",
-            help="What is learnt (repeat): order (and kernels, for the exact slicer), placement (by its own "
-            "cuts), sample (placement op by op), joint (all at once). [default: order, placement, sample]",
+            help="What is learnt (repeat): placement (by the walk), order (and kernels, for the exact "
+            "slicer), joint (all at once). [default: placement]",
         ),
     ] = None
 
@@ -115,7 +115,7 @@ def pretrain(
         SplitName | None,
         typer.Option(help="Learn from this split of the zoo. [default: train, none with --graph]"),
     ] = None,
-    samples: SamplesOption = 768_000,
+    samples: SamplesOption = 400_000,
     workers: WorkersOption = 1,
 ) -> None:
     """Train one policy for many graphs and packages."""

@@ -41,6 +41,7 @@ from go_opt.solver.orders.instance import instance
 from go_opt.solver.problem.op_constraints import op_constraints
 from go_opt.solver.slicing.replicated.slice import slice_order_replicated
 from go_opt.solver.slicing.streamed.forwarded import slice_order_forwarded
+from go_opt.solver.walk.walk import NUM_FEATURES
 
 Families = dict[str, Callable[[], object]]  # each runs kernels that belong together, by name
 FIRST: Final = 4  # families that the first plan needs, the greedy one
@@ -160,8 +161,8 @@ def _decode(graph: Graph, target: Target) -> None:
     """The inputs of a policy, and a plan of each kind by one that has no opinion."""
     graph_features(graph, target)
     neutral = np.zeros(graph.num_ops)
-    logits, log_std = np.zeros((graph.num_ops, target.num_chips)), np.zeros((2, NUM_EXPLORED))
-    outputs = Outputs(logits, logits, neutral, neutral, neutral, log_std)
+    weights, log_std = np.zeros(NUM_FEATURES), np.zeros((2, NUM_EXPLORED))
+    outputs = Outputs(weights, neutral, neutral, neutral, log_std)
     advised = Advice(outputs, np.ones((graph.num_ops, NUM_EXPLORED), dtype=np.float32))
     list(islice(policy_plans(advised, instance(graph, target), seed=0), 8))
 

@@ -35,8 +35,7 @@ def guesses(search: SearchView, fused: IntArray, advice: Future[Advice | None] |
             yield from until_advised(search, advice)
             advised = advice.result() if advice.done() else None
             if advised is not None:
-                case = instance(graph, search.target)
-                plans = policy_plans(advised, case, request.seed, replicates=search.replicates)
+                plans = policy_plans(advised, instance(graph, search.target), request.seed)
                 patience, misses = 2 * PATIENCE, 0
             advice = None
         if request.max_evaluations is None and misses >= patience:
@@ -77,9 +76,7 @@ def until_advised(search: SearchView, advice: Future[Advice | None]) -> Iterator
 def _policy_plan(search: SearchView, plan: PolicyPlan) -> Iterator[Event]:
     """A policy's plan as it is; where only order and kernels are given, placed for the objective."""
     if plan.placement is not None:
-        yield Proposal(
-            plan.method, plan.placement, plan.order, plan.fusion_group, replication=plan.replication
-        )
+        yield Proposal(plan.method, plan.placement, plan.order, plan.fusion_group)
     elif search.request.objective == "latency":
         tables = search.tables
         placement = earliest_finish_placement(tables, plan.order, plan.fusion_group)

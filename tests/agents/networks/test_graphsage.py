@@ -47,8 +47,7 @@ def test_by_hand() -> None:
     [("to_producers", [5]), ("to_readers", [0, 3])],
 )
 def test_producers_and_readers_are_told_apart(layer_part: str, changed: list[int]) -> None:
-    features = graph_features(toy_graph(), small_mcm(2))
-    padded = pad(features, smallest_bucket(features))
+    padded = pad(graph_features(toy_graph(), small_mcm(2)), smallest_bucket(toy_graph()))
     layer = GraphSageLayer(8, rngs=nnx.Rngs(0))
     # With one direction silent, only the other carries the change.
     silent = getattr(layer, layer_part)

@@ -1,4 +1,4 @@
-"""Logits as products of embeddings, and what a round tells the next."""
+"""What a round tells the next, and how the graph conditions a layer."""
 
 from __future__ import annotations
 
@@ -7,34 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from go_opt.agents.inputs.config import NO_CHANCE, UNIT
 from go_opt.agents.networks.conditioning import Conditioning
-from go_opt.agents.networks.heads import ChipRows, Proposal, expectation, placement_logits, undecided
-
-CHIPS = jnp.array([[2.0, 0, 0, 0], [0, 4, 0, 0], [7, 7, 7, 7]])
-CHIP_MASK = jnp.array([True, True, False])
-
-
-def test_logits_by_hand() -> None:
-    """Products 2 and 12 over the width, 4, and 0 and 1 chips apart; the third chip is padding."""
-    chips = ChipRows(CHIPS, CHIP_MASK, jnp.array([-0.5, 0.5, 0.0]), jnp.array([-0.25]))
-    ops, shift = jnp.array([[1.0, 3, 5, 5]]), jnp.array([-0.25])
-    logits = placement_logits(ops, shift, jnp.float32(10.0), chips)
-    np.testing.assert_allclose(logits, [[0.5, 3 + 10 * (1 - np.sqrt(2)), NO_CHANCE]], rtol=1e-6)
+from go_opt.agents.networks.heads import Proposal, expectation, undecided
 
 
 def test_expectation_by_hand() -> None:
-    # Three to one for the second chip: [0.5, 3, 0, 0].
-    logits = jnp.array([[0.0, np.log(3.0), NO_CHANCE]], jnp.float32)
-    decided = Proposal(logits, logits, UNIT * jnp.array([0.5]), jnp.array([-1.0]), jnp.array([100.0]))
-    np.testing.assert_allclose(
-        expectation(decided, CHIPS), [[0.5, 3, 0, 0, np.tanh(0.5), np.tanh(-1), 1]], atol=1e-6
-    )
-
-
-def test_undecided_is_the_mean_of_the_real_chips() -> None:
-    told = expectation(undecided(2, CHIP_MASK), CHIPS)
-    np.testing.assert_allclose(told, [[1, 2, 0, 0, 0, 0, 0]] * 2)
+    decided = Proposal(jnp.array([-1.0]), jnp.array([100.0]))
+    np.testing.assert_allclose(expectation(decided), [[np.tanh(-1), 1]], atol=1e-6)
+    np.testing.assert_array_equal(expectation(undecided(2)), np.zeros((2, 2)))
 
 
 def test_conditioning_scales_features_and_begins_at_one() -> None:

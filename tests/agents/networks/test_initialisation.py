@@ -1,8 +1,7 @@
-"""The first parameters: repeatable, of the right size, the uniform policy."""
+"""The first parameters: repeatable, of the right size, without a preference."""
 
 from __future__ import annotations
 
-import jax
 import numpy as np
 import pytest
 from flax import nnx
@@ -23,10 +22,10 @@ def test_same_seed_same_parameters() -> None:
     assert any((first[path] != other[path]).any() for path in first)
 
 
-def test_the_default_network_has_under_half_a_million_parameters() -> None:
+def test_the_default_network_has_a_fifth_of_a_million_parameters() -> None:
     leaves = by_path(initial_parameters(PolicyConfig(), 0)).values()
     assert all(leaf.dtype == np.float32 for leaf in leaves)
-    assert 200_000 < sum(leaf.size for leaf in leaves) < 500_000
+    assert 150_000 < sum(leaf.size for leaf in leaves) < 250_000
 
 
 def test_kernels_keep_the_variance_of_what_they_are_fed() -> None:
@@ -37,14 +36,10 @@ def test_kernels_keep_the_variance_of_what_they_are_fed() -> None:
     assert (kernels["heads", "norm", "scale"] == 1).all()
 
 
-def test_the_first_policy_is_uniform() -> None:
+def test_the_first_policy_prefers_nothing() -> None:
     features = graph_features(toy_graph(), small_mcm(3))
-    padded = pad(features, smallest_bucket(features))
+    padded = pad(features, smallest_bucket(toy_graph()))
     config = PolicyConfig(width=16, graphsage_layers=1, attention_layers=1, num_heads=2)
     output = policy_outputs(config, initial_parameters(config, 0), padded)
-    for logits in (output.slice_logits, output.sample_logits):
-        probabilities = jax.nn.softmax(logits[:6])
-        np.testing.assert_allclose(probabilities[:, :3], 1 / 3, rtol=1e-6)
-        assert not probabilities[:, 3:].any()
-    for zeros in (output.cut_score, output.schedule_key, output.fusion_key, output.exploration_log_std):
+    for zeros in output:
         np.testing.assert_array_equal(zeros, 0.0)

@@ -11,8 +11,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from go_opt.agents.generator import generate_graph
-from go_opt.agents.networks import initial_parameters
-from go_opt.agents.policy.network import Policy
+from go_opt.agents.policy.network import untrained
 from go_opt.agents.training.finetune import FinetuneRequest
 from go_opt.agents.training.pretrain import PretrainRequest
 from go_opt.agents.training.problems.environment import Evaluations, LocalEnvironment, Plans, Session
@@ -23,10 +22,10 @@ from go_opt.model.graph import Graph
 from tests.agents.training.small import CONFIG
 
 LESSONS: Final = (
-    Lesson("slice_cheapest", ("schedule", "fusion"), samples=4, elites=2),
-    Lesson("slice_sampled", ("placement",), samples=4, elites=2),
+    Lesson(("schedule", "fusion"), samples=4, elites=2),
+    Lesson(("placement",), samples=4, elites=2),
 )
-SETTINGS: Final = Settings(lessons=LESSONS, graphs_per_step=2, warm_up_updates=3, is_taught=False)
+SETTINGS: Final = Settings(lessons=LESSONS, graphs_per_step=2, warm_up_updates=3)
 STEPS: Final = 8
 
 
@@ -51,7 +50,7 @@ def finetuning(steps: int = 4, **changes: Any) -> FinetuneRequest:
     fields = {
         "graph": generate_graph(2, num_ops=70),
         "target": load_target("mcm-2x2"),
-        "policy": Policy(CONFIG, initial_parameters(CONFIG, 0)),
+        "policy": untrained(CONFIG, 0),
         "samples": steps * SETTINGS.graphs_per_step * SETTINGS.samples_per_graph,
         "settings": SETTINGS,
     }

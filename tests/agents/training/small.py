@@ -14,6 +14,7 @@ from go_opt.agents.generator import generate_graph
 from go_opt.agents.inputs.features import NUM_EXPLORED
 from go_opt.agents.inputs.padding import Bucket
 from go_opt.agents.networks import PolicyConfig, initial_parameters
+from go_opt.agents.policy.network import Policy
 from go_opt.agents.training.problems.cases import Case, case
 from go_opt.agents.training.problems.environment import Evaluations
 from go_opt.agents.training.problems.lessons import TASKS, Lesson
@@ -21,16 +22,17 @@ from go_opt.agents.training.problems.settings import Settings
 from go_opt.agents.training.updates.learner import Learner, LearnerState
 from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.env import load_target
+from go_opt.solver.walk.walk import NUM_FEATURES
 
 # One segment holds a graph: gradients stop at the one before, slopes do not.
 CONFIG = PolicyConfig(width=16, graphsage_layers=1, attention_layers=1, num_heads=2, segment_ops=64, rounds=1)
-BUCKET = Bucket(128, 128, 8)
+BUCKET = Bucket(128, 128)
 
-ORDER = Lesson("slice_cheapest", ("schedule", "fusion"), samples=8, elites=3)
-PLACEMENT = Lesson("slice_sampled", ("placement",), samples=8, elites=3)
-ADJACENT = Lesson("sample_adjacent", ("placement", "schedule"), samples=8, elites=3)
-JOINT = Lesson("slice_sampled", TASKS, samples=8, elites=3)
-LESSONS = (ORDER, PLACEMENT, ADJACENT, JOINT)
+ORDER = Lesson(("schedule", "fusion"), samples=8, elites=3)
+PLACEMENT = Lesson(("placement",), samples=8, elites=3)
+UNFUSED = Lesson(("placement", "schedule"), samples=8, elites=3)
+JOINT = Lesson(TASKS, samples=8, elites=3)
+LESSONS = (ORDER, PLACEMENT, UNFUSED, JOINT)
 # A constant rate that learns in a few steps.
 SETTINGS = Settings(
     lessons=LESSONS,
@@ -38,6 +40,8 @@ SETTINGS = Settings(
     learning_rate=0.01,
     last_learning_rate=0.01,
     warm_up_updates=0,
+    walk_rate=0.05,
+    last_walk_rate=0.05,
 )
 
 
@@ -69,17 +73,16 @@ def trained_parameters(seed: int = 0, scale: float = 0.3) -> nnx.State:
     )
 
 
+def trained_policy(seed: int = 0, scale: float = 0.3) -> Policy:
+    """The same with weights of the walk."""
+    weights = scale * np.random.default_rng(seed).standard_normal(NUM_FEATURES)
+    return Policy(CONFIG, trained_parameters(seed, scale), weights)
+
+
 def random_outputs(rng: np.random.Generator, of: Case, scale: float = 1.0) -> Outputs:
     """What a network might say."""
-    num_ops, num_chips = of.features.num_ops, of.features.num_chips
-    shapes = (
-        (num_ops, num_chips),
-        (num_ops, num_chips),
-        (num_ops,),
-        (num_ops,),
-        (num_ops,),
-        (2, NUM_EXPLORED),
-    )
+    num_ops = of.instance.graph.num_ops
+    shapes = ((NUM_FEATURES,), (num_ops,), (num_ops,), (num_ops,), (2, NUM_EXPLORED))
     return Outputs(*(scale * rng.standard_normal(shape) for shape in shapes))
 
 

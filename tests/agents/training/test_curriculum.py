@@ -64,7 +64,7 @@ def test_graphs_of_a_step_are_of_one_size_and_fit_the_bucket() -> None:
             assert each.features.num_ops in same
             assert each.features.num_ops <= bucket.ops < 2 * max(each.features.num_ops, 257)
             assert pad(each.features, bucket).ops.shape[0] == bucket.ops
-            assert bucket.chips == MOST_CHIPS >= each.instance.target.num_chips
+            assert each.instance.target.num_chips <= MOST_CHIPS
     assert len(sizes) > 1 or not JIT_IS_ON
 
 
@@ -95,10 +95,10 @@ def test_sizes_that_share_a_bucket(num_ops: int, most_ops: int) -> None:
 
 
 def test_common_bucket_by_hand() -> None:
-    """Small graphs share one bucket: 128 ops, twice as many edges, 64 chips."""
-    assert common_bucket([small_case(0), small_case(1)]) == Bucket(128, 256, 64)
+    """Small graphs share one bucket: 128 ops, twice as many edges."""
+    assert common_bucket([small_case(0), small_case(1)]) == Bucket(128, 256)
     large = case(generate_graph(0, num_ops=600), load_target("mcm-2x2"))
-    assert common_bucket([small_case(0), large]) == Bucket(1024, 2048, 64)
+    assert common_bucket([small_case(0), large]) == Bucket(1024, 2048)
 
 
 factors = st.floats(0.25, 4.0)

@@ -28,6 +28,7 @@ from tests.agents.training.small import (
     small_case,
     small_learner,
     trained_parameters,
+    trained_policy,
 )
 
 CASES = [small_case(0), small_case(1)]
@@ -49,13 +50,13 @@ def flat(parameters: nnx.State) -> FloatArray:
 def followed(gradients: list[Outputs], bucket: Bucket = BUCKET) -> tuple[FloatArray, float]:
     """The gradient of the parameters that an update follows, and the norm it reports."""
     learner = small_learner()
-    state, norm = learner.update(learner.start(trained_parameters()), CASES, bucket, gradients)
+    state, norm = learner.update(learner.start(trained_policy()), CASES, bucket, gradients)
     return flat(gradient_of(state)), norm
 
 
 def test_outputs_are_those_of_the_policy() -> None:
     learner = small_learner()
-    state = learner.start(trained_parameters())
+    state = learner.start(trained_policy())
     policy = learner.policy(state)
     for of, said in zip(CASES, learner.outputs(state, CASES, BUCKET), strict=True):
         for got, expected in zip(said, policy(of.features), strict=True):
@@ -87,7 +88,7 @@ def test_nothing_to_learn_is_no_step() -> None:
 def test_the_padding_has_no_part_in_it() -> None:
     gradients = outputs_gradient((1.0, 1.0))
     expected, expected_norm = followed(gradients)
-    got, norm = followed(gradients, Bucket(256, 256, 16))
+    got, norm = followed(gradients, Bucket(256, 256))
     np.testing.assert_allclose(got, expected, atol=1e-5 * np.abs(expected).max())
     assert norm == pytest.approx(expected_norm, rel=1e-5)
 
@@ -95,7 +96,7 @@ def test_the_padding_has_no_part_in_it() -> None:
 def test_what_was_handed_out_does_not_change() -> None:
     """The parameters that training started from, and policies on the way."""
     learner, parameters = small_learner(), trained_parameters()
-    state = learner.start(parameters)
+    state = learner.start(replace(trained_policy(), parameters=parameters))
     policy = learner.policy(state)
     learner.update(state, CASES, BUCKET, outputs_gradient((1.0, 1.0)))
     np.testing.assert_array_equal(flat(parameters), flat(trained_parameters()))
@@ -113,7 +114,7 @@ def save_update(path: str) -> None:
     """What two devices make of the update; runs in a process of its own."""
     assert len(jax.devices()) == 2
     learner = small_learner()
-    said = learner.outputs(learner.start(trained_parameters()), CASES, BUCKET)
+    said = learner.outputs(learner.start(trained_policy()), CASES, BUCKET)
     step, norm = followed(outputs_gradient((1.0, 1.0)))
     np.savez(path, step=step, norm=norm, **{f"{i}": numbers for i, numbers in enumerate(said[0] + said[1])})
     with pytest.raises(InvalidInputError, match="graphs_per_step is 3"):
@@ -133,7 +134,7 @@ def test_two_devices_do_what_one_does(tmp_path: Path) -> None:
         },
     )
     learner = small_learner()
-    said = learner.outputs(learner.start(trained_parameters()), CASES, BUCKET)
+    said = learner.outputs(learner.start(trained_policy()), CASES, BUCKET)
     step, norm = followed(outputs_gradient((1.0, 1.0)))
     with np.load(path) as saved:
         np.testing.assert_allclose(saved["step"], step, atol=1e-5 * np.abs(step).max())

@@ -11,7 +11,9 @@ from go_opt.agents.decoding.outputs import Outputs
 from go_opt.agents.training.problems.cases import Case
 from go_opt.agents.training.problems.lessons import Lesson
 from go_opt.agents.training.problems.rollout import Episodes, play
-from go_opt.agents.training.updates.log_prob import WARMTH, mean_log_prob
+from go_opt.agents.training.updates.log_prob import mean_log_prob
+from go_opt.env.kernels.numbering import number_kernels
+from go_opt.solver.walk.walk import score_walks
 from tests.agents.training.small import LESSONS, Answers, random_outputs, small_case
 from tests.strategies import examples, seeds
 
@@ -30,26 +32,25 @@ def dot(a: Outputs, b: Outputs) -> float:
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
 def test_it_is_the_sum_of_what_was_drawn(lesson: Lesson) -> None:
-    """The placements' as the decoder says it, and the keys' of those tasks that are decided.
-
-    The logits that draw are flattened by ``WARMTH`` first, so the outputs are steeper by that.
-    """
+    """Of the cuts given the order, and of the keys of those tasks that are decided."""
     of = small_case(1)
     outputs = random_outputs(np.random.default_rng(0), of)
     episodes = played(of, outputs, lesson, 0)
-    steeper = {
-        name: getattr(outputs, name) / WARMTH for name in ("slice_logits", "sample_logits", "cut_score")
-    }
-    expected = episodes.decoded.log_prob.copy()
+    expected = np.zeros(lesson.samples)
+    for s, (case, is_cut) in enumerate(episodes.decoded.walks):
+        kernel_of = number_kernels(episodes.decoded.order[s], episodes.decoded.fusion_group[s])
+        assert (kernel_of == case.problem.kernel_of).all()
+        head = [outputs.walk_head[kernel_of == m].mean() for m in range(len(is_cut))]
+        expected[s] = score_walks(case.problem, outputs.walk_weights, np.array(head), is_cut[None]).log_prob[
+            0
+        ]
     keys = (episodes.schedule_key, episodes.fusion_key)
     means = (outputs.schedule_key, outputs.fusion_key)
     for i, task in enumerate(("schedule", "fusion")):
         if task in lesson.tasks:
             log_std = outputs.exploration_log_std[i]
             expected += key_density(of.key_space, means[i], log_std, keys[i]).log_density
-    assert mean_log_prob(of, outputs._replace(**steeper), episodes)[0] == pytest.approx(
-        expected.mean(), abs=1e-9
-    )
+    assert mean_log_prob(of, outputs, episodes)[0] == pytest.approx(expected.mean(), abs=1e-9)
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
@@ -78,11 +79,9 @@ def test_what_is_not_decided_has_no_gradient() -> None:
     for lesson in LESSONS:
         _, gradient = mean_log_prob(of, outputs, played(of, outputs, lesson, 0))
         is_placed = "placement" in lesson.tasks
-        # Each decoder has logits of its own, and only slices read the score of a cut.
         heard = {
-            "slice_logits": is_placed and lesson.mode == "slice_sampled",
-            "cut_score": is_placed and lesson.mode == "slice_sampled",
-            "sample_logits": is_placed and lesson.mode == "sample_adjacent",
+            "walk_weights": is_placed,
+            "walk_head": is_placed,
             "schedule_key": "schedule" in lesson.tasks,
             "fusion_key": "fusion" in lesson.tasks,
         }

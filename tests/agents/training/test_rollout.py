@@ -7,19 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from go_opt.agents.decoding.decode import DRAWING, MODES, Decisions, decode
 from go_opt.agents.training.problems.environment import LocalEnvironment
 from go_opt.agents.training.problems.lessons import Lesson
-from go_opt.agents.training.problems.rollout import Episodes, decide, play
+from go_opt.agents.training.problems.rollout import Episodes, play
 from go_opt.common.arrays import FloatArray
 from go_opt.env import INVALID_REWARD
 from go_opt.errors import InvalidInputError
+from go_opt.solver.orders.orders import schedule
 from tests.agents.training.small import (
-    ADJACENT,
     JOINT,
     LESSONS,
     ORDER,
     PLACEMENT,
+    UNFUSED,
     Answers,
     Plans,
     random_outputs,
@@ -41,7 +41,7 @@ def played(lesson: Lesson, seed: int = 0) -> Episodes:
 def assert_same(got: Episodes, expected: Episodes) -> None:
     np.testing.assert_array_equal(got.schedule_key, expected.schedule_key)
     np.testing.assert_array_equal(got.fusion_key, expected.fusion_key)
-    for name in ("placement", "order", "fusion_group", "drawn", "log_prob"):
+    for name in ("placement", "order", "fusion_group", "is_repaired"):
         np.testing.assert_array_equal(getattr(got.decoded, name), getattr(expected.decoded, name))
 
 
@@ -63,7 +63,7 @@ def test_what_is_not_decided_does_not_matter(lesson: Lesson) -> None:
         **{
             field: getattr(unheard, field)
             for task, fields in {
-                "placement": ("slice_logits", "sample_logits", "cut_score"),
+                "placement": ("walk_weights", "walk_head"),
                 "schedule": ("schedule_key",),
                 "fusion": ("fusion_key",),
             }.items()
@@ -81,7 +81,7 @@ def test_what_is_not_decided_stays_at_its_default() -> None:
     np.testing.assert_array_equal(of_placement.decoded.fusion_group[0], CASE.instance.fusion_group)
     assert (of_placement.decoded.order == of_placement.decoded.order[0]).all()
     assert len(np.unique(of_placement.decoded.placement, axis=0)) > 1
-    without_fusion = played(ADJACENT)
+    without_fusion = played(UNFUSED)
     np.testing.assert_array_equal(
         without_fusion.decoded.fusion_group, np.tile(CASE.instance.fusion_group, (8, 1))
     )
@@ -125,37 +125,12 @@ def test_plans_are_judged_as_they_were_decoded() -> None:
     np.testing.assert_allclose(episodes.reward[~invalid], expected[~invalid])
 
 
-@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
-def test_the_plan_without_exploring_is_of_the_means(lesson: Lesson) -> None:
-    """No keys but the means, and the likeliest chips: nothing is drawn."""
-    mode = {
-        "slice_sampled": "slice_likeliest",
-        "sample_adjacent": "fix_adjacent",
-        "slice_cheapest": "slice_cheapest",
-    }
-    none = np.zeros((1, CASE.features.num_ops))
-    expected = decode(
-        CASE.instance,
-        Decisions(
-            OUTPUTS.schedule_key[None] if "schedule" in lesson.tasks else none,
-            OUTPUTS.fusion_key[None] if "fusion" in lesson.tasks else none,
-            OUTPUTS.logits(lesson.mode),
-            OUTPUTS.cut_score,
-        ),
-        mode[lesson.mode],  # type: ignore[arg-type]
-    )
-    decided = decide(CASE, OUTPUTS, lesson)
-    assert decided.placement.shape == (1, CASE.features.num_ops)
-    for name in ("placement", "order", "fusion_group"):
-        np.testing.assert_array_equal(getattr(decided, name), getattr(expected, name))
-
-
 def test_draws_that_hardly_vary_are_the_means() -> None:
     said = OUTPUTS._replace(exploration_log_std=np.full_like(OUTPUTS.exploration_log_std, -40.0))
     episodes = play(CASE, said, ORDER, Answers(all_alike), 0)
-    decided = decide(CASE, said, ORDER)
-    np.testing.assert_array_equal(episodes.decoded.order, np.tile(decided.order, (8, 1)))
-    np.testing.assert_array_equal(episodes.decoded.placement, np.tile(decided.placement, (8, 1)))
+    group, order = schedule(CASE.instance, said.schedule_key, said.fusion_key)
+    np.testing.assert_array_equal(episodes.decoded.order, np.tile(order, (8, 1)))
+    np.testing.assert_array_equal(episodes.decoded.fusion_group, np.tile(group, (8, 1)))
 
 
 def test_the_reference_is_what_the_environment_says_of_the_greedy_plan() -> None:
@@ -169,20 +144,13 @@ def test_the_reference_is_what_the_environment_says_of_the_greedy_plan() -> None
     )
 
 
-@pytest.mark.parametrize("mode", sorted(set(MODES) - set(DRAWING)))
-def test_a_lesson_that_draws_nothing_is_refused(mode: str) -> None:
-    with pytest.raises(InvalidInputError, match=f"{mode} draws nothing"):
-        Lesson(mode, ("placement",))  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("arguments", "field"),
     [
-        ({"mode": "guess", "tasks": ("schedule",)}, "mode"),
-        ({"mode": "sample", "tasks": ()}, "tasks"),
-        ({"mode": "sample", "tasks": ("sleep",)}, "tasks"),
-        ({"mode": "sample", "tasks": ("placement",), "samples": 4, "elites": 5}, "elites"),
-        ({"mode": "sample", "tasks": ("placement",), "samples": 0}, "elites"),
+        ({"tasks": ()}, "tasks"),
+        ({"tasks": ("sleep",)}, "tasks"),
+        ({"tasks": ("placement",), "samples": 4, "elites": 5}, "elites"),
+        ({"tasks": ("placement",), "samples": 0}, "elites"),
     ],
 )
 def test_malformed_lessons_are_refused(arguments: dict[str, object], field: str) -> None:

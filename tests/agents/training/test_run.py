@@ -73,7 +73,8 @@ def test_the_policy_kept_is_the_best_on_validation(undisturbed: Path) -> None:
     assert checkpoint is not None
     policy = trainable(load_policy(undisturbed / "policy.safetensors"))
     kept = from_arrays("best", checkpoint.arrays, like=policy.parameters)
-    assert parameters_digest(Policy(policy.config, kept)) == parameters_digest(policy)
+    best = Policy(policy.config, kept, checkpoint.arrays["best walk"])
+    assert parameters_digest(best) == parameters_digest(policy)
 
 
 def test_the_best_plan_of_finetuning(finetuned: Path) -> None:

@@ -12,20 +12,19 @@ import pytest
 from flax import nnx
 
 from go_opt.agents.decoding.outputs import Outputs
-from go_opt.agents.networks import initial_parameters
+from go_opt.agents.policy.network import Policy, untrained
 from go_opt.agents.training.problems.cases import Case
 from go_opt.agents.training.problems.environment import LocalEnvironment, Session, open_session
-from go_opt.agents.training.problems.labels import labels
 from go_opt.agents.training.problems.lessons import Lesson
 from go_opt.agents.training.problems.rollout import Episodes
 from go_opt.agents.training.problems.settings import Settings
-from go_opt.agents.training.updates.learner import LearnerState
+from go_opt.agents.training.updates.learner import Learner, LearnerState
 from go_opt.agents.training.updates.log_prob import mean_log_prob
 from go_opt.agents.training.updates.step import Step, take_step
+from go_opt.agents.training.updates.walk_learner import WalkLearner
 from go_opt.common.arrays import FloatArray
 from go_opt.env import INVALID_REWARD
 from tests.agents.training.small import (
-    ADJACENT,
     BUCKET,
     CONFIG,
     JOINT,
@@ -33,20 +32,21 @@ from tests.agents.training.small import (
     ORDER,
     PLACEMENT,
     SETTINGS,
+    UNFUSED,
     Answers,
     Plans,
     gradient_of,
     small_case,
     small_learner,
-    trained_parameters,
+    trained_policy,
 )
 
 CASES = [small_case(0), small_case(1)]
 
 
-def unsure_parameters() -> nnx.State:
+def unsure_policy() -> Policy:
     """Under which samples differ, placements too."""
-    return trained_parameters(scale=0.004)
+    return trained_policy(scale=0.004)
 
 
 def analytical_sessions() -> list[Session]:
@@ -54,17 +54,17 @@ def analytical_sessions() -> list[Session]:
 
 
 def step(
-    parameters: nnx.State,
+    policy: Policy,
     settings: Settings,
     sessions: list[Session],
     *,
     seed: int = 0,
     threads: int = 1,
 ) -> tuple[LearnerState, Step]:
-    learner = small_learner()
+    learner = Learner(CONFIG, settings, updates=1)
     with ThreadPoolExecutor(threads) as executor:
         return take_step(
-            learner, learner.start(parameters), CASES, BUCKET, sessions, settings,
+            learner, learner.start(policy), CASES, BUCKET, sessions, settings,
             seed=(seed,), executor=executor,
         )  # fmt: skip
 
@@ -75,42 +75,45 @@ def all_apart(placement: Plans, order: Plans) -> FloatArray:
     return np.exp(np.sin(placement @ weight) + np.sin(order @ weight))
 
 
-def loss(parameters: nnx.State, labelled: list[Episodes]) -> float:
+def loss(policy: Policy, labelled: list[Episodes]) -> float:
     """Minus the log-probability of each graph's label."""
     learner = small_learner()
-    outputs = learner.outputs(learner.start(parameters), CASES, BUCKET)
+    outputs = learner.outputs(learner.start(policy), CASES, BUCKET)
     return -sum(mean_log_prob(*each)[0] for each in zip(CASES, outputs, labelled, strict=False))
 
 
-def moved(parameters: nnx.State, direction: nnx.State, by: float) -> nnx.State:
-    return jax.tree.map(lambda at, along: (at + by * along).astype(np.float32), parameters, direction)
+def moved(policy: Policy, direction: nnx.State, by: float) -> Policy:
+    parameters = jax.tree.map(
+        lambda at, along: (at + by * along).astype(np.float32), policy.parameters, direction
+    )
+    return replace(policy, parameters=parameters)
 
 
 def dot(a: nnx.State, b: nnx.State) -> float:
     return float(sum((x * y).sum() for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)))
 
 
-@pytest.mark.parametrize("lesson", LESSONS, ids=str)
+@pytest.mark.parametrize("lesson", [ORDER, UNFUSED, JOINT], ids=lambda lesson: lesson.name)
 def test_the_update_follows_the_slope_of_the_loss(lesson: Lesson) -> None:
-    """Of the whole chain, by finite differences along random directions in all parameters.
+    """Of the network's whole chain, by finite differences along random directions in all parameters.
 
     Directions are the gradient of one graph with most of its entries left out at random: float32
     gives slopes to a few parts in a thousand where they are steep.
     """
-    settings = replace(SETTINGS, lessons=(lesson,), is_taught=False)
-    parameters, learner = unsure_parameters(), small_learner()
-    _, played = step(parameters, settings, [Answers(all_apart) for _ in CASES])
-    labelled = [labels(batch.episodes[0], None) for batch in played.batches]
-    assert all(each is not None for each in labelled)
+    settings = replace(SETTINGS, lessons=(lesson,))
+    policy, learner = unsure_policy(), small_learner()
+    _, played = step(policy, settings, [Answers(all_apart) for _ in CASES])
+    labelled = [batch.episodes[0].labels() for batch in played.batches]
+    assert all(len(each.reward) for each in labelled)
     none = Outputs(*(np.zeros_like(part) for part in played.batches[1].gradient))
     only_first = [played.batches[0].gradient, none]
-    gradient = gradient_of(learner.update(learner.start(parameters), CASES, BUCKET, only_first)[0])
+    gradient = gradient_of(learner.update(learner.start(policy), CASES, BUCKET, only_first)[0])
     rng = np.random.default_rng(0)
     slopes, expected = [], []
     for _ in range(3):
         along = jax.tree.map(lambda leaf: leaf * (rng.random(leaf.shape) < 0.3), gradient)
         size = 1e-3
-        ahead, behind = (loss(moved(parameters, along, h), [labelled[0]]) for h in (size, -size))
+        ahead, behind = (loss(moved(policy, along, h), [labelled[0]]) for h in (size, -size))
         slopes.append((ahead - behind) / (2 * size))
         expected.append(dot(gradient, along))
     # The gradient has norm one half: slopes are as steep as the loss is.
@@ -118,23 +121,52 @@ def test_the_update_follows_the_slope_of_the_loss(lesson: Lesson) -> None:
     assert slopes[0] > 0.0
 
 
-def test_each_lesson_has_a_gradient_of_norm_one() -> None:
+def test_each_lesson_gives_the_network_a_gradient_of_norm_one() -> None:
     for lesson in LESSONS:
         settings = replace(SETTINGS, lessons=(lesson,))
-        _, played = step(unsure_parameters(), settings, [Answers(all_apart) for _ in CASES])
+        _, played = step(unsure_policy(), settings, [Answers(all_apart) for _ in CASES])
         for batch in played.batches:
-            assert sum((part**2).sum() for part in batch.gradient) == pytest.approx(1.0)
+            of_network = batch.gradient[2:]
+            assert sum((part**2).sum() for part in of_network) == pytest.approx(float(lesson.draws_keys))
+
+
+@pytest.mark.parametrize("head_rate", [0.0, 0.5])
+def test_the_walk_follows_graph_by_graph(head_rate: float) -> None:
+    """The gradient of the labels' log-probability, whatever the other lessons; the network stays."""
+    settings = replace(SETTINGS, lessons=(PLACEMENT,), walk_head_rate=head_rate)
+    policy, cases = unsure_policy(), [CASES[0]] * 2
+    learner = Learner(CONFIG, settings, updates=1)
+    start = learner.start(policy)
+    outputs = learner.outputs(start, cases, BUCKET)
+    with ThreadPoolExecutor(1) as executor:
+        state, played = take_step(
+            learner, start, cases, BUCKET, [Answers(all_apart) for _ in cases], settings,
+            seed=(0,), executor=executor,
+        )  # fmt: skip
+    expected, head = WalkLearner.start(policy.walk_weights), np.zeros(CASES[0].instance.graph.num_ops)
+    for batch, said in zip(played.batches, outputs, strict=True):
+        labelled = batch.episodes[0].labels()
+        gradient = mean_log_prob(batch.case, said, labelled)[1]
+        expected = expected.stepped(gradient.walk_weights, settings.walk_rate)
+        head += head_rate * gradient.walk_head
+    np.testing.assert_allclose(state.walk.weights, expected.weights)
+    if head_rate:
+        np.testing.assert_allclose(state.walk.head, head)
+        np.testing.assert_array_equal(learner.outputs(state, cases, BUCKET)[0].walk_head, state.walk.head)
+    else:
+        assert state.walk.head is None
+    assert state.parameters is start.parameters
 
 
 def test_steps_do_not_depend_on_threads() -> None:
-    alone, first = step(unsure_parameters(), SETTINGS, analytical_sessions())
-    shared, again = step(unsure_parameters(), SETTINGS, analytical_sessions(), threads=2)
+    alone, first = step(unsure_policy(), SETTINGS, analytical_sessions())
+    shared, again = step(unsure_policy(), SETTINGS, analytical_sessions(), threads=2)
     assert again.metrics == first.metrics
     for got, expected in zip(
         jax.tree.leaves(shared.parameters), jax.tree.leaves(alone.parameters), strict=True
     ):
         np.testing.assert_array_equal(got, expected)
-    _, other = step(unsure_parameters(), SETTINGS, analytical_sessions(), seed=1)
+    _, other = step(unsure_policy(), SETTINGS, analytical_sessions(), seed=1)
     assert other.metrics != first.metrics
 
 
@@ -144,22 +176,22 @@ def test_metrics_tell_of_every_lesson() -> None:
     def every_other(of: Case) -> Callable[[Plans, Plans], FloatArray]:
         return lambda placement, order: np.where(np.arange(len(order)) % 2, np.inf, of.reference_s)
 
-    _, played = step(unsure_parameters(), SETTINGS, [Answers(every_other(of)) for of in CASES])
+    _, played = step(unsure_policy(), SETTINGS, [Answers(every_other(of)) for of in CASES])
     for lesson in LESSONS:
         assert played.metrics[f"invalid_share/{lesson.name}"] == 0.5
         assert played.metrics[f"reward/{lesson.name}"] == pytest.approx(INVALID_REWARD / 2)
         assert played.metrics[f"best_reward/{lesson.name}"] == pytest.approx(0.0)
-        assert 0.0 <= played.metrics[f"backtracked_share/{lesson.name}"] <= 1.0
-        assert played.metrics[f"fell_back_share/{lesson.name}"] == 0.0
+        assert 0.0 <= played.metrics[f"repaired_share/{lesson.name}"] <= 1.0
     assert all(np.isfinite(value) for value in played.metrics.values())
 
 
 def test_without_any_difference_nothing_is_learnt() -> None:
     alike: list[Session] = [Answers(lambda placement, order: np.ones(len(order))) for _ in CASES]
-    state, played = step(unsure_parameters(), SETTINGS, alike)
+    state, played = step(unsure_policy(), SETTINGS, alike)
     assert played.metrics["gradient_norm"] == 0.0
+    assert (state.walk.weights == unsure_policy().walk_weights).all()
     for got, expected in zip(
-        jax.tree.leaves(state.parameters), jax.tree.leaves(unsure_parameters()), strict=True
+        jax.tree.leaves(state.parameters), jax.tree.leaves(unsure_policy().parameters), strict=True
     ):
         np.testing.assert_array_equal(got, expected)
 
@@ -184,9 +216,9 @@ def low_chips(of: Case) -> Callable[[Plans, Plans], FloatArray]:
 def learnt(lesson: Lesson, seconds: Callable[[Case], Callable[[Plans, Plans], FloatArray]]) -> FloatArray:
     """[30] mean reward of each step from the uniform policy on, over that of the first, in its deviations."""
     few = (replace(lesson, samples=16, elites=4),)
-    settings = replace(SETTINGS, lessons=few, is_taught=False)
-    learner = small_learner()
-    state = learner.start(initial_parameters(CONFIG, 0))
+    settings = replace(SETTINGS, lessons=few)
+    learner = Learner(CONFIG, settings, updates=30)
+    state = learner.start(untrained(CONFIG, 0))
     sessions = [Answers(seconds(of)) for of in CASES]
     rewards = []
     with ThreadPoolExecutor(1) as executor:
@@ -204,8 +236,8 @@ def learnt(lesson: Lesson, seconds: Callable[[Case], Callable[[Plans, Plans], Fl
 
 @pytest.mark.parametrize(
     ("lesson", "seconds"),
-    [(ORDER, heavy_first), (PLACEMENT, low_chips), (ADJACENT, low_chips), (JOINT, low_chips)],
-    ids=["order", "placement", "adjacent", "joint"],
+    [(ORDER, heavy_first), (PLACEMENT, low_chips), (UNFUSED, low_chips), (JOINT, low_chips)],
+    ids=["order", "placement", "unfused", "joint"],
 )
 def test_it_learns_what_is_rewarded(
     lesson: Lesson, seconds: Callable[[Case], Callable[[Plans, Plans], FloatArray]]

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from google.rpc import code_pb2, status_pb2
 
-from go_opt.agents.networks import initial_parameters
-from go_opt.agents.policy.network import Policy, save_policy
+from go_opt.agents.policy.network import save_policy, untrained
 from go_opt.env import load_target, load_zoo
 from go_opt.model.codecs.wire import graph_to_proto, plan_from_proto
 from go_opt.model.plan import Plan
@@ -64,7 +63,7 @@ def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 @pytest.fixture(scope="module")
 def start_policy(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("policy") / "start.safetensors"
-    save_policy(path, Policy(CONFIG, initial_parameters(CONFIG, 0)), {})
+    save_policy(path, untrained(CONFIG, 0), {})
     return path.read_bytes()
 
 

@@ -12,12 +12,13 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.agents.walk.case import WalkCase
-from go_opt.common.arrays import BoolArray, FloatArray
-from go_opt.solver.walk.walk import NUM_FEATURES, score_walks
+from go_opt.common.arrays import FloatArray
+from go_opt.solver.walk.walk import NUM_FEATURES
 
-BATCH: Final = 20  # samples of one graph between two updates
-_PER_ELITE: Final = 5  # samples of which the best one is a label
+# Of finetuning. Tuned on three validation and six training graphs, five seeds: after 600 samples the
+# geometric mean of greedy / best is 3.22 with both, 3.17 with the weights alone, 3.03 with neither.
+FINETUNING_RATE: Final = 0.05
+HEAD_RATE: Final = 1.0
 _DECAYS: Final = (0.9, 0.999)  # of Adam's two moments
 _LEAST_MOMENT: Final = 1e-8
 
@@ -30,7 +31,7 @@ class WalkLearner:
     mean: FloatArray  # [F]
     square: FloatArray  # [F]
     updates: int = 0
-    head: FloatArray | None = None  # [M] of the one graph that is learned; None: zero
+    head: FloatArray | None = None  # [N] of the one graph that is learned; None: zero
 
     @staticmethod
     def start(weights: FloatArray | None = None) -> WalkLearner:
@@ -38,34 +39,20 @@ class WalkLearner:
         nothing = np.zeros(NUM_FEATURES)
         return WalkLearner(nothing if weights is None else weights, nothing, nothing)
 
-    def learn(
-        self,
-        case: WalkCase,
-        is_cut: BoolArray,
-        interval_s: FloatArray,
-        rate: float,
-        head_rate: float = 0.0,
-    ) -> WalkLearner:
-        """After an update by the walks ``is_cut`` [S, M] with intervals [S], infinite where invalid.
+    def parameters(self, num_ops: int) -> tuple[FloatArray, FloatArray]:
+        """Weights [F] and head [N]."""
+        return self.weights, np.zeros(num_ops) if self.head is None else self.head
 
-        Without two valid walks of different intervals there is nothing to learn.
-        """
-        valid = np.flatnonzero(np.isfinite(interval_s))
-        if len(np.unique(interval_s)) < 2 or not len(valid):
-            return self
-        num_elites = -(-len(interval_s) // _PER_ELITE)
-        best = valid[np.argsort(interval_s[valid], kind="stable")][:num_elites]
-        head = case.no_head if self.head is None else self.head
-        scores = score_walks(case.problem, self.weights, head, is_cut[best])
-        gradient = scores.by_weights.sum(axis=0)
+    def with_head(self, step: FloatArray) -> WalkLearner:
+        """After ``step`` [N] of the head."""
+        return replace(self, head=step if self.head is None else self.head + step)
+
+    def stepped(self, gradient: FloatArray, rate: float) -> WalkLearner:
+        """After a step of Adam up ``gradient`` [F], scaled to norm one; without a gradient, the same."""
         norm = float(np.linalg.norm(gradient))
-        after = self if norm == 0.0 else self._stepped(gradient / norm, rate)
-        if head_rate > 0.0:
-            after = replace(after, head=head + head_rate * scores.by_head.mean(axis=0))
-        return after
-
-    def _stepped(self, gradient: FloatArray, rate: float) -> WalkLearner:
-        """After a step of Adam up the gradient."""
+        if norm == 0.0:
+            return self
+        gradient = gradient / norm
         of_mean, of_square = _DECAYS
         updates = self.updates + 1
         mean = of_mean * self.mean + (1.0 - of_mean) * gradient

@@ -1,0 +1,79 @@
+"""Placements that a walk draws for one graph on one target, made valid by FIX.
+
+Axes: ``S`` samples, ``N`` ops, ``U`` units, ``M`` kernels, ``F`` features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from go_opt.common.arrays import BoolArray, FloatArray, IntArray
+from go_opt.solver import PlacementProblem, fix, fix_adjacent, placement_problem
+from go_opt.solver.orders.instance import Instance
+from go_opt.solver.walk.problem import WalkProblem, walk_problem
+from go_opt.solver.walk.walk import draw_walks, score_walks
+
+
+class Drawn(NamedTuple):
+    """Walks and their placements. FIX is a part of the environment: the walk's own choice is the cuts."""
+
+    is_cut: BoolArray  # [S, M]
+    placement: IntArray  # [S, U]; -1 if FIX found none
+    is_repaired: BoolArray  # [S] whether FIX moved a unit
+
+
+class WalkGradient(NamedTuple):
+    """The log-probability of walks, and the sums of its derivatives."""
+
+    log_prob: FloatArray  # [S]
+    weights: FloatArray  # [F]
+    head: FloatArray  # [N]
+
+
+@dataclass(frozen=True, eq=False)
+class WalkCase:
+    """The kernels of a graph, as the units of FIX and along the order of the walk."""
+
+    units: PlacementProblem
+    problem: WalkProblem
+    is_adjacent: bool  # whether FIX must keep the adjacent rule
+
+    def draw(
+        self, weights: FloatArray, head: FloatArray, num_samples: int, rng: np.random.Generator
+    ) -> Drawn:
+        """``num_samples`` walks with ``weights`` [F] and ``head`` [N]; a kernel has the mean of its ops.
+
+        Raises:
+          InfeasibleError: all chips must be used, but no placement does.
+        """
+        uniforms = rng.random((num_samples, self.problem.num_kernels))
+        is_cut, chip = draw_walks(self.problem, weights, self._by_kernel(head), uniforms)
+        proposal = np.empty((num_samples, self.units.num_units), dtype=np.int32)
+        proposal[:, self.units.unit_of_op] = chip[:, self.problem.kernel_of]
+        repair = fix_adjacent if self.is_adjacent else fix
+        placement = repair(self.units, proposal, seed=int(rng.integers(2**31))).placement
+        return Drawn(is_cut, placement, (placement != proposal).any(axis=1))
+
+    def gradient(self, weights: FloatArray, head: FloatArray, is_cut: BoolArray) -> WalkGradient:
+        """The exact log-probability of walks with cuts ``is_cut`` [S, M], and its gradient."""
+        scores = score_walks(self.problem, weights, self._by_kernel(head), is_cut)
+        by_kernel = scores.by_head.sum(axis=0) / self._num_ops
+        return WalkGradient(scores.log_prob, scores.by_weights.sum(axis=0), by_kernel[self.problem.kernel_of])
+
+    @cached_property
+    def _num_ops(self) -> FloatArray:
+        """[M] of each kernel."""
+        return np.bincount(self.problem.kernel_of).astype(np.float64)
+
+    def _by_kernel(self, head: FloatArray) -> FloatArray:
+        return np.bincount(self.problem.kernel_of, weights=head) / self._num_ops
+
+
+def walk_case(on: Instance, order: IntArray, fusion_group: IntArray) -> WalkCase:
+    """The kernels of ``fusion_group`` [N] along ``order`` [N] for a walk."""
+    units = placement_problem(on.graph, on.target, fusion_group)
+    return WalkCase(units, walk_problem(on.tables, order, fusion_group), on.is_adjacent)
