@@ -282,19 +282,17 @@ def test_an_interrupt_during_the_wait_keeps_the_plan(graph: Graph, target: Targe
 def test_the_answer_says_when_it_won(
     graph: Graph, target: Target, asking: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    best = search(graph, target, None, max_evaluations=300, seed=1)
+    best = search(graph, target, None, max_evaluations=300, seed=1, replication=False)
     assert "random" in best.method
 
     def plans(*_: Any) -> Iterator[PolicyPlan]:
         plan = best.plan
         while True:
-            yield PolicyPlan(
-                "policy: placement", plan.order, plan.fusion_group, plan.placement, plan.replication
-            )
+            yield PolicyPlan("policy: placement", plan.order, plan.fusion_group, plan.placement)
 
     asking()
     monkeypatch.setattr(guesses, "policy_plans", plans)
-    result = search(graph, target, max_evaluations=20)
+    result = search(graph, target, max_evaluations=20, replication=False)
     assert result.method == "policy: placement"
     assert set(result.plan.provenance) == {"policy: placement"}
     assert result.metrics.interval_s == best.metrics.interval_s
