@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from itertools import count
 from types import TracebackType
@@ -40,6 +40,7 @@ class Evaluations:
     objective_s: FloatArray  # [B] interval or makespan, by the objective; infinite where invalid
     valid: BoolArray  # [B] True where activations fit every chip, and the plan runs
     chip_s: FloatArray | None = None  # [B, D] seconds of each chip for an inference; NaN where not seen
+    memory_share: FloatArray | None = None  # [B] activations over memory of the fullest chip, above 1: no fit
 
 
 class Session(Protocol):
@@ -102,11 +103,11 @@ class LocalEnvironment:
             from go_opt.env.simulator.simulate import VALID, simulate_batch
 
             ran = simulate_batch(graph, target, *plans)
-            valid, reached_s = ran.outcome == VALID, objective_s(ran, self.objective)
-        else:
-            reached_s, terms = objectives_s(tables, self.objective, *plans)
-            valid = terms.fits
-        return Evaluations(np.where(valid, reached_s, np.inf), valid)
+            valid = ran.outcome == VALID
+            return Evaluations(np.where(valid, objective_s(ran, self.objective), np.inf), valid)
+        reached_s, terms = objectives_s(tables, self.objective, *plans)
+        share = (terms.peak_bytes / np.maximum(tables.sram_bytes, 1)).max(axis=1)
+        return Evaluations(np.where(terms.fits, reached_s, np.inf), terms.fits, memory_share=share)
 
     def _of_plan(self, graph: Graph, target: Target, plan: Plan) -> tuple[float, FloatArray]:
         """Seconds of one plan, infinite where it is not valid, and of its chips."""
@@ -121,8 +122,9 @@ class LocalEnvironment:
         """What ``evaluate`` says of ``plans``, cut into a part for each worker."""
         num_parts = max(1, min(len(plans[0]), self.workers))
         parts = list(self._pool.map(evaluate, *(np.array_split(array, num_parts) for array in plans)))
-        names = ("objective_s", "valid")
-        return Evaluations(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+        shares = [each.memory_share for each in parts if each.memory_share is not None]
+        reached_s, valid = (np.concatenate([getattr(e, n) for e in parts]) for n in ("objective_s", "valid"))
+        return Evaluations(reached_s, valid, None, np.concatenate(shares) if shares else None)
 
 
 class CheckedSession:
@@ -168,17 +170,20 @@ class CheckedSession:
         if not self._is_open:
             raise EnvironmentFailedError(f"{self._name} was closed before batch {batch}.")
         try:
-            answer = ask()
-            reached_s = np.asarray(answer.objective_s).astype(np.float64, casting="same_kind")
-            valid = np.asarray(answer.valid).astype(np.bool_, casting="no")
-            chip_s = None if answer.chip_s is None else np.asarray(answer.chip_s, np.float64)
+            said = ask()
+            more = (said.chip_s, said.memory_share)
+            answer = Evaluations(
+                np.asarray(said.objective_s).astype(np.float64, casting="same_kind"),
+                np.asarray(said.valid).astype(np.bool_, casting="no"),
+                *(None if each is None else np.asarray(each, np.float64) for each in more),
+            )
         except Exception as cause:
             raise EnvironmentFailedError(
                 f"{self._name} failed at batch {batch}: {_reason(cause)}."
             ) from cause
-        if nonsense := _nonsense(reached_s, valid, chip_s, num_plans):
+        if nonsense := _nonsense(answer, num_plans):
             raise EnvironmentFailedError(f"{self._name} answered nonsense at batch {batch}: {nonsense}.")
-        return Evaluations(np.where(valid, reached_s, np.inf), valid, chip_s)
+        return replace(answer, objective_s=np.where(answer.valid, answer.objective_s, np.inf))
 
     def close(self) -> None:
         """Close the session; once closed, do nothing.
@@ -277,15 +282,18 @@ def _reason(cause: Exception) -> str:
     return text if len(text) <= MAX_REASON_CHARS else f"{text[:MAX_REASON_CHARS]}…"
 
 
-def _nonsense(reached_s: FloatArray, valid: BoolArray, chip_s: FloatArray | None, num_plans: int) -> str:
+def _nonsense(answer: Evaluations, num_plans: int) -> str:
     """What is wrong with an answer; empty where nothing is."""
-    for field, array in (("objective_s", reached_s), ("valid", valid)):
+    reached_s, valid, chip_s, share = (getattr(answer, field.name) for field in fields(answer))
+    for name, array in (("objective_s", reached_s), ("valid", valid)):
         if array.shape != (num_plans,):
-            return f"{field} has shape {array.shape}, must be ({num_plans},)"
+            return f"{name} has shape {array.shape}, must be ({num_plans},)"
     is_bad = valid & ~((reached_s > 0) & (reached_s < np.inf))
     if is_bad.any():
         plan = int(np.argmax(is_bad))
         return f"objective_s of plan {plan} is {reached_s[plan]}, must be positive and finite where valid"
     if chip_s is not None and (chip_s.ndim != 2 or len(chip_s) != num_plans or (chip_s < 0).any()):
         return "chip_s must be seconds of every plan and chip, not below zero"
+    if share is not None and (share.shape != (num_plans,) or not (np.isfinite(share) & (share >= 0)).all()):
+        return "memory_share must be a finite number of every plan, not below zero"
     return ""

@@ -10,7 +10,7 @@ from go_opt.agents.decoding.decode import Decisions, Decoded, decode
 from go_opt.agents.decoding.exploration import antithetic_normals, draw_keys
 from go_opt.agents.policy.network import Outputs
 from go_opt.agents.training.problems.cases import Case
-from go_opt.agents.training.problems.environment import Session
+from go_opt.agents.training.problems.environment import Evaluations, Session
 from go_opt.agents.training.problems.labels import labels
 from go_opt.agents.training.problems.lessons import Lesson
 from go_opt.common.arrays import FloatArray
@@ -48,8 +48,16 @@ def play(case: Case, outputs: Outputs, lesson: Lesson, session: Session, seed: i
         fusion_key,
         decoded,
         np.where(answer.valid, answer.objective_s, np.inf),
-        reward(answer.objective_s, answer.valid, case.reference_s),
+        _reward(answer, case.reference_s),
     )
+
+
+def _reward(answer: Evaluations, reference_s: float) -> FloatArray:
+    """[S] that of the plans; below the floor of invalid ones by how far they miss the memory, if known."""
+    rewards = reward(answer.objective_s, answer.valid, reference_s)
+    if answer.memory_share is not None:
+        rewards -= np.where(answer.valid, 0.0, np.log(np.maximum(answer.memory_share, 1.0)))
+    return rewards
 
 
 def _keys(case: Case, outputs: Outputs, lesson: Lesson, seed: int) -> tuple[FloatArray, FloatArray]:

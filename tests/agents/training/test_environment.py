@@ -14,6 +14,7 @@ from go_opt.agents.training.problems.environment import (
     open_session,
 )
 from go_opt.bench.rivals import RIVALS, Limits, compete, pose
+from go_opt.env import cost_tables, evaluate_batch
 from go_opt.env.evaluation import Plans
 from go_opt.env.model.analytical import _evaluate_batch
 from go_opt.env.model.metrics import Fidelity
@@ -69,6 +70,19 @@ def test_the_simulator_by_hand() -> None:
         with open_session(LocalEnvironment(fidelity), graph, target) as session:
             answer = session.evaluate(*toy_plans([0, 0, 0, 1, 1, 1]))
         assert answer.objective_s == pytest.approx([interval_s])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_how_far_activations_miss_the_memory_is_known(workers: int) -> None:
+    plans = toy_plans([0] * 6, [0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 1, 1])
+    target = small_mcm(sram_bytes=8_000)
+    with open_session(LocalEnvironment(workers=workers), toy_graph(), target) as session:
+        answer = session.evaluate(*plans)
+    needed_bytes = evaluate_batch(cost_tables(toy_graph(), target), *plans).peak_bytes.max(axis=1)
+    assert answer.memory_share is not None
+    np.testing.assert_allclose(answer.memory_share, needed_bytes / 8_000)
+    np.testing.assert_array_equal(answer.valid, answer.memory_share <= 1.0)
+    assert 0 < answer.valid.sum() < 3
 
 
 def test_a_rival_reaches_the_same_through_a_session() -> None:

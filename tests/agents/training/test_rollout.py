@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from go_opt.agents.training.problems.environment import LocalEnvironment
+from go_opt.agents.training.problems.environment import Evaluations, LocalEnvironment
 from go_opt.agents.training.problems.lessons import Lesson
 from go_opt.agents.training.problems.rollout import Episodes, play
 from go_opt.common.arrays import FloatArray
@@ -142,6 +142,18 @@ def test_the_reference_is_what_the_environment_says_of_the_greedy_plan() -> None
     np.testing.assert_allclose(
         np.exp(episodes.reward[finite]) * episodes.interval_s[finite], CASE.reference_s
     )
+
+
+def test_invalid_plans_are_the_worse_the_further_they_miss_the_memory() -> None:
+    class Full(Answers):
+        def evaluate(self, placement: Plans, order: Plans, fusion_group: Plans) -> Evaluations:
+            share = 1.5 + np.arange(len(placement))
+            return Evaluations(np.full(len(share), np.inf), share < 1.0, memory_share=share)
+
+    episodes = play(CASE, OUTPUTS, PLACEMENT, Full(all_alike), 0)
+    np.testing.assert_allclose(episodes.reward, INVALID_REWARD - np.log(1.5 + np.arange(8)))
+    assert np.isinf(episodes.interval_s).all()
+    assert episodes.labels().reward.tolist() == episodes.reward[:3].tolist()
 
 
 @pytest.mark.parametrize(
