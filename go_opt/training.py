@@ -76,7 +76,7 @@ def pretrain(
     split: SplitOrNone | None = None,
     validation: Sequence[Graph | nx.DiGraph | str | Path] | None = None,
     target: Target | str | Path = "mcm-6x6",
-    samples: int = 400_000,
+    samples: int = 60_000,
     seed: int = 0,
     environment: Fidelity | str | Environment = "analytical",
     lessons: Sequence[str] = (),

@@ -33,7 +33,7 @@ class PretrainRequest:
     graphs: Sequence[Graph]
     validation: Sequence[Graph]  # selects the policy to keep; if empty, the last is kept
     target: Target
-    samples: int = 400_000  # evaluations without validation; rounded up to whole steps
+    samples: int = 60_000  # evaluations without validation; rounded up to whole steps
     seed: int = 0
     settings: Settings = field(default_factory=Settings)
     config: PolicyConfig = field(default_factory=PolicyConfig)

@@ -1,7 +1,7 @@
 """What training is worth: policies trained as ``go-opt pretrain`` does, beside the untrained one.
 
 Run: PYTHONPATH=. python tests/benchmarks/bench_policy.py [--lesson placement|order] [--seeds 3]
-     [--samples 400000] [--out FILE] [--policy FILE ...] [--test]
+     [--samples 60000] [--out FILE] [--policy FILE ...] [--test]
 
 Training is on the zoo's training split for ``mcm-6x6`` up to 512 ops, and on generated graphs, with varied
 packages. Scores are over the validation graphs, or with ``--test`` the test graphs. Own score: the log of
@@ -9,7 +9,8 @@ greedy interval / interval on ``mcm-6x6`` with default kernels, best of 16 sampl
 the graphs up to 1,200 ops (``agents/training/validation.py``). For placements also greedy interval / best
 interval of the first 1, 20 and 100 samples on ``mcm-6x6:paper``, each op a kernel: the geometric mean over
 the graphs up to 1,100 ops whose greedy plan fits; and the time of a sample at 17,669 ops (target 5 ms).
-``--out`` keeps the policy with the best own score. ``--policy`` scores files, and trains nothing.
+``--out`` keeps the policy with the best sum of the own score and the log of the score at 20 samples.
+``--policy`` scores files, and trains nothing.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--lesson", choices=LESSONS, default="placement")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--samples", type=int, default=400_000)
+    parser.add_argument("--samples", type=int, default=60_000)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--policy", type=Path, nargs="*", default=[])
     parser.add_argument("--test", action="store_true")
@@ -99,9 +100,9 @@ def main() -> None:
         with TemporaryDirectory() as folder:
             began_s = time.process_time()
             policy = trained(lesson, options.samples, seed, folder)
-            own = score(f"seed {seed}", policy, time.process_time() - began_s, scored, lesson)
-            if options.out is not None and own > best:
-                best = own
+            both = score(f"seed {seed}", policy, time.process_time() - began_s, scored, lesson)
+            if options.out is not None and both > best:
+                best = both
                 shutil.copy(Path(folder) / POLICY_NAME, options.out)
 
 
@@ -132,7 +133,7 @@ def posed(name: str) -> Posed:
 
 
 def score(label: str, policy: Policy, trained_s: float, scored: Scored, lesson: Lesson) -> float:
-    """Prints the scores, and returns the own score."""
+    """Prints the scores, and returns the own score, plus the log of that at 20 samples."""
     with Sessions(LocalEnvironment()) as sessions:
         own = validate(policy, scored.own, sessions.open(scored.own), (lesson,), 0).mean
     of_walk = [""] * 5
@@ -147,10 +148,11 @@ def score(label: str, policy: Policy, trained_s: float, scored: Scored, lesson: 
                 logs.append([np.log(graph.greedy_s / interval_s[:n].min()) for n in SAMPLES])
                 valid.append(np.isfinite(interval_s).mean())
                 repaired.append(drawn.is_repaired.mean())
-        means = np.exp(np.mean(logs, axis=0))
-        of_walk = [*(f"{each:.3f}" for each in means), f"{np.mean(valid):.0%}", f"{np.mean(repaired):.0%}"]
+        means = np.mean(logs, axis=0)
+        shares = f"{np.mean(valid):.0%}", f"{np.mean(repaired):.0%}"
+        of_walk = [*(f"{each:.3f}" for each in np.exp(means)), *shares]
     row([label, f"{trained_s:.0f}", *of_walk, f"{own:.3f}"])
-    return own
+    return own if lesson is not PLACEMENT else own + float(means[1])
 
 
 def time_of_a_sample() -> None:

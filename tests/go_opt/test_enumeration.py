@@ -213,7 +213,8 @@ def test_the_local_search_finds_the_best_placement_of_small_graphs(options, seed
         rng, topology=("ring", "all_to_all")[int(rng.integers(2))], num_chips=3, overlap=True
     )
     graph = random_graph(rng, 4, kinds=kind_names(target))
-    request = Request(max_evaluations=2000, decide="placement", **{"relays": False} | options)
+    options = {"relays": False, "replication": False} | options
+    request = Request(max_evaluations=2000, decide="placement", **options)
     expected_s = least_s(graph, target, request)
     search = Search(graph, target, request)
     for event in greedy(Start(search)):

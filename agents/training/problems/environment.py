@@ -171,12 +171,11 @@ class CheckedSession:
             raise EnvironmentFailedError(f"{self._name} was closed before batch {batch}.")
         try:
             said = ask()
+            reached_s = np.asarray(said.objective_s).astype(np.float64, casting="same_kind")
+            valid = np.asarray(said.valid).astype(np.bool_, casting="no")
             more = (said.chip_s, said.memory_share)
-            answer = Evaluations(
-                np.asarray(said.objective_s).astype(np.float64, casting="same_kind"),
-                np.asarray(said.valid).astype(np.bool_, casting="no"),
-                *(None if each is None else np.asarray(each, np.float64) for each in more),
-            )
+            floats = (None if each is None else np.asarray(each, np.float64) for each in more)
+            answer = Evaluations(reached_s, valid, *floats)
         except Exception as cause:
             raise EnvironmentFailedError(
                 f"{self._name} failed at batch {batch}: {_reason(cause)}."

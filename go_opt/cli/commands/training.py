@@ -115,7 +115,7 @@ def pretrain(
         SplitName | None,
         typer.Option(help="Learn from this split of the zoo. [default: train, none with --graph]"),
     ] = None,
-    samples: SamplesOption = 400_000,
+    samples: SamplesOption = 60_000,
     workers: WorkersOption = 1,
 ) -> None:
     """Train one policy for many graphs and packages."""

@@ -16,7 +16,7 @@ from tests.service.faults.torn_job import TORN
 from tests.service.jobs import fake_job
 from tests.service.jobs.conftest import eventually
 
-SAMPLES_PER_STEP = 96
+SAMPLES_PER_STEP = 20
 STEPS = 4
 TORN_JOB = HERE / "torn_job.py"
 

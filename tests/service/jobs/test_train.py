@@ -68,7 +68,7 @@ def start_policy(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def finetuning(start_policy: bytes, **changes: Any) -> NewJob:
-    options: dict[str, Any] = {"graph": graph_to_proto(GRAPH), "target": TARGET, "samples": 16 * STEPS}
+    options: dict[str, Any] = {"graph": graph_to_proto(GRAPH), "target": TARGET, "samples": 20 * STEPS}
     message = training_pb2.FinetuneRequest(
         **({"policy": "mine", "lessons": ["placement"]} | options | changes)
     )
