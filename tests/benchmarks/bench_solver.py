@@ -1,11 +1,9 @@
-"""Time of the adjacent core and of slicing by likelihood, 1,000 to 50,000 ops; and a stress test.
+"""Time of the adjacent core, 1,000 to 50,000 ops; and a stress test.
 
 Run: PYTHONPATH=. python tests/benchmarks/bench_solver.py [--stress 100000]
 
-Asserts that placements keep the rules and that log-probabilities are what plain sums
-say. Prints milliseconds on one core, for 36 chips. Targets: adjacent SAMPLE 2 ms at
-10,000 ops and 10 ms at 50,000; filter 20 ms at 10,000 and 0.1 ms for each further sample;
-full-rule verifier 0.1 ms at 10,000. The stress tests draw from random DAGs of 2 to 2,000
+Asserts that placements keep the rules. Prints milliseconds on one core, for 36 chips. Targets:
+adjacent SAMPLE 2 ms at 10,000 ops and 10 ms at 50,000; full-rule verifier 0.1 ms at 10,000. The stress tests draw from random DAGs of 2 to 2,000
 ops and all shipped graphs, policies from uniform to one-hot to adversarial, under the
 adjacent rule, and 2 to 200 ops and all shipped graphs under the full one with 20
 backtracks a draw (five minutes): no failure, none invalid.
@@ -20,14 +18,11 @@ from functools import partial
 import numpy as np
 from chains import branchy_graph
 from measuring import best_s
-from tests.solver.test_likelihood import log_weight
 
-from go_opt.env import cost_tables, load_target, load_zoo
+from go_opt.env import load_target, load_zoo
 from go_opt.solver.problem.problem import placement_problem
-from go_opt.solver.problem.sequence import kernel_sequence
 from go_opt.solver.propagation.adjacent import DRAWN, fix_adjacent, sample_adjacent
 from go_opt.solver.propagation.modes import sample as full_rule_sample
-from go_opt.solver.slicing.likelihood import cut_filter, log_prob, most_likely_cuts, sample_cuts
 from go_opt.solver.verify.rule_check import broken_rules
 from tests.solver.adjacent_oracle import obeys
 from tests.solver.test_adjacent import POLICIES, policy
@@ -44,7 +39,6 @@ def main() -> None:
     stress_samples = parser.parse_args().stress
     core()
     check()
-    likelihood()
     stress(stress_samples)
     stress_full_rule(stress_samples)
 
@@ -81,29 +75,6 @@ def check() -> None:
         assert not broken_rules(problem, placements).any()
         seconds, _ = best_s(partial(broken_rules, problem, placements))
         print(f"{'':>17} {num_ops:6d} {seconds / BATCH * 1e3:10.4f}")
-
-
-def likelihood() -> None:
-    target = load_target("mcm-6x6")
-    print(f"\n{'ops':>6} {'filter ms':>10} {'Viterbi ms':>11} {'sample ms':>10} {'log_prob error':>15}")
-    for num_ops in SIZES:
-        order = np.arange(num_ops, dtype=np.int32)
-        tables = cost_tables(branchy_graph(num_ops), target)
-        reach = kernel_sequence(tables, order, order, adjacent=True).reach
-        rows = np.random.default_rng(0).normal(size=(num_ops, target.num_chips))
-
-        found = cut_filter(reach, rows)
-        _, cuts = sample_cuts(found, 0, 100)
-        plain = np.array([log_weight(rows, row) for row in cuts]) - found.log_total
-        error = np.abs(log_prob(found, cuts) - plain).max()
-        assert error < 1e-9
-        filter_s, _ = best_s(partial(cut_filter, reach, rows))
-        viterbi_s, _ = best_s(partial(most_likely_cuts, reach, rows))
-        sample_s = best_s(lambda found=found: log_prob(found, sample_cuts(found, 0, 100)[1]))[0] / 100
-        print(
-            f"{num_ops:6d} {filter_s * 1e3:10.2f} {viterbi_s * 1e3:11.2f} {sample_s * 1e3:10.4f} "
-            f"{error:15.1e}"
-        )
 
 
 def stress(num_samples: int) -> None:
