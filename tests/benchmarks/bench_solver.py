@@ -3,10 +3,10 @@
 Run: PYTHONPATH=. python tests/benchmarks/bench_solver.py [--stress 100000]
 
 Asserts that placements keep the rules. Prints milliseconds on one core, for 36 chips. Targets:
-adjacent SAMPLE 2 ms at 10,000 ops and 10 ms at 50,000; full-rule verifier 0.1 ms at 10,000. The stress tests draw from random DAGs of 2 to 2,000
-ops and all shipped graphs, policies from uniform to one-hot to adversarial, under the
-adjacent rule, and 2 to 200 ops and all shipped graphs under the full one with 20
-backtracks a draw (five minutes): no failure, none invalid.
+adjacent SAMPLE 2 ms at 10,000 ops and 10 ms at 50,000; full-rule verifier 0.1 ms at 10,000.
+The stress tests draw from random DAGs of 2 to 2,000 ops and all shipped graphs, policies from
+uniform to one-hot to adversarial, under the adjacent rule, and 2 to 200 ops and all shipped
+graphs under the full one with 20 backtracks a draw (five minutes): no failure, none invalid.
 """
 
 from __future__ import annotations
