@@ -2,11 +2,10 @@
 
 Run: PYTHONPATH=. python tests/benchmarks/bench_black_box.py --out LINES [--samples 100] [--seeds 3]
 
-The machines and graphs are those of calibrate_machines.py. What the methods know is the data sheet,
-``mcm-6x6``; a sample is one plan that runs on the machine, also one that does not fit. All place the default
-kernels, under the strict rule. Intervals are in multiples of the best that any of them has, geometric mean
-over graphs, machines and seeds, of those cases where every method has a plan. ``calibrate`` learns the
-machine's figures from its samples, and has all decisions open; it stops after 20 samples.
+The machines and graphs are those of bench_calibrate.py, which compares ``go-opt calibrate`` on them. What the
+methods know is the data sheet, ``mcm-6x6``; a sample is one plan that runs on the machine, also one that does
+not fit. All place the default kernels, under the strict rule. Intervals are in multiples of the best that any
+of them has, geometric mean over graphs, machines and seeds, of those cases where every method has a plan.
 """
 
 from __future__ import annotations
@@ -15,10 +14,8 @@ import argparse
 import json
 import math
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -29,8 +26,7 @@ from measuring import header, row
 
 import go_opt
 from go_opt.bench.rivals import RIVALS, Limits, compete, pose
-from go_opt.calibration.calibrating import Calibration
-from tests.benchmarks.calibrate_machines import EVALUATIONS, GRAPHS, MACHINES, SHEET, Machine, drawn
+from tests.benchmarks.calibrate_machines import GRAPHS, MACHINES, SHEET, drawn
 
 METHODS = ("random", "annealing", "annealing-greedy", "policy-untrained", "policy", "policy-finetuned")
 AT = (1, 20, 100)
@@ -51,8 +47,8 @@ def main() -> None:
             known[key_of(line)] = line
     for number in MACHINES:
         for name in GRAPHS:
-            for method in ("slice", "calibrate", *METHODS):
-                for seed in range(1 if method in ("slice", "calibrate") else options.seeds):
+            for method in ("slice", *METHODS):
+                for seed in range(1 if method == "slice" else options.seeds):
                     line: Line = {"machine": number, "graph": name, "method": method, "seed": seed}
                     if key_of(line) not in known:
                         line |= run(line, options.samples)
@@ -69,9 +65,6 @@ def key_of(line: Line) -> tuple[int, str, str, int]:
 def run(line: Line, samples: int) -> Line:
     """The samples where the best interval falls, the share that did not fit, and seconds."""
     machine, graph = drawn(line["machine"]), go_opt.load(f"zoo:{line['graph']}")
-    began_s = time.perf_counter()
-    if line["method"] == "calibrate":
-        return {"falls": calibrated(machine, graph, line["seed"])} | spent(began_s)
     session, counts = machine.open(graph, SHEET), [0, 0]
 
     def measured(placement: np.ndarray, order: np.ndarray, kernels: np.ndarray) -> np.ndarray:
@@ -83,37 +76,21 @@ def run(line: Line, samples: int) -> Line:
     problem = replace(pose(graph, SHEET, relays=False), evaluate=measured)
     outcome = compete(RIVALS[line["method"]], problem, Limits(evaluations=samples), line["seed"])
     falls = [(point.evaluations, point.interval_s) for point in outcome.curve]
-    return {"falls": falls, "samples": counts[0], "invalid": counts[1]} | spent(began_s)
-
-
-def calibrated(machine: Machine, graph: go_opt.Graph, seed: int) -> list[tuple[int, float]]:
-    """After each sample of ``go-opt calibrate``."""
-    with TemporaryDirectory() as folder:
-        options: dict[str, Any] = {"machine": machine.target, "seed": seed, "machine_name": "machine"}
-        calibration = Calibration(graph, SHEET, machine, Path(folder) / "samples.json", **options)
-        list(calibration.run(EVALUATIONS))
-        found, best_s = [], math.inf
-        for number, sample in enumerate(calibration.samples, 1):
-            if sample.interval_s < best_s:
-                best_s = sample.interval_s
-                found.append((number, best_s))
-    return found
-
-
-def spent(began_s: float) -> Line:
-    return {"wall_s": round(time.perf_counter() - began_s, 2)}
+    return {
+        "falls": falls, "samples": counts[0], "invalid": counts[1], "wall_s": round(outcome.wall_s, 2),
+    }  # fmt: skip
 
 
 def report(known: dict[tuple[int, str, str, int], Line], options: argparse.Namespace) -> None:
     """Prints means, ratios and seconds."""
     cases = [(number, name) for number in MACHINES for name in GRAPHS]
     best_s = dict.fromkeys(cases, math.inf)
-    for (number, name, method, _), line in known.items():
-        if line["falls"] and method != "calibrate":
+    for (number, name, *_), line in known.items():
+        if line["falls"]:
             best_s[number, name] = min(best_s[number, name], line["falls"][-1][1])
 
     def log_of(case: tuple[int, str], method: str, n: int) -> float:
-        seeds = range(1 if method in ("slice", "calibrate") else options.seeds)
+        seeds = range(1 if method == "slice" else options.seeds)
         logs = []
         for seed in seeds:
             at = [s for sample, s in known[*case, method, seed]["falls"] if sample <= n]
@@ -121,7 +98,7 @@ def report(known: dict[tuple[int, str, str, int], Line], options: argparse.Names
         return float(np.mean(logs))
 
     at = [n for n in AT if n <= options.samples]
-    every = ("slice", "calibrate", *METHODS)
+    every = ("slice", *METHODS)
     valid = [case for case in cases if all(math.isfinite(log_of(case, m, at[-1])) for m in every)]
     random = [line for key, line in known.items() if key[2] == "random"]
     share = sum(line["invalid"] for line in random) / sum(line["samples"] for line in random)
