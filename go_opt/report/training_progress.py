@@ -32,7 +32,7 @@ class TrainingProgress:
         """Announce compilation before the first step; later calls do nothing."""
         if not self._has_started:
             self._has_started = True
-            self._say("compiling the network, once for each size of graph; then it comes from the cache ...")
+            self._say("the first step may compile for a minute; then programs come from the cache ...")
 
     def on_progress(self, progress: Progress | JobProgress) -> None:
         """Report a step, at most once a second except for the last."""
