@@ -12,9 +12,9 @@ from go_opt.common.outputs import RUN, check_output
 from go_opt.env import Target, load_zoo, zoo_entries
 from go_opt.env.model.metrics import Fidelity
 from go_opt.env.zoo import SPLITS, Split
-from go_opt.errors import InvalidInputError, PolicyError
+from go_opt.errors import InvalidInputError
 from go_opt.model.graph import Graph
-from go_opt.search.policies import find_policy
+from go_opt.search.policies import shipped_policy
 
 # JAX loads when it is needed, not when this module is imported.
 if TYPE_CHECKING:
@@ -91,10 +91,7 @@ def as_policy(policy: Policy | str | Path | None, seed: int) -> Policy:
         return policy
     if policy is None or policy == "none":
         return untrained(PolicyConfig(), seed)
-    path = find_policy("default") if policy == "default" else policy
-    if path is None:
-        raise PolicyError("no policy is shipped with this version; give a file, or none.", field="policy")
-    return trainable(load_policy(path))
+    return trainable(shipped_policy() if policy == "default" else load_policy(policy))
 
 
 def of_any_host(should_stop: Callable[[], bool]) -> Callable[[], bool]:

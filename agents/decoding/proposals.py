@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from go_opt.agents.decoding.decode import Decisions, decode
 from go_opt.agents.decoding.exploration import KeySpace, antithetic_normals, draw_keys, key_space
-from go_opt.agents.decoding.outputs import Outputs
+from go_opt.agents.decoding.outputs import Outputs, neutral_outputs
 from go_opt.agents.inputs.features import GraphFeatures, graph_features
 from go_opt.agents.inputs.padding import rows_to_ops
 from go_opt.common.arrays import FloatArray, IntArray
@@ -65,12 +65,7 @@ def policy_plans(advised: Advice, instance: Instance, seed: int) -> Iterator[Pol
     walks = _walks(instance, outputs, (seed, 1))
     rng = np.random.default_rng(seed)
     space = key_space(advised.directions)
-    nothing = np.zeros(instance.graph.num_ops)
-    prior = outputs._replace(
-        schedule_key=nothing,
-        fusion_key=nothing,
-        exploration_log_std=np.zeros_like(outputs.exploration_log_std),
-    )
+    prior = neutral_outputs(outputs.walk_weights, outputs.walk_head)
     while True:
         own = _pair("policy: order and kernels", instance, space, outputs, rng)
         other = _pair("structured keys: order and kernels", instance, space, prior, rng)

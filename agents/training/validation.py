@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from go_opt.agents.decoding.outputs import neutral_outputs
 from go_opt.agents.policy.network import Policy
 from go_opt.agents.training.problems.cases import Case
 from go_opt.agents.training.problems.environment import Session
@@ -55,8 +56,10 @@ def validate(
 ) -> Score:
     """The score of ``policy``; the same for the same ``seed``."""
     by_graph: dict[str, dict[str, float]] = {lesson.name: {} for lesson in lessons}
+    asks_network = any(lesson.draws_keys for lesson in lessons)
     for case, session in zip(cases, sessions, strict=True):
-        outputs = policy(case.features)
+        no_head = np.zeros(case.instance.graph.num_ops)
+        outputs = policy(case.features) if asks_network else neutral_outputs(policy.walk_weights, no_head)
         for lesson in lessons:
             drawn = play(case, outputs, replace(lesson, samples=DRAWS), session, seed)
             best = expected_best(np.maximum(drawn.reward, LEAST_REWARD), PROPOSALS)

@@ -36,6 +36,18 @@ def find_policy(policy: str | Path | None) -> Path | None:
     return path
 
 
+def shipped_policy() -> LoadedPolicy:
+    """The policy that is a part of go-opt.
+
+    Raises:
+      PolicyError: this version has none.
+    """
+    path = _shipped_policy()
+    if path is None:
+        raise PolicyError("no policy is shipped with this version; give a file, or none.", field="policy")
+    return _loaded(path)
+
+
 def ask_policy(policy: Path, graph: Graph, target: Target) -> Future[Advice | None]:
     """The advice of a policy on a graph, as a future; None, with a warning, if the policy cannot run.
 

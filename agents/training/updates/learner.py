@@ -21,10 +21,10 @@ from flax import nnx
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from go_opt.agents.inputs.features import NUM_EXPLORED
+from go_opt.agents.decoding.outputs import Outputs, neutral_outputs
 from go_opt.agents.inputs.padding import Bucket, PaddedGraph, pad
 from go_opt.agents.networks import PolicyConfig, PolicyOutput, policy_outputs
-from go_opt.agents.policy.network import Outputs, Policy, to_ops, to_rows
+from go_opt.agents.policy.network import Policy, to_ops, to_rows
 from go_opt.agents.training.problems.cases import Case
 from go_opt.agents.training.problems.settings import Settings
 from go_opt.agents.training.updates.walk_learner import WalkLearner
@@ -89,7 +89,7 @@ class Learner:
         """The policy's outputs for each of this host's ``cases``; keys of 0 if the network has no part."""
         walks = [state.walk.parameters(case.instance.graph.num_ops) for case in cases]
         if not self._runs_network:
-            return [Outputs(*walk, *_no_keys(len(walk[1]))) for walk in walks]
+            return [neutral_outputs(*walk) for walk in walks]
         padded = self._divided(_stacked([pad(case.features, bucket) for case in cases]))
         rows = _local(_forward(self.config, state.parameters, padded))
         return [
@@ -194,11 +194,6 @@ def _update(
 
 def _norm(tree: nnx.State) -> jax.Array:
     return jnp.sqrt(jnp.sum(jnp.stack([jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree)])))
-
-
-def _no_keys(num_ops: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Schedule and fusion keys of the default, and the spread of their noise."""
-    return np.zeros(num_ops), np.zeros(num_ops), np.zeros((2, NUM_EXPLORED))
 
 
 def _of_all_hosts(rows: Sequence[FloatArray]) -> FloatArray:

@@ -11,16 +11,13 @@ from typing import Final
 import numpy as np
 
 from go_opt.agents.decoding.walk_case import WalkCase
-from go_opt.agents.policy.policy_file import load_policy
 from go_opt.agents.training.problems.labels import labels
 from go_opt.agents.training.problems.lessons import PLACEMENT
 from go_opt.agents.training.updates.walk_learner import FINETUNING_RATE, HEAD_RATE, WalkLearner
 from go_opt.bench.rivals.placement_search import evaluate_units, random_placements
 from go_opt.bench.rivals.problem import Problem, unit_problem
 from go_opt.bench.rivals.trial import Trial
-from go_opt.common.arrays import FloatArray
-from go_opt.errors import PolicyError
-from go_opt.search.policies import find_policy
+from go_opt.search.policies import shipped_policy
 from go_opt.solver.walk.problem import walk_problem
 
 RANDOM_SHARE: Final = 0.75  # of the samples, until a walk is valid
@@ -33,20 +30,12 @@ def policy_untrained(trial: Trial, seed: int) -> None:
 
 def policy(trial: Trial, seed: int) -> None:
     """Draws walks with the shipped weights: nothing is learned here."""
-    _walk(trial, seed, WalkLearner.start(_shipped_weights()))
+    _walk(trial, seed, WalkLearner.start(shipped_policy().walk_weights))
 
 
 def policy_finetuned(trial: Trial, seed: int) -> None:
     """Starts as ``policy``, and learns from each batch of its own samples."""
-    _walk(trial, seed, WalkLearner.start(_shipped_weights()), learns=True)
-
-
-def _shipped_weights() -> FloatArray:
-    """Of the walk. Raises PolicyError if no policy is shipped."""
-    path = find_policy("default")
-    if path is None:
-        raise PolicyError("no policy is shipped with this version.", field="policy")
-    return load_policy(path).walk_weights
+    _walk(trial, seed, WalkLearner.start(shipped_policy().walk_weights), learns=True)
 
 
 def walk_case_of(problem: Problem) -> WalkCase:

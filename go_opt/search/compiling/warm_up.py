@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.agents.decoding.outputs import Outputs
+from go_opt.agents.decoding.outputs import neutral_outputs
 from go_opt.agents.decoding.proposals import Advice, policy_plans
 from go_opt.agents.inputs.features import NUM_EXPLORED, graph_features
 from go_opt.common.arrays import IntArray
@@ -160,9 +160,7 @@ def _slice(cut: Callable[..., object], graph: Graph, target: Target) -> None:
 def _decode(graph: Graph, target: Target) -> None:
     """The inputs of a policy, and a plan of each kind by one that has no opinion."""
     graph_features(graph, target)
-    neutral = np.zeros(graph.num_ops)
-    weights, log_std = np.zeros(NUM_FEATURES), np.zeros((2, NUM_EXPLORED))
-    outputs = Outputs(weights, neutral, neutral, neutral, log_std)
+    outputs = neutral_outputs(np.zeros(NUM_FEATURES), np.zeros(graph.num_ops))
     advised = Advice(outputs, np.ones((graph.num_ops, NUM_EXPLORED), dtype=np.float32))
     list(islice(policy_plans(advised, instance(graph, target), seed=0), 8))
 
