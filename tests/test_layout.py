@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ast
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -18,31 +19,86 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 PACKAGES: Final = ("proto", "core", "env", "solver", "agents", "go_opt")
 _CORE: Final = ("common", "errors", "model", "frontends")  # of go_opt/, below everything else
 MOST_FILES: Final = 12  # of a folder
-MOST_LINES: Final = 300  # of a file
+MOST_LINES: Final = 600  # of a file
 MOST_PARAMETERS: Final = 10
-# Each waits to be split; none may grow, and no other may come in.
-LONG_FILES: Final = {
-    "env.model.analytical": 398,
-    "env.simulator.engine": 321,
-    "solver.certify.states.states": 302,
-    "solver.propagation.propagators.domains": 340,
-    "solver.slicing.segments.fitting_starts": 303,
-}
+MOST_COMPLEXITY: Final = 15  # cyclomatic, of a function
+MOST_PUBLIC_NAMES: Final = 7  # of a folder: names that files outside of it import
+# Exceptions, each with its size as it is measured: they may shrink and go, not grow, and none may come in.
+LONG_FILES: Final[dict[str, int]] = {}
 MANY_PARAMETERS: Final = {
     "env.model.analytical:_account_tensors": 17,
     "env.model.analytical:_interval": 11,
     "solver.slicing.fewest_fitting:_longest_segment": 11,
     "solver.slicing.segments.fitting_starts:_runs_of_end": 11,
     "solver.slicing.streamed.segment_table:_fill": 12,
-    "solver.slicing.streamed.segment_table:segment_table": 11,
 }
 # What users call: with each option a parameter, `help()` and editors show names, types and defaults.
 PUBLIC_API: Final = {
     "api.searching:optimize": 27,
-    "service.client.training:finetune": 11,
-    "service.client.training:pretrain": 12,
     "training:finetune": 11,
     "training:pretrain": 16,
+}
+COMPLEX_FUNCTIONS: Final = {
+    "env.model.analytical:_account_tensors": 19,
+    "solver.certify.problem.across:_walks": 17,
+    "solver.certify.states.chains:_extend": 25,
+    "solver.certify.states.fits:least_streamed_on_chip": 21,
+    "solver.scheduling.fork_join:_fits_on": 16,
+    "solver.slicing.cuts:fewest_chips": 17,
+    "solver.slicing.fewest_fitting:fewest_fitting_chips": 23,
+    "solver.slicing.replicated.cuts:fewest_replicated": 25,
+    "solver.slicing.streamed.segment_table:_fill": 17,
+}
+WIDE_FOLDERS: Final = {
+    "agents.decoding": 17,
+    "agents.inputs": 20,
+    "agents.policy": 15,
+    "agents.training": 9,
+    "agents.training.problems": 22,
+    "api": 15,
+    "bench": 13,
+    "cli.commands": 11,
+    "cli.inputs": 17,
+    "common": 57,
+    "costs": 9,
+    "env": 47,
+    "env.copies": 34,
+    "env.cost": 20,
+    "env.kernels": 22,
+    "env.model": 36,
+    "env.simulator": 12,
+    "env.target": 27,
+    "env.zoo": 9,
+    "errors": 17,
+    "explanations": 22,
+    "frontends": 10,
+    "frontends.jax": 8,
+    "frontends.onnx": 8,
+    "frontends.onnx.inference": 18,
+    "frontends.recording": 13,
+    "model": 66,
+    "model.codecs": 30,
+    "report": 30,
+    "report.parts": 35,
+    "result": 11,
+    "run.cut": 10,
+    "run.pipeline": 11,
+    "search.compiling": 12,
+    "search.methods": 28,
+    "search.splits": 11,
+    "service.calls": 16,
+    "service.jobs": 14,
+    "service.messages": 35,
+    "service.transport": 14,
+    "solver": 33,
+    "solver.certify.problem": 18,
+    "solver.certify.states": 15,
+    "solver.orders": 19,
+    "solver.problem": 40,
+    "solver.propagation": 12,
+    "solver.propagation.propagators": 36,
+    "solver.slicing.segments": 30,
+    "solver.verify": 9,
 }
 
 
@@ -61,15 +117,23 @@ def modules() -> dict[str, Path]:
 MODULES: Final = modules()
 
 
-def imported(module: str) -> Iterator[str]:
-    """The modules of the package that ``module`` imports, wherever in its text."""
-    for node in ast.walk(ast.parse(MODULES[module].read_text("utf-8"))):
+@cache
+def tree(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text("utf-8"))
+
+
+def imported_names(module: str) -> Iterator[str]:
+    """What ``module`` imports of the package, wherever in its text: modules, and names in modules."""
+    for node in ast.walk(tree(module)):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("go_opt."):
-            for alias in node.names:
-                name = f"{node.module}.{alias.name}"
-                yield name if name in MODULES else node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.startswith("go_opt."))
+
+
+def imported(module: str) -> Iterator[str]:
+    """The modules of the package that ``module`` imports."""
+    return (name if name in MODULES else name.rpartition(".")[0] for name in imported_names(module))
 
 
 def folder(module: str) -> str:
@@ -85,8 +149,8 @@ def package(module: str) -> str:
 
 
 def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
-    for name, path in MODULES.items():
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for name in MODULES:
+        for node in ast.walk(tree(name)):
             if isinstance(node, ast.FunctionDef):
                 yield f"{name.removeprefix('go_opt.')}:{node.name}", node
 
@@ -128,24 +192,45 @@ def test_folders_are_small() -> None:
         assert len([file for file in files if file.name != "__init__.py"]) <= MOST_FILES, path
 
 
+def above(most: int, sizes: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Those above the limit; what has the same name counts with the largest."""
+    return {name: size for name, size in sorted(sizes) if size > most}
+
+
 def test_files_are_short() -> None:
-    for name, path in MODULES.items():
-        lines = len(path.read_text("utf-8").splitlines())
-        assert lines <= LONG_FILES.get(name.removeprefix("go_opt."), MOST_LINES), name
+    sizes = ((name, len(path.read_text("utf-8").splitlines())) for name, path in MODULES.items())
+    assert above(MOST_LINES, sizes) == LONG_FILES
 
 
 def test_functions_take_few_parameters() -> None:
-    for name, node in functions():
-        asked = node.args
-        count = len(asked.posonlyargs) + len(asked.args) + len(asked.kwonlyargs)
-        assert count <= (MANY_PARAMETERS | PUBLIC_API).get(name, MOST_PARAMETERS), name
+    sizes = (
+        (name, len([*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]))
+        for name, node in functions()
+    )
+    assert above(MOST_PARAMETERS, sizes) == MANY_PARAMETERS | PUBLIC_API
 
 
-def test_the_exceptions_are_still_needed() -> None:
-    long = {name.removeprefix("go_opt."): path for name, path in MODULES.items()}
-    for name in LONG_FILES:
-        assert len(long[name].read_text("utf-8").splitlines()) > MOST_LINES, name
-    assert set(MANY_PARAMETERS | PUBLIC_API) <= {name for name, _ in functions()}
+def complexity(function: ast.FunctionDef) -> int:
+    """One more than its branches, as ruff's C901 counts them; those of functions within it are its own."""
+    branches = (ast.If, ast.For, ast.While, ast.ExceptHandler, ast.match_case, ast.FunctionDef)
+    nodes = [node for node in ast.walk(function) if isinstance(node, branches)]
+    return len(nodes) + sum(isinstance(node, ast.For | ast.While) and bool(node.orelse) for node in nodes)
+
+
+def test_functions_are_simple() -> None:
+    sizes = ((name, complexity(node)) for name, node in functions())
+    assert above(MOST_COMPLEXITY, sizes) == COMPLEX_FUNCTIONS
+
+
+def test_folders_have_few_public_names() -> None:
+    """What files outside of a folder import from its own files, names of modules and of what is in them."""
+    public: dict[str, set[str]] = {}
+    for module in MODULES:
+        for name in imported_names(module) if module != "go_opt" else ():
+            home = folder(name if name in MODULES else name.rpartition(".")[0])
+            if not f"{folder(module)}.".startswith(f"{home}."):
+                public.setdefault(home.removeprefix("go_opt."), set()).add(name)
+    assert above(MOST_PUBLIC_NAMES, ((home, len(names)) for home, names in public.items())) == WIDE_FOLDERS
 
 
 def test_tests_that_may_run_again_say_why() -> None:
