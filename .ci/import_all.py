@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
+from pathlib import Path
 
 import go_opt
 
@@ -15,10 +15,13 @@ NEED_EXTRAS = (
     "go_opt.run.profiling.",
 )
 
-names = [module.name for module in pkgutil.walk_packages(go_opt.__path__, "go_opt.")]
+# pkgutil does not look into folders without an __init__.py, so the files are listed.
+installed = Path(str(go_opt.__file__)).parent
+files = [path.relative_to(installed.parent).with_suffix("") for path in sorted(installed.rglob("*.py"))]
+names = [".".join(path.parts).removesuffix(".__init__") for path in files]
 names = [name for name in names if not name.startswith(NEED_EXTRAS) and not name.endswith("__main__")]
 for name in names:
     importlib.import_module(name)
-rooms = {name.split(".")[1] for name in names}
+rooms = {name.split(".")[1] for name in names if "." in name}
 assert {"env", "solver", "agents", "proto", "service", "cli"} <= rooms, rooms
 print(f"{len(names)} modules imported from {go_opt.__file__}")

@@ -33,7 +33,11 @@ def main() -> None:
         )
     print(done.stdout, done.stderr, sep="", end="")
     checked = re.search(r"\(?(?:checked|in) (\d+) source files", done.stdout)
-    wanted = sum(1 for folder in ("go_opt", *ROOMS) for _ in (ROOT / folder).rglob("*.py"))
+    files = {path for room in ("go_opt", *ROOMS) for path in (ROOT / room).rglob("*.py")}
+    # mypy counts folders without an __init__.py as well.
+    folders = {folder for room in ("go_opt", *ROOMS) for folder in (ROOT / room, *(ROOT / room).rglob("*/"))}
+    plain = {folder for folder in folders if folder.is_dir() and folder.name != "__pycache__"}
+    wanted = len(files) + sum(folder / "__init__.py" not in files for folder in plain)
     if done.returncode == 0 and (checked is None or int(checked[1]) != wanted):
         sys.exit(f"mypy covered {checked and checked[1]} of {wanted} files.")
     sys.exit(done.returncode)

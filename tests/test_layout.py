@@ -90,7 +90,7 @@ WIDE_FOLDERS: Final = {
     "service.jobs": 14,
     "service.messages": 35,
     "service.transport": 14,
-    "solver": 33,
+    "solver": 34,
     "solver.certify.problem": 18,
     "solver.certify.states": 15,
     "solver.orders": 19,
@@ -98,7 +98,7 @@ WIDE_FOLDERS: Final = {
     "solver.propagation": 12,
     "solver.propagation.propagators": 36,
     "solver.slicing.segments": 30,
-    "solver.verify": 9,
+    "solver.verify": 8,
 }
 
 
@@ -157,10 +157,15 @@ def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
 
 def test_the_wheel_has_every_module() -> None:
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    folders = {
-        name if path.name == "__init__.py" else name.rpartition(".")[0] for name, path in MODULES.items()
-    }
-    assert folders <= set(listed)
+    folders = {path.relative_to(ROOT).parent.as_posix().replace("/", ".") for path in MODULES.values()}
+    assert {name if name.startswith("go_opt") else f"go_opt.{name}" for name in folders} <= set(listed)
+
+
+def test_an_init_file_has_code() -> None:
+    """What a folder is for stands in docs/architecture.md."""
+    for path in MODULES.values():
+        if path.name == "__init__.py":
+            assert len(ast.parse(path.read_text("utf-8")).body) > 1, path
 
 
 def test_packages_import_from_those_before_them_alone() -> None:

@@ -1,1 +1,0 @@
-"""What learns: the policy that proposes plans, and its training."""

@@ -1,1 +1,0 @@
-"""Decodes the outputs of the policy into plans."""

@@ -1,1 +1,0 @@
-"""The policy's inputs: features of a graph and a target."""

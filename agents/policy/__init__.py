@@ -1,1 +1,0 @@
-"""The policy: its network, its parameters, and its file."""

@@ -1,1 +1,0 @@
-"""What a policy is trained on: graphs, targets, and what evaluates its plans."""

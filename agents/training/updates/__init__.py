@@ -1,1 +1,0 @@
-"""One step of training: the best plans that were drawn become likelier."""

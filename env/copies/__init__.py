@@ -1,1 +1,0 @@
-"""Copies in a plan: relays, parts of split ops, and stages of several chips."""

@@ -1,1 +1,0 @@
-"""Which ops are one kernel, and in which order kernels run."""

@@ -1,1 +1,0 @@
-"""The analytical model: interval, latency, makespan, memory."""

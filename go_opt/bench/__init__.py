@@ -1,1 +1,0 @@
-"""Compares the portfolio with its rivals on many graphs: matches, their processes, standings."""

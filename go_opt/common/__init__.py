@@ -1,1 +1,0 @@
-"""Files, cores, memory of the process, units and the version."""

@@ -1,1 +1,0 @@
-"""The parts of the JAX importer, :func:`go_opt.from_jax`."""

@@ -1,1 +1,0 @@
-"""The parts of the ONNX importer, :func:`go_opt.from_onnx`."""

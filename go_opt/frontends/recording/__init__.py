@@ -1,1 +1,0 @@
-"""Records the ops of a program while an importer walks it."""

@@ -1,1 +1,0 @@
-"""The parts of the PyTorch importer, :func:`go_opt.from_torch`."""

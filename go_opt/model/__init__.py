@@ -1,1 +1,0 @@
-"""Graphs and plans."""

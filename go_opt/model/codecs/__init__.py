@@ -1,1 +1,0 @@
-"""Graphs and plans as JSON and as protocol buffers."""

@@ -1,1 +1,0 @@
-"""Runs and exports plans: cuts models into stages. Needs the extra ``run``."""

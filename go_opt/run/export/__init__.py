@@ -1,1 +1,0 @@
-"""Exports plans as files for other tools. Needs the extra ``run``."""

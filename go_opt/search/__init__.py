@@ -1,1 +1,0 @@
-"""The search for a plan: the portfolio of methods, its policy, its answer."""

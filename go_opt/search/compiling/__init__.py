@@ -1,1 +1,0 @@
-"""When kernels are compiled: before a search, beside it, never inside its time."""

@@ -1,1 +1,0 @@
-"""What a search does with its best plan at the end."""

@@ -1,1 +1,0 @@
-"""Methods that look at placements one by one: all of them, or the neighbours of the best one."""

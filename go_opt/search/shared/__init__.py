@@ -1,1 +1,0 @@
-"""What all searches of one request share."""

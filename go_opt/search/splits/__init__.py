@@ -1,1 +1,0 @@
-"""Which ops may be split, and ways to split them."""

@@ -1,1 +1,0 @@
-"""Admission, limits, cancellation and answers of calls."""

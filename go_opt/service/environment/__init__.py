@@ -1,1 +1,0 @@
-"""The server and the client of the environment protocol."""

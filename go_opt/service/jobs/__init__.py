@@ -1,1 +1,0 @@
-"""Training as long-running jobs: the store, the scheduler, the runners and the job process."""

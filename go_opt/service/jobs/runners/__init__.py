@@ -1,1 +1,0 @@
-"""Where training jobs run: a process here, or a Ray cluster."""

@@ -1,1 +1,0 @@
-"""Conversions between messages of the protocol and go-opt's values."""

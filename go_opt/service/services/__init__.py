@@ -1,1 +1,0 @@
-"""The services that answer the calls of the protocol."""

@@ -1,1 +1,0 @@
-"""Addresses, channels, credentials and retries."""

@@ -1,1 +1,0 @@
-"""The states of the refinement and the search for chains of states."""

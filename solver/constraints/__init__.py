@@ -1,1 +1,0 @@
-"""The user's constraints as a problem of the propagation engine."""

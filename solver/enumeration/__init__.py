@@ -1,1 +1,0 @@
-"""Every plan of a tiny instance."""

@@ -1,1 +1,0 @@
-"""The placement problem: units, kernel sequences and the user's constraints."""

@@ -1,1 +1,0 @@
-"""Domains, propagators and the search that uses them; FIX and SAMPLE."""

@@ -1,1 +1,0 @@
-"""Slicing: the best cuts of a sequence of kernels into stages."""

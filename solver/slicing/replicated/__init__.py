@@ -1,1 +1,0 @@
-"""Slicing into replicated stages."""

@@ -1,1 +1,0 @@
-"""The slicing problem: costs, relays and memory of the segments of a kernel sequence."""

@@ -1,1 +1,0 @@
-"""Slicing that counts streamed weights."""

@@ -1,1 +1,0 @@
-"""The verifier: every rule checked from its definition, in plain NumPy."""
