@@ -24,7 +24,7 @@ from go_opt.service.transport.address import DEFAULT_ADDRESS
 if TYPE_CHECKING:
     from go_opt.service.calls.security import Security
     from go_opt.service.environment.sessions import SessionLimits
-    from go_opt.service.observability.watching import Watching
+    from go_opt.service.observability import Observability
 
 
 class Measured(NamedTuple):
@@ -128,7 +128,7 @@ def serve_environment(
     objective: Objective = "throughput",
     insecure: bool = False,
     security: Security | None = None,
-    watching: Watching | None = None,
+    observability: Observability | None = None,
     limits: SessionLimits | None = None,
 ) -> None:
     """Serve ``hardware`` as ``go_opt.v1.Environment`` until SIGTERM or SIGINT.
@@ -140,7 +140,7 @@ def serve_environment(
       objective: ``throughput`` measures intervals, ``latency`` makespans.
       insecure: allow an address that other machines can reach; short for ``Security(insecure=True)``.
       security: certificates and tokens.
-      watching: metrics and logs.
+      observability: metrics and logs.
       limits: limits on the sessions that clients may hold.
 
     Raises:
@@ -157,6 +157,6 @@ def serve_environment(
         address,
         lambda: [EnvironmentService({("hardware", objective): environment}, limits=limits)],
         security=security or Security(insecure=insecure),
-        watching=watching,
+        observability=observability,
         workers=at_once,
     )

@@ -86,7 +86,7 @@ WIDE_FOLDERS: Final = {
     "search.compiling": 12,
     "search.methods": 28,
     "search.splits": 11,
-    "service.calls": 16,
+    "service.calls": 13,
     "service.jobs": 14,
     "service.messages": 35,
     "service.transport": 14,

@@ -9,24 +9,27 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+from grpc_status import rpc_status
 
 from go_opt.common.cores import num_cores
 from go_opt.common.processes import give_back
+from go_opt.errors import InvalidInputError
 from go_opt.service.calls.admission import AdmissionLimits
-from go_opt.service.calls.call import Observer
-from go_opt.service.calls.calls import Calls, Service
-from go_opt.service.calls.listener import Listener, ParsedRequests
+from go_opt.service.calls.calls import Calls, Observer, Service
 from go_opt.service.calls.security import Authentication, Guard, Security
-from go_opt.service.observability.metrics import Metrics
-from go_opt.service.observability.watching import Readiness, Watching
+from go_opt.service.messages.errors import status_from_error
+from go_opt.service.messages.requests import parsed
+from go_opt.service.observability import Metrics, Observability, Readiness
 from go_opt.service.transport.address import Address, check_free, parse_address
+from go_opt.service.transport.credentials import MESSAGE_OPTIONS
 
 # Together a little less than the 5 s in which a drain must end.
 _FINISH_S: Final = 2.4  # running calls continue
@@ -36,7 +39,133 @@ _CLOSE_S: Final = 0.4  # services end their processes
 _GIVE_BACK_S: Final = 10.0  # between two returns of free memory to the system
 # A thread yields to the event loop after this time; Python's default is 5 ms.
 _SWITCH_INTERVAL_S: Final = 0.0005
+_OPTIONS: Final = (
+    *MESSAGE_OPTIONS,
+    # With reuse on, a second service on a busy port would share its calls instead of failing.
+    ("grpc.so_reuseport", 0),
+    # Clients ping while they wait for a search; by default gRPC treats that as an attack.
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    # Without pings, the calls of a vanished client would keep their memory.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    # Open calls per connection; further calls wait in the client.
+    ("grpc.max_concurrent_streams", 1024),
+    # No maximum connection age. It would help load balancers, but gRPC cuts off calls that outlive
+    # a grace period, and searches and sessions may last arbitrarily long.
+)
+_WATCH_S: Final = 0.1
+_ENDLESS_S: Final = 1e6
 _log = logging.getLogger(__name__)
+
+
+class Listener:
+    """Listens until it is stopped.
+
+    A request whose path is not UTF-8 makes ``grpc.aio`` stop listening for good; open calls
+    continue. Anyone who reaches the port can send such a request, so a new server then takes over
+    the port. No server may have registered methods, because stopping frees memory to which gRPC's
+    core still writes for each of them.
+
+    Args:
+      handlers: the handlers of all services.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        guard: Guard,
+        handlers: Sequence[grpc.GenericRpcHandler],
+        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+    ) -> None:
+        self.address = address
+        self._guard = guard
+        self._handlers = tuple(handlers)
+        self._interceptors = tuple(interceptors)
+        self._server: grpc.aio.Server = None
+        self._retired: dict[grpc.aio.Server, asyncio.Task[None]] = {}
+        self._watching: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Listen; replaces port 0 in the address by the actual port."""
+        await self._listen()
+        self._watching = asyncio.create_task(self._watch())
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse new calls, and cut off calls that are still open after ``grace_s``."""
+        if self._watching is not None:
+            self._watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._watching
+        await asyncio.gather(*(server.stop(grace_s) for server in (self._server, *self._retired)))
+
+    async def _listen(self) -> None:
+        server = grpc.aio.server(options=_OPTIONS, interceptors=self._interceptors)
+        server.add_generic_rpc_handlers(self._handlers)
+        port = self._guard.listen(server, self.address)
+        self.address = Address(self.address.host, port)
+        await server.start()
+        self._server = server
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                await self._server.wait_for_termination(_WATCH_S)
+            except Exception as error:
+                _log.error("gRPC stopped to listen (%s); listening again.", error)
+                self._retire()
+                await self._listen_again()
+
+    def _retire(self) -> None:
+        """Free the server once its last call has ended."""
+        server = self._server
+        ending = asyncio.create_task(server.stop(_ENDLESS_S))
+        self._retired[server] = ending
+        ending.add_done_callback(lambda _: self._retired.pop(server))
+
+    async def _listen_again(self) -> None:
+        while True:
+            try:
+                await self._listen()
+            except InvalidInputError:  # the port is still busy
+                await asyncio.sleep(_WATCH_S)
+            else:
+                break
+
+
+class ParsedRequests(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Wraps a handler and parses its requests here instead of in gRPC."""
+
+    def __init__(self, handler: grpc.GenericRpcHandler) -> None:
+        self._handler = handler
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        method = self._handler.service(details)
+        if method is None:
+            return None
+        kind = method.request_deserializer.__self__  # the bound method FromString of the message class
+
+        async def serve(requests: AsyncIterator[bytes], context: Any) -> None:
+            async def messages() -> AsyncIterator[Any]:
+                async for data in requests:
+                    try:
+                        message = parsed(kind, data)
+                    except InvalidInputError as error:
+                        rpc = rpc_status.to_status(status_from_error(error))
+                        await context.abort(rpc.code, rpc.details, rpc.trailing_metadata)
+                    yield message
+
+            if method.request_streaming:
+                async for answer in method.stream_stream(messages(), context):
+                    await context.write(answer)
+                return
+            async for message in messages():
+                if method.response_streaming:
+                    await method.unary_stream(message, context)  # writes its own answers
+                else:
+                    await context.write(await method.unary_unary(message, context))
+
+        return grpc.stream_stream_rpc_method_handler(serve, response_serializer=method.response_serializer)
 
 
 class _Handlers(list[grpc.GenericRpcHandler]):
@@ -83,18 +212,18 @@ class Server:
         """Listen at ``address``; port 0 picks a free port."""
         guard = guard or Guard()
         check_free(address)
-        watching = (*observers, *([] if metrics is None else [metrics]))
-        calls = Calls(workers=workers, limits=limits, name_of=guard.name_of, observers=watching)
+        observers = (*observers, *([] if metrics is None else [metrics]))
+        calls = Calls(workers=workers, limits=limits, name_of=guard.name_of, observers=observers)
         names = [service.name for service in services]
         health_checks = health.aio.HealthServicer()
         readiness = Readiness(health_checks, services)
-        await readiness.tell()
+        await readiness.update()
         handlers = _Handlers(map(calls.register, services))
         health_pb2_grpc.add_HealthServicer_to_server(health_checks, handlers)
         described = reflection.aio.ReflectionServicer((*names, health.SERVICE_NAME, reflection.SERVICE_NAME))
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(described, handlers)
         if metrics is not None:
-            metrics.watch_lanes(calls.lanes)
+            metrics.watch_queues(calls.queues)
             for service in services:
                 metrics.watch(service.metrics())
         interceptors = [] if guard.tokens is None else [Authentication(guard.tokens, calls)]
@@ -140,7 +269,7 @@ def serve(
     services: Callable[[], Sequence[Service]],
     *,
     security: Security | None = None,
-    watching: Watching | None = None,
+    observability: Observability | None = None,
     workers: int | None = None,
     limits: AdmissionLimits | None = None,
 ) -> NoReturn:
@@ -158,26 +287,25 @@ def serve(
       InvalidInputError: an address is malformed, busy, or needs TLS or ``insecure``, or a file of
         ``security`` cannot be used.
     """
-    security, watching = security or Security(), watching or Watching()
+    security, observability = security or Security(), observability or Observability()
     place = parse_address(address)
     security.check_address(place)
-    with watching.open(security) as (observers, metrics):
+    with observability.open(security) as (observers, metrics):
         guard = security.load()
         check_free(place)
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         made = services()
         try:
-            asyncio.run(
-                _serve(
-                    place,
-                    made,
-                    guard=guard,
-                    workers=workers or num_cores(),
-                    limits=limits,
-                    observers=observers,
-                    metrics=metrics,
-                )
+            starting = Server.start(
+                place,
+                made,
+                guard=guard,
+                workers=workers or num_cores(),
+                limits=limits,
+                observers=observers,
+                metrics=metrics,
             )
+            asyncio.run(_serve(starting))
         except BaseException:
             for service in made:
                 service.close()
@@ -185,9 +313,7 @@ def serve(
     _exit(0)
 
 
-async def _serve(
-    address: Address, services: Sequence[Service], *, metrics: Metrics | None, **options: Any
-) -> None:
+async def _serve(starting: Coroutine[Any, Any, Server]) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -198,11 +324,9 @@ async def _serve(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
-    server = await Server.start(address, services, metrics=metrics, **options)
+    server = await starting
     settling = asyncio.create_task(_settle(server))
     print(f"listening on {server.address}", file=sys.stderr, flush=True)
-    if metrics is not None:
-        _log.info("metrics on %s.", metrics.address)
     await stopping.wait()
     settling.cancel()
     await server.stop()

@@ -31,8 +31,7 @@ from go_opt.model.codecs.wire import graph_from_proto, graph_to_proto
 from go_opt.model.graph import Graph
 from go_opt.proto import graph_pb2, optimizer_pb2
 from go_opt.result import Request
-from go_opt.service.calls.call import Call
-from go_opt.service.calls.calls import Method, Service
+from go_opt.service.calls.calls import Call, Method, Service
 from go_opt.service.client.client import Client
 from go_opt.service.messages.convert_request import request_to_proto
 from go_opt.service.server import serve

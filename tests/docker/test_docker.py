@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 
 from go_opt.cli.app import app
 from go_opt.service import health_check
-from go_opt.service.observability.metrics import Metrics
+from go_opt.service.observability import Metrics
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"

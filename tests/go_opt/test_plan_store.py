@@ -20,7 +20,7 @@ from go_opt.model.codecs.wire import graph_to_proto
 from go_opt.model.graph import Graph
 from go_opt.proto import optimizer_pb2
 from go_opt.result import OptimizeResult
-from go_opt.service.calls.call import Call
+from go_opt.service.calls.calls import Call
 from go_opt.service.services.optimizer_service import OptimizerService
 from go_opt.service.workers.optimizer import LocalOptimizer, SearchControl
 

@@ -22,8 +22,7 @@ from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import OptimizeResult, Step
-from go_opt.service.calls.call import Call, ServiceMetric
-from go_opt.service.calls.calls import Emit, Method, Service
+from go_opt.service.calls.calls import Call, Method, Send, Service, ServiceMetric
 from go_opt.service.messages.requests import parsed
 from go_opt.service.services.optimizer_service import OptimizerService
 from go_opt.service.workers.optimizer import LocalOptimizer
@@ -160,16 +159,16 @@ class ToyService(Service):
             self.go_on.wait()
         return message
 
-    def updates(self, data: bytes, call: Call, emit: Emit) -> BytesValue:
+    def updates(self, data: bytes, call: Call, send: Send) -> BytesValue:
         answer = self.work(data, call)
         if answer.value == b"flood":  # more than any buffer on the way holds
             for number in range(2000):
-                emit(BytesValue(value=number.to_bytes(4, "big") + bytes(100_000)))
+                send(BytesValue(value=number.to_bytes(4, "big") + bytes(100_000)))
                 if call.stop.is_set():
                     self.stopped.set()
                     break
             return BytesValue(value=b"last")
-        emit(BytesValue(value=b"update"))
+        send(BytesValue(value=b"update"))
         return answer
 
     async def poll(self, data: bytes, call: Call) -> BytesValue:

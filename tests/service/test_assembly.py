@@ -13,7 +13,7 @@ from google.longrunning import operations_pb2
 from go_opt.errors import InvalidInputError
 from go_opt.proto import training_pb2
 from go_opt.service.assembly import Assembly
-from go_opt.service.observability.metrics import Metrics
+from go_opt.service.observability import Metrics
 from tests.serving import serve_in_thread
 
 NAMES = {

@@ -18,14 +18,14 @@ from go_opt.model.codecs.wire import graph_from_proto
 from go_opt.proto import optimizer_pb2
 from go_opt.service import server
 from go_opt.service.assembly import Assembly
-from go_opt.service.calls import open_calls
+from go_opt.service.calls import calls as front
 from go_opt.service.calls.admission import AdmissionLimits
 from go_opt.service.environment import environment_service
 from go_opt.service.environment.sessions import SessionLimits
 from go_opt.service.jobs.scheduler import JobLimits
 from go_opt.service.messages.errors import MAX_MESSAGE_BYTES as MAX_ERROR_BYTES
 from go_opt.service.messages.errors import TABLE
-from go_opt.service.observability.metrics import Metrics
+from go_opt.service.observability import Metrics
 from go_opt.service.transport.credentials import MAX_MESSAGE_BYTES
 from go_opt.service.transport.retry import Retry
 from tests.serving import serve_in_thread
@@ -89,7 +89,7 @@ def test_the_table_of_statuses_is_complete() -> None:
 
 def test_the_table_of_metrics_is_complete() -> None:
     metrics = Metrics()
-    metrics.watch_lanes(())
+    metrics.watch_queues(())
     for service in Assembly(workers=1).services():
         metrics.watch(service.metrics())
         service.close()
@@ -108,7 +108,7 @@ def test_the_limits_are_right() -> None:
     assert f"{calls.waiting};" in told["calls that wait for a worker"]
     assert calls.waiting_per_client * 4 == calls.waiting
     assert calls.waiting_bytes == sessions.held_bytes == 1 << 30
-    assert told["calls open"] == f"{open_calls._MAX_OPEN}, of one client {open_calls._MAX_OPEN_PER_CLIENT}"
+    assert told["calls open"] == f"{front._MAX_OPEN}, of one client {front._MAX_OPEN_PER_CLIENT}"
     assert f"{sessions.sessions}, of one client {sessions.sessions_per_client}" in told["sessions"]
     assert f"after {sessions.idle_timeout_s / 60:g} min" in told["sessions"]
     assert f"{environment_service.MAX_BATCH_PLANS} plans" in told["a batch"]

@@ -14,8 +14,8 @@ import grpc
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
-from go_opt.service.observability import logs
-from go_opt.service.observability.logs import CallLog, LogFormat, LogLevel, logging_to_stderr
+from go_opt.service import observability
+from go_opt.service.observability import CallLog, LogFormat, LogLevel, logging_to_stderr
 from tests.serving import serve_in_thread
 
 PATIENCE_S = 10.0
@@ -56,7 +56,7 @@ def test_a_json_line_for_each_call(monkeypatch: pytest.MonkeyPatch, toy: Any) ->
     assert 0 <= good.pop("waited_s") <= good.pop("wall_s") < PATIENCE_S
     assert good == {
         "level": "info",
-        "logger": "go_opt.service.observability.logs",
+        "logger": "go_opt.service.observability",
         "message": "toy.Toy/Quick OK",
         "request_id": "my-call",
         "client": "127.0.0.1",
@@ -89,7 +89,7 @@ def test_a_reader_of_stderr_that_stands_still_holds_up_nobody(
     monkeypatch: pytest.MonkeyPatch, toy: Any
 ) -> None:
     go_on = threading.Event()
-    monkeypatch.setattr(logs, "_MAX_LINES", 10)
+    monkeypatch.setattr(observability, "_MAX_LINES", 10)
 
     class Stuck(io.StringIO):
         def write(self, text: str) -> int:

@@ -13,8 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from go_opt.errors import InvalidInputError
 from go_opt.service.calls.admission import AdmissionLimits
 from go_opt.service.calls.security import Security
-from go_opt.service.observability.metrics import Metrics
-from go_opt.service.observability.watching import Watching
+from go_opt.service.observability import Metrics, Observability
 from go_opt.service.server import serve
 from go_opt.service.transport.address import parse_address
 from tests.serving import serve_in_thread
@@ -95,13 +94,13 @@ def test_names_that_callers_make_up_are_no_labels(toy: Any) -> None:
 )
 def test_an_address_that_cannot_be_used_is_refused(address: str, words: str) -> None:
     with pytest.raises(InvalidInputError, match=words) as error:
-        serve("127.0.0.1:0", list, watching=Watching(metrics=address))
+        serve("127.0.0.1:0", list, observability=Observability(metrics=address))
     assert error.value.field == "metrics"
 
 
 def test_metrics_for_other_machines_leave_calls_as_they_are() -> None:
-    watching = Watching(metrics="0.0.0.0:0", metrics_to_others=True)
-    with watching.open(Security()) as (_, metrics):
+    observability = Observability(metrics="0.0.0.0:0", metrics_to_others=True)
+    with observability.open(Security()) as (_, metrics):
         assert metrics is not None
         address = metrics.address
         assert address is not None
@@ -110,7 +109,7 @@ def test_metrics_for_other_machines_leave_calls_as_they_are() -> None:
             == 200
         )
     with pytest.raises(InvalidInputError, match="would have no encryption") as error:
-        serve("0.0.0.0:0", list, watching=watching)
+        serve("0.0.0.0:0", list, observability=observability)
     assert error.value.field == "insecure"
 
 
@@ -119,4 +118,4 @@ def test_a_busy_port_is_refused() -> None:
         Metrics().served(parse_address("127.0.0.1:0")) as address,
         pytest.raises(InvalidInputError, match=r"cannot listen on .*: Address already in use"),
     ):
-        serve("127.0.0.1:0", list, watching=Watching(metrics=str(address)))
+        serve("127.0.0.1:0", list, observability=Observability(metrics=str(address)))

@@ -9,7 +9,7 @@ import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from go_opt.service.observability.metrics import Metrics
+from go_opt.service.observability import Metrics
 from go_opt.service.services.optimizer_service import OptimizerService
 from go_opt.service.workers.process_optimizer import ProcessOptimizer
 from tests.service.conftest import ToyService

@@ -10,7 +10,7 @@ import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
 from go_opt.errors import InvalidInputError
-from go_opt.service.observability.tracing import Tracer, tracing_to
+from go_opt.service.observability import Tracer, tracing_to
 from tests.serving import serve_in_thread
 
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

@@ -95,7 +95,7 @@ def serve(
     from go_opt.service.assembly import Assembly
     from go_opt.service.calls.admission import AdmissionLimits
     from go_opt.service.calls.security import Security
-    from go_opt.service.observability.watching import Watching
+    from go_opt.service.observability import Observability
     from go_opt.service.server import serve as serve_forever
 
     environments = tuple(jobs.allow_environment or ())
@@ -105,7 +105,7 @@ def serve(
         address,
         assembly.services,
         security=Security(**vars(access)),
-        watching=Watching(**vars(observation)),
+        observability=Observability(**vars(observation)),
         workers=assembly.slots,
         limits=AdmissionLimits.of(max_waiting),
     )

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from go_opt.errors import ServiceError
-from go_opt.service.calls.call import Call
-from go_opt.service.calls.calls import Service
+from go_opt.service.calls.calls import Call, Service
 from go_opt.service.client.client import ServiceClient
 from go_opt.service.jobs.data_directory import DataDirectory
 from go_opt.service.jobs.manager import JobManager

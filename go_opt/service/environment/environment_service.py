@@ -27,8 +27,7 @@ from go_opt.errors import CancelledError, ExhaustedError, GoOptError, PlanError,
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.proto import environment_pb2, graph_pb2, plan_pb2
-from go_opt.service.calls.call import Call, ServiceMetric
-from go_opt.service.calls.calls import Method, Service
+from go_opt.service.calls.calls import Call, Method, Service, ServiceMetric
 from go_opt.service.environment.sessions import SessionLimits, Sessions
 from go_opt.service.messages.convert import target_from_proto
 from go_opt.service.messages.convert_environment import (

@@ -15,8 +15,7 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import Message
 
 from go_opt.errors import InvalidInputError
-from go_opt.service.calls.call import Call, ServiceMetric
-from go_opt.service.calls.calls import Method, Service
+from go_opt.service.calls.calls import Call, Method, Service, ServiceMetric
 from go_opt.service.jobs.job import QUEUED, RUNNING, job_id, operation
 from go_opt.service.jobs.manager import JobManager
 from go_opt.service.messages.requests import parsed

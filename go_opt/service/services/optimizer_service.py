@@ -14,8 +14,7 @@ from google.protobuf.message import Message
 from go_opt.env import load_target, target_names
 from go_opt.errors import NotFoundError, PolicyError
 from go_opt.proto import optimizer_pb2
-from go_opt.service.calls.call import Call, ServiceMetric
-from go_opt.service.calls.calls import Emit, Method, Service
+from go_opt.service.calls.calls import Call, Method, Send, Service, ServiceMetric
 from go_opt.service.messages.convert import target_summary
 from go_opt.service.messages.requests import parsed, split_graph
 from go_opt.service.messages.sized_cache import SizedCache
@@ -98,10 +97,10 @@ class OptimizerService(Service):
             self._answers.put(key, kept, len(kept))
         return response
 
-    def _optimize_stream(self, data: bytes, call: Call, emit: Emit) -> Message:
+    def _optimize_stream(self, data: bytes, call: Call, send: Send) -> Message:
         def improve(response: optimizer_pb2.OptimizeResponse) -> None:
             response.ClearField("history")
-            emit(optimizer_pb2.OptimizeUpdate(improvement=response))
+            send(optimizer_pb2.OptimizeUpdate(improvement=response))
 
         return optimizer_pb2.OptimizeUpdate(result=self._optimize(data, call, improve))
 

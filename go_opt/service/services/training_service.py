@@ -11,8 +11,7 @@ from google.longrunning import operations_pb2
 from go_opt.errors import AlreadyExistsError, NotFoundError, UnsupportedError
 from go_opt.proto import training_pb2
 from go_opt.search.policies import find_policy
-from go_opt.service.calls.call import Call
-from go_opt.service.calls.calls import Method, Service
+from go_opt.service.calls.calls import Call, Method, Service
 from go_opt.service.jobs.convert import (
     check_environment,
     check_names,

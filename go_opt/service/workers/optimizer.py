@@ -27,7 +27,7 @@ from go_opt.model.plan import Plan
 from go_opt.proto import optimizer_pb2, plan_pb2
 from go_opt.result import DEFAULT_BUDGET_S, OptimizeResult, Request
 from go_opt.result_json import explanation_to_dict
-from go_opt.service.calls.call import ServiceMetric, Stop
+from go_opt.service.calls.calls import ServiceMetric, Stop
 from go_opt.service.messages.convert import (
     fewest_chips_to_proto,
     metrics_to_proto,

@@ -21,7 +21,7 @@ from go_opt.common.processes import give_back, resident_bytes
 from go_opt.errors import GoOptError
 from go_opt.proto import optimizer_pb2
 from go_opt.search.compiling.warm_up import warm_up
-from go_opt.service.calls.call import Stop
+from go_opt.service.calls.calls import Stop
 from go_opt.service.messages.errors import status_from_error
 from go_opt.service.workers.optimizer import Judgement, LocalOptimizer, Policy, SearchControl
 from go_opt.service.workers.worker import Frame, receive, send

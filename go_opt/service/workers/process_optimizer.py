@@ -17,7 +17,7 @@ from google.rpc import status_pb2
 
 from go_opt.errors import CancelledError
 from go_opt.proto import optimizer_pb2
-from go_opt.service.calls.call import ServiceMetric, Stop
+from go_opt.service.calls.calls import ServiceMetric, Stop
 from go_opt.service.messages.convert_request import request_from_proto
 from go_opt.service.messages.errors import error_from_status
 from go_opt.service.messages.requests import parsed, split_graph
