@@ -26,12 +26,15 @@ from go_opt.model.graph import (
     WEIGHT,
     Graph,
     Heads,
+    OpRule,
     Precision,
     Window,
     by_kind,
     check_number,
+    checked_rules,
     checked_window,
 )
+from go_opt.model.rules.rule import Rule
 from go_opt.model.topological import topological_order
 
 Size = int | tuple[int, ...]  # the number of elements of a tensor, or its shape
@@ -50,6 +53,8 @@ class _Op:
     writes: tuple[str, ...]
     measured_s: Mapping[str, float]
     excluded_kinds: tuple[str, ...]
+    rule: Rule | None
+    operands: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -104,6 +109,7 @@ class GraphBuilder:
         writes: Sequence[tuple[str, Size, str]],
         measured_s: Mapping[str, float] = MappingProxyType({}),
         excluded_kinds: Iterable[str] = (),
+        rule: tuple[Rule, Sequence[str]] | None = None,
     ) -> None:
         """Add an op.
 
@@ -113,6 +119,7 @@ class GraphBuilder:
           writes: ``(tensor, shape or number of elements, dtype)`` of each tensor the op produces.
           measured_s: seconds by chip kind, which replace the modelled cost of the op.
           excluded_kinds: chip kinds that cannot run the op.
+          rule: its sharding rule with the tensors of its operands; the results are those of ``writes``.
         """
         if not name:
             raise GraphError(f"an op of type {op_type!r} has an empty name.")
@@ -136,6 +143,7 @@ class GraphBuilder:
             tuple(tensor for tensor, _, _ in writes),
             dict(measured_s),
             tuple(excluded_kinds),
+            *((rule[0], tuple(rule[1])) if rule is not None else (None, ())),
         )
         for tensor, size, tensor_dtype in writes:
             self._define(tensor, size, tensor_dtype, ACTIVATION, len(self._ops))
@@ -263,6 +271,23 @@ class GraphBuilder:
                 successors[tensor.producer].extend(tensor.readers)
         return successors
 
+    def _op_rules(self, ops: Sequence[_Op], tensors: Sequence[_Tensor]) -> tuple[OpRule | None, ...]:
+        place = {tensor.name: k for k, tensor in enumerate(tensors)}
+        return checked_rules(
+            [
+                OpRule(
+                    op.rule,
+                    tuple(place.get(self.resolve(name), NO_PRODUCER) for name in op.operands),
+                    tuple(place[name] for name in op.writes),
+                )
+                if op.rule is not None
+                else None
+                for op in ops
+            ],
+            [op.name for op in ops],
+            [tensor.elements for tensor in tensors],
+        )
+
     def _freeze(self, order: Sequence[int]) -> Graph:
         ops = [self._ops[i] for i in order]
         position = np.empty(len(order), dtype=np.int64)
@@ -294,6 +319,7 @@ class GraphBuilder:
             excluded=by_kind([dict.fromkeys(op.excluded_kinds, True) for op in ops], False, np.bool_),
             bindings=self._bindings,
             precision=self._precision,
+            op_rules=self._op_rules(ops, tensors),
             shapes=MappingProxyType({t.name: t.shape for t in tensors if t.shape}),
             windows=MappingProxyType(self._windows),
             heads=MappingProxyType(rules.heads_by_op(self._kept, products)),

@@ -7,6 +7,7 @@ Ragged data is CSR: row ``i`` of ``x`` is ``x[ptr[i]:ptr[i + 1]]``.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,6 +22,7 @@ from go_opt.errors import GraphError, ModelError
 from go_opt.model.bindings import NO_BINDINGS, Bindings
 from go_opt.model.csr import row_pointers
 from go_opt.model.dtypes import DTYPES
+from go_opt.model.rules.rule import Rule, fault_of
 
 OP_CLASSES: Final = ("matrix", "vector", "data_movement")
 MATRIX, VECTOR, DATA_MOVEMENT = range(3)
@@ -86,6 +88,14 @@ class Heads(NamedTuple):
     ]  # tensor that it reads or writes -> elements behind an element of the heads' axis
 
 
+class OpRule(NamedTuple):
+    """The sharding rule of an op, and the tensors of its operands and results."""
+
+    rule: Rule
+    operands: tuple[int, ...]  # tensors, in the order of the rule; one may occur twice
+    results: tuple[int, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Graph:
     """A model as ops and tensors; build one with :class:`go_opt.model.builder.GraphBuilder`.
@@ -113,7 +123,8 @@ class Graph:
     excluded: Mapping[str, BoolArray] = field(default_factory=dict)  # kind -> [N], True: cannot run there
     bindings: Bindings = NO_BINDINGS  # with which the model was loaded
     precision: Precision = "native"
-    # The fields below do not affect costs and are not part of the fingerprint.
+    # The fields below are not part of the fingerprint: rules follow from what the ops are.
+    op_rules: tuple[OpRule | None, ...] = ()  # [N], or empty if no rule is known
     nodes_without_op: tuple[NodeWithoutOp, ...] = ()  # set by the importer
     unknown_ops: tuple[UnknownOp, ...] = ()  # set by the importer
     # tensor -> dimensions that all readers see; of a batch of images, the images and the elements of each
@@ -168,6 +179,10 @@ class Graph:
         producers = self.tensor_producer[produced]
         by_op = np.argsort(producers, kind="stable")
         return row_pointers(producers, self.num_ops), produced[by_op]
+
+    def rule_of(self, op: int) -> OpRule | None:
+        """The sharding rule of an op; None if it is not known."""
+        return self.op_rules[op] if self.op_rules else None
 
     def has_type(self, test: Callable[[str], bool]) -> BoolArray:
         """[N] True for ops whose type passes ``test``, which is called once for each type."""
@@ -277,6 +292,33 @@ def checked_heads(graph: Graph, op: str, heads: Heads) -> Heads:
         what = f"tensor {wrong[0]!r}" if wrong else "what it writes"
         raise GraphError(f"op {op!r}: heads: {what} has no {heads.number} heads like that.", field="heads")
     return heads
+
+
+def checked_rules(
+    rules: Sequence[OpRule | None], names: Sequence[str], elements: Sequence[int]
+) -> tuple[OpRule | None, ...]:
+    """[N] the rules of ops, checked against their tensors; empty if no op has one.
+
+    Raises:
+      GraphError: a factor, tensor or number of elements does not fit; the message names the op.
+    """
+    for name, row in zip(names, rules, strict=True):
+        if row is not None:
+            _check_rule(f"op {name!r}: rule", row, elements)
+    return tuple(rules) if any(row is not None for row in rules) else ()
+
+
+def _check_rule(what: str, row: OpRule, elements: Sequence[int]) -> None:
+    rule, tensors = row.rule, (*row.operands, *row.results)
+    if len(rule.operands) != len(row.operands) or len(rule.results) != len(row.results):
+        raise GraphError(f"{what} must have an access for each operand and result.", field="rule")
+    if any(not 0 <= k < len(elements) for k in tensors):
+        raise GraphError(f"{what} names a tensor that the graph does not have.", field="rule")
+    if fault := fault_of(rule):
+        raise GraphError(f"{what}: {fault}.", field="rule")
+    for k, access in zip(row.results, rule.results, strict=True):
+        if math.prod(rule.shape(access)) != elements[k]:
+            raise GraphError(f"{what}: a result has not its {elements[k]} elements.", field="rule")
 
 
 def by_kind(rows: Sequence[Mapping], missing: float | bool, dtype: type) -> Mapping[str, NDArray]:

@@ -75,7 +75,7 @@ def is_view(op_type: str) -> bool:
 
 def is_elementwise(op_type: str) -> bool:
     """Whether output element i needs only element i of each (broadcast) input."""
-    return op_type in _ELEMENTWISE
+    return op_type in ELEMENTWISE
 
 
 def is_reduction(op_type: str) -> bool:
@@ -102,7 +102,7 @@ _MOVES: Final = _names(
 )
 
 # FLOPs per output element. BatchNormalization is scale and shift, with the statistics folded in.
-_ELEMENTWISE: Final = _flops(
+ELEMENTWISE: Final = _flops(
     {
         1.0: "Abs Acos Acosh Add And Asin Asinh Atan Atanh Bernoulli BitShift BitwiseAnd BitwiseNot "
         "BitwiseOr BitwiseXor Cast CastLike Ceil Cos Cosh Div Equal Erf Exp Floor Greater GreaterOrEqual "
@@ -185,7 +185,7 @@ _SELECTIONS: Final = frozenset(
 
 _KNOWN: Final = dict.fromkeys(
     (
-        *(*MATRIX_FLOPS, *_VIEWS, *_MOVES, *_ELEMENTWISE),
+        *(*MATRIX_FLOPS, *_VIEWS, *_MOVES, *ELEMENTWISE),
         *(*_PER_INPUT_ELEMENT, *_WINDOWED, *_PER_OUTPUT_ELEMENT, "DFT", "Inverse", "STFT"),
     )
 )
@@ -260,7 +260,7 @@ def _vector_flops(signature: OpSignature) -> float:
         bins = signature.output_shapes[0][-2] if len(signature.output_shapes[0]) > 1 else 1
         length = max(2, 2 * (bins - 1) if signature.attributes.get("onesided", 1) else bins)
         return 2.5 * output_elements / max(1, 2 * bins) * length * math.log2(length)
-    per_element = _ELEMENTWISE.get(op_type, _PER_OUTPUT_ELEMENT.get(op_type, 1.0))
+    per_element = ELEMENTWISE.get(op_type, _PER_OUTPUT_ELEMENT.get(op_type, 1.0))
     return (per_element + _has_bias(signature)) * output_elements
 
 

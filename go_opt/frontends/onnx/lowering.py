@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -25,11 +26,12 @@ from go_opt.frontends.onnx.inference.folding import (
 )
 from go_opt.frontends.onnx.inference.shapes import PartialType, ShapeInference, complete, is_argument, merged
 from go_opt.frontends.onnx.inference.values import Shape, Value, make_value
-from go_opt.frontends.onnx.nodes import is_alias, is_foldable, is_standard, rows_rule
+from go_opt.frontends.onnx.nodes import is_alias, is_foldable, is_standard, rows_rule, sharding_rule
 from go_opt.frontends.onnx.program import AbsentNode, Program
 from go_opt.frontends.onnx.structure import GraphReads, ordered_nodes
 from go_opt.frontends.recording.binding import Trips, flags
 from go_opt.frontends.recording.recorder import RecordedOp, unknown_op
+from go_opt.frontends.recording.views import viewed_steps
 from go_opt.model.graph import UnknownOp
 from go_opt.model.op_costs import OpSignature, is_view, op_cost
 
@@ -95,12 +97,15 @@ class Scope:
 
     def alias(self, name: str, source: Value, shape: Shape) -> None:
         """A view of an activation under its own name; a constant is simply shared."""
+        is_broadcast = math.prod(shape) != source.elements
+        places = range(len(shape) - len(source.shape), len(shape)) if is_broadcast else None
+        seen = replace(source, shape=shape, steps=viewed_steps(source.shape, source.steps, shape, places))
         if source.is_constant:
-            self.bind(name, replace(source, shape=shape))
+            self.bind(name, seen)
             return
         tensor = self.prefix + name
         self.program.views[tensor] = source.tensor
-        self.bind(name, replace(source, tensor=tensor, shape=shape))
+        self.bind(name, replace(seen, tensor=tensor))
 
     def constant(self, name: str, elem_type: int, shape: Shape, read: Callable[[], NDArray | None]) -> Value:
         """A weight, or something computed from weights alone."""
@@ -189,7 +194,16 @@ class Scope:
             stays = node.op_type in _SAME_WEIGHT_OPS or (is_view(node.op_type) and position == 0)
             if stays and source is not None:
                 checked = make_value(self.prefix + output, *kind, read=read)
-                self.bind(output, replace(checked, tensor=source.tensor))
+                is_broadcast = checked.elements > source.elements
+                places = (
+                    range(len(checked.shape) - len(source.shape), len(checked.shape))
+                    if is_broadcast
+                    else None
+                )
+                steps = (
+                    viewed_steps(source.shape, source.steps, checked.shape, places) if is_broadcast else ()
+                )
+                self.bind(output, replace(checked, tensor=source.tensor, steps=steps))
             else:
                 self.constant(output, *kind, read)
 
@@ -209,6 +223,9 @@ class Scope:
             return
         shapes_in = tuple(None if value is None else value.shape for value in inputs)
         shapes_out = tuple(value.shape for value in outputs)
+        rule = sharding_rule(
+            node, inputs, [None if kind is None else kind[1] for kind in kinds], self.context.opset
+        )
         cost = op_cost(OpSignature(node.op_type, shapes_in, shapes_out, plain_attributes(node)))
         read = [
             (value, touched)
@@ -223,6 +240,10 @@ class Scope:
         views = tuple(value.shape for value, _ in read)
         op = self.program.ops.pop()
         dtype = computed_in(node.op_type, inputs) or op.dtype
+        if rule is not None:
+            present = [value for value in inputs if value is not None]
+            places = [i for i, value in enumerate(present) if any(value is one for one, _ in read)]
+            op = replace(op, rule=(rule.of_operands(places), tuple(present[i].tensor for i in places)))
         self.program.ops.append(replace(op, window=window, axes=axes, views=views, dtype=dtype))
 
     def _lower_alias(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 import onnx
 
 from go_opt.frontends.onnx.inference.folding import plain_attributes
+from go_opt.frontends.onnx.inference.shapes import is_argument
 from go_opt.frontends.onnx.inference.values import Shape, Value
+from go_opt.frontends.recording.views import shape_without_copies
 from go_opt.model.graph import Window
-from go_opt.model.op_costs import is_elementwise, is_view
+from go_opt.model.op_costs import OpSignature, is_elementwise, is_view
+from go_opt.model.rules.rule import Rule
+from go_opt.model.rules.table import rule_of
 
 # Never constant, whatever they read.
 _RANDOM: Final = frozenset(
@@ -54,6 +58,47 @@ def is_alias(node: onnx.NodeProto, inputs: Sequence[Value | None], output_type: 
         moved = [axis for axis in axes if source.shape[axis] != 1]
         return moved == sorted(moved)
     return is_view(node.op_type)
+
+
+# Inputs that are attributes in older operator sets.
+_REDUCED: Final = dict.fromkeys(
+    ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin",
+     "ReduceProd", "ReduceSum", "ReduceSumSquare"),
+    ((1, "axes"),),
+)  # fmt: skip
+_PARAMETERS: Final[Mapping[str, tuple[tuple[int, str], ...]]] = {
+    **_REDUCED,
+    "CumProd": ((1, "axis"),),
+    "CumSum": ((1, "axis"),),
+    "DFT": ((2, "axis"),),
+    "Pad": ((1, "pads"), (3, "axes")),
+    "Slice": ((1, "starts"), (2, "ends"), (3, "axes"), (4, "steps")),
+}
+
+
+def sharding_rule(
+    node: onnx.NodeProto, inputs: Sequence[Value | None], outputs: Sequence[Shape | None], opset: int
+) -> Rule | None:
+    """The sharding rule of a node, with an operand for each present input; None if it is not known."""
+    seen = [None if one is None else shape_without_copies(one.shape, one.steps) for one in inputs]
+    if any(one is not None and shape is None for one, shape in zip(inputs, seen, strict=True)):
+        return None
+    written = tuple(shape for shape in outputs if shape is not None)
+    if written != tuple(outputs[: len(written)]):  # a result that nothing reads stands before one
+        return None
+    attributes = plain_attributes(node)
+    for place, name in _PARAMETERS.get(node.op_type, ()):
+        value = inputs[place] if place < len(inputs) else None
+        if value is not None:
+            array = value.read()
+            if array is None or not is_argument(value):
+                return None
+            numbers = [int(number) for number in array.reshape(-1)]
+            attributes[name] = numbers[0] if name == "axis" and numbers else numbers
+    if node.op_type in _SOFTMAX and opset < _SOFTMAX_OF_ONE_AXIS and written:
+        rank = max(1, len(written[0]))
+        attributes["axes"] = list(range(attributes.get("axis", 1) % rank, rank))
+    return rule_of(OpSignature(node.op_type, tuple(seen), written, attributes))
 
 
 def rows_rule(

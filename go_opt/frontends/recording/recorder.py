@@ -13,6 +13,7 @@ from go_opt.model.bindings import NO_BINDINGS, Bindings
 from go_opt.model.builder import GraphBuilder, Size
 from go_opt.model.graph import Graph, Heads, Precision, UnknownOp, Window
 from go_opt.model.op_costs import OpCost
+from go_opt.model.rules.rule import Rule
 
 Read = tuple[str, int | None]  # tensor and elements touched; None: all
 MAX_OPS: Final = 1_000_000
@@ -35,6 +36,7 @@ class RecordedOp:
     views: tuple[tuple[int, ...], ...] = ()  # shapes in which it reads its tensors
     kept: Sequence[Heads] = ()  # for GraphBuilder.set_kept_apart
     unknown: tuple[UnknownOp, ...] = ()  # itself or ops inside, if no rule has their types
+    rule: tuple[Rule, tuple[str, ...]] | None = None  # with the tensors of its operands
 
 
 def live_ops(
@@ -72,6 +74,7 @@ def add_ops(builder: GraphBuilder, ops: Iterable[RecordedOp]) -> tuple[UnknownOp
             dtype=op.dtype,
             reads=op.reads,
             writes=op.writes,
+            rule=op.rule,
         )
         if op.window is not None:
             builder.set_window(op.name, op.window)

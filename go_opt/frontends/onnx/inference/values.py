@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from go_opt.errors import ModelError
+from go_opt.frontends.recording.views import Steps
 from go_opt.model.dtypes import DTYPES
 from go_opt.model.graph import MAX_ELEMENTS
 
@@ -39,6 +40,7 @@ class Value:
     shape: Shape
     is_constant: bool  # known before any inference: a weight, or derived from weights alone
     read: Callable[[], NDArray | None]  # its values, where constant, small and in the file
+    steps: Steps = ()  # how far neighbours along each axis are apart in the tensor
 
     @property
     def elements(self) -> int:

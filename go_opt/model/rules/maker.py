@@ -1,0 +1,102 @@
+"""Collects the factors and accesses of one op's rule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from go_opt.model.rules.rule import Access, Affine, Dimension, Factor, FactorKind, Rule, Shape
+
+Attributes = Mapping[str, Any]
+
+
+class NoRuleError(Exception):
+    """The op has no rule for these shapes."""
+
+
+class RuleMaker:
+    """An op whose rule is made: its shapes and attributes, its factors and accesses so far."""
+
+    def __init__(
+        self, op_type: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape], attributes: Attributes
+    ) -> None:
+        self.op_type, self.inputs, self.outputs, self.attributes = op_type, inputs, outputs, attributes
+        self._factors: list[Factor] = []
+        self.reads: list[Access | None] = [None] * len(inputs)
+        self.writes: list[Access | None] = [None] * len(outputs)
+
+    def factor(self, name: str, kind: FactorKind, size: int) -> Dimension:
+        """A dimension that is a new factor; () for one element."""
+        if size == 1:
+            return ()
+        self._factors.append(Factor(name, kind, size))
+        return (len(self._factors) - 1,)
+
+    def factors(self, name: str, kind: FactorKind, sizes: Sequence[int]) -> Access:
+        """Dimensions that are new factors; their names are numbered."""
+        return tuple(self.factor(f"{name}{i}", kind, size) for i, size in enumerate(sizes))
+
+    def input(self, place: int) -> Shape:
+        shape = self.inputs[place]
+        if shape is None:
+            raise NoRuleError
+        return shape
+
+    def has(self, place: int) -> bool:
+        return place < len(self.inputs) and self.inputs[place] is not None
+
+    def axis(self, rank: int, default: int = -1) -> int:
+        axis = int(self.attributes.get("axis", default))
+        if not -rank <= axis < rank:
+            raise NoRuleError
+        return axis % rank
+
+    def aligned(self, shape: Shape, dimensions: Access) -> Access:
+        """Dimensions of a tensor that is broadcast to those given; the last ones are aligned."""
+        behind = dimensions[len(dimensions) - len(shape) :] if len(shape) <= len(dimensions) else None
+        if behind is None:
+            raise NoRuleError
+        return tuple(
+            () if size == 1 else self.exact(size, dimension)
+            for size, dimension in zip(shape, behind, strict=True)
+        )
+
+    def exact(self, size: int, dimension: Dimension) -> Dimension:
+        """The dimension, which must have that size."""
+        found = math.prod(
+            piece.size if isinstance(piece, Affine) else self._factors[piece].size for piece in dimension
+        )
+        if found != size:
+            raise NoRuleError
+        return dimension
+
+    def read_rest(self, dimensions: Access, start: int = 1) -> None:
+        """Inputs from ``start`` on are broadcast to the dimensions."""
+        for place in range(start, len(self.inputs)):
+            if self.has(place) and self.reads[place] is None:
+                self.reads[place] = self.aligned(self.input(place), dimensions)
+
+    def read_whole(self) -> None:
+        """Inputs that have no access yet are read whole by every part."""
+        for place, shape in enumerate(self.inputs):
+            if shape is not None and self.reads[place] is None:
+                self.reads[place] = self.factors(f"w{place}_", "whole", shape)
+
+    def write_all(self, dimensions: Access) -> None:
+        """All results have the dimensions given, or are broadcast to them."""
+        for place, shape in enumerate(self.outputs):
+            self.writes[place] = self.aligned(shape, dimensions)
+
+    def rule(self) -> Rule | None:
+        if any(access is None for access in self.writes):
+            return None
+        for shape, access in zip(self.inputs, self.reads, strict=True):
+            if (shape is None) != (access is None):
+                return None
+        reads = tuple(access for access in self.reads if access is not None)
+        return Rule(tuple(self._factors), reads, tuple(one for one in self.writes if one is not None))
+
+
+def names(text: str) -> tuple[str, ...]:
+    return tuple(text.split())

@@ -1,0 +1,165 @@
+"""Rules of ops that move elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from go_opt.model.rules.maker import NoRuleError, RuleMaker
+from go_opt.model.rules.rule import Access, Shape
+
+
+def transposed(op: RuleMaker) -> None:
+    shape = op.input(0)
+    order = op.attributes.get("perm") or range(len(shape))[::-1]
+    read = op.factors("d", "parallel", shape)
+    op.reads[0] = read
+    op.writes[0] = op.aligned(op.outputs[0], tuple(read[axis] for axis in order))
+
+
+def joined(op: RuleMaker) -> None:
+    """Concat: what lies along the axis is not divided."""
+    result, axis = op.outputs[0], op.axis(len(op.outputs[0]))
+    dimensions = list(op.factors("d", "parallel", [*result[:axis], 1, *result[axis + 1 :]]))
+    for place in range(len(op.inputs)):
+        if op.has(place):
+            shape = op.input(place)
+            dimensions[axis] = op.factor(f"x{place}", "whole", shape[axis])
+            op.reads[place] = op.aligned(shape, tuple(dimensions))
+    dimensions[axis] = op.factor("x", "whole", result[axis])
+    op.writes[0] = tuple(dimensions)
+
+
+def parted(op: RuleMaker) -> None:
+    """Split, also into slices without their axis."""
+    shape = op.input(0)
+    axis = op.axis(len(shape), 0)
+    dimensions = list(op.factors("d", "parallel", [*shape[:axis], 1, *shape[axis + 1 :]]))
+    for place, written in enumerate(op.outputs):
+        kept = len(written) == len(shape)
+        inside = (op.factor(f"x{place}", "whole", written[axis]),) if kept else ()
+        op.writes[place] = op.aligned(written, (*dimensions[:axis], *inside, *dimensions[axis + 1 :]))
+    dimensions[axis] = op.factor("x", "whole", shape[axis])
+    op.reads[0] = tuple(dimensions)
+    op.read_whole()
+
+
+def tiled(op: RuleMaker) -> None:
+    shape, read, written = op.input(0), [], []
+    for axis, (old, new) in enumerate(zip(shape, op.outputs[0], strict=True)):
+        if new % old:
+            raise NoRuleError
+        repeats, place = op.factor(f"t{axis}", "parallel", new // old), op.factor(f"d{axis}", "parallel", old)
+        read.append(place)
+        written.append((*repeats, *place))
+    op.reads[0], op.writes[0] = tuple(read), tuple(written)
+    op.read_whole()
+
+
+def resized(op: RuleMaker) -> None:
+    """Axes whose length stays are independent."""
+    read, written = [], []
+    for axis, (old, new) in enumerate(zip(op.input(0), op.outputs[0], strict=True)):
+        read.append(op.factor(f"d{axis}", "parallel" if old == new else "whole", old))
+        written.append(read[-1] if old == new else op.factor(f"y{axis}", "whole", new))
+    op.reads[0], op.writes[0] = tuple(read), tuple(written)
+    op.read_whole()
+
+
+def gathered(op: RuleMaker) -> None:
+    """Rows of a table. A part of the table gives the rows that it has, else zeros: their sum is the result."""
+    table, indices = op.input(0), op.input(1)
+    axis = op.axis(len(table), 0)
+    dimensions = list(op.factors("d", "parallel", [*table[:axis], 1, *table[axis + 1 :]]))
+    places = op.factors("i", "parallel", indices)
+    op.reads[1] = places
+    op.writes[0] = op.aligned(op.outputs[0], (*dimensions[:axis], *places, *dimensions[axis + 1 :]))
+    if len(op.outputs[0]) != len(table) - 1 + len(indices):
+        raise NoRuleError
+    dimensions[axis] = op.factor("v", "reduction", table[axis])
+    op.reads[0] = tuple(dimensions)
+
+
+def gathered_elements(op: RuleMaker) -> None:
+    """GatherElements and ScatterElements: independent along the axes on which all tensors have as many."""
+    shapes = [op.input(place) for place in range(len(op.inputs))]
+    axis, result = op.axis(len(shapes[0]), 0), op.outputs[0]
+    shared = [i != axis and len({shape[i] for shape in (*shapes, result)}) == 1 for i in range(len(result))]
+    dimensions = op.factors(
+        "d", "parallel", [size if one else 1 for size, one in zip(result, shared, strict=True)]
+    )
+    for place, shape in enumerate(shapes):
+        op.reads[place] = or_whole(op, f"x{place}_", shape, shared, dimensions)
+    op.writes[0] = or_whole(op, "y", result, shared, dimensions)
+
+
+def or_whole(op: RuleMaker, name: str, shape: Shape, shared: Sequence[bool], dimensions: Access) -> Access:
+    return tuple(
+        dimension if one else op.factor(f"{name}{i}", "whole", size)
+        for i, (size, one, dimension) in enumerate(zip(shape, shared, dimensions, strict=True))
+    )
+
+
+def gathered_nd(op: RuleMaker) -> None:
+    """GatherND, without a batch: each index names a slice."""
+    table, indices = op.input(0), op.input(1)
+    if op.attributes.get("batch_dims"):
+        raise NoRuleError
+    named = indices[-1]
+    places, rest = op.factors("i", "parallel", indices[:-1]), op.factors("d", "parallel", table[named:])
+    op.reads[0] = (*op.factors("x", "whole", table[:named]), *rest)
+    op.reads[1] = (*places, op.factor("w", "whole", named))
+    op.writes[0] = op.aligned(op.outputs[0], (*places, *rest))
+
+
+def _scattered_nd(op: RuleMaker) -> None:
+    """ScatterND: slices of a tensor are replaced; independent within a slice."""
+    table, indices, updates = (op.input(place) for place in range(3))
+    named = indices[-1]
+    rest = op.factors("d", "parallel", table[named:])
+    first = op.factors("x", "whole", table[:named])
+    op.reads[0] = op.writes[0] = (*first, *rest)
+    op.reads[1] = op.factors("i", "whole", indices)
+    op.reads[2] = op.aligned(updates, (*op.factors("u", "whole", updates[: len(indices) - 1]), *rest))
+
+
+def _updated(op: RuleMaker) -> None:
+    """A slice of a tensor is replaced, as JAX's dynamic_update_slice; independent along whole axes."""
+    whole, part = op.input(0), op.input(1)
+    shared = [a == b for a, b in zip(whole, part, strict=True)]
+    dimensions = op.factors(
+        "d", "parallel", [size if one else 1 for size, one in zip(whole, shared, strict=True)]
+    )
+    op.reads[0] = op.writes[0] = or_whole(op, "x", whole, shared, dimensions)
+    op.reads[1] = or_whole(op, "u", part, shared, dimensions)
+    op.read_whole()
+
+
+def scattered(op: RuleMaker) -> None:
+    _updated(op) if op.attributes.get("mode") == "slice" else _scattered_nd(op)
+
+
+def depth_to_space(op: RuleMaker) -> None:
+    """Blocks of channels become blocks of images, or the other way round."""
+    inverse = op.op_type == "SpaceToDepth"
+    deep, flat = (op.outputs[0], op.input(0)) if inverse else (op.input(0), op.outputs[0])
+    block = op.attributes["blocksize"]
+    batch, channel = op.factor("n", "parallel", deep[0]), op.factor("c", "parallel", flat[1])
+    rows, columns = op.factors("y", "parallel", deep[2:])
+    down, across = op.factors("b", "parallel", (block, block))
+    is_last = not inverse and op.attributes.get("mode", "DCR") in ("CRD", b"CRD")
+    channels = (*channel, *down, *across) if is_last else (*down, *across, *channel)
+    of_deep, of_flat = (batch, channels, rows, columns), (batch, channel, (*rows, *down), (*columns, *across))
+    op.reads[0], op.writes[0] = (of_flat, of_deep) if inverse else (of_deep, of_flat)
+
+
+def sampled(op: RuleMaker) -> None:
+    """GridSample: places of a grid [batch, …, coordinates] in images of as many channels as the result."""
+    batch, channels, *places = op.outputs[0]
+    of_batch, of_channel = op.factor("n", "parallel", batch), op.factor("c", "parallel", channels)
+    of_places = op.factors("y", "parallel", places)
+    op.reads[0] = (
+        *op.aligned(op.input(0)[:2], (of_batch, of_channel)),
+        *op.factors("x", "whole", op.input(0)[2:]),
+    )
+    op.reads[1] = op.aligned(op.input(1), (of_batch, *of_places, op.factor("w", "whole", len(places))))
+    op.writes[0] = (of_batch, of_channel, *of_places)

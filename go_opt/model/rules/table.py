@@ -1,0 +1,157 @@
+"""The table of sharding rules by ONNX op type, for every frontend.
+
+Attributes are ONNX's, with what newer operator sets read as inputs (axes, starts, pads) among them. Besides,
+``equation`` of a MatMul is that of an Einsum, and ``layout`` of a Conv names the dimensions of its operand,
+weight and result ("NCHW", "OIHW", "NCHW"), as JAX's do. An op without a rule is never divided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from go_opt.model.op_costs import ELEMENTWISE, OpSignature
+from go_opt.model.rules.elements import (
+    along_axis,
+    along_last,
+    along_rest,
+    channels_mixed,
+    elementwise,
+    fourier,
+    generated,
+    largest,
+    normalised_images,
+    of_rows,
+    one_hot,
+    per_channel,
+    reduced,
+)
+from go_opt.model.rules.maker import NoRuleError, RuleMaker, names
+from go_opt.model.rules.moves import (
+    depth_to_space,
+    gathered,
+    gathered_elements,
+    gathered_nd,
+    joined,
+    parted,
+    resized,
+    sampled,
+    scattered,
+    tiled,
+    transposed,
+)
+from go_opt.model.rules.products import (
+    attention,
+    einsum,
+    gemm,
+    matmul,
+    matmul_of_packed,
+    quantised_matmul,
+    recurrent,
+)
+from go_opt.model.rules.rule import Rule, Shape
+from go_opt.model.rules.windows import (
+    convolution,
+    convolution_of_third,
+    padded,
+    pooled,
+    pooled_whole,
+    sliced,
+    transposed_convolution,
+)
+
+_ATTRIBUTES: Final = frozenset(
+    names(
+        "auto_pad axes axis batch_dims blocksize dilations equation group kernel_shape layout lhs_dilation mode "
+        "num_groups pads perm starts steps strides transA transB"
+    )
+)
+
+
+def rule_of(signature: OpSignature) -> Rule | None:
+    """The rule of an op, with an operand for each input that is present; None if none is known.
+
+    Equal signatures have the same rule, the same object.
+    """
+    attributes = tuple(
+        (name, _frozen(value)) for name, value in sorted(signature.attributes.items()) if name in _ATTRIBUTES
+    )
+    return _rule(signature.op_type, signature.input_shapes, signature.output_shapes, attributes)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
+
+
+@lru_cache(maxsize=4096)
+def _rule(
+    op_type: str,
+    inputs: tuple[Shape | None, ...],
+    outputs: tuple[Shape, ...],
+    attributes: tuple[tuple[str, Any], ...],
+) -> Rule | None:
+    make = _RULES.get(op_type)
+    shapes = [*(shape for shape in inputs if shape is not None), *outputs]
+    if make is None or not outputs or any(0 in shape for shape in shapes):
+        return None
+    op = RuleMaker(op_type, inputs, outputs, dict(attributes))
+    try:
+        make(op)
+    except (NoRuleError, IndexError, KeyError, TypeError, ValueError):
+        return None  # the attributes do not fit the shapes
+    return op.rule()
+
+
+_Maker = Callable[[RuleMaker], None]
+_RULES: Final[Mapping[str, _Maker]] = {
+    **dict.fromkeys(ELEMENTWISE, elementwise),
+    **dict.fromkeys(names("BatchNormalization DequantizeLinear PRelu QuantizeLinear"), per_channel),
+    **dict.fromkeys(names("CumProd CumSum Hardmax LogSoftmax LpNormalization Softmax Sort"), along_axis),
+    "DFT": fourier,
+    **dict.fromkeys(
+        names("LayerNormalization RMSNormalization SimplifiedLayerNormalization rev"), along_rest
+    ),
+    **dict.fromkeys(names("SkipLayerNormalization SkipSimplifiedLayerNormalization"), along_last),
+    **dict.fromkeys(names("GroupNormalization InstanceNormalization"), normalised_images),
+    "LRN": channels_mixed,
+    **dict.fromkeys(
+        names(
+            "ArgMax ArgMin ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin "
+            "ReduceProd ReduceSum ReduceSumSquare"
+        ),
+        reduced,
+    ),
+    "Einsum": einsum,
+    **dict.fromkeys(
+        names("DynamicQuantizeMatMul FusedMatMul MatMul MatMulInteger MatMulInteger16 MatMulIntegerToFloat"),
+        matmul,
+    ),
+    **dict.fromkeys(("FusedGemm", "Gemm"), gemm),
+    **dict.fromkeys(names("MatMulBnb4 MatMulFpQ4 MatMulNBits"), matmul_of_packed),
+    "QLinearMatMul": quantised_matmul,
+    **dict.fromkeys(names("Conv ConvInteger FusedConv"), convolution),
+    "QLinearConv": convolution_of_third,
+    "ConvTranspose": transposed_convolution,
+    **dict.fromkeys(names("AveragePool LpPool MaxPool QLinearAveragePool"), pooled),
+    **dict.fromkeys(names("GlobalAveragePool GlobalLpPool GlobalMaxPool"), pooled_whole),
+    "Transpose": transposed,
+    "Concat": joined,
+    "Split": parted,
+    "Slice": sliced,
+    "Pad": padded,
+    "Tile": tiled,
+    **dict.fromkeys(("Resize", "Upsample"), resized),
+    "Gather": gathered,
+    **dict.fromkeys(("GatherElements", "ScatterElements"), gathered_elements),
+    "GatherND": gathered_nd,
+    "ScatterND": scattered,
+    "TopK": largest,
+    "OneHot": one_hot,
+    **dict.fromkeys(names("ConstantOfShape EyeLike RandomNormal RandomUniform Range"), generated),
+    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), depth_to_space),
+    "GridSample": sampled,
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), recurrent),
+    **dict.fromkeys(names("Attention MultiHeadAttention"), attention),
+    **dict.fromkeys(names("MoE QMoE RotaryEmbedding"), of_rows),
+}

@@ -1,0 +1,162 @@
+"""Rules of ops that read a tensor through windows: convolutions, pooling, slices, padding."""
+
+from __future__ import annotations
+
+from go_opt.model.rules.maker import NoRuleError, RuleMaker
+from go_opt.model.rules.rule import NO_FACTOR, Affine, Dimension, FactorKind
+
+
+def _places(layout: str, names: str) -> list[int]:
+    """The places of named dimensions; of spatial ones, which are digits, in their order."""
+    return [layout.index(name) for name in names]
+
+
+def convolution(op: RuleMaker, weight: int = 1) -> None:
+    """A grouped convolution; the result is read through windows."""
+    image, kernel, result = op.input(0), op.input(weight), op.outputs[0]
+    axes = len(image) - 2
+    digits = "".join(map(str, range(axes)))
+    layouts = op.attributes.get("layout", ("NC" + digits, "OI" + digits, "NC" + digits))
+    of_image, of_kernel, of_result = (
+        _places(layout, names + digits) for layout, names in zip(layouts, ("NC", "OI", "NC"), strict=True)
+    )
+    if axes < 1 or any(one != 1 for one in op.attributes.get("lhs_dilation", ())):
+        raise NoRuleError
+    groups = image[of_image[1]] // kernel[of_kernel[1]]
+    batch, group = op.factor("n", "parallel", result[of_result[0]]), op.factor("g", "parallel", groups)
+    channels = op.factor("c", "reduction", kernel[of_kernel[1]])
+    features = op.factor("o", "parallel", kernel[of_kernel[0]] // groups)
+    windows = [_window(op, i, image[of_image[2 + i]], kernel[of_kernel[2 + i]], result[of_result[2 + i]])
+               for i in range(axes)]  # fmt: skip
+    read, weights, written = ([()] * (axes + 2) for _ in range(3))
+    read[of_image[0]], read[of_image[1]] = batch, (*group, *channels)
+    weights[of_kernel[0]], weights[of_kernel[1]] = (*group, *features), channels
+    written[of_result[0]], written[of_result[1]] = batch, (*group, *features)
+    for i, (place, window, seen) in enumerate(windows):
+        read[of_image[2 + i]], weights[of_kernel[2 + i]], written[of_result[2 + i]] = seen, window, place
+    op.reads[0], op.reads[weight], op.writes[0] = tuple(read), tuple(weights), tuple(written)
+    for place in range(len(op.inputs)):
+        if op.has(place) and op.reads[place] is None:
+            shape = op.input(place)
+            is_bias = len(shape) == 1 and shape[0] > 1
+            op.reads[place] = (
+                (op.exact(shape[0], (*group, *features)),) if is_bias else tuple(() for _ in shape)
+            )
+
+
+def _window(
+    op: RuleMaker, axis: int, size: int, window: int, result: int
+) -> tuple[Dimension, Dimension, Dimension]:
+    """Of one axis of an image: the dimensions of the result, the window and the operand."""
+    attributes = op.attributes
+    stride = (attributes.get("strides") or [1] * (axis + 1))[axis]
+    dilation = (attributes.get("dilations") or [1] * (axis + 1))[axis]
+    before = (attributes.get("pads") or [0] * (axis + 1))[axis]
+    span = (window - 1) * dilation + 1
+    padding = attributes.get("auto_pad", "NOTSET") or "NOTSET"
+    if padding.startswith("SAME"):
+        missing = max(0, (result - 1) * stride + span - size)
+        before = missing // 2 if padding == "SAME_UPPER" else (missing + 1) // 2
+    elif padding == "VALID":
+        before = 0
+    is_plain = window == 1 and stride == 1 and before == 0 and size == result
+    if result == 1 and window == size and before == 0:  # one window: all of the image
+        of_window = op.factor(f"k{axis}", "reduction", window)
+        return (), of_window, of_window
+    place = op.factor(f"y{axis}", "parallel" if is_plain else "window", result)
+    of_window = op.factor(f"k{axis}", "reduction", window)
+    if is_plain:
+        return place, of_window, place
+    factors = (*(place or (NO_FACTOR,)), *(of_window or (NO_FACTOR,)))
+    return place, of_window, (Affine(*factors, stride, dilation, before, size),) if size > 1 else ()
+
+
+def convolution_of_third(op: RuleMaker) -> None:
+    convolution(op, 3)
+
+
+def transposed_convolution(op: RuleMaker) -> None:
+    """Each element of the image is multiplied by a window of the weight [in, out / groups, window]."""
+    image, kernel, result = op.input(0), op.input(1), op.outputs[0]
+    groups = int(op.attributes.get("group", 1))
+    batch, group = op.factor("n", "parallel", image[0]), op.factor("g", "parallel", groups)
+    channels = op.factor("c", "reduction", image[1] // groups)
+    features = op.factor("o", "parallel", kernel[1])
+    places, windows = op.factors("x", "whole", image[2:]), op.factors("k", "whole", kernel[2:])
+    op.reads[0] = (batch, (*group, *channels), *places)
+    op.reads[1] = ((*group, *channels), features, *windows)
+    op.writes[0] = (batch, (*group, *features), *op.factors("y", "whole", result[2:]))
+    if op.has(2):
+        op.reads[2] = (op.exact(op.input(2)[0], (*group, *features)),)
+
+
+def pooled(op: RuleMaker) -> None:
+    """Windows over the last dimensions, or over all of them as JAX's."""
+    shape, result = op.input(0), op.outputs[0]
+    window = op.attributes["kernel_shape"]
+    skipped = len(shape) - len(window)
+    dimensions = [op.factor(f"d{i}", "parallel", size) for i, size in enumerate(shape[:skipped])]
+    windows = [_window(op, i, shape[skipped + i], size, result[skipped + i]) for i, size in enumerate(window)]
+    op.reads[0] = (*dimensions, *(seen for _, _, seen in windows))
+    op.read_whole()
+    for place in range(len(op.outputs)):
+        op.writes[place] = (*dimensions, *(place for place, _, _ in windows))
+
+
+def pooled_whole(op: RuleMaker) -> None:
+    """One result for each image and channel."""
+    kind: FactorKind = "reduction" if op.op_type == "GlobalMaxPool" else "whole"
+    kept = op.factors("d", "parallel", op.input(0)[:2])
+    op.reads[0] = (*kept, *op.factors("r", kind, op.input(0)[2:]))
+    op.writes[0] = op.aligned(op.outputs[0], (*kept, *(() for _ in op.outputs[0][2:])))
+
+
+def sliced(op: RuleMaker) -> None:
+    """Slice: along the axes that it shortens, the operand is read from a start on."""
+    shape, result = op.input(0), op.outputs[0]
+    if len(shape) != len(result):
+        raise NoRuleError
+    starts = op.attributes.get("starts")
+    axes = op.attributes.get("axes") or range(len(starts or ()))
+    steps = op.attributes.get("steps") or [1] * len(starts or ())
+    start_of = {
+        axis % len(shape): (start, step) for axis, start, step in zip(axes, starts or (), steps, strict=False)
+    }
+    read, written = [], []
+    for axis, (before, after) in enumerate(zip(shape, result, strict=True)):
+        start, step = start_of.get(axis, (0, 1))
+        if before == after and step == 1:
+            read.append(op.factor(f"d{axis}", "parallel", before))
+            written.append(read[-1])
+            continue
+        first = max(0, start + before) if start < 0 else min(start, before)
+        if axis not in start_of or step < 1 or after == 1:
+            read.append(op.factor(f"x{axis}", "whole", before))
+            written.append(op.factor(f"y{axis}", "whole", after))
+            continue
+        (place,) = op.factor(f"d{axis}", "window", after)
+        read.append((Affine(place, NO_FACTOR, step, 1, -first, before),))
+        written.append((place,))
+    op.reads[0], op.writes[0] = tuple(read), tuple(written)
+    op.read_whole()
+
+
+def padded(op: RuleMaker) -> None:
+    shape, result = op.input(0), op.outputs[0]
+    pads, axes = op.attributes.get("pads"), op.attributes.get("axes") or range(len(shape))
+    before = {axis % len(shape): pad for axis, pad in zip(axes, pads or (), strict=False)}
+    is_constant = op.attributes.get("mode", "constant") in ("constant", b"constant")
+    read, written = [], []
+    for axis, (old, new) in enumerate(zip(shape, result, strict=True)):
+        if old == new and not before.get(axis):
+            read.append(op.factor(f"d{axis}", "parallel", old))
+            written.append(read[-1])
+        elif pads is None or not is_constant or new == 1:
+            read.append(op.factor(f"x{axis}", "whole", old))
+            written.append(op.factor(f"y{axis}", "whole", new))
+        else:
+            (place,) = op.factor(f"d{axis}", "window", new)
+            read.append((Affine(place, NO_FACTOR, 1, 1, before.get(axis, 0), old),))
+            written.append((place,))
+    op.reads[0], op.writes[0] = tuple(read), tuple(written)
+    op.read_whole()
