@@ -19,12 +19,11 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.common.arrays import IntArray, LongArray
+from go_opt.common.arrays import IntArray, LongArray, row_pointers
 from go_opt.env.copies.stages import size_by_chip
 from go_opt.env.cost.tables import COPY_TYPE
 from go_opt.env.target import Target
 from go_opt.errors import PlanError
-from go_opt.model.csr import row_pointers
 from go_opt.model.graph import DATA_MOVEMENT, NO_PRODUCER, Graph
 from go_opt.model.plan import Plan
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from go_opt.common.arrays import FloatArray, IntArray, LongArray
+from go_opt.common.arrays import FloatArray, IntArray, LongArray, row_pointers
 from go_opt.common.compiling import compiled, int64
 from go_opt.env.kernels.heap import heap_pop, heap_push
-from go_opt.model.csr import row_pointers
 from go_opt.model.graph import Graph
 
 

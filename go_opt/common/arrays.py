@@ -1,4 +1,4 @@
-"""Types of arrays, by the type of their elements."""
+"""Types of arrays, by the type of their elements, and ragged arrays."""
 
 from __future__ import annotations
 
@@ -22,3 +22,13 @@ def frozen(values: ArrayLike, dtype: DTypeLike | None = None) -> NDArray[Any]:
     array = np.array(values, dtype)
     array.flags.writeable = False
     return array
+
+
+def row_pointers(rows: NDArray, num_rows: int) -> LongArray:
+    """``[num_rows + 1]`` pointers of CSR: row ``i`` of ``x`` is ``x[ptr[i]:ptr[i + 1]]``.
+
+    Args:
+      rows: the row of each entry, ascending.
+    """
+    counts = np.bincount(rows, minlength=num_rows)
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

@@ -34,7 +34,7 @@ from go_opt.model.graph import (
     checked_rules,
     checked_window,
 )
-from go_opt.model.rules.rule import Rule
+from go_opt.model.rule import Rule
 from go_opt.model.topological import topological_order
 
 Size = int | tuple[int, ...]  # the number of elements of a tensor, or its shape
@@ -53,8 +53,6 @@ class _Op:
     writes: tuple[str, ...]
     measured_s: Mapping[str, float]
     excluded_kinds: tuple[str, ...]
-    rule: Rule | None
-    operands: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -89,6 +87,7 @@ class GraphBuilder:
         self._outputs: list[str] = []
         self._windows: dict[str, Window] = {}
         self._kept: dict[str, Sequence[Heads]] = {}
+        self._rules: dict[str, tuple[Rule, tuple[str, ...]]] = {}
         self._axes: dict[str, tuple[tuple[int, ...], Sequence[tuple[int, ...]]]] = {}
 
     def add_tensor(self, name: str, size: Size, dtype: str, kind: str) -> None:
@@ -109,7 +108,6 @@ class GraphBuilder:
         writes: Sequence[tuple[str, Size, str]],
         measured_s: Mapping[str, float] = MappingProxyType({}),
         excluded_kinds: Iterable[str] = (),
-        rule: tuple[Rule, Sequence[str]] | None = None,
     ) -> None:
         """Add an op.
 
@@ -119,7 +117,6 @@ class GraphBuilder:
           writes: ``(tensor, shape or number of elements, dtype)`` of each tensor the op produces.
           measured_s: seconds by chip kind, which replace the modelled cost of the op.
           excluded_kinds: chip kinds that cannot run the op.
-          rule: its sharding rule with the tensors of its operands; the results are those of ``writes``.
         """
         if not name:
             raise GraphError(f"an op of type {op_type!r} has an empty name.")
@@ -143,11 +140,14 @@ class GraphBuilder:
             tuple(tensor for tensor, _, _ in writes),
             dict(measured_s),
             tuple(excluded_kinds),
-            *((rule[0], tuple(rule[1])) if rule is not None else (None, ())),
         )
         for tensor, size, tensor_dtype in writes:
             self._define(tensor, size, tensor_dtype, ACTIVATION, len(self._ops))
         self._ops.append(op)
+
+    def set_rule(self, op: str, rule: Rule, operands: Sequence[str]) -> None:
+        """Set the sharding rule of an op, and the tensors of its operands; results are what it writes."""
+        self._rules[op] = rule, tuple(operands)
 
     def set_window(self, op: str, window: Window) -> None:
         """Set the window of an op over the rows that it reads."""
@@ -273,20 +273,15 @@ class GraphBuilder:
 
     def _op_rules(self, ops: Sequence[_Op], tensors: Sequence[_Tensor]) -> tuple[OpRule | None, ...]:
         place = {tensor.name: k for k, tensor in enumerate(tensors)}
-        return checked_rules(
-            [
-                OpRule(
-                    op.rule,
-                    tuple(place.get(self.resolve(name), NO_PRODUCER) for name in op.operands),
-                    tuple(place[name] for name in op.writes),
-                )
-                if op.rule is not None
-                else None
-                for op in ops
-            ],
-            [op.name for op in ops],
-            [tensor.elements for tensor in tensors],
-        )
+
+        def row(op: _Op) -> OpRule | None:
+            if op.name not in self._rules:
+                return None
+            rule, names = self._rules[op.name]
+            operands = (place.get(self.resolve(name), NO_PRODUCER) for name in names)
+            return OpRule(rule, tuple(operands), tuple(place[name] for name in op.writes))
+
+        return checked_rules([row(op) for op in ops], [op.name for op in ops], [t.elements for t in tensors])
 
     def _freeze(self, order: Sequence[int]) -> Graph:
         ops = [self._ops[i] for i in order]

@@ -17,12 +17,11 @@ from typing import Final, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.common.arrays import BoolArray, CodeArray, FloatArray, IntArray, LongArray, frozen
+from go_opt.common.arrays import BoolArray, CodeArray, FloatArray, IntArray, LongArray, frozen, row_pointers
 from go_opt.errors import GraphError, ModelError
 from go_opt.model.bindings import NO_BINDINGS, Bindings
-from go_opt.model.csr import row_pointers
 from go_opt.model.dtypes import DTYPES
-from go_opt.model.rules.rule import Rule, fault_of
+from go_opt.model.rule import Rule, fault_of
 
 OP_CLASSES: Final = ("matrix", "vector", "data_movement")
 MATRIX, VECTOR, DATA_MOVEMENT = range(3)

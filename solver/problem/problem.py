@@ -11,13 +11,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from go_opt.common.arrays import BoolArray, IntArray, LongArray
+from go_opt.common.arrays import BoolArray, IntArray, LongArray, row_pointers
 from go_opt.common.compiling import compiled, uncounted_inner
 from go_opt.env.cost import kinds_that_run
 from go_opt.env.kernels.schedule import list_schedule
 from go_opt.env.target import Target
 from go_opt.errors import PlanError
-from go_opt.model.csr import row_pointers
 from go_opt.model.graph import Graph
 
 NO_SKIP_RULES: Final = ("off", "prefix", "all")

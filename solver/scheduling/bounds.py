@@ -14,12 +14,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
+from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, row_pointers
 from go_opt.common.compiling import compiled
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, LoopRoles, may_share
 from go_opt.env.model.package import package_of
-from go_opt.model.csr import row_pointers
 from go_opt.model.graph import INPUT, NO_PRODUCER, Graph
 from go_opt.solver.certify.problem.bounds import Bound, OpFloors, host_seconds, op_floors
 from go_opt.solver.scheduling.fork_join import WINDOW, Flow, seconds_between

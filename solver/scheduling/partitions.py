@@ -12,11 +12,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from go_opt.common.arrays import FloatArray, IntArray, LongArray
+from go_opt.common.arrays import FloatArray, IntArray, LongArray, row_pointers
 from go_opt.common.compiling import compiled, int64
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.numbering import kernel_seconds
-from go_opt.model.csr import row_pointers
 from go_opt.model.graph import NO_PRODUCER
 
 HOT: Final = 4.0  # first temperature, in mean seconds of a kernel

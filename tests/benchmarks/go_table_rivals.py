@@ -13,9 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from go_opt.common.arrays import FloatArray, IntArray, LongArray
+from go_opt.common.arrays import FloatArray, IntArray, LongArray, row_pointers
 from go_opt.env import depth, height, list_schedule
-from go_opt.model.csr import row_pointers
 from go_opt.solver import earliest_finish_placement
 from go_opt.solver.orders.orders import largest_by_kernel
 from tests.benchmarks.go_table_kernels import Best, Kernels, earliest_finish

@@ -25,8 +25,8 @@ import numpy as np
 import optax
 from flax import nnx
 
+from go_opt.common.arrays import row_pointers
 from go_opt.env.cost.op_quantities import standardise
-from go_opt.model.csr import row_pointers
 from tests.benchmarks.go_table_kernels import Best, Kernels
 
 PLACEMENTS: Final = 4

@@ -19,9 +19,8 @@ from go_opt.bench.rivals.order_slice import slice_along
 from go_opt.bench.rivals.placement_search import evaluate_units, repaired
 from go_opt.bench.rivals.problem import unit_problem, unit_seconds, unit_tensors
 from go_opt.bench.rivals.trial import Trial
-from go_opt.common.arrays import FloatArray, IntArray, LongArray
+from go_opt.common.arrays import FloatArray, IntArray, LongArray, row_pointers
 from go_opt.env import list_schedule
-from go_opt.model.csr import row_pointers
 from go_opt.model.graph import NO_PRODUCER
 from go_opt.solver import PlacementProblem
 

@@ -14,7 +14,7 @@ from go_opt.frontends.onnx.inference.values import Shape, Value
 from go_opt.frontends.recording.views import shape_without_copies
 from go_opt.model.graph import Window
 from go_opt.model.op_costs import OpSignature, is_elementwise, is_view
-from go_opt.model.rules.rule import Rule
+from go_opt.model.rule import Rule
 from go_opt.model.rules.table import rule_of
 
 # Never constant, whatever they read.

@@ -13,7 +13,7 @@ from go_opt.model.bindings import NO_BINDINGS, Bindings
 from go_opt.model.builder import GraphBuilder, Size
 from go_opt.model.graph import Graph, Heads, Precision, UnknownOp, Window
 from go_opt.model.op_costs import OpCost
-from go_opt.model.rules.rule import Rule
+from go_opt.model.rule import Rule
 
 Read = tuple[str, int | None]  # tensor and elements touched; None: all
 MAX_OPS: Final = 1_000_000
@@ -74,8 +74,9 @@ def add_ops(builder: GraphBuilder, ops: Iterable[RecordedOp]) -> tuple[UnknownOp
             dtype=op.dtype,
             reads=op.reads,
             writes=op.writes,
-            rule=op.rule,
         )
+        if op.rule is not None:
+            builder.set_rule(op.name, *op.rule)
         if op.window is not None:
             builder.set_window(op.name, op.window)
         if op.axes is not None:

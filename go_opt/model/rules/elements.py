@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from go_opt.model.rule import FactorKind
 from go_opt.model.rules.maker import NoRuleError, RuleMaker, names
 from go_opt.model.rules.moves import or_whole
-from go_opt.model.rules.rule import FactorKind
 
 
 def elementwise(op: RuleMaker) -> None:

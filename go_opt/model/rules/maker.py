@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from go_opt.model.rules.rule import Access, Affine, Dimension, Factor, FactorKind, Rule, Shape
+from go_opt.model.rule import Access, Affine, Dimension, Factor, FactorKind, Rule, Shape
 
 Attributes = Mapping[str, Any]
 
@@ -89,14 +89,17 @@ class RuleMaker:
             self.writes[place] = self.aligned(shape, dimensions)
 
     def rule(self) -> Rule | None:
-        if any(access is None for access in self.writes):
+        """The rule; None if an input or result has no access, or another number of elements."""
+        present = [place for place, shape in enumerate(self.inputs) if shape is not None]
+        reads = tuple(one for place in present if (one := self.reads[place]) is not None)
+        writes = tuple(one for one in self.writes if one is not None)
+        if len(reads) < len(present) or len(writes) < len(self.outputs):
             return None
-        for shape, access in zip(self.inputs, self.reads, strict=True):
-            if (shape is None) != (access is None):
-                return None
-        reads = tuple(access for access in self.reads if access is not None)
-        return Rule(tuple(self._factors), reads, tuple(one for one in self.writes if one is not None))
+        rule = Rule(tuple(self._factors), reads, writes)
+        sizes = [math.prod(rule.shape(access)) for access in writes]
+        return rule if sizes == [math.prod(shape) for shape in self.outputs] else None
 
 
 def names(text: str) -> tuple[str, ...]:
+    """The words of a text."""
     return tuple(text.split())

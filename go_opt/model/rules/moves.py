@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from go_opt.model.rule import Access, Shape
 from go_opt.model.rules.maker import NoRuleError, RuleMaker
-from go_opt.model.rules.rule import Access, Shape
 
 
 def transposed(op: RuleMaker) -> None:
@@ -66,7 +66,7 @@ def resized(op: RuleMaker) -> None:
 
 
 def gathered(op: RuleMaker) -> None:
-    """Rows of a table. A part of the table gives the rows that it has, else zeros: their sum is the result."""
+    """Rows of a table. Parts of the table give the rows that they have, else zeros, and are added."""
     table, indices = op.input(0), op.input(1)
     axis = op.axis(len(table), 0)
     dimensions = list(op.factors("d", "parallel", [*table[:axis], 1, *table[axis + 1 :]]))

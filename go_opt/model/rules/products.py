@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from go_opt.model.rule import Access, Shape
 from go_opt.model.rules.maker import NoRuleError, RuleMaker
-from go_opt.model.rules.rule import Access, Shape
 
 
 def _contraction(

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from go_opt.model.op_costs import ELEMENTWISE, OpSignature
+from go_opt.model.rule import Rule, Shape
 from go_opt.model.rules.elements import (
     along_axis,
     along_last,
@@ -50,7 +51,6 @@ from go_opt.model.rules.products import (
     quantised_matmul,
     recurrent,
 )
-from go_opt.model.rules.rule import Rule, Shape
 from go_opt.model.rules.windows import (
     convolution,
     convolution_of_third,
@@ -63,8 +63,8 @@ from go_opt.model.rules.windows import (
 
 _ATTRIBUTES: Final = frozenset(
     names(
-        "auto_pad axes axis batch_dims blocksize dilations equation group kernel_shape layout lhs_dilation mode "
-        "num_groups pads perm starts steps strides transA transB"
+        "auto_pad axes axis batch_dims blocksize channels_last dilations equation group kernel_shape layout "
+        "lhs_dilation mode num_groups pads perm starts steps strides transA transB"
     )
 )
 

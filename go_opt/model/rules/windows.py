@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from go_opt.model.rule import NO_FACTOR, Affine, Dimension, FactorKind
 from go_opt.model.rules.maker import NoRuleError, RuleMaker
-from go_opt.model.rules.rule import NO_FACTOR, Affine, Dimension, FactorKind
 
 
 def _places(layout: str, names: str) -> list[int]:
@@ -16,7 +16,8 @@ def convolution(op: RuleMaker, weight: int = 1) -> None:
     image, kernel, result = op.input(0), op.input(weight), op.outputs[0]
     axes = len(image) - 2
     digits = "".join(map(str, range(axes)))
-    layouts = op.attributes.get("layout", ("NC" + digits, "OI" + digits, "NC" + digits))
+    of_images = f"N{digits}C" if op.attributes.get("channels_last") else f"NC{digits}"
+    layouts = op.attributes.get("layout", (of_images, f"OI{digits}", of_images))
     of_image, of_kernel, of_result = (
         _places(layout, names + digits) for layout, names in zip(layouts, ("NC", "OI", "NC"), strict=True)
     )

@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.model.csr import row_pointers
+from go_opt.common.arrays import row_pointers
 from go_opt.report.page.subject import Subject
 
 MOST_LANES: Final = 10  # per column; further boxes take another column

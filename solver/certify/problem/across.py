@@ -13,9 +13,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.common.arrays import BoolArray, IntArray, LongArray
+from go_opt.common.arrays import BoolArray, IntArray, LongArray, row_pointers
 from go_opt.common.compiling import compiled
-from go_opt.model.csr import row_pointers
 from go_opt.solver.certify.problem.traffic import UnitTensors
 
 MOST_STEPS: Final = 2**25  # graph steps, about 0.1 s

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
+from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, row_pointers
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
-from go_opt.model.csr import row_pointers
 from go_opt.model.graph import Graph
 from go_opt.solver.certify.problem.bounds import Bound, host_bounds
 from go_opt.solver.certify.problem.held import held_memory, nothing_held

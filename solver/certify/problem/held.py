@@ -22,9 +22,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.common.arrays import BoolArray, IntArray, LongArray
+from go_opt.common.arrays import BoolArray, IntArray, LongArray, row_pointers
 from go_opt.env.cost import CostTables
-from go_opt.model.csr import row_pointers
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
 from go_opt.solver.certify.problem.across import alive_across
 from go_opt.solver.certify.problem.traffic import UnitTensors

@@ -6,11 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from go_opt.common.arrays import BoolArray, IntArray, LongArray
+from go_opt.common.arrays import BoolArray, IntArray, LongArray, row_pointers
 from go_opt.common.compiling import compiled, uncounted
 from go_opt.env.cost import CostTables
 from go_opt.env.model.addresses import most_alive, place_buffers
-from go_opt.model.csr import row_pointers
 from go_opt.model.graph import NO_PRODUCER, WEIGHT
 from go_opt.solver.problem.sequence import KernelSequence, unique_pairs
 

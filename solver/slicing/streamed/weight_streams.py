@@ -13,11 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from go_opt.common.arrays import IntArray, LongArray
+from go_opt.common.arrays import IntArray, LongArray, row_pointers
 from go_opt.common.compiling import int64, uncounted, uncounted_inner
 from go_opt.env.cost import CostTables
 from go_opt.env.model.memory import stream_order
-from go_opt.model.csr import row_pointers
 from go_opt.model.graph import WEIGHT
 from go_opt.solver.problem.sequence import KernelSequence, unique_pairs
 
