@@ -10,9 +10,8 @@ Importing this package is cheap; JAX and gRPC load on first use.
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 # In a checkout the folders env/, solver/, agents/ and proto/ are next to this folder.
 # In an installed package they are inside it.
@@ -73,51 +72,7 @@ if TYPE_CHECKING:
     from go_opt.training import TrainingResult as TrainingResult
     from go_opt.training import finetune as finetune
     from go_opt.training import pretrain as pretrain
+else:
+    from go_opt.common.lazy_imports import lazy_imports
 
-_NAMES = {
-    "go_opt.api": "evaluate explain load optimize target timeline verify",
-    "go_opt.api.chips": "chip_counts fewest_chips",
-    "go_opt.constraint_file": "load_constraints",
-    "go_opt.env": "Metrics Target",
-    "go_opt.env.model.timeline": "Timeline",
-    "go_opt.frontends.jax_frontend": "from_jax",
-    "go_opt.frontends.networkx_export": "to_networkx",
-    "go_opt.frontends.networkx_frontend": "from_networkx",
-    "go_opt.frontends.onnx_frontend": "from_onnx",
-    "go_opt.frontends.onnx_model": "OnnxModel",
-    "go_opt.frontends.stablehlo_frontend": "from_stablehlo",
-    "go_opt.frontends.torch_frontend": "from_torch",
-    "go_opt.hardware": "Measured serve_environment",
-    "go_opt.measured_costs": "with_measured_costs",
-    "go_opt.model.graph": "Graph",
-    "go_opt.model.plan": "Plan",
-    "go_opt.model_summary": "ModelSummary inspect",
-    "go_opt.report.page": "plan_page",
-    "go_opt.result": "OptimizeResult Request",
-    "go_opt.run.export.exporting": "export",
-    "go_opt.run.export.torch_export": "export_torch",
-    "go_opt.run.pipeline.results": "RunResult",
-    "go_opt.run.pipeline.running": "run_plan",
-    "go_opt.run.profiling.profiling": "Profile profile",
-    "go_opt.service.client.client": "Client",
-    "go_opt.service.client.local_client": "LocalClient",
-    "go_opt.service.client.operation": "Operation",
-    "go_opt.service.environment.remote_environment": "RemoteEnvironment",
-    "go_opt.service.transport.credentials": "Credentials",
-    "go_opt.service.transport.retry": "Retry",
-    "go_opt.solver": "ChipLimit Colocate CutAfter Forbid Pin Stages Violation",
-    "go_opt.training": "TrainingResult finetune pretrain",
-}
-_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
-
-__all__ = sorted(_MODULES)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'go_opt' has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *_MODULES]
+    __getattr__, __dir__, __all__ = lazy_imports(__name__)

@@ -17,9 +17,7 @@ import math
 from pathlib import Path
 from typing import Any, Final
 
-import gymnasium
 import numpy as np
-from gymnasium import spaces
 from numpy.typing import NDArray
 
 from go_opt.agents.inputs.features import graph_features
@@ -29,7 +27,9 @@ from go_opt.agents.training.problems.cases import reference_interval_s
 from go_opt.agents.training.problems.environment import Environment, greedy_objective_s, open_session
 from go_opt.api.inputs import as_loaded, as_target
 from go_opt.common.arrays import BoolArray
-from go_opt.env import INVALID_REWARD, Target, cost_tables, reward
+from go_opt.common.extras import check_installed
+from go_opt.env import INVALID_REWARD, Target, cost_tables
+from go_opt.env.reward import reward
 from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
@@ -37,6 +37,13 @@ from go_opt.solver import Solver, placement_problem, rule_tables
 from go_opt.solver.orders.instance import instance
 from go_opt.solver.propagation.modes import MAX_BACKTRACKS
 from go_opt.training_inputs import as_environment
+
+try:
+    import gymnasium
+    from gymnasium import spaces
+except ModuleNotFoundError:
+    check_installed("go_opt.gymnasium_environment", "gymnasium")
+    raise
 
 ID: Final = "GoOpt/Placement-v0"
 _UNDECIDED: Final = -1

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from go_opt.api import optimize
 from go_opt.api.inputs import as_loaded, as_target
+from go_opt.common.extras import TRAINING, check_installed
 from go_opt.env import Target
 from go_opt.env.model.metrics import Fidelity, Objective
 from go_opt.errors import InfeasibleError
@@ -18,7 +19,7 @@ from go_opt.model.codecs.plan_json import load_plan, names_to_dict, save_plan
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import check_seed
-from go_opt.solver import verify
+from go_opt.solver.verify.verifier import verify
 from go_opt.training_inputs import (
     SplitOrNone,
     as_environment,
@@ -116,6 +117,7 @@ def pretrain(
       ServiceError: no environment answers at ``HOST:PORT``.
     """
     check_seed(seed)
+    check_installed("pretrain", *TRAINING)
     check_folder(folder)
     answers = as_environment(environment, workers)
     on = as_target(target)
@@ -180,6 +182,7 @@ def finetune(
       ServiceError: no environment answers at ``HOST:PORT``.
     """
     check_seed(seed)
+    check_installed("finetune", *TRAINING)
     check_folder(folder)
     answers = as_environment(environment, workers)
     on = as_target(target)

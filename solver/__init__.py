@@ -1,70 +1,53 @@
 """The solver: valid placements by slicing and propagation, schedules, bounds, and the verifier."""
 
-from go_opt.solver.certify.problem.bounds import Bound, throughput_bound
-from go_opt.solver.certify.problem.build import refinement_problem
-from go_opt.solver.certify.problem.joint_floors import joint_refinement_problem
-from go_opt.solver.certify.problem.problem import RefinementProblem
-from go_opt.solver.certify.refinement import Refinement
-from go_opt.solver.constraints.problem import sample_constrained
-from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
-from go_opt.solver.problem.passing import Passing
-from go_opt.solver.problem.problem import PlacementProblem, most_chips_adjacent, placement_problem
-from go_opt.solver.problem.user_constraints import ChipLimit, Colocate, CutAfter, Forbid, Pin, Stages
-from go_opt.solver.propagation.adjacent import fix_adjacent, sample_adjacent
-from go_opt.solver.propagation.modes import Placements, fix, sample
-from go_opt.solver.propagation.propagators import rule_tables
-from go_opt.solver.propagation.search import Solver
-from go_opt.solver.scheduling import (
-    ScheduleAnnealing,
-    earliest_finish_placement,
-    list_scheduling,
-    upward_ranks,
-)
-from go_opt.solver.scheduling.bounds import latency_bound
-from go_opt.solver.slicing.along import Slicing
-from go_opt.solver.slicing.slice import greedy_slicing, slice_order
-from go_opt.solver.slicing.streamed.slice import slice_order_streamed, slice_order_streamed_replicated
-from go_opt.solver.verify.rule_check import broken_rules
-from go_opt.solver.verify.verifier import Violation, verify
+from __future__ import annotations
 
-__all__ = [
-    "Bound",
-    "ChipLimit",
-    "Colocate",
-    "CutAfter",
-    "Forbid",
-    "Passing",
-    "Pin",
-    "PlacementProblem",
-    "Placements",
-    "Refinement",
-    "RefinementProblem",
-    "ScheduleAnnealing",
-    "Slicing",
-    "Solver",
-    "Stages",
-    "Violation",
-    "broken_rules",
-    "earliest_finish_placement",
-    "fix",
-    "fix_adjacent",
-    "greedy_slicing",
-    "joint_refinement_problem",
-    "latency_bound",
-    "list_scheduling",
-    "most_chips_adjacent",
-    "needed_relays",
-    "placement_problem",
-    "refinement_problem",
-    "relays_of_arrays",
-    "rule_tables",
-    "sample",
-    "sample_adjacent",
-    "sample_constrained",
-    "slice_order",
-    "slice_order_streamed",
-    "slice_order_streamed_replicated",
-    "throughput_bound",
-    "upward_ranks",
-    "verify",
-]
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from go_opt.solver.certify.problem.bounds import Bound as Bound
+    from go_opt.solver.certify.problem.bounds import throughput_bound as throughput_bound
+    from go_opt.solver.certify.problem.build import refinement_problem as refinement_problem
+    from go_opt.solver.certify.problem.joint_floors import (
+        joint_refinement_problem as joint_refinement_problem,
+    )
+    from go_opt.solver.certify.problem.problem import RefinementProblem as RefinementProblem
+    from go_opt.solver.certify.refinement import Refinement as Refinement
+    from go_opt.solver.constraints.problem import sample_constrained as sample_constrained
+    from go_opt.solver.copies.relays import needed_relays as needed_relays
+    from go_opt.solver.copies.relays import relays_of_arrays as relays_of_arrays
+    from go_opt.solver.problem.passing import Passing as Passing
+    from go_opt.solver.problem.problem import PlacementProblem as PlacementProblem
+    from go_opt.solver.problem.problem import most_chips_adjacent as most_chips_adjacent
+    from go_opt.solver.problem.problem import placement_problem as placement_problem
+    from go_opt.solver.problem.user_constraints import ChipLimit as ChipLimit
+    from go_opt.solver.problem.user_constraints import Colocate as Colocate
+    from go_opt.solver.problem.user_constraints import CutAfter as CutAfter
+    from go_opt.solver.problem.user_constraints import Forbid as Forbid
+    from go_opt.solver.problem.user_constraints import Pin as Pin
+    from go_opt.solver.problem.user_constraints import Stages as Stages
+    from go_opt.solver.propagation.adjacent import fix_adjacent as fix_adjacent
+    from go_opt.solver.propagation.adjacent import sample_adjacent as sample_adjacent
+    from go_opt.solver.propagation.modes import Placements as Placements
+    from go_opt.solver.propagation.modes import fix as fix
+    from go_opt.solver.propagation.modes import sample as sample
+    from go_opt.solver.propagation.propagators import rule_tables as rule_tables
+    from go_opt.solver.propagation.search import Solver as Solver
+    from go_opt.solver.scheduling import ScheduleAnnealing as ScheduleAnnealing
+    from go_opt.solver.scheduling import earliest_finish_placement as earliest_finish_placement
+    from go_opt.solver.scheduling import list_scheduling as list_scheduling
+    from go_opt.solver.scheduling import upward_ranks as upward_ranks
+    from go_opt.solver.scheduling.bounds import latency_bound as latency_bound
+    from go_opt.solver.slicing.along import Slicing as Slicing
+    from go_opt.solver.slicing.slice import greedy_slicing as greedy_slicing
+    from go_opt.solver.slicing.slice import slice_order as slice_order
+    from go_opt.solver.slicing.streamed.slice import slice_order_streamed as slice_order_streamed
+    from go_opt.solver.slicing.streamed.slice import (
+        slice_order_streamed_replicated as slice_order_streamed_replicated,
+    )
+    from go_opt.solver.verify.rule_check import broken_rules as broken_rules
+    from go_opt.solver.verify.verifier import Violation as Violation
+else:
+    from go_opt.common.lazy_imports import lazy_imports
+
+    __getattr__, __dir__, __all__ = lazy_imports(__name__)

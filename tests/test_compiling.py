@@ -17,9 +17,8 @@ from numba import njit
 from numba.core import event
 from numba.core.types.functions import BaseFunction
 
-from go_opt.common.arrays import FloatArray, LongArray
+from go_opt.common.arrays import FloatArray, LongArray, record
 from go_opt.common.compiling import quick_compilation
-from go_opt.common.records import record
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 FOLDERS: Final = ("go_opt", "env", "solver", "agents", "tests")
@@ -190,7 +189,7 @@ import sys
 sys.path.insert(0, "")
 import numpy as np
 from go_opt.common.compiling import quick_compilation
-from go_opt.common.records import record
+from go_opt.common.arrays import record
 with quick_compilation():
     import kernels
     result = kernels.{caller}(np.array([1.0, 2.0]))

@@ -56,7 +56,7 @@ def test_files_of_the_code_exist(page: Path) -> None:
 def test_commands_are_understood(page: Path) -> None:
     for line in commands(page.read_text("utf-8")):
         name, *arguments = shlex.split(line)[1:]
-        command: Any = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+        command: Any = typer.main.get_command(app).commands[name].loaded  # type: ignore[attr-defined]
         if hasattr(command, "commands"):
             command, arguments = command.commands[arguments[0]], arguments[1:]
         command.make_context(name, arguments)

@@ -6,8 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from go_opt.common.arrays import FloatArray, IntArray, LongArray, RecordArray, row_pointers
-from go_opt.common.records import record
+from go_opt.common.arrays import FloatArray, IntArray, LongArray, RecordArray, record, row_pointers
 from go_opt.env.cost import CostTables
 from go_opt.model.graph import INPUT, NO_PRODUCER
 

@@ -20,9 +20,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, Record, RecordArray
+from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, Record, RecordArray, record
 from go_opt.common.compiling import int64, uncounted, uncounted_inner
-from go_opt.common.records import record
 
 NONE: Final = -1
 UNBOUNDED: Final = 1 << 40  # stands for "no limit" where counters are compared

@@ -10,7 +10,6 @@ from go_opt.env import Target, load_target, load_zoo
 from go_opt.env.copies.splits import planned_graph
 from go_opt.errors import InvalidInputError, ModelError
 from go_opt.frontends.graph_like import as_graph
-from go_opt.measured_costs import with_measured_costs
 from go_opt.model.bindings import NO_BINDINGS, Bindings, Numbers
 from go_opt.model.codecs.plan_json import load_plan
 from go_opt.model.graph import Graph, Precision, check_precision
@@ -138,7 +137,11 @@ def as_loaded(
 
 def costed(graph: Graph, target: Target, costs: str | Path | None) -> Graph:
     """Returns the graph with the measured costs of a file, if one is given."""
-    return graph if costs is None else with_measured_costs(graph, costs, target)
+    if costs is None:
+        return graph
+    from go_opt.measured_costs import with_measured_costs  # numba loads with it
+
+    return with_measured_costs(graph, costs, target)
 
 
 def as_target(target: Target | str | Path) -> Target:

@@ -20,10 +20,10 @@ from go_opt.result import Objective, Request, check_seed
 from go_opt.search.bounds import lower_bound
 from go_opt.search.splits.ways import divisible_ops
 from go_opt.solver import Violation
-from go_opt.solver import verify as verify_plan
 from go_opt.solver.problem.user_constraints import UserConstraint
 from go_opt.solver.verify.splits import broken_splits
 from go_opt.solver.verify.verifier import rules_broken
+from go_opt.solver.verify.verifier import verify as verify_plan
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from importlib.util import find_spec
 from typing import Any, Final
 
 from go_opt.bench.rivals import RIVALS, Limits, Outcome, Point
+from go_opt.common.extras import why_missing
 from go_opt.common.suggestion import suggestion
 from go_opt.env import Target, parse_target
 from go_opt.env.target import PAPER
@@ -133,9 +133,7 @@ def methods_named(names: str) -> list[str]:
 def why_unplayable(method: str) -> str:
     """One sentence if a method needs a package that is not installed; else empty."""
     needs = RIVALS[method].needs if method in RIVALS else ""
-    if not needs or find_spec(needs) is not None:
-        return ""
-    return f"{method} needs {needs}, which is not installed: pip install 'go-opt[bench]'."
+    return why_missing(method, needs) if needs else ""
 
 
 def with_links_scaled(target: Target, scale: float) -> Target:

@@ -1,4 +1,4 @@
-"""The commands of ``go-opt``, and the only place that maps errors to exit codes."""
+"""The list of commands of ``go-opt``, and the only place that maps errors to exit codes."""
 
 from __future__ import annotations
 
@@ -6,54 +6,77 @@ import io
 import os
 import sys
 import warnings
-from importlib import metadata
-from typing import Annotated, NoReturn, TextIO
+from functools import cached_property
+from importlib import import_module
+from typing import Annotated, Any, Final, NoReturn, TextIO
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from go_opt.cli.commands import (
-    INTERRUPTED,
-    bench,
-    calibration,
-    chips,
-    drawing,
-    jobs,
-    listing,
-    plans,
-    running,
-    serving,
-    training,
-)
+from go_opt.cli.commands import INTERRUPTED
 from go_opt.common.units import VisibleStream
 from go_opt.errors import GoOptError, ServiceError
 
+# The module of each command in go_opt/cli/commands/, which loads when the command runs, and what the list
+# of commands says. A function has the command's name; a group of commands is called ``{name}_app``.
+COMMANDS: Final = {
+    "inspect": ("listing", "Describe a model before any target."),
+    "optimize": ("plans", "Find a plan, and a bound on how good a plan can be."),
+    "chips": ("chips", "Plan a model for several numbers of chips."),
+    "evaluate": ("plans", "Cost a plan: interval, latency, bottleneck."),
+    "verify": ("plans", "Check a plan against every constraint."),
+    "diff": ("plans", "Show the differences between two plans."),
+    "explain": ("drawing", "Explain what a plan costs and what limits it."),
+    "trace": ("drawing", "Write when each kernel and transfer runs."),
+    "report": ("drawing", "Write a plan as one HTML page."),
+    "export": ("running", "Write each stage of a plan as a model."),
+    "run": ("running", "Run the stages of a plan in ONNX Runtime."),
+    "profile": ("running", "Measure this machine, and write it as a target."),
+    "calibrate": ("calibration", "Fit a target's figures to measured plans."),
+    "bench": ("bench", "Compare methods with equal time or evaluations."),
+    "pretrain": ("training", "Train one policy for many graphs and packages."),
+    "finetune": ("training", "Train a policy further on one model."),
+    "serve": ("serving", "Serve plans, rewards and training over gRPC."),
+    "jobs": ("jobs", "The training jobs of a service."),
+    "targets": ("listing", "The targets that ship, and files of your own."),
+    "zoo": ("listing", "The model graphs that ship."),
+}
+
+
+class CommandOnUse(TyperCommand):
+    """A command of the list; its module is imported when it is used."""
+
+    @cached_property
+    def loaded(self) -> TyperCommand | TyperGroup:
+        """The command itself, with its options."""
+        assert self.name is not None
+        module = import_module(f"go_opt.cli.commands.{COMMANDS[self.name][0]}")
+        found = getattr(module, f"{self.name}_app", None)
+        if found is None:
+            found = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+            found.command(self.name)(getattr(module, self.name))
+        command: TyperCommand | TyperGroup = typer.main.get_command(found)  # type: ignore[assignment]
+        return command
+
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        return self.loaded.make_context(*args, **options)
+
+
+class _Commands(TyperGroup):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        for name, (_, summary) in COMMANDS.items():
+            self.add_command(CommandOnUse(name, help=summary, rich_markup_mode=None))
+
+
 app = typer.Typer(
     name="go-opt",
+    cls=_Commands,
     help="Where each op of an ML graph runs, in which order, and which ops are fused.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("inspect")(listing.inspect)
-app.command("optimize")(plans.optimize)
-app.command("chips")(chips.chips)
-app.command("evaluate")(plans.evaluate)
-app.command("verify")(plans.verify)
-app.command("diff")(plans.diff)
-app.command("explain")(drawing.explain)
-app.command("trace")(drawing.trace)
-app.command("report")(drawing.report)
-app.command("export")(running.export)
-app.command("run")(running.run)
-app.command("profile")(running.profile)
-app.command("calibrate")(calibration.calibrate)
-app.command("bench")(bench.bench)
-app.command("pretrain")(training.pretrain)
-app.command("finetune")(training.finetune)
-app.command("serve")(serving.serve)
-app.add_typer(jobs.jobs_app, name="jobs")
-app.add_typer(listing.targets_app, name="targets")
-app.add_typer(listing.zoo_app, name="zoo")
 
 # Some versions of typer include their own copy of click, so the base error is found by name.
 _UsageError = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -61,6 +84,8 @@ _UsageError = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "Click
 
 def _print_version(is_requested: bool) -> None:
     if is_requested:
+        from importlib import metadata
+
         try:
             typer.echo(f"go-opt {metadata.version('go-opt')}")
         except metadata.PackageNotFoundError:

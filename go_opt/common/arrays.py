@@ -1,4 +1,4 @@
-"""Types of arrays, by the type of their elements, and ragged arrays."""
+"""Types of arrays, by the type of their elements, records, and ragged arrays."""
 
 from __future__ import annotations
 
@@ -32,3 +32,10 @@ def row_pointers(rows: NDArray, num_rows: int) -> LongArray:
     """
     counts = np.bincount(rows, minlength=num_rows)
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def record(integers: str, floats: str = "") -> np.dtype:
+    """The type of a record with these 64-bit fields; names are separated by blanks."""
+    fields: list[tuple[str, type]] = [(name, np.int64) for name in integers.split()]
+    fields += [(name, np.float64) for name in floats.split()]
+    return np.dtype((np.record, fields))  # np.record: fields are attributes in plain Python too

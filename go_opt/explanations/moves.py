@@ -23,11 +23,12 @@ from go_opt.env.evaluation import out_of_memory_reason
 from go_opt.explanations.terms import Place
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.solver import PlacementProblem, broken_rules, placement_problem, verify
+from go_opt.solver import PlacementProblem, broken_rules, placement_problem
 from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
 from go_opt.solver.problem.problem import TRIANGLE_OFF
 from go_opt.solver.problem.user_constraints import UserConstraint
 from go_opt.solver.verify.rule_check import RULE_NAMES
+from go_opt.solver.verify.verifier import verify
 
 MOST_MOVES: Final = 256  # tried per neighbourhood
 

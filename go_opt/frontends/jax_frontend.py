@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal
 
+from go_opt.common.extras import check_installed
 from go_opt.errors import GoOptError, ModelError
 from go_opt.frontends.jax.walk import Walker, dtype_name
 from go_opt.frontends.recording.binding import Trips
@@ -42,6 +43,7 @@ def from_jax(
       ModelError: the function cannot be traced or holds what has no cost.
     """
     graph_name = name if name is not None else _function_name(fn)
+    check_installed("from_jax", "jax")
     weights = _weight_positions(args, weight_argnums)
     closed = _trace(fn, args, graph_name)
     recorder = Recorder()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from go_opt.common.extras import check_installed
 from go_opt.common.files import read_text
 from go_opt.errors import GoOptError, ModelError
 from go_opt.frontends.jax.operations import MAX_TEXT_BYTES
@@ -38,6 +39,7 @@ def from_stablehlo(
     Raises:
       ModelError: the text is no StableHLO module, or holds what has no cost.
     """
+    check_installed("StableHLO", "jax")
     from go_opt.frontends.jax.open_dims import bound
     from go_opt.frontends.jax.stablehlo import Reader, argument_names, functions_of, parsed
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from go_opt.common.extras import check_installed
 from go_opt.errors import GoOptError, ModelError
 from go_opt.frontends.recording.recorder import Recorder, Value
 from go_opt.frontends.torch.archive import read_program
@@ -59,6 +60,7 @@ def from_torch(
 
 
 def _saved(program: ExportedProgram) -> dict[str, Any]:
+    check_installed("from_torch of a program in memory", "torch")
     import torch
 
     if not isinstance(program, torch.export.ExportedProgram):

@@ -31,10 +31,11 @@ from go_opt.search.simulated_claim import (
     simulated_answer,
     size_of,
 )
-from go_opt.solver import needed_relays, relays_of_arrays, verify
+from go_opt.solver import needed_relays, relays_of_arrays
 from go_opt.solver.constraints.plans import constrained_tables
 from go_opt.solver.problem.op_constraints import op_constraints
 from go_opt.solver.problem.segment_rules import SegmentRules, segment_rules
+from go_opt.solver.verify.verifier import verify
 
 
 class Search:

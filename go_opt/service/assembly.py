@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from go_opt.common.cores import num_cores
+from go_opt.common.processes import num_cores
 from go_opt.errors import InvalidInputError
 from go_opt.search.compiling.warm_up import warm_up
 from go_opt.service.calls.calls import Service

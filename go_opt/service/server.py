@@ -19,8 +19,7 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from grpc_status import rpc_status
 
-from go_opt.common.cores import num_cores
-from go_opt.common.processes import give_back
+from go_opt.common.processes import give_back, num_cores
 from go_opt.errors import InvalidInputError
 from go_opt.service.calls.admission import AdmissionLimits
 from go_opt.service.calls.calls import Calls, Observer, Service

@@ -15,9 +15,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, RecordArray
+from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, RecordArray, record
 from go_opt.common.compiling import compiled, int64, uncounted_inner
-from go_opt.common.records import record
 
 LEVELS: Final = 6  # of the least times from x to an op in between, and from it to y
 WINDOW: Final = 512  # most places from x to y in the default order

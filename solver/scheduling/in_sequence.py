@@ -11,9 +11,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from go_opt.common.arrays import FloatArray, RecordArray
+from go_opt.common.arrays import FloatArray, RecordArray, record
 from go_opt.common.compiling import int64, uncounted_inner
-from go_opt.common.records import record
 from go_opt.env.model.execution import depart, fetched_place
 from go_opt.env.model.package import NONE, Package
 from go_opt.solver.scheduling.schedule import Instance, Schedule

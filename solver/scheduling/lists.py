@@ -6,9 +6,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from go_opt.common.arrays import FloatArray, IntArray, LongArray, RecordArray
+from go_opt.common.arrays import FloatArray, IntArray, LongArray, RecordArray, record
 from go_opt.common.compiling import int64, uncounted_inner
-from go_opt.common.records import record
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.env.model.makespan import decisions

@@ -11,9 +11,10 @@ from go_opt.env import evaluate_batch
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.errors import InvalidInputError
 from go_opt.model.builder import GraphBuilder
-from go_opt.solver import slice_order, verify
+from go_opt.solver import slice_order
 from go_opt.solver.orders.instance import Instance, instance
 from go_opt.solver.orders.orders import schedule
+from go_opt.solver.verify.verifier import verify
 from go_opt.solver.walk.walk import NUM_FEATURES, score_walks
 from tests.strategies import examples, make_plan, random_graph, random_target, seeds, small_mcm, toy_graph
 

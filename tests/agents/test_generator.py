@@ -13,7 +13,8 @@ from go_opt.agents.generator.structures import Dag, draw_structure
 from go_opt.bench.rivals import RIVALS, Limits, compete, pose
 from go_opt.env import depth, load_target
 from go_opt.model.graph import DATA_MOVEMENT, MATRIX, VECTOR, Graph
-from go_opt.solver import most_chips_adjacent, placement_problem, verify
+from go_opt.solver import most_chips_adjacent, placement_problem
+from go_opt.solver.verify.verifier import verify
 from tests.zoo_recipes.similarity import NEAR_DUPLICATE, cost_profile, similarity
 
 SEEDS_PER_FAMILY = 4

@@ -19,8 +19,8 @@ from go_opt.errors import InvalidInputError
 from go_opt.gymnasium_environment import ID, PlacementEnv
 from go_opt.service.environment.environment_service import EnvironmentService
 from go_opt.service.environment.remote_environment import RemoteEnvironment
-from go_opt.solver import verify
 from go_opt.solver.orders.instance import instance
+from go_opt.solver.verify.verifier import verify
 from tests.serving import serve_in_thread
 from tests.strategies import examples, random_graph, seeds, small_mcm, toy_graph
 

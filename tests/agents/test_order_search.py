@@ -11,12 +11,12 @@ import pytest
 import go_opt
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.plan import Plan
-from go_opt.solver import verify
 from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
 from go_opt.solver.orders.cheapest import OrderPlan, Slicer
 from go_opt.solver.orders.genetic import decoded, joint_keys
 from go_opt.solver.orders.instance import Instance, instance
 from go_opt.solver.orders.joint_orders import joint_orders
+from go_opt.solver.verify.verifier import verify
 from tests.strategies import small_mcm, toy_graph
 
 EVALUATIONS = 150

@@ -14,9 +14,9 @@ from go_opt.agents.inputs.features import NUM_EXPLORED, GraphFeatures, graph_fea
 from go_opt.env import Target, load_target
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.plan import Plan
-from go_opt.solver import verify
 from go_opt.solver.orders.instance import Instance, instance
 from go_opt.solver.orders.orders import schedule
+from go_opt.solver.verify.verifier import verify
 from go_opt.solver.walk.walk import NUM_FEATURES
 from tests.strategies import chip_kind, random_graph, small_mcm, toy_graph
 

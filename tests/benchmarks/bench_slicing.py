@@ -24,8 +24,9 @@ from measuring import best_s
 
 from go_opt.env import cost_tables, evaluate_plan, load_target
 from go_opt.model.plan import Plan
-from go_opt.solver import slice_order, verify
+from go_opt.solver import slice_order
 from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
+from go_opt.solver.verify.verifier import verify
 
 SIZES = (100, 1_000, 10_000, 50_000)
 FAR_READS = 0.05

@@ -32,7 +32,7 @@ from go_opt.errors import PlanError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan, Split
 from go_opt.model.start import OpStart, Start
-from go_opt.solver import verify
+from go_opt.solver.verify.verifier import verify
 
 HOT: Final = 0.05  # the temperatures of the annealing of placements, in log seconds
 COLD: Final = 0.002

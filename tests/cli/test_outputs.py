@@ -62,6 +62,7 @@ def options() -> Iterator[tuple[str, str]]:
     """Command and option of every path that a command takes, and the help of the option."""
 
     def walk(name: str, command: Any) -> Iterator[tuple[str, str]]:
+        command = getattr(command, "loaded", command)
         for below, inner in getattr(command, "commands", {}).items():
             yield from walk(f"{name} {below}".strip(), inner)
         for parameter in command.params:

@@ -16,7 +16,7 @@ import pytest
 
 from go_opt.agents.networks import PolicyConfig
 from go_opt.agents.policy.network import save_policy, untrained
-from tests.cli.conftest import graph_file
+from tests.cli.conftest import graph_file, mlp_file
 
 # A shell that starts tests in the background may have them ignore SIGINT, and their children too.
 RUN = """
@@ -120,7 +120,7 @@ def test_a_terminal_that_lacks_the_letters(user_env: dict[str, str], tmp_path: P
     assert "mod\\xe8le" in out
 
 
-HEAVY = ("jax", "grpc", "numba", "onnx", "networkx", "typer")
+HEAVY = ("jax", "grpc", "numba", "scipy", "numpy", "onnx", "networkx", "typer")
 
 
 def imported_after(code: str, env: dict[str, str]) -> set[str]:
@@ -133,17 +133,35 @@ def test_import_is_light(user_env: dict[str, str]) -> None:
     assert imported_after("import go_opt; dir(go_opt)", user_env) == set()
 
 
-def test_a_run_imports_neither_jax_nor_grpc(user_env: dict[str, str]) -> None:
-    code = """
+def imported_by(env: dict[str, str], *args: str) -> set[str]:
+    """What a command that succeeds imports."""
+    code = f"""
 import sys
-sys.argv = ["go-opt", "optimize", "zoo:mobilenet_v2", "--max-evaluations", "20"]
+sys.argv = ["go-opt", *{args!r}]
 from go_opt.cli import main
 try:
     main()
 except SystemExit as end:
     assert end.code == 0
 """
-    assert not imported_after(code, user_env) & {"jax", "grpc", "onnx", "networkx"}
+    return imported_after(code, env)
+
+
+def test_a_run_imports_neither_jax_nor_grpc(user_env: dict[str, str]) -> None:
+    run = ("optimize", "zoo:mobilenet_v2", "--max-evaluations", "20")
+    assert not imported_by(user_env, *run) & {"jax", "grpc", "onnx", "networkx"}
+
+
+def test_help_imports_next_to_nothing(user_env: dict[str, str]) -> None:
+    assert imported_by(user_env, "--help") == {"typer"}
+
+
+@pytest.mark.parametrize("model", ["zoo:resnet50", "m.onnx", "m.json"])
+def test_inspect_compiles_nothing(user_env: dict[str, str], model: str, tmp_path: Path) -> None:
+    graph_file(tmp_path / "m.json")
+    mlp_file(tmp_path / "m.onnx")
+    path = model if model.startswith("zoo:") else str(tmp_path / model)
+    assert not imported_by(user_env, "inspect", path) & {"jax", "grpc", "numba", "scipy", "networkx"}
 
 
 # Says when the policy is asked, which is once there is a plan.

@@ -22,7 +22,7 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.service.environment.environment_service import EnvironmentService
 from go_opt.service.environment.remote_environment import RemoteEnvironment
-from go_opt.solver import verify
+from go_opt.solver.verify.verifier import verify
 from tests.copies import with_legal_relays
 from tests.replicated import random_stages, replicated_plan
 from tests.serving import serve_in_thread

@@ -31,7 +31,7 @@ POD = DEPLOYMENT["spec"]["template"]["spec"]
 def serve_options(arguments: list[str]) -> dict[str, Any]:
     """What ``go-opt`` makes of the arguments of a container; fails where it refuses them."""
     assert arguments[0] == "serve"
-    command = typer.main.get_command(app).commands["serve"]  # type: ignore[attr-defined]
+    command = typer.main.get_command(app).commands["serve"].loaded  # type: ignore[attr-defined]
     return dict(command.make_context("serve", arguments[1:]).params)
 
 
@@ -49,7 +49,8 @@ def pinned() -> dict[str, str]:
 
 def test_the_image_holds_versions_that_the_program_takes() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    for line in [*project["dependencies"], *project["optional-dependencies"]["otel"]]:
+    extras = project["optional-dependencies"]
+    for line in [*project["dependencies"], *extras["otel"], *extras["train"]]:
         requirement = Requirement(line)
         version = pinned()[re.sub(r"[-_.]+", "-", requirement.name).lower()]
         assert requirement.specifier.contains(version), f"{line}: {version}"

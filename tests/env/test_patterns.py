@@ -22,9 +22,10 @@ from go_opt.env.target.toml import target_to_toml
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.model.kernel_patterns import pattern_kernels
-from go_opt.solver import throughput_bound, verify
+from go_opt.solver import throughput_bound
 from go_opt.solver.certify.problem.joint_floors import joint_floor_s
 from go_opt.solver.scheduling.bounds import latency_bound
+from go_opt.solver.verify.verifier import verify
 from tests.solver.brute_force import (
     all_fusions,
     all_orders,

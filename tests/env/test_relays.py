@@ -25,7 +25,8 @@ from go_opt.env.target.simulator_parameters import EFFECTS
 from go_opt.errors import PlanError
 from go_opt.model.graph import NO_PRODUCER, Graph
 from go_opt.model.plan import Plan, Relay
-from go_opt.solver import slice_order, verify
+from go_opt.solver import slice_order
+from go_opt.solver.verify.verifier import verify
 from tests.copies import no_relays, output_values, with_any_relays, with_legal_relays
 from tests.env.numpy_twin import Twin
 from tests.strategies import (

@@ -16,7 +16,8 @@ from go_opt.env.zoo.catalogue import INDEX_NAME, graph_file_name
 from go_opt.errors import ModelError
 from go_opt.model.dtypes import size_bytes
 from go_opt.model.graph import MATRIX, WEIGHT, Graph
-from go_opt.solver import throughput_bound, verify
+from go_opt.solver import throughput_bound
+from go_opt.solver.verify.verifier import verify
 from tests.strategies import JIT_IS_ON
 from tests.zoo import first_plans, zoo_sample
 from tests.zoo_recipes.build import index_text, main

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from go_opt.common.cores import num_cores
+from go_opt.common.processes import num_cores
 
 
 @pytest.fixture(autouse=True)

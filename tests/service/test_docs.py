@@ -66,7 +66,7 @@ def test_every_command_line_is_understood() -> None:
     assert len(shown) > 5
     for line in shown:
         name, *arguments = shlex.split(line)[1:]
-        command: Any = COMMANDS[name]
+        command: Any = COMMANDS[name].loaded
         if hasattr(command, "commands"):
             command, arguments = command.commands[arguments[0]], arguments[1:]
         command.make_context(name, arguments)

@@ -35,8 +35,9 @@ from go_opt.service.environment.environment_service import EnvironmentService
 from go_opt.service.environment.remote_environment import RemoteEnvironment
 from go_opt.service.environment.sessions import SessionLimits
 from go_opt.service.messages.errors import error_from_call
-from go_opt.solver import greedy_slicing, verify
+from go_opt.solver import greedy_slicing
 from go_opt.solver.orders.instance import instance
+from go_opt.solver.verify.verifier import verify
 from tests.replicated import replicated_plan
 from tests.serving import serve_in_thread
 from tests.strategies import make_plan, small_mcm, target_toml, toy_graph

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from go_opt.env import cost_tables, greedy_fusion, loop_roles
 from go_opt.env.kernels.numbering import kernel_seconds
 from go_opt.model.plan import Plan
-from go_opt.solver import slice_order, verify
+from go_opt.solver import slice_order
 from go_opt.solver.constraints.fusion import constrained_fusion
 from go_opt.solver.constraints.plans import constrained_starts, constrained_tables
 from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
@@ -20,6 +20,7 @@ from go_opt.solver.problem.op_constraints import op_constraints
 from go_opt.solver.problem.problem import placement_problem
 from go_opt.solver.problem.user_constraints import ChipLimit, Colocate, CutAfter, Forbid, Pin
 from go_opt.solver.verify.rule_check import NONE, broken_rules
+from go_opt.solver.verify.verifier import verify
 from tests.solver.brute_force import all_fusions, all_orders
 from tests.solver.constraint_filter import ConstraintFilter
 from tests.solver.user_constraints import draw_constraint

@@ -13,7 +13,8 @@ from go_opt.env import cost_tables, greedy_fusion, loop_roles
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.solver import greedy_slicing, slice_order, verify
+from go_opt.solver import greedy_slicing, slice_order
+from go_opt.solver.verify.verifier import verify
 from tests.strategies import examples, random_graph, random_order, random_target, seeds, small_mcm, toy_graph
 
 

@@ -12,8 +12,8 @@ from go_opt.env import Target, cost_tables
 from go_opt.env.target import Triangle
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan, Relay
-from go_opt.solver import verify
 from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
+from go_opt.solver.verify.verifier import verify
 from tests.solver.test_verify import ops, plan_of
 from tests.strategies import examples, random_graph, random_plan, seeds, small_mcm
 

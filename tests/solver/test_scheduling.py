@@ -21,11 +21,11 @@ from go_opt.solver import (
     latency_bound,
     list_scheduling,
     upward_ranks,
-    verify,
 )
 from go_opt.solver.scheduling.fork_join import PRECISION
 from go_opt.solver.scheduling.partitions import linked_kernels, partition
 from go_opt.solver.scheduling.schedule import plan_arrays
+from go_opt.solver.verify.verifier import verify
 from tests.env.test_makespan import US, in_us, measured_graph
 from tests.solver.cp_sat_oracle import cp_sat_makespan_s
 from tests.solver.test_bounds import least_makespan_s

@@ -19,12 +19,13 @@ from go_opt.env import (
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.solver import Passing, Slicing, slice_order, slice_order_streamed, verify
+from go_opt.solver import Passing, Slicing, slice_order, slice_order_streamed
 from go_opt.solver.problem.sequence import kernel_sequence
 from go_opt.solver.slicing.cuts import cheapest_cuts
 from go_opt.solver.slicing.general import cheapest_cuts_general
 from go_opt.solver.slicing.segments.memory import segment_memory
 from go_opt.solver.slicing.segments.problem import one_chip_s, slice_problem, slicing_cost_s
+from go_opt.solver.verify.verifier import verify
 from tests.solver.brute_force import (
     all_slicings,
     evaluate_placements,

@@ -17,8 +17,8 @@ from go_opt.errors import PlanError
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.solver import verify
 from go_opt.solver.verify.memory import memory_bytes
+from go_opt.solver.verify.verifier import verify
 from tests.replicated import replicated_plan
 from tests.strategies import (
     chip_kind,

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from go_opt.env import cost_tables, evaluate_plan, greedy_fusion, loop_roles
 from go_opt.errors import InvalidInputError
 from go_opt.model.plan import Relay
-from go_opt.solver import verify
 from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
 from go_opt.solver.problem.op_constraints import op_constraints
 from go_opt.solver.problem.user_constraints import ChipLimit, Colocate, CutAfter, Forbid, Pin
 from go_opt.solver.verify.constraints import kernel_seconds_of_chip
+from go_opt.solver.verify.verifier import verify
 from tests.solver.constraint_filter import ConstraintFilter
 from tests.solver.user_constraints import draw_constraint
 from tests.strategies import (

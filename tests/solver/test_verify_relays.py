@@ -11,8 +11,8 @@ from go_opt.env.copies.relays import expand_plan
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Relay
-from go_opt.solver import verify
 from go_opt.solver.verify.memory import memory_bytes
+from go_opt.solver.verify.verifier import verify
 from tests.copies import with_legal_relays
 from tests.solver.test_verify import ops, plan_of
 from tests.strategies import (

@@ -10,7 +10,8 @@ import pytest
 from go_opt.env import Target
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan, Relay
-from go_opt.solver import ChipLimit, Forbid, Pin, verify
+from go_opt.solver import ChipLimit, Forbid, Pin
+from go_opt.solver.verify.verifier import verify
 from tests.solver.test_verify import ops, plan_of
 from tests.strategies import chip_kind, small_mcm
 

@@ -14,7 +14,7 @@ from go_opt.agents.training.problems.environment import Evaluations, Session
 from go_opt.agents.training.problems.labels import labels
 from go_opt.agents.training.problems.lessons import Lesson
 from go_opt.common.arrays import FloatArray
-from go_opt.env import reward
+from go_opt.env.reward import reward
 
 
 @dataclass(frozen=True, eq=False)

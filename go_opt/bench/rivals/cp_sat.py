@@ -18,7 +18,7 @@ from go_opt.bench.rivals.order_slice import slice_along
 from go_opt.bench.rivals.placement_search import evaluate_units
 from go_opt.bench.rivals.problem import unit_problem, unit_seconds
 from go_opt.bench.rivals.trial import SpentError, Trial
-from go_opt.common.cores import num_cores
+from go_opt.common.processes import num_cores
 from go_opt.solver import PlacementProblem
 
 MOST_UNITS: Final = 400

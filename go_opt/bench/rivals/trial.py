@@ -20,7 +20,7 @@ from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.env.evaluation import Plans
 from go_opt.errors import InvalidInputError
 from go_opt.model.plan import Plan
-from go_opt.solver import verify
+from go_opt.solver.verify.verifier import verify
 
 
 class Point(NamedTuple):

@@ -12,6 +12,7 @@ import typer
 from go_opt.cli.commands.options import ModelArgument, Output, OverwriteOption, TargetOption, with_options
 from go_opt.cli.inputs.interrupt import StopOnSignals
 from go_opt.cli.inputs.loading import Loading
+from go_opt.common.extras import check_installed
 from go_opt.common.outputs import DATASET, PLAN, SAMPLES, TARGET
 from go_opt.common.units import format_duration
 from go_opt.errors import InvalidInputError
@@ -90,6 +91,7 @@ def calibrate(
 
     The samples are kept in TARGET.samples.json: the same command goes on from there.
     """
+    check_installed("calibrate", "scipy")
     from go_opt import api
     from go_opt.calibration.calibrating import Calibration
     from go_opt.calibration.dataset import write_dataset

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rich.table import Table
 
 from go_opt.common.units import format_bytes
-from go_opt.explanations.terms import Place, TensorPart
-from go_opt.model.graph import UnknownOp
-from go_opt.model.plan import Plan
+
+if TYPE_CHECKING:
+    from go_opt.explanations.terms import Place, TensorPart
+    from go_opt.model.graph import UnknownOp
+    from go_opt.model.plan import Plan
 
 MOST_NAMES: Final = 3
 MOST_LINES: Final = 12  # shown per list

@@ -18,9 +18,8 @@ from go_opt.model.codecs.plan_json import load_plan
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.run.export.folder import check_formats, check_free, files_of, whole_folder
-from go_opt.run.extra import check_installed
 from go_opt.run.manifest import FORMATS, MANIFEST, Manifest, manifest_text
-from go_opt.solver import verify
+from go_opt.solver.verify.verifier import verify
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -57,11 +56,10 @@ def export(
       force: delete the files that the manifest of an earlier export lists; other files stay.
 
     Raises:
-      InvalidInputError: an argument is wrong, or onnx-ir is not installed.
+      InvalidInputError: an argument is wrong.
       ModelError: the model is not an ONNX file, or a part of it cannot be exported; the message names it.
       PlanError: the plan is not of this model and target, or breaks a rule.
     """
-    check_installed("onnx_ir")
     check_formats(formats, FORMATS)
     check_free(directory, force=force, inputs=(model, plan, target, costs))
     _check_is_onnx(model)

@@ -18,7 +18,7 @@ from go_opt.run.export.folder import check_formats, check_free, files_of, whole_
 from go_opt.run.manifest import MANIFEST, TORCH_FORMATS, TorchManifest, manifest_text
 from go_opt.run.torch.forms import Form, torch_form
 from go_opt.run.torch.modules import stage_numbers
-from go_opt.solver import verify
+from go_opt.solver.verify.verifier import verify
 
 
 def export_torch(

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from go_opt.api.inputs import as_target
 from go_opt.common.arrays import FloatArray
-from go_opt.common.cores import num_cores
+from go_opt.common.extras import check_installed
+from go_opt.common.processes import num_cores
 from go_opt.env import Target
 from go_opt.errors import EnvironmentFailedError, InvalidInputError
 from go_opt.model.codecs.plan_json import load_plan
 from go_opt.model.plan import Plan
 from go_opt.run.export.exporting import export
-from go_opt.run.extra import check_installed
 from go_opt.run.manifest import Manifest
 from go_opt.run.pipeline.check import Reference, first_difference, whole_outputs
 from go_opt.run.pipeline.inputs import load_inputs, random_inputs
@@ -74,7 +74,7 @@ def run_plan(
       EnvironmentFailedError: a process ended, or memory is short.
       OutputsDifferError: an output differs; the error has the result.
     """
-    check_installed("onnxruntime")
+    check_installed("run", "onnxruntime")
     if not 2 <= inferences <= MAX_INFERENCES:
         raise InvalidInputError(
             f"inferences must be between 2 and {MAX_INFERENCES}, not {inferences}.", field="inferences"

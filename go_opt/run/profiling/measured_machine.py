@@ -17,7 +17,7 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.run.pipeline.results import chip_seconds
 from go_opt.run.pipeline.running import run_plan
-from go_opt.solver import verify
+from go_opt.solver.verify.verifier import verify
 
 INFERENCES: Final = 20  # per plan; the result is the median of their processor seconds
 

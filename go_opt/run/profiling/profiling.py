@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from go_opt.common.extras import check_installed
 from go_opt.common.files import write_atomically
 from go_opt.common.outputs import COSTS_MARK
 from go_opt.env import parse_target
@@ -20,7 +21,6 @@ from go_opt.frontends.onnx_frontend import import_onnx
 from go_opt.measured_costs import COLUMNS
 from go_opt.model.bindings import Bindings, Numbers
 from go_opt.model.graph import Graph
-from go_opt.run.extra import check_installed
 
 MAX_CHIPS: Final = 256
 _HELD_OUT: Final = 5  # one cut in five is held out of the fit
@@ -78,8 +78,7 @@ def profile(
       ModelError: the model cannot be cut.
       EnvironmentFailedError: it does not run.
     """
-    check_installed("onnx_ir")
-    check_installed("onnxruntime")
+    check_installed("profile", "onnxruntime", "scipy")
     if not 1 <= chips <= MAX_CHIPS:
         raise InvalidInputError(f"chips must be between 1 and {MAX_CHIPS}, not {chips}.", field="chips")
     if not 0 < seconds <= 3600:

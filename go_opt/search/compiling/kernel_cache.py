@@ -23,8 +23,7 @@ from typing import Final
 import numba
 
 import go_opt.solver as solver
-from go_opt.common.cores import num_cores
-from go_opt.common.processes import module_command, module_environment
+from go_opt.common.processes import module_command, module_environment, num_cores
 from go_opt.solver.certify.states.chains import find_chain
 
 COMPILES: Final = "GO_OPT_COMPILES_KERNELS"  # set in the process that does

@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from typing import Final, Generic, TypeVar
 
-from go_opt.common.cores import num_cores
+from go_opt.common.processes import num_cores
 from go_opt.search.compiling.kernel_cache import are_compiled
 from go_opt.search.methods.events import POLL_S, Event, Miss, Proposal, SearchView, Waiting, waiting_until
 

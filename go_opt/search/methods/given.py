@@ -19,8 +19,9 @@ from go_opt.model.plan import Plan
 from go_opt.model.start import NO_KERNEL, Start, StartArrays
 from go_opt.search.methods.events import Event, Proposal, SearchView
 from go_opt.search.methods.slices import widest_slices
-from go_opt.solver import fix, verify
+from go_opt.solver import fix
 from go_opt.solver.problem.problem import placement_problem
+from go_opt.solver.verify.verifier import verify
 
 RESLICED: Final = "cut anew"
 

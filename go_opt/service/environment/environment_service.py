@@ -20,9 +20,10 @@ from go_opt.agents.training.problems.environment import (
     open_session,
 )
 from go_opt.common.arrays import FloatArray
-from go_opt.env import Target, evaluate_batch, evaluate_plan, reward
+from go_opt.env import Target, evaluate_batch, evaluate_plan
 from go_opt.env.evaluation import Plans, out_of_memory_reason
 from go_opt.env.model.metrics import Fidelity, Objective
+from go_opt.env.reward import reward
 from go_opt.errors import CancelledError, ExhaustedError, GoOptError, PlanError, UnsupportedError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
@@ -39,9 +40,9 @@ from go_opt.service.messages.convert_environment import (
 from go_opt.service.messages.convert_request import named, objective_from_proto
 from go_opt.service.messages.requests import parsed, request_part
 from go_opt.service.messages.sent_graph import SentGraph
-from go_opt.solver import verify
 from go_opt.solver.orders.instance import instance
 from go_opt.solver.verify.plan_rules import plan_rules
+from go_opt.solver.verify.verifier import verify
 
 SERVICE_NAME: Final = environment_pb2.DESCRIPTOR.services_by_name["Environment"].full_name
 MAX_BATCH_PLANS: Final = 1024

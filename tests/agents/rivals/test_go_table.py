@@ -13,7 +13,7 @@ import go_opt
 from go_opt.env import Target, evaluate_plan
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
-from go_opt.solver import verify
+from go_opt.solver.verify.verifier import verify
 from tests.benchmarks import go_table_rivals as rivals
 from tests.benchmarks import hdp
 from tests.benchmarks.go_table_kernels import FUSIONS, Best, Kernels, earliest_finish, kernels_of

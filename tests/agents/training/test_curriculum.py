@@ -17,7 +17,7 @@ from go_opt.agents.training.problems.variation import Variation, varied_target
 from go_opt.env import Target, evaluate_plan, load_target
 from go_opt.errors import InvalidInputError
 from go_opt.model.graph import Graph
-from go_opt.solver import verify
+from go_opt.solver.verify.verifier import verify
 from tests.agents.training.small import small_case
 from tests.strategies import JIT_IS_ON, chip_kind, examples, make_plan, small_mcm, toy_graph
 

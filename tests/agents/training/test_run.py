@@ -23,7 +23,7 @@ from go_opt.agents.training.updates.step import Step
 from go_opt.errors import EnvironmentFailedError, InvalidInputError, PolicyError
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.plan import Plan
-from go_opt.solver import verify
+from go_opt.solver.verify.verifier import verify
 from tests.agents.training.runs import (
     LESSONS,
     SETTINGS,

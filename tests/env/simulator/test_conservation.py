@@ -21,7 +21,8 @@ from go_opt.env.simulator.package import CHIP_FLOW, HOST_OUT, NONE, STREAM
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.solver import placement_problem, sample, verify
+from go_opt.solver import placement_problem, sample
+from go_opt.solver.verify.verifier import verify
 from tests.env.simulator.replicas import random_replicated
 from tests.env.simulator.test_deadlock import detour
 from tests.env.simulator.test_twin import assembled, with_room

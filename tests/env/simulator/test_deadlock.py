@@ -12,7 +12,7 @@ from go_opt.env.simulator import simulate_plan
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Relay
-from go_opt.solver import verify
+from go_opt.solver.verify.verifier import verify
 from tests.strategies import (
     chip_kind,
     make_plan,

@@ -7,7 +7,6 @@ import math
 
 import pytest
 
-from go_opt.bench import matches
 from go_opt.bench.matches import METHODS, Match, Record, methods_named, models_named, why_unplayable
 from go_opt.bench.rivals import Point
 from go_opt.env.zoo import zoo_entries
@@ -56,7 +55,7 @@ def test_methods_by_name() -> None:
 
 
 def test_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matches, "find_spec", lambda name: None)
+    monkeypatch.setattr("go_opt.common.extras.find_spec", lambda name: None)
     assert (
         why_unplayable("metis") == "metis needs pymetis, which is not installed: pip install 'go-opt[bench]'."
     )

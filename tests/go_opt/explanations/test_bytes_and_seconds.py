@@ -20,7 +20,7 @@ from go_opt.report.page.limit_rows import MOST_PARTS, limit_rows
 from go_opt.report.page.subject import Subject
 from go_opt.report.parts.term_lines import term_lines
 from go_opt.report.parts.wording import StageNames
-from go_opt.solver import verify
+from go_opt.solver.verify.verifier import verify
 from tests.env.test_replication import random_case, random_case_anywhere
 from tests.go_opt.explanations.test_replicated import printed, toy
 from tests.go_opt.explanations.test_terms import terms_of

@@ -13,7 +13,8 @@ from go_opt.explanations.moves import Cost, Mover, plan_cost
 from go_opt.explanations.terms import Place
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.solver import Forbid, Pin, verify
+from go_opt.solver import Forbid, Pin
+from go_opt.solver.verify.verifier import verify
 from tests.strategies import (
     examples,
     kind_names,

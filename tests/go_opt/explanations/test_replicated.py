@@ -23,7 +23,7 @@ from go_opt.report.explanation import print_plan_explanation
 from go_opt.report.op_explanation import print_op_explanation
 from go_opt.report.tables import print_metrics
 from go_opt.result_json import explanation_to_dict
-from go_opt.solver import verify
+from go_opt.solver.verify.verifier import verify
 from tests.copies import with_legal_relays
 from tests.env.test_replication import random_case, random_case_anywhere
 from tests.go_opt.explanations.test_terms import terms_of

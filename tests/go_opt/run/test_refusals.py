@@ -196,12 +196,6 @@ def test_a_write_that_fails_changes_nothing(
     assert len(load_manifest(tmp_path / "out").stages) == 2
 
 
-def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = product(tmp_path)
-    monkeypatch.setattr("go_opt.run.extra.find_spec", lambda package: None)
-    refused(path, plan_of(path, [0, 1]), "onnx_ir", "go-opt[run]", error=InvalidInputError)
-
-
 def test_a_manifest_reads_back(tmp_path: Path) -> None:
     path = product(tmp_path)
     manifest = export(path, plan_of(path, [0, 1]), tmp_path / "out")

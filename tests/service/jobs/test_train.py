@@ -24,7 +24,7 @@ from go_opt.service.jobs.data_directory import DataDirectory
 from go_opt.service.jobs.job import CANCELLED, FAILED, RUNNING, SUCCEEDED, Job, NewJob, operation
 from go_opt.service.jobs.manager import JobManager
 from go_opt.service.jobs.runners.local_runner import JobProcess, LocalRunner
-from go_opt.solver import verify
+from go_opt.solver.verify.verifier import verify
 from tests.service.jobs.conftest import ended, eventually
 from tests.service.jobs.small_job import CONFIG
 
