@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 
 import go_opt
-from go_opt.common.extras import EXTRA_OF
+from go_opt.extras import EXTRA_OF
 
 # Of what is not installed: the packages of extras, and what the stubs of the protos are generated with.
 MAY_BE_MISSING = {*EXTRA_OF, "grpc_tools"}

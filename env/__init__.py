@@ -31,6 +31,6 @@ if TYPE_CHECKING:
     from go_opt.env.zoo import load_zoo as load_zoo
     from go_opt.env.zoo import zoo_entries as zoo_entries
 else:
-    from go_opt.common.lazy_imports import lazy_imports
+    from go_opt.lazy_imports import lazy_imports
 
     __getattr__, __dir__, __all__ = lazy_imports(__name__)

@@ -73,6 +73,6 @@ if TYPE_CHECKING:
     from go_opt.training import finetune as finetune
     from go_opt.training import pretrain as pretrain
 else:
-    from go_opt.common.lazy_imports import lazy_imports
+    from go_opt.lazy_imports import lazy_imports
 
     __getattr__, __dir__, __all__ = lazy_imports(__name__)

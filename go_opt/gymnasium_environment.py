@@ -27,10 +27,10 @@ from go_opt.agents.training.problems.cases import reference_interval_s
 from go_opt.agents.training.problems.environment import Environment, greedy_objective_s, open_session
 from go_opt.api.inputs import as_loaded, as_target
 from go_opt.common.arrays import BoolArray
-from go_opt.common.extras import check_installed
 from go_opt.env import INVALID_REWARD, Target, cost_tables
 from go_opt.env.reward import reward
 from go_opt.errors import InfeasibleError, InvalidInputError
+from go_opt.extras import check_installed
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.solver import Solver, placement_problem, rule_tables

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from go_opt.api import optimize
 from go_opt.api.inputs import as_loaded, as_target
-from go_opt.common.extras import TRAINING, check_installed
 from go_opt.env import Target
 from go_opt.env.model.metrics import Fidelity, Objective
 from go_opt.errors import InfeasibleError
+from go_opt.extras import TRAINING, check_installed
 from go_opt.model.codecs.plan_json import load_plan, names_to_dict, save_plan
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan

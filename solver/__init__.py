@@ -48,6 +48,6 @@ if TYPE_CHECKING:
     from go_opt.solver.verify.rule_check import broken_rules as broken_rules
     from go_opt.solver.verify.verifier import Violation as Violation
 else:
-    from go_opt.common.lazy_imports import lazy_imports
+    from go_opt.lazy_imports import lazy_imports
 
     __getattr__, __dir__, __all__ = lazy_imports(__name__)

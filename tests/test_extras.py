@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from go_opt.common.extras import EXTRA_OF
+from go_opt.extras import EXTRA_OF
 from tests.exports import info, model, node, saved, weight
 
 ROOT: Final = Path(__file__).resolve().parent.parent

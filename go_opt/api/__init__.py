@@ -16,6 +16,6 @@ if TYPE_CHECKING:
     from go_opt.api.plans import verify as verify
     from go_opt.api.searching import optimize as optimize
 else:
-    from go_opt.common.lazy_imports import lazy_imports
+    from go_opt.lazy_imports import lazy_imports
 
     __getattr__, __dir__, __all__ = lazy_imports(__name__)

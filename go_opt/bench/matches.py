@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final
 
 from go_opt.bench.rivals import RIVALS, Limits, Outcome, Point
-from go_opt.common.extras import why_missing
 from go_opt.common.suggestion import suggestion
 from go_opt.env import Target, parse_target
 from go_opt.env.target import PAPER
 from go_opt.env.target.toml import target_to_toml
 from go_opt.env.zoo import SPLITS, zoo_entries, zoo_entry, zoo_families
 from go_opt.errors import InvalidInputError
+from go_opt.extras import why_missing
 from go_opt.result import Decide
 from go_opt.result_json import finite
 

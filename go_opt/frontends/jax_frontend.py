@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal
 
-from go_opt.common.extras import check_installed
 from go_opt.errors import GoOptError, ModelError
+from go_opt.extras import check_installed
 from go_opt.frontends.jax.walk import Walker, dtype_name
 from go_opt.frontends.recording.binding import Trips
 from go_opt.frontends.recording.recorder import Recorder, Value

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from go_opt.common.extras import check_installed
 from go_opt.errors import GoOptError, ModelError
+from go_opt.extras import check_installed
 from go_opt.frontends.recording.recorder import Recorder, Value
 from go_opt.frontends.torch.archive import read_program
 from go_opt.frontends.torch.nodes import root_class

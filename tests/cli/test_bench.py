@@ -110,7 +110,7 @@ def test_ctrl_c_before_anything(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> No
 def test_missing_extras_cost_their_methods_only(
     cli: Cli, played: list[Match], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("go_opt.common.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("go_opt.extras.find_spec", lambda name: None)
     run = cli("bench", "vgg16", "--methods", "metis,slice", "--seeds", 1)
     assert run.code == 0
     assert run.err[0].startswith("go-opt: metis needs pymetis, which is not installed")

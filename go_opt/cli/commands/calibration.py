@@ -12,10 +12,10 @@ import typer
 from go_opt.cli.commands.options import ModelArgument, Output, OverwriteOption, TargetOption, with_options
 from go_opt.cli.inputs.interrupt import StopOnSignals
 from go_opt.cli.inputs.loading import Loading
-from go_opt.common.extras import check_installed
 from go_opt.common.outputs import DATASET, PLAN, SAMPLES, TARGET
 from go_opt.common.units import format_duration
 from go_opt.errors import InvalidInputError
+from go_opt.extras import check_installed
 
 if TYPE_CHECKING:
     from go_opt.agents.training.problems.environment import Environment

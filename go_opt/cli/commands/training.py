@@ -16,9 +16,9 @@ from go_opt.cli.commands.jobs import JobOptions, folder_here, name_at_service, s
 from go_opt.cli.commands.options import Connection, ModelArgument, Output, TargetOption, with_options
 from go_opt.cli.inputs.interrupt import StopOnSignals
 from go_opt.cli.inputs.loading import Loading
-from go_opt.common.extras import check_installed
 from go_opt.common.outputs import RUN
 from go_opt.errors import InvalidInputError
+from go_opt.extras import check_installed
 from go_opt.service.transport.address import parse_address
 
 if TYPE_CHECKING:

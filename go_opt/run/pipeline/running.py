@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from go_opt.api.inputs import as_target
 from go_opt.common.arrays import FloatArray
-from go_opt.common.extras import check_installed
 from go_opt.common.processes import num_cores
 from go_opt.env import Target
 from go_opt.errors import EnvironmentFailedError, InvalidInputError
+from go_opt.extras import check_installed
 from go_opt.model.codecs.plan_json import load_plan
 from go_opt.model.plan import Plan
 from go_opt.run.export.exporting import export

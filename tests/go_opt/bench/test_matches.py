@@ -55,7 +55,7 @@ def test_methods_by_name() -> None:
 
 
 def test_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("go_opt.common.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("go_opt.extras.find_spec", lambda name: None)
     assert (
         why_unplayable("metis") == "metis needs pymetis, which is not installed: pip install 'go-opt[bench]'."
     )
