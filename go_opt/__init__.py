@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from go_opt.api.chips import chip_counts as chip_counts
     from go_opt.api.chips import fewest_chips as fewest_chips
     from go_opt.constraint_file import load_constraints as load_constraints
+    from go_opt.costs.measured_costs import with_measured_costs as with_measured_costs
     from go_opt.env import Metrics as Metrics
     from go_opt.env import Target as Target
     from go_opt.env.model.timeline import Timeline as Timeline
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from go_opt.frontends.torch_frontend import from_torch as from_torch
     from go_opt.hardware import Measured as Measured
     from go_opt.hardware import serve_environment as serve_environment
-    from go_opt.measured_costs import with_measured_costs as with_measured_costs
     from go_opt.model.graph import Graph as Graph
     from go_opt.model.plan import Plan as Plan
     from go_opt.model_summary import ModelSummary as ModelSummary

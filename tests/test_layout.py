@@ -66,7 +66,6 @@ WIDE_FOLDERS: Final = {
     "bench": 13,
     "cli.inputs": 17,
     "common": 58,
-    "costs": 9,
     "env": 47,
     "env.copies": 34,
     "env.cost": 20,

@@ -139,7 +139,7 @@ def costed(graph: Graph, target: Target, costs: str | Path | None) -> Graph:
     """Returns the graph with the measured costs of a file, if one is given."""
     if costs is None:
         return graph
-    from go_opt.measured_costs import with_measured_costs  # numba loads with it
+    from go_opt.costs.measured_costs import with_measured_costs  # numba loads with it
 
     return with_measured_costs(graph, costs, target)
 

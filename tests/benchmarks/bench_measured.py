@@ -29,11 +29,11 @@ from scipy.stats import spearmanr
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import go_opt
+from go_opt.costs.measured_costs import read_costs
 from go_opt.env import Target, evaluate_plan
 from go_opt.env.cost import cost_tables
 from go_opt.env.cost.op_quantities import weight_bytes
 from go_opt.env.target import parse_target
-from go_opt.measured_costs import read_costs
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.run.pipeline.results import RunResult

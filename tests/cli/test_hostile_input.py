@@ -19,7 +19,7 @@ from tests.cli.conftest import graph_file
 CHILD = """
 import contextlib, io, json, resource, sys
 from go_opt.cli.app import main
-import go_opt.cli.commands.searching, go_opt.api, go_opt.costs, go_opt.measured_costs
+import go_opt.cli.commands.searching, go_opt.api, go_opt.costs.measured_costs
 for arguments in json.load(sys.stdin):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     sys.argv, said = ["go-opt", *arguments], io.StringIO()

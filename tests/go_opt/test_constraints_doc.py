@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from go_opt.constraint_file import parse_constraints
-from go_opt.measured_costs import COLUMNS
+from go_opt.costs.measured_costs import COLUMNS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "constraints.md").read_text("utf-8")
 

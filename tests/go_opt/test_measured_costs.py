@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import go_opt
+from go_opt.costs.measured_costs import with_measured_costs
 from go_opt.env import cost_tables
 from go_opt.env.kernels.numbering import kernel_seconds
 from go_opt.errors import InvalidInputError, PlanError
-from go_opt.measured_costs import with_measured_costs
 from tests.strategies import chip_kind, make_plan, small_mcm, toy_graph
 
 TARGET = small_mcm(kinds=[chip_kind("big"), chip_kind("small")])

@@ -10,9 +10,9 @@ import onnxruntime
 import pytest
 
 import go_opt
+from go_opt.costs.measured_costs import CostsWarning, read_costs, with_measured_costs
 from go_opt.env import evaluate_plan, greedy_fusion, loop_roles
 from go_opt.errors import InvalidInputError
-from go_opt.measured_costs import CostsWarning, read_costs, with_measured_costs
 from go_opt.solver.verify.verifier import verify
 from tests.go_opt.run.test_random_stages import with_random_weights
 from tests.strategies import chip_kind, make_plan, small_mcm, toy_graph

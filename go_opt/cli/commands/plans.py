@@ -117,7 +117,7 @@ def optimize(
     hint = _hint(graph, on, result, options)
     whole, graph = graph, planned_graph(graph, result.plan)
     if written.out is not None:
-        from go_opt.costs import costs_fact
+        from go_opt.costs.remembered import costs_fact
         from go_opt.model.codecs.plan_json import save_plan
         from go_opt.result_json import plan_facts
 

@@ -14,11 +14,11 @@ import numpy as np
 
 from go_opt.common.files import write_atomically
 from go_opt.common.outputs import COSTS_MARK
+from go_opt.costs.measured_costs import COLUMNS
 from go_opt.env import parse_target
 from go_opt.errors import InvalidInputError
 from go_opt.extras import check_installed
 from go_opt.frontends.onnx_frontend import import_onnx
-from go_opt.measured_costs import COLUMNS
 from go_opt.model.bindings import Bindings, Numbers
 from go_opt.model.graph import Graph
 

@@ -30,7 +30,9 @@ from numpy.typing import NDArray
 from go_opt.common.files import open_table
 from go_opt.common.outputs import COSTS_MARK
 from go_opt.common.suggestion import suggestion
-from go_opt.costs import MOST_LISTED, Coverage, Unmapped, is_profile, mapped_rows, read_profile
+from go_opt.costs.coverage import MOST_LISTED, Coverage, Unmapped
+from go_opt.costs.mapping import mapped_rows
+from go_opt.costs.runtime_profile import is_profile, read_profile
 from go_opt.env.target import Target, load_target
 from go_opt.errors import InvalidInputError
 from go_opt.model.builder import MAX_FLOPS as MAX_SECONDS
