@@ -17,11 +17,9 @@ from hypothesis import strategies as st
 
 from go_opt.env.copies.splits import split_graph
 from go_opt.errors import GraphError, ModelError
-from go_opt.frontends.jax.heads import seen_steps
 from go_opt.frontends.jax_frontend import from_jax
 from go_opt.frontends.networkx_export import to_networkx
 from go_opt.frontends.networkx_frontend import from_networkx
-from go_opt.frontends.recording.recorder import Value
 from go_opt.frontends.stablehlo_frontend import from_stablehlo
 from go_opt.model.codecs.graph_json import graph_from_dict, graph_to_dict
 from go_opt.model.graph import DATA_MOVEMENT, INPUT, MATRIX, NO_PRODUCER, VECTOR, WEIGHT, Graph
@@ -431,29 +429,3 @@ def test_attention_by_heads(parts: int) -> None:
     splits = tuple(splits_of_blocks(graph, [block], parts))
     assert list(broken_splits(graph, split_graph(graph, splits), splits)) == []
     assert from_stablehlo(jax.jit(lambda x: module(jnp.exp(x))).lower(_shape(1, 5, 24)).as_text()).heads
-
-
-@given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4), seed=st.integers(0, 2**32 - 1))
-@settings(deadline=None)
-def test_how_far_neighbours_in_a_view_are_apart(sizes: list[int], seed: int) -> None:
-    """As in an array of the numbers of its elements, through views one after another."""
-    rng = np.random.default_rng(seed)
-    array = np.arange(np.prod(sizes)).reshape(sizes)
-    value = Value(tuple(sizes), "float32", "activation", "x")
-    for _ in range(3):
-        if rng.random() < 0.4:
-            array = array[None, ...] if rng.random() < 0.5 else np.broadcast_to(array, (2, *array.shape))
-            params = {"broadcast_dimensions": tuple(range(1, array.ndim))}
-        else:
-            shapes = [
-                (array.size,),
-                (*array.shape, 1),
-                (1, *array.shape),
-                tuple(n for n in array.shape if n > 1),
-            ]
-            array, params = array.reshape(shapes[rng.integers(4)]), {}
-        steps = seen_steps(params, value, array.shape)
-        value = value.viewed((array.shape, "float32"), "view", steps)
-        for axis, size in enumerate(array.shape) if steps is not None else ():
-            if size > 1:
-                assert (np.diff(array, axis=axis) == steps[axis]).all()

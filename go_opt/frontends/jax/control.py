@@ -62,7 +62,7 @@ def _scan_groups(params: Mapping[str, Any], inputs: list[Value]) -> tuple[list[V
 def _slice(walker: Walker, value: Value, step: int, result: Result, scope: str) -> Value:
     """Step ``step`` of a scanned value: a literal, part of an input, a separate weight, or a Slice op."""
     shape, dtype = result
-    part = replace(value, shape=shape, dtype=dtype)
+    part = replace(value, shape=shape, dtype=dtype, steps=value.steps and value.steps[1:])
     if value.kind == "literal":
         return part
     if value.kind == "weight":
@@ -74,7 +74,9 @@ def _slice(walker: Walker, value: Value, step: int, result: Result, scope: str) 
         return replace(part, touched=part.elements)
     cost = OpCost("data_movement", 0.0, (part.elements,))
     read = (str(value.tensor), part.elements)
-    return walker.recorder.op(f"{scope}/slice", "Slice", cost, dtype, [read], [result])[0]
+    found = walker.recorder.op(f"{scope}/slice", "Slice", cost, dtype, [read], [result])[0]
+    walker.recorder.set_rule("Slice", {"axes": [0], "starts": [step]}, [value], [(1, *shape)])
+    return found
 
 
 def _stack(walker: Walker, rows: Sequence[Value], result: Result, scope: str) -> Value:
@@ -88,7 +90,9 @@ def _stack(walker: Walker, rows: Sequence[Value], result: Result, scope: str) ->
         return walker.recorder.folded(f"{scope}/stack", None, [result])[0]
     reads = [(row.tensor, row.touched) for row in rows if row.tensor is not None]
     cost = OpCost("data_movement", 0.0, ())
-    return walker.recorder.op(f"{scope}/stack", "Concat", cost, dtype, reads, [result])[0]
+    found = walker.recorder.op(f"{scope}/stack", "Concat", cost, dtype, reads, [result])[0]
+    walker.recorder.set_rule("Concat", {"axis": 0}, rows, [shape])
+    return found
 
 
 def _while(

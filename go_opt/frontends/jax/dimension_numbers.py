@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -44,7 +44,82 @@ def convolution(op: Any) -> dict[str, Any]:
         ),
     )
     moved = windows(op, len(found.input_spatial_dimensions), "lhs_dilation")
-    return {"dimension_numbers": numbers, "rhs_dilation": moved["window_dilation"], **moved}
+    batches = op.attributes["batch_group_count"].value
+    return {
+        "dimension_numbers": numbers,
+        "rhs_dilation": moved["window_dilation"],
+        "batch_group_count": batches,
+        **moved,
+    }
+
+
+def combiner(op: Any) -> str:
+    """The op that a region is; empty if it is none or several."""
+    *body, _ = list(op.regions[0].blocks[0].operations)
+    kinds = [inner.operation.name.partition(".")[2] for inner in body]
+    return kinds[0] if len(op.results) == len(kinds) == 1 else ""
+
+
+def places(kind: str, op: Any) -> dict[str, Any]:
+    """Along which axes an op moves, selects or joins elements."""
+    if kind in _AXES:
+        parameter, attribute = _AXES[kind]
+        return {parameter: op.attributes[attribute].value if attribute in op.attributes else -1}
+    if kind == "slice":
+        return {
+            "start_indices": tuple(op.attributes["start_indices"]),
+            "strides": tuple(op.attributes["strides"]),
+        }
+    if kind == "pad":
+        sizes = (
+            op.attributes[name] for name in ("edge_padding_low", "edge_padding_high", "interior_padding")
+        )
+        return {"padding_config": tuple(zip(*sizes, strict=True))}
+    if kind == "scatter":
+        return {"dimension_numbers": _scatter(op), "reduction": combiner(op)}
+    make = {"gather": _gather, "torch_index_select": _selection}.get(kind)
+    return {} if make is None else {"dimension_numbers": make(op)}
+
+
+def _gather(op: Any) -> Any:
+    from jaxlib.mlir.dialects import stablehlo
+
+    return stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
+
+
+def _scatter(op: Any) -> Any:
+    from jaxlib.mlir.dialects import stablehlo
+
+    found = stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
+    return SimpleNamespace(
+        update_window_dims=found.update_window_dims,
+        inserted_window_dims=found.inserted_window_dims,
+        operand_batching_dims=found.input_batching_dims,
+        scatter_indices_batching_dims=found.scatter_indices_batching_dims,
+        index_vector_dim=found.index_vector_dim,
+    )
+
+
+def _selection(op: Any) -> Any:
+    """Of torch_index_select: slices of one element along an axis."""
+    axis, batch = op.attributes["dim"].value, op.attributes["batch_dims"].value
+    ranks = [len(value.type.shape) for value in (*op.operands, *op.results)]
+    behind = axis + ranks[1] - batch
+    return SimpleNamespace(
+        offset_dims=(*range(batch, axis), *range(behind, ranks[2])),
+        collapsed_slice_dims=(axis,),
+        operand_batching_dims=tuple(range(batch)),
+        start_indices_batching_dims=tuple(range(batch)),
+        index_vector_dim=ranks[1],
+    )
+
+
+_AXES: Final = {
+    "batch_norm_inference": ("feature_index", "feature_index"),
+    "concatenate": ("dimension", "dimension"),
+    "sort": ("dimension", "dimension"),
+    "top_k": ("axis", ""),
+}
 
 
 def cumulative(name: str, params: Mapping[str, Any], shape: tuple[int, ...]) -> str:

@@ -1,41 +1,15 @@
-"""How far elements of a view are apart in its tensor, and along which axes an equation keeps them apart."""
+"""Along which axes an equation keeps elements apart."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
-from operator import mul
 from typing import Any
 
 from go_opt.frontends.jax.primitives import onnx_type
 from go_opt.frontends.recording.recorder import Value
+from go_opt.frontends.recording.views import viewed_steps
 from go_opt.model.axes import Operand, Shape
 from go_opt.model.op_costs import is_elementwise
-
-
-def steps_of(value: Value) -> tuple[int, ...] | None:
-    """How far neighbours along each axis of a value are apart in its tensor; 0: they are one."""
-    return _steps(value.shape) if value.steps == () else value.steps
-
-
-def seen_steps(params: Mapping[str, Any], value: Value, shape: Shape) -> tuple[int, ...] | None:
-    """The steps of a value behind a broadcast, or seen in another shape."""
-    steps = steps_of(value)
-    if steps is None or shape == value.shape:
-        return steps
-    if "broadcast_dimensions" in params:
-        spread = dict(zip(params["broadcast_dimensions"], zip(value.shape, steps, strict=True), strict=True))
-        sizes = [spread.get(axis, (1, 0)) for axis in range(len(shape))]
-        return tuple(step if size > 1 else 0 for size, step in sizes)
-    long = [(size, step) for size, step in zip(value.shape, steps, strict=True) if size > 1]
-    if [size for size, _ in long] == [size for size in shape if size > 1]:
-        left = iter(long)
-        return tuple(next(left)[1] if size > 1 else 0 for size in shape)
-    is_whole = math.prod(shape) == value.elements and all(
-        a == b for (_, a), b in zip(long, _steps(tuple(size for size, _ in long)), strict=True)
-    )
-    return _steps(shape) if is_whole else None
 
 
 def kept_axes(
@@ -57,7 +31,7 @@ def kept_axes(
         return None
     operands: list[Operand] = []
     for value, at in zip(inputs, places, strict=True):
-        steps = steps_of(value)
+        steps = viewed_steps(value.shape, value.steps, value.shape)
         if value.tensor is None:
             continue
         if value.touched is not None or steps is None or len(at) != rank:
@@ -65,7 +39,3 @@ def kept_axes(
         of_axes = [0 if len(steps) == 0 or value.shape[i] == 1 else steps[i] for i in at]
         operands.append((value.tensor, of_axes))
     return operands, mixed
-
-
-def _steps(shape: Shape) -> tuple[int, ...]:
-    return tuple(accumulate(reversed(shape[1:]), mul, initial=1))[::-1] if shape else ()

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final
 
 from go_opt.errors import ModelError
-from go_opt.frontends.jax.dimension_numbers import convolution, cumulative, dot_dimensions, windows
+from go_opt.frontends.jax.dimension_numbers import (
+    combiner,
+    convolution,
+    cumulative,
+    dot_dimensions,
+    places,
+    windows,
+)
 from go_opt.frontends.jax.operations import aval_of, check_readable, check_text, name_stack
 
 # Ops of StableHLO and CHLO whose JAX primitive has another name.
@@ -32,6 +39,7 @@ _WINDOWS: Final = {"add": "reduce_window_sum", "maximum": "reduce_window_max", "
 _LISTS: Final = {
     "broadcast_in_dim": ("broadcast_dimensions", "broadcast_dimensions"),
     "reduce": ("dimensions", "axes"),
+    "reverse": ("dimensions", "dimensions"),
     "transpose": ("permutation", "permutation"),
 }
 _COMPARISONS: Final = {"EQ": "eq", "GE": "ge", "GT": "gt", "LE": "le", "LT": "lt", "NE": "ne"}
@@ -209,8 +217,9 @@ class _Scope:
     def _plain(self, kind: str, op: Any, stack: str) -> None:
         if kind != "broadcast_in_dim":
             kind = kind.removeprefix("broadcast_")  # CHLO's ops that broadcast their operands
-        name, params, operands = _PRIMITIVES.get(kind, kind), dict[str, Any](), list(op.operands)
+        name, operands = _PRIMITIVES.get(kind, kind), list(op.operands)
         check_readable(kind, op, stack)
+        params = places(kind, op)
         if kind in _LISTS:
             attribute, parameter = _LISTS[kind]
             params[parameter] = tuple(int(axis) for axis in op.attributes[attribute])
@@ -276,12 +285,4 @@ def _constant(value: Any) -> Literal | None:
 
 def _combined(op: Any, names: Mapping[str, str]) -> str:
     """The primitive for a reduction's region; ``argmax`` or ``reduce_window`` if none matches."""
-    kinds = [inner.operation.name.partition(".")[2] for inner in _inner(op)]
-    if len(op.results) > 1 or len(kinds) != 1 or kinds[0] not in names:
-        return "argmax" if op.name == "stablehlo.reduce" else "reduce_window"
-    return names[kinds[0]]
-
-
-def _inner(op: Any) -> Iterator[Any]:
-    *body, _ = list(op.regions[0].blocks[0].operations)
-    yield from body
+    return names.get(combiner(op), "argmax" if op.name == "stablehlo.reduce" else "reduce_window")

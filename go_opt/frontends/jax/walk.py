@@ -14,7 +14,7 @@ import numpy as np
 
 from go_opt.errors import InvalidInputError, ModelError
 from go_opt.frontends.jax.control import CONTROL_FLOW
-from go_opt.frontends.jax.heads import kept_axes, seen_steps
+from go_opt.frontends.jax.heads import kept_axes
 from go_opt.frontends.jax.primitives import (
     CALLS,
     COMBINERS,
@@ -24,6 +24,7 @@ from go_opt.frontends.jax.primitives import (
     primitive_cost,
     window_of,
 )
+from go_opt.frontends.jax.rules import rule_attributes
 from go_opt.frontends.recording.binding import Trips
 from go_opt.frontends.recording.recorder import Recorder, Result, Value, joined
 from go_opt.model.dtypes import DTYPE_BITS, DTYPES, IS_FLOATING, costs_the_same, dtype_code
@@ -123,7 +124,7 @@ class Walker:
         if self._is_view(name, inputs, results):
             how = f"{name} {params}"
             return [
-                value.viewed(result, how, seen_steps(params, value, result[0]))
+                value.viewed(result, how, _places(name, params, value, result[0]))
                 for value, result in zip(inputs, results, strict=False)
             ]
         if all(value.is_constant for value in inputs):
@@ -145,7 +146,9 @@ class Walker:
     ) -> list[Value]:
         """Fold an equation that depends on no input; a compiler computes it once, as a literal or weight."""
         if name == "transpose":
-            return [inputs[0].viewed(results[0], f"{name} {params}")]
+            order = params["permutation"]
+            places = [order.index(axis) for axis in range(len(order))]
+            return [inputs[0].viewed(results[0], f"{name} {params}", places)]
         is_scalar = all(shape == () for shape, _ in results)
         if inputs and all(value.tensor is None for value in inputs):
             if is_scalar or is_elementwise(onnx_type(name)):
@@ -162,7 +165,7 @@ class Walker:
         shapes = [value.shape for value in inputs]
         written = [shape for shape, _ in results]
         cost = primitive_cost(name, params, shapes, written)
-        return self.recorder.op(
+        values = self.recorder.op(
             joined(scope, name),
             onnx_type(name),
             cost,
@@ -172,6 +175,18 @@ class Walker:
             window_of(name, params, shapes, written),
             kept_axes(name, params, inputs, written),
         )
+        known = rule_attributes(name, params, inputs)
+        if known is not None:
+            self.recorder.set_rule(known[0], known[1], inputs, written)
+        return values
+
+
+def _places(name: str, params: Mapping[str, Any], value: Value, seen: Sequence[int]) -> Sequence[int] | None:
+    """The axes that those of a value become in a broadcast; None for other views."""
+    if name != "broadcast_in_dim":
+        return None
+    last = range(len(seen) - len(value.shape), len(seen))
+    return tuple(params.get("broadcast_dimensions", last))
 
 
 def clean_stack(stack: str) -> str:

@@ -11,11 +11,10 @@ import onnx
 from go_opt.frontends.onnx.inference.folding import plain_attributes
 from go_opt.frontends.onnx.inference.shapes import is_argument
 from go_opt.frontends.onnx.inference.values import Shape, Value
-from go_opt.frontends.recording.views import shape_without_copies
+from go_opt.frontends.recording.views import rule_of_views
 from go_opt.model.graph import Window
-from go_opt.model.op_costs import OpSignature, is_elementwise, is_view
+from go_opt.model.op_costs import is_elementwise, is_view
 from go_opt.model.rule import Rule
-from go_opt.model.rules.table import rule_of
 
 # Never constant, whatever they read.
 _RANDOM: Final = frozenset(
@@ -80,9 +79,6 @@ def sharding_rule(
     node: onnx.NodeProto, inputs: Sequence[Value | None], outputs: Sequence[Shape | None], opset: int
 ) -> Rule | None:
     """The sharding rule of a node, with an operand for each present input; None if it is not known."""
-    seen = [None if one is None else shape_without_copies(one.shape, one.steps) for one in inputs]
-    if any(one is not None and shape is None for one, shape in zip(inputs, seen, strict=True)):
-        return None
     written = tuple(shape for shape in outputs if shape is not None)
     if written != tuple(outputs[: len(written)]):  # a result that nothing reads stands before one
         return None
@@ -98,7 +94,8 @@ def sharding_rule(
     if node.op_type in _SOFTMAX and opset < _SOFTMAX_OF_ONE_AXIS and written:
         rank = max(1, len(written[0]))
         attributes["axes"] = list(range(attributes.get("axis", 1) % rank, rank))
-    return rule_of(OpSignature(node.op_type, tuple(seen), written, attributes))
+    views = [None if one is None else (one.shape, one.steps) for one in inputs]
+    return rule_of_views(node.op_type, views, written, attributes)
 
 
 def rows_rule(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from go_opt.errors import ModelError
+from go_opt.frontends.recording.views import Steps, rule_of_views, viewed_steps
 from go_opt.model.axes import Operand, common_shape, kept_apart
 from go_opt.model.bindings import NO_BINDINGS, Bindings
 from go_opt.model.builder import GraphBuilder, Size
@@ -97,7 +98,7 @@ class Value:
     scalar: Any = None  # the number of a literal, if known
     view: str = ""  # how a view of a weight differs from the weight
     # How far neighbours along each axis are apart in the tensor; None: not known, (): as its shape says.
-    steps: tuple[int, ...] | None = ()
+    steps: Steps = ()
 
     @property
     def elements(self) -> int:
@@ -107,9 +108,10 @@ class Value:
     def is_constant(self) -> bool:
         return self.kind in ("weight", "literal")
 
-    def viewed(self, result: Result, how: str, steps: tuple[int, ...] | None = None) -> Value:
-        """The same tensor in another shape or type."""
+    def viewed(self, result: Result, how: str, places: Sequence[int] | None = None) -> Value:
+        """The same tensor in another shape or type; ``places`` as for :func:`viewed_steps`."""
         shape, dtype = result
+        steps = viewed_steps(self.shape, self.steps, shape, places)
         view = f"{self.view}|{how}" if self.is_constant else ""
         return replace(self, shape=shape, dtype=dtype, view=view, steps=steps)
 
@@ -186,6 +188,29 @@ class Recorder:
         row = RecordedOp(name, op_type, cost.op_class, float(cost.flops), dtype, tuple(reads), writes, window)
         self.ops.append(replace(row, kept=apart, unknown=unknown + unknown_op(name, op_type, cost)))
         return values
+
+    def set_rule(
+        self,
+        op_type: str,
+        attributes: Mapping[str, Any],
+        inputs: Sequence[Value | None],
+        written: Sequence[tuple[int, ...]],
+    ) -> None:
+        """Give the op that was recorded last the sharding rule of the table, if it has one.
+
+        Args:
+          inputs: None for an absent one.
+          written: the shapes of its results.
+        """
+        op = self.ops[-1]
+        views = [None if one is None else (one.shape, one.steps if one.tensor else ()) for one in inputs]
+        rule = rule_of_views(op_type, views, written, attributes)
+        if rule is not None:
+            read = {tensor for tensor, _ in op.reads}
+            tensors = [one.tensor for one in inputs if one is not None]
+            operands = [i for i, tensor in enumerate(tensors) if tensor in read]
+            row = rule.of_operands(operands), tuple(str(tensors[i]) for i in operands)
+            self.ops[-1] = replace(op, rule=row)
 
     def reads(self, inputs: Sequence[Value], touched: Sequence[int | None]) -> list[Read]:
         """The reads of a kernel, without literals and constants of which it touches no element."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from go_opt.model.rule import FactorKind
+from go_opt.model.rule import Access, FactorKind, Shape
 from go_opt.model.rules.maker import NoRuleError, RuleMaker, names
 from go_opt.model.rules.moves import or_whole
 
@@ -111,13 +111,28 @@ def reduced(op: RuleMaker) -> None:
     if len(result) == len(shape):
         kept = tuple(() if i in axes else dimension for i, dimension in enumerate(read))
     op.reads[0] = read
-    for place in range(1, len(op.inputs)):  # axes
-        if op.has(place):
-            op.reads[place] = op.factors(f"w{place}_", "whole", op.input(place))
+    for place in range(1, len(op.inputs)):
+        if op.has(place) and op.input(place) == shape:  # reduced with the first
+            op.reads[place] = read
+    op.read_whole()  # axes, and values to begin with
     for place, written in enumerate(op.outputs):
         if len(written) != len(kept):
             raise NoRuleError
         op.writes[place] = op.aligned(written, kept)
+
+
+def of_matrices(op: RuleMaker) -> None:
+    """Factorisations and solutions: the matrices of a batch are independent."""
+    shape = op.input(0)
+    batch = op.factors("b", "parallel", shape[:-2])
+
+    def access(name: str, one: Shape) -> Access:
+        if one[: len(batch)] != shape[:-2]:
+            raise NoRuleError
+        return (*batch, *op.factors(name, "whole", one[len(batch) :]))
+
+    op.reads = [access(f"x{place}_", op.input(place)) for place in range(len(op.inputs))]
+    op.writes = [access(f"y{place}_", written) for place, written in enumerate(op.outputs)]
 
 
 def of_rows(op: RuleMaker) -> None:

@@ -26,7 +26,7 @@ class RuleMaker:
         self.reads: list[Access | None] = [None] * len(inputs)
         self.writes: list[Access | None] = [None] * len(outputs)
 
-    def factor(self, name: str, kind: FactorKind, size: int) -> Dimension:
+    def factor(self, name: str, kind: FactorKind, size: int) -> tuple[int, ...]:
         """A dimension that is a new factor; () for one element."""
         if size == 1:
             return ()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from go_opt.model.rule import Access, Shape
+from go_opt.model.rule import Access, Dimension, FactorKind, Shape
 from go_opt.model.rules.maker import NoRuleError, RuleMaker
 
 
@@ -17,14 +17,15 @@ def transposed(op: RuleMaker) -> None:
 
 
 def joined(op: RuleMaker) -> None:
-    """Concat: what lies along the axis is not divided."""
+    """Concat, also of tensors without the axis: what lies along it is not divided."""
     result, axis = op.outputs[0], op.axis(len(op.outputs[0]))
     dimensions = list(op.factors("d", "parallel", [*result[:axis], 1, *result[axis + 1 :]]))
     for place in range(len(op.inputs)):
         if op.has(place):
             shape = op.input(place)
-            dimensions[axis] = op.factor(f"x{place}", "whole", shape[axis])
-            op.reads[place] = op.aligned(shape, tuple(dimensions))
+            kept = len(shape) == len(result)
+            inside = (op.factor(f"x{place}", "whole", shape[axis]),) if kept else ()
+            op.reads[place] = op.aligned(shape, (*dimensions[:axis], *inside, *dimensions[axis + 1 :]))
     dimensions[axis] = op.factor("x", "whole", result[axis])
     op.writes[0] = tuple(dimensions)
 
@@ -136,6 +137,78 @@ def _updated(op: RuleMaker) -> None:
 
 def scattered(op: RuleMaker) -> None:
     _updated(op) if op.attributes.get("mode") == "slice" else _scattered_nd(op)
+
+
+def gathered_slices(op: RuleMaker) -> None:
+    """StableHLO's gather: a slice of a table for each index; parts of the table as in :func:`gathered`."""
+    table, result, numbers = op.input(0), op.outputs[0], op.attributes
+    offsets, collapsed = numbers["offset_dims"], numbers["collapsed_slice_dims"]
+    batches = dict(zip(numbers["operand_batching_dims"], numbers["start_indices_batching_dims"], strict=True))
+    of_indices, places = _indices(op, "i", "parallel", {})
+    op.reads[1] = of_indices
+    read, inside = list[Dimension](), list[Dimension]()
+    for axis, size in enumerate(table):
+        if axis in batches:
+            read.append(of_indices[batches[axis]])
+        elif axis in collapsed:
+            read.append(op.factor(f"v{axis}", "reduction", size))
+        elif result[offsets[len(inside)]] == size:
+            read.append(op.factor(f"d{axis}", "parallel", size))
+            inside.append(read[-1])
+        else:
+            read.append(op.factor(f"x{axis}", "whole", size))
+            inside.append(op.factor(f"y{axis}", "whole", result[offsets[len(inside)]]))
+    op.reads[0] = tuple(read)
+    op.writes[0] = op.aligned(result, _placed(len(result), offsets, inside, places))
+
+
+def scattered_slices(op: RuleMaker) -> None:
+    """StableHLO's scatter: slices of a table are replaced, or joined with others.
+
+    Slices are independent where they are as long as the table. Updates are parallel to each other only if
+    partial results can be joined, and positions along the table are never divided.
+    """
+    table, updates, numbers = op.input(0), op.input(2), op.attributes
+    windows, inserted = numbers["update_window_dims"], numbers["inserted_window_dims"]
+    batches = dict(
+        zip(numbers["operand_batching_dims"], numbers["scatter_indices_batching_dims"], strict=True)
+    )
+    kind: FactorKind = "reduction" if numbers.get("reduction") else "whole"
+    of_indices, places = _indices(op, "i", kind, dict.fromkeys(batches.values(), "parallel"))
+    op.reads[1] = of_indices
+    read, inside = list[Dimension](), list[Dimension]()
+    for axis, size in enumerate(table):
+        if axis in batches:
+            read.append(of_indices[batches[axis]])
+        elif axis in inserted:
+            read.append(op.factor(f"x{axis}", "whole", size))
+        elif updates[windows[len(inside)]] == size:
+            read.append(op.factor(f"d{axis}", "parallel", size))
+            inside.append(read[-1])
+        else:
+            read.append(op.factor(f"x{axis}", "whole", size))
+            inside.append(op.factor(f"u{axis}", "whole", updates[windows[len(inside)]]))
+    op.reads[0] = op.writes[0] = tuple(read)
+    op.reads[2] = op.aligned(updates, _placed(len(updates), windows, inside, places))
+
+
+def _indices(
+    op: RuleMaker, name: str, kind: FactorKind, kinds: Mapping[int, FactorKind]
+) -> tuple[Access, Access]:
+    """The dimensions of indices, and those of them that do not lie along an index."""
+    shape = op.input(1)
+    along = op.attributes["axis"] if op.attributes["axis"] >= 0 else len(shape) - 1
+    dimensions = tuple(
+        op.factor("w", "whole", size) if i == along else op.factor(f"{name}{i}", kinds.get(i, kind), size)
+        for i, size in enumerate(shape)
+    )
+    return dimensions, (*dimensions[:along], *dimensions[along + 1 :])
+
+
+def _placed(rank: int, axes: Sequence[int], inside: Sequence[Dimension], outside: Access) -> Access:
+    """Dimensions ``inside`` at the axes, and ``outside`` at the others in their order."""
+    at, rest = dict(zip(axes, inside, strict=True)), iter(outside)
+    return tuple(at[axis] if axis in at else next(rest) for axis in range(rank))
 
 
 def depth_to_space(op: RuleMaker) -> None:

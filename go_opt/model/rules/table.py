@@ -2,7 +2,8 @@
 
 Attributes are ONNX's, with what newer operator sets read as inputs (axes, starts, pads) among them. Besides,
 ``equation`` of a MatMul is that of an Einsum, and ``layout`` of a Conv names the dimensions of its operand,
-weight and result ("NCHW", "OIHW", "NCHW"), as JAX's do. An op without a rule is never divided.
+weight and result ("NC01", "OI01", "NC01"), as JAX's do. ``gather`` and ``scatter`` are StableHLO's, whose
+``index_vector_dim`` is the ``axis``. An op without a rule is never divided.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
+from go_opt.model.matrix_flops import FACTORISATION_FLOPS
 from go_opt.model.op_costs import ELEMENTWISE, OpSignature
 from go_opt.model.rule import Rule, Shape
 from go_opt.model.rules.elements import (
@@ -23,6 +25,7 @@ from go_opt.model.rules.elements import (
     generated,
     largest,
     normalised_images,
+    of_matrices,
     of_rows,
     one_hot,
     per_channel,
@@ -34,11 +37,13 @@ from go_opt.model.rules.moves import (
     gathered,
     gathered_elements,
     gathered_nd,
+    gathered_slices,
     joined,
     parted,
     resized,
     sampled,
     scattered,
+    scattered_slices,
     tiled,
     transposed,
 )
@@ -63,8 +68,10 @@ from go_opt.model.rules.windows import (
 
 _ATTRIBUTES: Final = frozenset(
     names(
-        "auto_pad axes axis batch_dims blocksize channels_last dilations equation group kernel_shape layout "
-        "lhs_dilation mode num_groups pads perm starts steps strides transA transB"
+        "auto_pad axes axis batch_dims blocksize channels_last collapsed_slice_dims dilations equation group "
+        "inserted_window_dims kernel_shape layout lhs_dilation mode num_groups offset_dims "
+        "operand_batching_dims pads perm reduction scatter_indices_batching_dims "
+        "start_indices_batching_dims starts steps strides transA transB update_window_dims"
     )
 )
 
@@ -146,6 +153,8 @@ _RULES: Final[Mapping[str, _Maker]] = {
     **dict.fromkeys(("GatherElements", "ScatterElements"), gathered_elements),
     "GatherND": gathered_nd,
     "ScatterND": scattered,
+    "gather": gathered_slices,
+    "scatter": scattered_slices,
     "TopK": largest,
     "OneHot": one_hot,
     **dict.fromkeys(names("ConstantOfShape EyeLike RandomNormal RandomUniform Range"), generated),
@@ -153,5 +162,6 @@ _RULES: Final[Mapping[str, _Maker]] = {
     "GridSample": sampled,
     **dict.fromkeys(("GRU", "LSTM", "RNN"), recurrent),
     **dict.fromkeys(names("Attention MultiHeadAttention"), attention),
+    **dict.fromkeys((*FACTORISATION_FLOPS, "Inverse"), of_matrices),
     **dict.fromkeys(names("MoE QMoE RotaryEmbedding"), of_rows),
 }

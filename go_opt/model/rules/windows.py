@@ -11,16 +11,19 @@ def _places(layout: str, names: str) -> list[int]:
     return [layout.index(name) for name in names]
 
 
+def _layouts(op: RuleMaker, axes: int, of_weight: str) -> tuple[list[int], list[int], list[int]]:
+    """Of image, weight and result: the places of batch or outputs, of channels or inputs, of spatial axes."""
+    digits = "".join(map(str, range(axes)))
+    of_images = f"N{digits}C" if op.attributes.get("channels_last") else f"NC{digits}"
+    image, weight, result = op.attributes.get("layout", (of_images, of_weight + digits, of_images))
+    return _places(image, f"NC{digits}"), _places(weight, f"OI{digits}"), _places(result, f"NC{digits}")
+
+
 def convolution(op: RuleMaker, weight: int = 1) -> None:
     """A grouped convolution; the result is read through windows."""
     image, kernel, result = op.input(0), op.input(weight), op.outputs[0]
     axes = len(image) - 2
-    digits = "".join(map(str, range(axes)))
-    of_images = f"N{digits}C" if op.attributes.get("channels_last") else f"NC{digits}"
-    layouts = op.attributes.get("layout", (of_images, f"OI{digits}", of_images))
-    of_image, of_kernel, of_result = (
-        _places(layout, names + digits) for layout, names in zip(layouts, ("NC", "OI", "NC"), strict=True)
-    )
+    of_image, of_kernel, of_result = _layouts(op, axes, "OI")
     if axes < 1 or any(one != 1 for one in op.attributes.get("lhs_dilation", ())):
         raise NoRuleError
     groups = image[of_image[1]] // kernel[of_kernel[1]]
@@ -29,12 +32,12 @@ def convolution(op: RuleMaker, weight: int = 1) -> None:
     features = op.factor("o", "parallel", kernel[of_kernel[0]] // groups)
     windows = [_window(op, i, image[of_image[2 + i]], kernel[of_kernel[2 + i]], result[of_result[2 + i]])
                for i in range(axes)]  # fmt: skip
-    read, weights, written = ([()] * (axes + 2) for _ in range(3))
+    read, weights, written = (list[Dimension]([()] * (axes + 2)) for _ in range(3))
     read[of_image[0]], read[of_image[1]] = batch, (*group, *channels)
     weights[of_kernel[0]], weights[of_kernel[1]] = (*group, *features), channels
     written[of_result[0]], written[of_result[1]] = batch, (*group, *features)
-    for i, (place, window, seen) in enumerate(windows):
-        read[of_image[2 + i]], weights[of_kernel[2 + i]], written[of_result[2 + i]] = seen, window, place
+    for i, (position, window, seen) in enumerate(windows):
+        read[of_image[2 + i]], weights[of_kernel[2 + i]], written[of_result[2 + i]] = seen, window, position
     op.reads[0], op.reads[weight], op.writes[0] = tuple(read), tuple(weights), tuple(written)
     for place in range(len(op.inputs)):
         if op.has(place) and op.reads[place] is None:
@@ -68,8 +71,8 @@ def _window(
     of_window = op.factor(f"k{axis}", "reduction", window)
     if is_plain:
         return place, of_window, place
-    factors = (*(place or (NO_FACTOR,)), *(of_window or (NO_FACTOR,)))
-    return place, of_window, (Affine(*factors, stride, dilation, before, size),) if size > 1 else ()
+    (along,), (within,) = place or (NO_FACTOR,), of_window or (NO_FACTOR,)
+    return place, of_window, (Affine(along, within, stride, dilation, before, size),) if size > 1 else ()
 
 
 def convolution_of_third(op: RuleMaker) -> None:
@@ -79,14 +82,20 @@ def convolution_of_third(op: RuleMaker) -> None:
 def transposed_convolution(op: RuleMaker) -> None:
     """Each element of the image is multiplied by a window of the weight [in, out / groups, window]."""
     image, kernel, result = op.input(0), op.input(1), op.outputs[0]
-    groups = int(op.attributes.get("group", 1))
-    batch, group = op.factor("n", "parallel", image[0]), op.factor("g", "parallel", groups)
-    channels = op.factor("c", "reduction", image[1] // groups)
-    features = op.factor("o", "parallel", kernel[1])
-    places, windows = op.factors("x", "whole", image[2:]), op.factors("k", "whole", kernel[2:])
-    op.reads[0] = (batch, (*group, *channels), *places)
-    op.reads[1] = ((*group, *channels), features, *windows)
-    op.writes[0] = (batch, (*group, *features), *op.factors("y", "whole", result[2:]))
+    axes, groups = len(image) - 2, int(op.attributes.get("group", 1))
+    of_image, of_kernel, of_result = _layouts(op, axes, "IO")
+    batch, group = op.factor("n", "parallel", image[of_image[0]]), op.factor("g", "parallel", groups)
+    channels = op.factor("c", "reduction", image[of_image[1]] // groups)
+    features = op.factor("o", "parallel", kernel[of_kernel[0]])
+    read, weights, written = (list[Dimension]([()] * (axes + 2)) for _ in range(3))
+    read[of_image[0]], read[of_image[1]] = batch, (*group, *channels)
+    weights[of_kernel[0]], weights[of_kernel[1]] = features, (*group, *channels)
+    written[of_result[0]], written[of_result[1]] = batch, (*group, *features)
+    for i in range(axes):
+        read[of_image[2 + i]] = op.factor(f"x{i}", "whole", image[of_image[2 + i]])
+        weights[of_kernel[2 + i]] = op.factor(f"k{i}", "whole", kernel[of_kernel[2 + i]])
+        written[of_result[2 + i]] = op.factor(f"y{i}", "whole", result[of_result[2 + i]])
+    op.reads[0], op.reads[1], op.writes[0] = tuple(read), tuple(weights), tuple(written)
     if op.has(2):
         op.reads[2] = (op.exact(op.input(2)[0], (*group, *features)),)
 
@@ -123,7 +132,7 @@ def sliced(op: RuleMaker) -> None:
     start_of = {
         axis % len(shape): (start, step) for axis, start, step in zip(axes, starts or (), steps, strict=False)
     }
-    read, written = [], []
+    read, written = list[Dimension](), list[Dimension]()
     for axis, (before, after) in enumerate(zip(shape, result, strict=True)):
         start, step = start_of.get(axis, (0, 1))
         if before == after and step == 1:
@@ -143,16 +152,18 @@ def sliced(op: RuleMaker) -> None:
 
 
 def padded(op: RuleMaker) -> None:
+    """Padding around a tensor, or as JAX's also between its elements, which are ``dilations`` apart then."""
     shape, result = op.input(0), op.outputs[0]
     pads, axes = op.attributes.get("pads"), op.attributes.get("axes") or range(len(shape))
     before = {axis % len(shape): pad for axis, pad in zip(axes, pads or (), strict=False)}
     is_constant = op.attributes.get("mode", "constant") in ("constant", b"constant")
-    read, written = [], []
+    apart = op.attributes.get("dilations") or [1] * len(shape)
+    read, written = list[Dimension](), list[Dimension]()
     for axis, (old, new) in enumerate(zip(shape, result, strict=True)):
-        if old == new and not before.get(axis):
+        if old == new and not before.get(axis) and apart[axis] == 1:
             read.append(op.factor(f"d{axis}", "parallel", old))
             written.append(read[-1])
-        elif pads is None or not is_constant or new == 1:
+        elif pads is None or not is_constant or new == 1 or apart[axis] != 1:
             read.append(op.factor(f"x{axis}", "whole", old))
             written.append(op.factor(f"y{axis}", "whole", new))
         else:
