@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,15 +33,11 @@ from go_opt.hardware import HardwareEnvironment
 from go_opt.model.plan import Plan
 from go_opt.run.profiling.measured_machine import MeasuredMachine
 from go_opt.solver.orders.genetic import genetic_search
-from tests.benchmarks.bench_measured import sliced
+from tests.benchmarks.bench_measured import sliced, unreplicated
 from tests.benchmarks.calibrate_rivals import chip_quantities, five_terms, ops_of
 from tests.go_opt.run.test_random_stages import with_random_weights
 
 SAMPLES, EVALUATIONS, AGAIN, FRONT = 10, 200, 9, 5
-
-
-def unreplicated(*inputs: Any, **options: Any) -> go_opt.OptimizeResult:
-    return go_opt.optimize(*inputs, **options | {"replication": False})
 
 
 def processor_s() -> float:

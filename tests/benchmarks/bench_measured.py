@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -75,6 +76,11 @@ def sliced(graph: Graph, on: Target, place: NDArray) -> Plan:
     return Plan.create(
         graph, "machine", on.fingerprint, placement=place, order=each, fusion_group=each, provenance="bench"
     )
+
+
+def unreplicated(*inputs: Any, **options: Any) -> go_opt.OptimizeResult:
+    """A search without replicated stages."""
+    return go_opt.optimize(*inputs, **options | {"replication": False})
 
 
 def balanced(weights: NDArray, size: int) -> NDArray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from go_opt.agents.generator import generate_graph
 from go_opt.agents.policy.network import Policy, parameters_digest, trainable
 from go_opt.agents.policy.policy_file import load_policy
 from go_opt.agents.policy.tensor_file import TensorFormat, save_tensors
@@ -20,8 +21,11 @@ from go_opt.agents.training.job import Progress
 from go_opt.agents.training.pretrain import pretrain
 from go_opt.agents.training.problems.environment import LocalEnvironment, open_session
 from go_opt.agents.training.updates.step import Step
+from go_opt.env import Target, evaluate_plan
 from go_opt.errors import EnvironmentFailedError, InvalidInputError, PolicyError
+from go_opt.hardware import HardwareEnvironment
 from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.solver.verify.verifier import verify
 from tests.agents.training.runs import (
@@ -258,3 +262,22 @@ def test_graphs_that_would_never_be_drawn_are_refused() -> None:
 def test_finetuning_refused() -> None:
     with pytest.raises(InvalidInputError, match="samples is 0"):
         finetuning(samples=0)
+
+
+@dataclass(frozen=True)
+class Board:
+    """Hardware that the model describes."""
+
+    def evaluate(self, graph: Graph, target: Target, plan: Plan) -> float:
+        return evaluate_plan(graph, target, plan).interval_s
+
+
+def test_what_is_learned_on_hardware_is_kept_for_other_graphs(tmp_path: Path) -> None:
+    first = finetuning()
+    learned = finetune(first, tmp_path / "first", HardwareEnvironment(Board())).policy
+    kept = load_policy(tmp_path / "first" / "policy.safetensors")
+    assert (kept.walk_weights == learned.walk_weights.astype(np.float32)).all()
+    assert (kept.walk_weights != first.policy.walk_weights).any()
+    other = finetuning(graph=generate_graph(3, num_ops=80), policy=trainable(kept), samples=1)
+    assert (other.policy.walk_weights == kept.walk_weights).all()
+    assert finetune(other, tmp_path / "other", HardwareEnvironment(Board())).is_complete
