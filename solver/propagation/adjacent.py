@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from go_opt.common.arrays import CodeArray, FloatArray, IntArray
 from go_opt.common.compiling import compiled, int64, uncounted_inner
@@ -32,31 +32,17 @@ DRAWN, ANCHORED, GAPS, CONTRADICTION = range(4)
 MAX_ANCHORINGS: Final = 8
 
 
-class AdjacentSamples(NamedTuple):
-    """Drawn placements, the domain of each unit, and the status of each sample.
+class AdjacentPlacements(NamedTuple):
+    """Placements, and the status of each.
 
-    ``drawn``, ``lowest`` and ``highest`` determine ``log_prob`` under other log-probabilities.
-    The status is one of
-
-    * ``DRAWN``: ``log_prob`` is exact;
+    * ``DRAWN``: every unit was drawn or kept within its domain;
     * ``ANCHORED``: some chips stayed unused, so the search first fixed some units, ignoring their
-      rows, and drew the others again; ``log_prob`` is that of the others, given the fixed units;
+      rows, and placed the others again;
     * ``GAPS``: with the caller's bounds, no placement without unused chips was found, which is no
       proof; the placement breaks only the no-skip rule. A connected graph never has this status
       under the prefix rule;
     * ``CONTRADICTION``: no placement meets the caller's bounds; the placement is -1.
     """
-
-    placement: IntArray  # [S, U]
-    log_prob: FloatArray  # [S] of ``drawn``: the sum over units, each within its domain
-    status: CodeArray  # [S]
-    drawn: NDArray[np.int16]  # [S, U] chips before components moved down
-    lowest: NDArray[np.int16]  # [S, U] first chip of the unit's domain when it was visited
-    highest: NDArray[np.int16]  # [S, U] last chip of that domain
-
-
-class AdjacentFixes(NamedTuple):
-    """Repaired proposals; statuses as in :class:`AdjacentSamples`."""
 
     placement: IntArray  # [S, U]
     status: CodeArray  # [S]
@@ -71,7 +57,7 @@ def sample_adjacent(
     num_samples: int = 1,
     first_chip: ArrayLike | None = None,
     last_chip: ArrayLike | None = None,
-) -> AdjacentSamples:
+) -> AdjacentPlacements:
     """Draws placements unit by unit, each from its row restricted to its current domain.
 
     Every placement within the rule and the bounds can be drawn if each of its chips has mass.
@@ -88,14 +74,7 @@ def sample_adjacent(
     """
     rows = checked_rows(problem, log_probs, num_samples)
     shape = (num_samples, problem.num_units)
-    out = AdjacentSamples(
-        placement=np.full(shape, -1, dtype=np.int32),
-        log_prob=np.zeros(num_samples),
-        status=np.full(num_samples, CONTRADICTION, dtype=np.int8),
-        drawn=np.full(shape, -1, dtype=np.int16),
-        lowest=np.zeros(shape, dtype=np.int16),
-        highest=np.full(shape, -1, dtype=np.int16),
-    )
+    out = _nothing_placed(shape)
     start = start_domains(problem, first_chip, last_chip)
     cover = what_to_cover(problem, start)
     if start is not None and cover is not None:
@@ -116,7 +95,7 @@ def fix_adjacent(
     log_probs: FloatArray | None = None,
     first_chip: ArrayLike | None = None,
     last_chip: ArrayLike | None = None,
-) -> AdjacentFixes:
+) -> AdjacentPlacements:
     """Repairs proposals: keeps each value that is still possible, then places the other units.
 
     A valid proposal is returned unchanged.
@@ -134,9 +113,7 @@ def fix_adjacent(
         )
     num_samples = len(proposals)
     rows = np.zeros((1, 1, 1)) if log_probs is None else checked_rows(problem, log_probs, num_samples)
-    out = AdjacentFixes(
-        np.full(proposals.shape, -1, dtype=np.int32), np.full(num_samples, CONTRADICTION, dtype=np.int8)
-    )
+    out = _nothing_placed(proposals.shape)
     start = start_domains(problem, first_chip, last_chip)
     cover = what_to_cover(problem, start)
     if start is not None and cover is not None:
@@ -149,6 +126,12 @@ def fix_adjacent(
         wishes = np.clip(wished, 0, problem.num_chips - 1) / problem.num_chips
         _fix(problem, start, cover, domains, rows, visiting, uniforms, wishes, proposals, out)
     return out
+
+
+def _nothing_placed(shape: tuple[int, ...]) -> AdjacentPlacements:
+    return AdjacentPlacements(
+        np.full(shape, -1, dtype=np.int32), np.full(shape[0], CONTRADICTION, dtype=np.int8)
+    )
 
 
 def visiting_orders(problem: PlacementProblem, rng: np.random.Generator, num_samples: int) -> IntArray:
@@ -182,7 +165,7 @@ def _sample(
     orders: IntArray,
     uniforms: FloatArray,
     wishes: FloatArray,
-    out: AdjacentSamples,
+    out: AdjacentPlacements,
 ) -> None:
     anchorings = MAX_ANCHORINGS if wishes.shape[1] > 0 else 0
     for s in range(len(uniforms)):
@@ -191,9 +174,7 @@ def _sample(
             turn = (attempt - 1) / MAX_ANCHORINGS
             if attempt > 0 and not anchor(problem, domains, cover, wishes[s], turn):
                 continue
-            out.log_prob[s] = _draw_all(
-                domains, rows[s % len(rows)], orders[s % len(orders)], uniforms[s], s, out
-            )
+            _draw_all(domains, rows[s % len(rows)], orders[s % len(orders)], uniforms[s], out.placement[s])
             if close_gaps(problem, start, cover, out.placement[s]):
                 out.status[s] = DRAWN if attempt == 0 else ANCHORED
                 break
@@ -202,35 +183,20 @@ def _sample(
 
 @uncounted_inner
 def _draw_all(
-    domains: Domains, rows: FloatArray, order: IntArray, uniforms: FloatArray, s: int, out: AdjacentSamples
-) -> float:
-    """Fixes every unit to a chip drawn from its row; returns the total log-probability."""
+    domains: Domains, rows: FloatArray, order: IntArray, uniforms: FloatArray, placement: IntArray
+) -> None:
+    """Fixes every unit to a chip drawn from its row, and fills ``placement``."""
     # Tuple fields are reference-counted on each access: as locals, only once per call.
     lower, upper = domains.lower, domains.upper
-    placement, drawn, lowest, highest = out.placement[s], out.drawn[s], out.lowest[s], out.highest[s]
-    for unit in range(len(order)):
-        highest[unit] = -1
-    log_prob = 0.0
     visit = 0
     for unit in order:
         low = int64(lower[unit])
         high = int64(upper[unit])
-        if low == high:
-            continue
-        lowest[unit] = low
-        highest[unit] = high
-        chip, gained = draw_chip(rows[unit], low, high, uniforms[visit])
-        log_prob += gained
-        fix(domains, unit, chip)
-        visit += 1
+        if low < high:
+            fix(domains, unit, draw_chip(rows[unit], low, high, uniforms[visit]))
+            visit += 1
     for unit in range(len(order)):
-        chip = lower[unit]
-        drawn[unit] = chip
-        placement[unit] = chip
-        if highest[unit] < 0:  # never visited: propagation left one chip
-            lowest[unit] = chip
-            highest[unit] = chip
-    return log_prob
+        placement[unit] = lower[unit]
 
 
 @compiled
@@ -244,7 +210,7 @@ def _fix(
     uniforms: FloatArray,
     wishes: FloatArray,
     proposals: IntArray,
-    out: AdjacentFixes,
+    out: AdjacentPlacements,
 ) -> None:
     anchorings = MAX_ANCHORINGS if wishes.shape[1] > 0 else 0
     for s in range(len(proposals)):
@@ -287,5 +253,5 @@ def _fill(
         if low < high:
             chip = min(max(int64(proposal[unit]), low), high)
             if len(uniforms) > 0:
-                chip, _ = draw_chip(rows[unit], low, high, uniforms[i])
+                chip = draw_chip(rows[unit], low, high, uniforms[i])
             fix(domains, unit, chip)

@@ -161,8 +161,8 @@ def reset(domains: Domains, start: Domains) -> None:
 
 
 @uncounted_inner
-def draw_chip(row: FloatArray, lower: int, upper: int, uniform: float) -> tuple[int, float]:
-    """Draws a chip in [lower, upper] from ``row`` [D]; returns the chip and its log-probability.
+def draw_chip(row: FloatArray, lower: int, upper: int, uniform: float) -> int:
+    """Draws a chip in [lower, upper] from ``row`` [D].
 
     ``row`` holds log-probabilities on any scale. If the row has no mass there, the draw is uniform.
     """
@@ -170,8 +170,7 @@ def draw_chip(row: FloatArray, lower: int, upper: int, uniform: float) -> tuple[
     for chip in range(lower, upper + 1):
         top = max(top, row[chip])
     if top == -np.inf:
-        size = upper - lower + 1
-        return min(lower + int64(uniform * size), upper), -np.log(np.float64(size))
+        return min(lower + int64(uniform * (upper - lower + 1)), upper)
     total = 0.0
     for chip in range(lower, upper + 1):
         total += np.exp(row[chip] - top)
@@ -184,4 +183,4 @@ def draw_chip(row: FloatArray, lower: int, upper: int, uniform: float) -> tuple[
             left -= weight
             if left < 0.0:
                 break
-    return drawn, row[drawn] - top - np.log(total)
+    return drawn

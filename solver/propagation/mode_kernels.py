@@ -36,9 +36,7 @@ class Draws(NamedTuple):
 
     placement: IntArray  # [S, U]
     proposal: IntArray  # [S, U]
-    log_prob: FloatArray  # [S] of the draws within ``open_chips``; valid if the ending is SEARCHED
     ending: CodeArray  # [S] KEPT … CONFLICT
-    open_chips: WordArray  # [S, U, W] the domain of each unit when it was drawn
 
 
 @compiled
@@ -63,8 +61,9 @@ def place_all(
         if is_sample:
             _fill(work.chips)
             for unit in range(len(store.low)):
-                chip, _ = draw_chip(work.chips, 0, tables.num_chips - 1, row[unit], rng.random())
-                draws.proposal[s, unit] = chip
+                draws.proposal[s, unit] = draw_chip(
+                    work.chips, 0, tables.num_chips - 1, row[unit], rng.random()
+                )
         if _keep_proposal(tables, store, draws.proposal[s], s, draws):
             continue
         begin = store.state[BACKTRACKS]
@@ -81,14 +80,13 @@ class Work(NamedTuple):
     order: LongArray  # [2, U] units in the order of a first and a second pass
     failures: LongArray  # [U] backtracks at each unit
     chips: WordArray  # [W] a set of chips
-    gains: FloatArray  # [U] log-probability of the draw at each place of the order
 
 
 @compiled_inner
 def _working_space(store: Store) -> Work:
     num_units, num_words = store.domain.shape
     order = np.zeros((2, num_units), np.int64)
-    return Work(order, np.zeros(num_units, np.int64), np.zeros(num_words, np.uint64), np.zeros(num_units))
+    return Work(order, np.zeros(num_units, np.int64), np.zeros(num_words, np.uint64))
 
 
 @uncounted_inner
@@ -170,20 +168,13 @@ def _search(
             for word in range(len(chips)):
                 chips[word] = store.domain[unit, word]
         elif len(row) > 0:
-            chip, gain = draw_open(store, unit, row[unit], rng.random())
-            if is_sample:
-                work.gains[place] = gain
-                for word in range(len(chips)):
-                    draws.open_chips[s, unit, word] = store.domain[unit, word]
-            _only(chips, chip)
+            _only(chips, draw_open(store, unit, row[unit], rng.random()))
         else:
             _only(chips, _nearest(store, unit, wanted))
         before = place
         place = settle(tables, store, decide(store, unit, chips))
         if place <= before:
             work.failures[unit] += 1
-    if is_sample:
-        draws.log_prob[s] = work.gains.sum()
     return place
 
 
@@ -223,14 +214,14 @@ def _nearest(store: Store, unit: int, wanted: int) -> int:
 
 
 @uncounted_inner
-def draw_open(store: Store, unit: int, row: FloatArray, uniform: float) -> tuple[int, float]:
+def draw_open(store: Store, unit: int, row: FloatArray, uniform: float) -> int:
     """Draws an open chip of ``unit`` from ``row``; see :func:`draw_chip`."""
     return draw_chip(store.domain[unit], store.low[unit], store.high[unit], row, uniform)
 
 
 @uncounted_inner
-def draw_chip(chips: WordArray, low: int, high: int, row: FloatArray, uniform: float) -> tuple[int, float]:
-    """Draws a chip of the set ``chips`` [W], all within ``low … high``; returns it and its log-probability.
+def draw_chip(chips: WordArray, low: int, high: int, row: FloatArray, uniform: float) -> int:
+    """Draws a chip of the set ``chips`` [W], all within ``low … high``.
 
     ``row`` [D] holds log-probabilities on any scale. If it has no mass on the set, the draw is uniform.
     """
@@ -244,14 +235,12 @@ def draw_chip(chips: WordArray, low: int, high: int, row: FloatArray, uniform: f
             total += 1.0 if top == -np.inf else np.exp(row[chip] - top)
     left = uniform * total
     drawn = low
-    mass = 1.0
     for chip in range(low, high + 1):
         if has_chip(chips, chip):
             weight = 1.0 if top == -np.inf else np.exp(row[chip] - top)
             if weight > 0.0:
                 drawn = chip
-                mass = weight
                 left -= weight
                 if left < 0.0:
                     break
-    return drawn, np.log(mass / total)
+    return drawn

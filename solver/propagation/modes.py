@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeVar
 
 import numpy as np
 
-from go_opt.common.arrays import BoolArray, CodeArray, FloatArray, IntArray, LongArray, WordArray
+from go_opt.common.arrays import BoolArray, CodeArray, FloatArray, IntArray, LongArray
 from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.solver.problem.problem import PlacementProblem
 from go_opt.solver.propagation.adjacent import (
@@ -35,7 +35,7 @@ from go_opt.solver.propagation.mode_kernels import (
     Draws,
     place_all,
 )
-from go_opt.solver.propagation.propagators.domains import pack_chips, unpack_chips
+from go_opt.solver.propagation.propagators.domains import unpack_chips
 from go_opt.solver.propagation.propagators.tables import RuleTables, rule_tables
 from go_opt.solver.propagation.search import Solver, holds
 
@@ -48,18 +48,10 @@ MAX_BACKTRACKS: Final = 300
 
 @dataclass(frozen=True, eq=False)
 class Placements:
-    """Placements, how each was found, and the draws behind each log-probability.
-
-    ``log_prob`` is ``Σ_u log p(drawn[u] | open_chips[u])``, where a row without mass on a unit's
-    open chips counts as uniform. If the search never backtracked, ``drawn`` is the placement, each
-    unit within its domain at that time. Otherwise ``drawn`` is the proposal, with all chips open.
-    """
+    """Placements, and how each was found."""
 
     placement: IntArray  # [S, U]; -1 if none was found (user constraints only)
-    log_prob: FloatArray  # [S]; NaN if no log-probabilities were given
     ending: CodeArray  # [S] KEPT … CONFLICT of the kernels
-    drawn: IntArray  # [S, U]
-    open_chips: WordArray  # [S, U, W] sets of chips
     backtracks: int  # of the whole batch
 
     @property
@@ -90,6 +82,8 @@ def sample(
 ) -> Placements:
     """Draws placements unit by unit, each from its row restricted to its current domain.
 
+    A row without mass on a domain counts as uniform there.
+
     Args:
       log_probs: [U, D], or [S, U, D] with separate rows per sample; any scale, -inf is no mass.
       max_backtracks: limit of the engine for each sample.
@@ -102,7 +96,7 @@ def sample(
     batch = _batch(problem, tables, num_samples, rule, seed)
     backtracks = _search(batch, rows, max_backtracks, is_sample=True)
     _sample_rest(batch, rows)
-    return _placements(batch, rows, backtracks, search_is_drawn=True)
+    return Placements(batch.draws.placement, batch.draws.ending, backtracks)
 
 
 def fix(
@@ -117,7 +111,7 @@ def fix(
 ) -> Placements:
     """Repairs proposals: keeps each value that is still possible, then places the other units.
 
-    A valid proposal is returned unchanged. ``drawn`` is always the proposal.
+    A valid proposal is returned unchanged.
 
     Args:
       proposals: [S, U] chips; values outside 0 … D - 1 are never kept.
@@ -131,7 +125,7 @@ def fix(
     batch.draws.proposal[:] = proposals
     backtracks = _search(batch, rows, max_backtracks, is_sample=False)
     _fix_rest(batch, rows)
-    return _placements(batch, rows, backtracks, search_is_drawn=False)
+    return Placements(batch.draws.placement, batch.draws.ending, backtracks)
 
 
 _NO_ROWS: Final = np.zeros((0, 0, 0))
@@ -157,13 +151,10 @@ def _batch(
     if rule not in RULES:
         raise InvalidInputError(f"rule is {rule!r}, must be one of {', '.join(RULES)}.", field="rule")
     tables = rule_tables(problem) if tables is None else tables
-    num_units, num_words = tables.allowed.shape
     draws = Draws(
-        placement=np.full((num_samples, num_units), -1, np.int32),
-        proposal=np.zeros((num_samples, num_units), np.int32),
-        log_prob=np.zeros(num_samples),
+        placement=np.full((num_samples, tables.num_units), -1, np.int32),
+        proposal=np.zeros((num_samples, tables.num_units), np.int32),
         ending=np.full(num_samples, LIMIT if rule == "adjacent" else CONFLICT, np.int8),
-        open_chips=np.zeros((num_samples, num_units, num_words), np.uint64),
     )
     orders = visiting_orders(problem, np.random.default_rng((seed, 0)), num_samples)
     return _Batch(problem, tables, rule, orders, seed, draws)
@@ -190,16 +181,9 @@ def _sample_rest(batch: _Batch, rows: FloatArray) -> None:
     )
     if drawn is None:
         return
-    draws = batch.draws
     is_valid = _accept(batch, rest, drawn.placement, drawn.status)
     if batch.rule == "adjacent":
-        chips = np.arange(batch.problem.num_chips)
-        lowest = np.minimum(drawn.lowest, drawn.drawn)[:, :, None]
-        highest = np.maximum(drawn.highest, drawn.drawn)[:, :, None]
-        draws.open_chips[rest] = pack_chips((chips >= lowest) & (chips <= highest))
-        draws.log_prob[rest] = drawn.log_prob
-        draws.proposal[rest] = drawn.drawn
-        draws.ending[rest[is_valid]] = SEARCHED
+        batch.draws.ending[rest[is_valid]] = SEARCHED
 
 
 def _fix_rest(batch: _Batch, rows: FloatArray) -> None:
@@ -243,34 +227,6 @@ def _accept(batch: _Batch, rest: LongArray, placement: IntArray, status: CodeArr
     batch.draws.placement[rest[is_valid]] = placement[is_valid]
     batch.draws.ending[rest[is_valid]] = ADJACENT
     return is_valid
-
-
-def _placements(batch: _Batch, rows: FloatArray, backtracks: int, *, search_is_drawn: bool) -> Placements:
-    draws = batch.draws
-    is_drawn = (draws.ending == SEARCHED) & search_is_drawn
-    if batch.rule == "adjacent" and search_is_drawn:
-        drawn, open_chips, log_prob = draws.proposal, draws.open_chips, draws.log_prob
-    else:
-        everywhere = pack_chips(np.ones(batch.problem.num_chips, np.bool_))
-        drawn = np.where(is_drawn[:, None], draws.placement, draws.proposal)
-        open_chips = np.where(is_drawn[:, None, None], draws.open_chips, everywhere)
-        log_prob = np.where(is_drawn, draws.log_prob, _proposal_log_prob(rows, draws.proposal))
-    return Placements(draws.placement, log_prob, draws.ending, drawn, open_chips, backtracks)
-
-
-def _proposal_log_prob(rows: FloatArray, proposals: IntArray) -> FloatArray:
-    """Returns the log-probability [S] of the proposals, with all chips open."""
-    if not len(rows):
-        return np.full(len(proposals), np.nan)
-    top = rows.max(axis=-1, keepdims=True)
-    shifted = np.where(np.isneginf(top), 0.0, rows - np.where(np.isneginf(top), 0.0, top))
-    normalised = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    num_samples, num_units = proposals.shape
-    sample_index = np.arange(num_samples)[:, None] % len(rows)
-    is_inside = (proposals >= 0) & (proposals < rows.shape[-1])
-    chip = np.where(is_inside, proposals, 0)
-    picked = normalised[sample_index, np.arange(num_units), chip]
-    return np.where(is_inside, picked, -np.inf).sum(axis=1)
 
 
 def _checked_proposals(problem: PlacementProblem, proposals: IntArray) -> IntArray:
