@@ -183,6 +183,25 @@ def onnx_type(name: str, attributes: Mapping[str, Any], outputs: Sequence[Shape]
     return _ONNX_TYPE.get(name) or onnx_name(name) or name
 
 
+def permutation(name: str, attributes: Mapping[str, Any], rank: int) -> list[int]:
+    """The axes of the operand of a transposition in the order of its result."""
+    axes = list(range(rank))
+    if name == "permute":
+        return [axis % rank for axis in attributes["dims"]]
+    if name == "movedim":
+        sources, targets = ([given] if isinstance(given := attributes[key], int) else given
+                            for key in ("source", "destination"))  # fmt: skip
+        at = {target % rank: source % rank for source, target in zip(sources, targets, strict=True)}
+        rest = iter(axis for axis in axes if axis not in at.values())
+        return [at[axis] if axis in at else next(rest) for axis in axes]
+    if name in ("transpose", "swapaxes", "swapdims") and rank:
+        kind = "axis" if name == "swapaxes" else "dim"
+        first, second = attributes.get(f"{kind}0", 0), attributes.get(f"{kind}1", 0)
+        axes[first], axes[second] = axes[second], axes[first]
+        return axes
+    return axes[::-1]
+
+
 def operands_in_order(name: str, operands: Sequence[Operand]) -> list[int | None]:
     """Positions of the operands in ONNX's order; None for one that is absent."""
     if name not in _OPERANDS:

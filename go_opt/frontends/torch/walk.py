@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from go_opt.errors import ModelError
 from go_opt.frontends.recording.recorder import Recorder, Result, Value, joined
+from go_opt.frontends.recording.views import viewed_steps
 from go_opt.frontends.torch import aten
 from go_opt.frontends.torch.formulas import Operand
 from go_opt.frontends.torch.nodes import Node, dtype_of, parsed, tensor_names
+from go_opt.frontends.torch.rules import in_terms_of_table
 from go_opt.frontends.torch.sizes import Sizes
 from go_opt.model.dtypes import IS_FLOATING, costs_the_same, dtype_code
 from go_opt.model.graph import Precision
@@ -105,9 +108,10 @@ class Walker:
         if name in aten.LITERALS or (name == "fill" and len(inputs) < 2):
             return [Value(shape, dtype, "literal", None) for shape, dtype in results]
         if name in ("copy", "fill"):
-            return [inputs[1].viewed(results[0], name)]
+            return [inputs[1].viewed(results[0], name, _trailing(inputs[1], results[0]))]
         if self._is_view(node, name, inputs, results):
-            return [inputs[0].viewed(results[0], f"{name} {results[0][0]}")]
+            how = f"{name} {results[0][0]}"
+            return [inputs[0].viewed(results[0], how, _trailing(inputs[0], results[0]))]
         if all(value.is_constant for value in inputs) and name not in aten.RANDOM:
             return self._fold(node, name, inputs, results)
         return self._op(node, name, inputs, results)
@@ -130,7 +134,8 @@ class Walker:
         """Fold a node that depends on no input: a compiler computes it once, as a literal or a weight."""
         how = f"{name} {dict(node.attributes)}"
         if name in aten.TRANSPOSES:
-            return [inputs[0].viewed(results[0], how)]
+            order = aten.permutation(name, node.attributes, len(inputs[0].shape))
+            return [inputs[0].viewed(results[0], how, [order.index(axis) for axis in range(len(order))])]
         is_elementwise_op = is_elementwise(aten.onnx_type(name, node.attributes, [results[0][0]]))
         if inputs and is_elementwise_op and all(value.tensor is None for value in inputs):
             return [Value(shape, dtype, "literal", None) for shape, dtype in results]
@@ -147,7 +152,13 @@ class Walker:
         dtype = _computed_dtype(inputs, results)
         reads = self._recorder.reads(inputs, cost.touched)
         window = aten.window_of(op_type, node.attributes, operands, shapes[0]) if shapes else None
-        return self._recorder.op(joined(node.module, name), op_type, cost, dtype, reads, results, window)
+        values = self._recorder.op(joined(node.module, name), op_type, cost, dtype, reads, results, window)
+        order = aten.operands_in_order(name, operands)
+        present = [None if i is None else inputs[i] for i in order]
+        known = in_terms_of_table(name, op_type, node.attributes, present, shapes)
+        if known is not None:
+            self._recorder.set_rule(*known)
+        return values
 
     def _write(self, target: str, value: Value, names: _Names, op_name: str) -> None:
         """Rebind all names of a tensor after an in-place op."""
@@ -158,7 +169,8 @@ class Walker:
         for name, source in names.root.items():
             if source == root and name not in names.windows:
                 shape, dtype = names.values[name].shape, names.values[name].dtype
-                names.values[name] = replace(value, shape=shape, dtype=dtype)
+                steps = viewed_steps(value.shape, value.steps, shape)
+                names.values[name] = replace(value, shape=shape, dtype=dtype, steps=steps)
 
     def _written_part(self, whole: Value, part: Value, op_name: str) -> Value:
         result: Result = (whole.shape, whole.dtype)
@@ -171,23 +183,14 @@ class Walker:
 
 def _moves_nothing(name: str, attributes: Mapping[str, Any], shape: Sequence[int]) -> bool:
     """Whether a transposition moves only axes of size 1."""
-    axes = list(range(len(shape)))
-    if name == "permute":
-        axes = [axis % len(shape) for axis in attributes["dims"]]
-    elif name in ("transpose", "swapaxes", "swapdims") and shape:
-        first, second = (attributes.get(key, default) for key, default in _SWAPPED[name])
-        axes[first], axes[second] = axes[second], axes[first]
-    else:
-        axes.reverse()
-    moved = [axis for axis in axes if shape[axis] != 1]
+    moved = [axis for axis in aten.permutation(name, attributes, len(shape)) if shape[axis] != 1]
     return moved == sorted(moved)
 
 
-_SWAPPED: Final = {
-    "swapaxes": (("axis0", 0), ("axis1", 0)),
-    "swapdims": (("dim0", 0), ("dim1", 0)),
-    "transpose": (("dim0", 0), ("dim1", 0)),
-}
+def _trailing(value: Value, result: Result) -> Sequence[int] | None:
+    """Where the axes of a value are in its broadcast; None for other views."""
+    is_broadcast = value.elements != math.prod(result[0])
+    return range(len(result[0]) - len(value.shape), len(result[0])) if is_broadcast else None
 
 
 def _computed_dtype(inputs: Sequence[Value], results: Sequence[Result]) -> str:

@@ -85,6 +85,11 @@ def normalised_images(op: RuleMaker) -> None:
     op.write_all(dimensions)
 
 
+def of_planes(op: RuleMaker) -> None:
+    """What a result is depends on where it lies along the last two axes."""
+    _along(op, {len(op.outputs[0]) - 2, len(op.outputs[0]) - 1})
+
+
 def channels_mixed(op: RuleMaker) -> None:
     _along(op, {1})
 

@@ -18,16 +18,19 @@ def transposed(op: RuleMaker) -> None:
 
 def joined(op: RuleMaker) -> None:
     """Concat, also of tensors without the axis: what lies along it is not divided."""
-    result, axis = op.outputs[0], op.axis(len(op.outputs[0]))
+    result, axis, number = op.outputs[0], op.axis(len(op.outputs[0])), 0
     dimensions = list(op.factors("d", "parallel", [*result[:axis], 1, *result[axis + 1 :]]))
     for place in range(len(op.inputs)):
         if op.has(place):
             shape = op.input(place)
             kept = len(shape) == len(result)
+            number += shape[axis] if kept else 1
             inside = (op.factor(f"x{place}", "whole", shape[axis]),) if kept else ()
             op.reads[place] = op.aligned(shape, (*dimensions[:axis], *inside, *dimensions[axis + 1 :]))
     dimensions[axis] = op.factor("x", "whole", result[axis])
     op.writes[0] = tuple(dimensions)
+    if number != result[axis]:
+        raise NoRuleError
 
 
 def parted(op: RuleMaker) -> None:
@@ -219,7 +222,7 @@ def depth_to_space(op: RuleMaker) -> None:
     batch, channel = op.factor("n", "parallel", deep[0]), op.factor("c", "parallel", flat[1])
     rows, columns = op.factors("y", "parallel", deep[2:])
     down, across = op.factors("b", "parallel", (block, block))
-    is_last = not inverse and op.attributes.get("mode", "DCR") in ("CRD", b"CRD")
+    is_last = op.attributes.get("mode", "DCR") in ("CRD", b"CRD")
     channels = (*channel, *down, *across) if is_last else (*down, *across, *channel)
     of_deep, of_flat = (batch, channels, rows, columns), (batch, channel, (*rows, *down), (*columns, *across))
     op.reads[0], op.writes[0] = (of_flat, of_deep) if inverse else (of_deep, of_flat)

@@ -24,8 +24,9 @@ def _contraction(
     for term, place in zip(terms, places, strict=True):
         op.reads[place] = op.aligned(op.input(place), tuple(of_label[label] for label in term))
     op.writes[0] = op.aligned(op.outputs[0], tuple(of_label[label] for label in result))
-    if len(set(result)) < len(result) or any(len(set(term)) < len(term) for term in terms):
-        raise NoRuleError  # a diagonal
+    has_diagonal = any(len(set(term)) < len(term) for term in (result, *terms))
+    if has_diagonal or len(op.outputs[0]) != len(result):
+        raise NoRuleError
 
 
 def einsum(op: RuleMaker) -> None:
