@@ -27,8 +27,6 @@ COMMANDS: Final = {
     "inspect m.mlir": "train",
     "run m.onnx --plan plan.json": "run",
     "profile m.onnx -o machine.toml": "run",
-    "bench zoo:din --methods metis": "bench",
-    "bench zoo:din --methods cp-sat": "bench",
     "serve --insecure --otlp-endpoint http://127.0.0.1:4317": "otel",
 }
 CALLS: Final = {
@@ -112,7 +110,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_table_of_extras_is_that_of_the_project() -> None:
     for package, extra in EXTRA_OF.items():
         assert any(re.match(rf"{package}\b", requirement) for requirement in EXTRAS[extra]), package
-    named = {re.split(r"[<>=;\[ ]", one)[0] for extra in ("train", "run", "bench") for one in EXTRAS[extra]}
+    named = {re.split(r"[<>=;\[ ]", one)[0] for extra in ("train", "run") for one in EXTRAS[extra]}
     assert named <= set(EXTRA_OF)
 
 

@@ -14,7 +14,6 @@ from go_opt.env.target import PAPER
 from go_opt.env.target.toml import target_to_toml
 from go_opt.env.zoo import SPLITS, zoo_entries, zoo_entry, zoo_families
 from go_opt.errors import InvalidInputError
-from go_opt.extras import why_missing
 from go_opt.result import Decide
 from go_opt.result_json import finite
 
@@ -128,12 +127,6 @@ def methods_named(names: str) -> list[str]:
     if not methods:
         raise InvalidInputError("methods names no method.", field="methods")
     return methods
-
-
-def why_unplayable(method: str) -> str:
-    """One sentence if a method needs a package that is not installed; else empty."""
-    needs = RIVALS[method].needs if method in RIVALS else ""
-    return why_missing(method, needs) if needs else ""
 
 
 def with_links_scaled(target: Target, scale: float) -> Target:

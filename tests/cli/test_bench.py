@@ -107,17 +107,6 @@ def test_ctrl_c_before_anything(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> No
     assert run.err == ["go-opt: interrupted."]
 
 
-def test_missing_extras_cost_their_methods_only(
-    cli: Cli, played: list[Match], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("go_opt.extras.find_spec", lambda name: None)
-    run = cli("bench", "vgg16", "--methods", "metis,slice", "--seeds", 1)
-    assert run.code == 0
-    assert run.err[0].startswith("go-opt: metis needs pymetis, which is not installed")
-    assert [match.method for match in played] == ["slice"]
-    cli("bench", "vgg16", "--methods", "metis,cp-sat").is_refused("metis needs pymetis")
-
-
 @pytest.mark.parametrize(
     ("args", "words"),
     [

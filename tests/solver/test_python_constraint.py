@@ -69,7 +69,7 @@ def test_variables_must_be_units() -> None:
         post_rules(posed, rule_tables(problem), units[:-1])
 
 
-# ------------------------------------------------------------------ needs ortools (extra `bench`)
+# ------------------------------------------------------------------ needs ortools ---------
 
 TRIANGLE = ("off", "longest_path", "three_chip", "adjacent")
 

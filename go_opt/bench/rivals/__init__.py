@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from go_opt.bench.rivals.cp_sat import cp_sat
-from go_opt.bench.rivals.metis import metis
 from go_opt.bench.rivals.order_slice import genetic, genetic_with_fusion, greedy, slice_default
 from go_opt.bench.rivals.placement_search import annealing, annealing_greedy, random_sampling
 from go_opt.bench.rivals.problem import Problem, pose
@@ -28,8 +26,6 @@ RIVALS: Final[Mapping[str, Rival]] = MappingProxyType(
             Rival("slice", slice_default),  # the cheapest slicing of the default order
             Rival("genetic", genetic),  # slicing + random-key genetic order search
             Rival("genetic-fusion", genetic_with_fusion),  # the same for order and kernels at once
-            Rival("metis", metis, needs="pymetis"),  # METIS, repaired by FIX and by slicing
-            Rival("cp-sat", cp_sat, needs="ortools"),  # CP-SAT on the placement, from the slicing
         )
     }
 )

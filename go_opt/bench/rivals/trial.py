@@ -169,7 +169,6 @@ class Rival:
 
     name: str
     search: Search
-    needs: str = ""  # a module of the extra ``bench``
 
 
 def compete(

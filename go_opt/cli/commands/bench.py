@@ -75,7 +75,7 @@ def bench(
     if budget is None and max_evaluations is None:
         budget = DEFAULT_BUDGET
     budget_s = None if budget is None else parse_duration_s(budget, "--budget")
-    names = playable(methods_named(methods or ",".join(METHODS)))
+    names = methods_named(methods or ",".join(METHODS))
     models = models_named(graphs or ["split:test"], problem.target)
     with_links_scaled(api.target(problem.target), problem.link_scale)  # fail here, not in every run
     matches = [
@@ -92,18 +92,6 @@ def bench(
         for seed in range(seeds)
     ]
     _show(_play(matches, jobs, out), names, as_json=as_json)
-
-
-def playable(methods: list[str]) -> list[str]:
-    """The methods whose packages are installed; reports the others on stderr."""
-    from go_opt.bench.matches import why_unplayable
-
-    reasons = {method: why_unplayable(method) for method in methods}
-    if all(reasons.values()):
-        raise InvalidInputError(next(iter(reasons.values())), field="methods")
-    for reason in filter(None, reasons.values()):
-        typer.echo(f"go-opt: {reason}", err=True)
-    return [method for method in methods if not reasons[method]]
 
 
 def _play(matches: list[Match], jobs: int, out: Path | None) -> list[Record]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 
-from go_opt.bench.rivals.metis import coarsened
 from go_opt.bench.rivals.problem import unit_problem, unit_seconds
 from tests.agents.rivals.cases import random_problem
+from tests.benchmarks.metis_rival import coarsened
 from tests.strategies import examples, seeds
 
 

@@ -8,13 +8,14 @@ from hypothesis import given, settings
 
 pytest.importorskip("pymetis")
 
-from go_opt.bench.rivals import RIVALS, Limits, Trial, compete
-from go_opt.bench.rivals.metis import _numbered, _weighted_graph
+from go_opt.bench.rivals import Limits, Trial, compete
 from go_opt.bench.rivals.placement_search import repaired
 from go_opt.bench.rivals.problem import unit_problem
 from go_opt.solver import broken_rules
 from go_opt.solver.problem.problem import TRIANGLE_ADJACENT
 from tests.agents.rivals.cases import Clock, random_problem, toy_problem
+from tests.benchmarks.library_rivals import LIBRARY_RIVALS
+from tests.benchmarks.metis_rival import _numbered, _weighted_graph
 from tests.strategies import examples, seeds
 
 
@@ -55,5 +56,5 @@ def test_weights_by_hand() -> None:
 
 def test_a_seed_is_a_run() -> None:
     problem = random_problem(5, relays=False, max_ops=40)
-    runs = [compete(RIVALS["metis"], problem, Limits(evaluations=20), 3, Clock()) for _ in range(2)]
+    runs = [compete(LIBRARY_RIVALS["metis"], problem, Limits(evaluations=20), 3, Clock()) for _ in range(2)]
     assert runs[0].curve == runs[1].curve

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from go_opt.bench.matches import METHODS, Match, Record, methods_named, models_named, why_unplayable
+from go_opt.bench.matches import METHODS, Match, Record, methods_named, models_named
 from go_opt.bench.rivals import Point
 from go_opt.env.zoo import zoo_entries
 from go_opt.errors import InvalidInputError, ModelError
@@ -52,14 +52,6 @@ def test_methods_by_name() -> None:
         methods_named("slice,sliced")
     with pytest.raises(InvalidInputError, match="names no method"):
         methods_named(" , ")
-
-
-def test_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("go_opt.extras.find_spec", lambda name: None)
-    assert (
-        why_unplayable("metis") == "metis needs pymetis, which is not installed: pip install 'go-opt[bench]'."
-    )
-    assert why_unplayable("slice") == why_unplayable("portfolio") == ""
 
 
 @pytest.mark.parametrize(

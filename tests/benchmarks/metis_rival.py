@@ -32,7 +32,7 @@ _MOST_WEIGHT: Final = 10**9  # sum over all vertices or edges: METIS may count i
 
 def metis(trial: Trial, seed: int) -> None:
     """Tries numbers of parts, seeds and imbalances in turn, and repairs each partition in both ways."""
-    pymetis: Any = import_module("pymetis")  # from the extra ``bench``
+    pymetis: Any = import_module("pymetis")
     problem = trial.problem
     units = unit_problem(problem)
     neighbours, edge_weight, vertex_weight = _weighted_graph(trial, units)

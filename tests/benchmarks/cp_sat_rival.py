@@ -1,6 +1,6 @@
 """CP-SAT with a limit: every solution it finds is evaluated as a plan, and its bound is reported.
 
-Up to ``MOST_UNITS`` units the model is the placement itself (:mod:`go_opt.bench.rivals.cp_sat_model`);
+Up to ``MOST_UNITS`` units the model is the placement itself (:mod:`tests.benchmarks.cp_sat_model`);
 above that, units are contracted along chains. No bound is reported then, because it would
 hold only for the coarser problem.
 """
@@ -12,14 +12,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from go_opt.bench.rivals.cp_sat_model import RingModel, cp_model
-from go_opt.bench.rivals.metis import coarsened
 from go_opt.bench.rivals.order_slice import slice_along
 from go_opt.bench.rivals.placement_search import evaluate_units
 from go_opt.bench.rivals.problem import unit_problem, unit_seconds
 from go_opt.bench.rivals.trial import SpentError, Trial
 from go_opt.common.processes import num_cores
 from go_opt.solver import PlacementProblem
+from tests.benchmarks.cp_sat_model import RingModel, cp_model
+from tests.benchmarks.metis_rival import coarsened
 
 MOST_UNITS: Final = 400
 BLOCKS_EACH: Final = 8.0  # at least this many blocks per chip after contraction, if the chains allow it

@@ -35,7 +35,7 @@ Literal = Any  # a model variable, its negation, True or False
 
 
 def cp_model() -> Any:
-    """The solver's module, from the extra ``bench``."""
+    """The solver's module, which loads when it is used."""
     return import_module("ortools.sat.python.cp_model")
 
 
