@@ -23,7 +23,7 @@ from go_opt.service.transport.address import DEFAULT_ADDRESS
 # gRPC loads when something is served, not when this module is imported.
 if TYPE_CHECKING:
     from go_opt.service.calls.security import Security
-    from go_opt.service.environment.sessions import SessionLimits
+    from go_opt.service.environment.environment_service import SessionLimits
     from go_opt.service.observability import Observability
 
 

@@ -13,15 +13,13 @@ from go_opt.errors import InvalidInputError
 from go_opt.search.compiling.warm_up import warm_up
 from go_opt.service.calls.calls import Service
 from go_opt.service.environment.environment_service import EnvironmentService
-from go_opt.service.jobs.data_directory import DataDirectory
 from go_opt.service.jobs.job import Runner
-from go_opt.service.jobs.manager import JobManager
+from go_opt.service.jobs.manager import JobLimits, JobManager
 from go_opt.service.jobs.runners.local_runner import LocalRunner
-from go_opt.service.jobs.scheduler import JobLimits
-from go_opt.service.services.operations_service import OperationsService
-from go_opt.service.services.optimizer_service import OptimizerService, no_policies
-from go_opt.service.services.training_service import TrainingService
+from go_opt.service.jobs.services import OperationsService, TrainingService
+from go_opt.service.jobs.store import DataDirectory
 from go_opt.service.transport.address import parse_address
+from go_opt.service.workers.optimizer_service import OptimizerService, no_policies
 from go_opt.service.workers.process_optimizer import ProcessOptimizer
 
 RunnerName = Literal["local", "ray"]

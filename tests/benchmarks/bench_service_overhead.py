@@ -33,10 +33,10 @@ from go_opt.proto import graph_pb2, optimizer_pb2
 from go_opt.result import Request
 from go_opt.service.calls.calls import Call, Method, Service
 from go_opt.service.client.client import Client
-from go_opt.service.messages.convert_request import request_to_proto
+from go_opt.service.messages.convert import request_to_proto
 from go_opt.service.server import serve
-from go_opt.service.services.optimizer_service import OptimizerService
 from go_opt.service.transport.credentials import MESSAGE_OPTIONS
+from go_opt.service.workers.optimizer_service import OptimizerService
 from go_opt.service.workers.process_optimizer import ProcessOptimizer
 from tests.service.big_graph import repeated
 from tests.serving import wait_until_ready

@@ -19,13 +19,12 @@ from go_opt.env import Target
 from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult
 from go_opt.service.calls.security import Security
-from go_opt.service.jobs.data_directory import DataDirectory
 from go_opt.service.jobs.manager import JobManager
 from go_opt.service.jobs.runners.local_runner import LocalRunner
-from go_opt.service.services.operations_service import OperationsService
-from go_opt.service.services.optimizer_service import OptimizerService
-from go_opt.service.services.training_service import TrainingService
+from go_opt.service.jobs.services import OperationsService, TrainingService
+from go_opt.service.jobs.store import DataDirectory
 from go_opt.service.workers.optimizer import LocalOptimizer
+from go_opt.service.workers.optimizer_service import OptimizerService
 from tests.certificates import Authority
 from tests.cli.conftest import Cli, graph_file
 from tests.cli.test_process import start

@@ -14,14 +14,13 @@ from go_opt.service.calls.security import Security
 from go_opt.service.client import local_client
 from go_opt.service.client.client import Client
 from go_opt.service.client.local_client import LocalClient
-from go_opt.service.jobs.data_directory import DataDirectory
 from go_opt.service.jobs.manager import JobManager
 from go_opt.service.jobs.runners.local_runner import LocalRunner
-from go_opt.service.services.operations_service import OperationsService
-from go_opt.service.services.optimizer_service import OptimizerService
-from go_opt.service.services.training_service import TrainingService
+from go_opt.service.jobs.services import OperationsService, TrainingService
+from go_opt.service.jobs.store import DataDirectory
 from go_opt.service.transport.credentials import Credentials
 from go_opt.service.workers.optimizer import LocalOptimizer
+from go_opt.service.workers.optimizer_service import OptimizerService
 from tests.certificates import Authority
 from tests.serving import serve_in_thread
 

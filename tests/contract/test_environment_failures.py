@@ -20,9 +20,8 @@ from go_opt.env import Target
 from go_opt.errors import EnvironmentFailedError, ServiceError
 from go_opt.model.graph import Graph
 from go_opt.proto import environment_pb2, environment_pb2_grpc, plan_pb2
-from go_opt.service.environment.environment_service import EnvironmentService
+from go_opt.service.environment.environment_service import EnvironmentService, SessionLimits
 from go_opt.service.environment.remote_environment import RemoteEnvironment
-from go_opt.service.environment.sessions import SessionLimits
 from go_opt.service.transport.retry import Retry
 from tests.serving import serve_in_thread
 from tests.strategies import small_mcm, toy_graph

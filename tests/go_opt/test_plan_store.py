@@ -21,8 +21,8 @@ from go_opt.model.graph import Graph
 from go_opt.proto import optimizer_pb2
 from go_opt.result import OptimizeResult
 from go_opt.service.calls.calls import Call
-from go_opt.service.services.optimizer_service import OptimizerService
 from go_opt.service.workers.optimizer import LocalOptimizer, SearchControl
+from go_opt.service.workers.optimizer_service import OptimizerService
 
 GRAPH = generate_graph(3, family="towers", num_ops=30)
 TARGET = load_target("mcm-2x2")

@@ -25,7 +25,7 @@ from go_opt.search.shared.context import Context
 from go_opt.search.splits.row_ways import row_ways
 from go_opt.search.splits.ways import divisible_ops, row_divisible
 from go_opt.search.state import Search
-from go_opt.service.messages.convert_request import request_to_proto
+from go_opt.service.messages.convert import request_to_proto
 from go_opt.service.workers.optimizer import LocalOptimizer, SearchControl
 from tests.exports import LIGHT, info, model, node
 from tests.searches import GRAPHS, each_option, search

@@ -161,7 +161,7 @@ def test_a_stream_is_asked_for_again_only_before_it_answers(graph: Graph) -> Non
 
     script = Script(gone, cut_off)
     with played(script) as address, Client(address, retry=SOON) as client:
-        updates = client._connection.stream(client._methods["OptimizeStream"], b"", timeout_s=20)
+        updates = client._connection.stream("OptimizeStream", b"", timeout_s=20)
         assert next(updates) == update
         with pytest.raises(ServiceError, match="draining"):
             next(updates)
@@ -237,13 +237,13 @@ def test_to_close_ends_what_is_under_way(answers: int | None) -> None:
 
     with played(Script(never if answers is None else stream)) as address:
         client = Client(address)
-        calls, methods = client._connection, client._methods
+        calls = client._connection
 
         def ask() -> None:
             if answers is None:
-                calls.call(methods["ListTargets"], b"", timeout_s=60, name="it")
+                calls.call("ListTargets", b"", timeout_s=60, name="it")
             else:
-                list(calls.stream(methods["OptimizeStream"], b"", timeout_s=60, name="it"))
+                list(calls.stream("OptimizeStream", b"", timeout_s=60, name="it"))
 
         with pytest.raises(ServiceError, match="is closed") as caught:
             ask()

@@ -7,7 +7,7 @@ import pytest
 from go_opt.errors import InvalidInputError
 from go_opt.proto import optimizer_pb2
 from go_opt.result import Request
-from go_opt.service.messages.convert_request import (
+from go_opt.service.messages.convert import (
     constraints_from_proto,
     constraints_to_proto,
     request_from_proto,

@@ -13,9 +13,9 @@ from go_opt.errors import InvalidInputError
 from go_opt.model.codecs.wire import plan_to_proto
 from go_opt.model.plan import Plan
 from go_opt.proto import environment_pb2
-from go_opt.service.messages.convert_environment import SERVED_FIDELITIES, PlanReader, PlanWriter
-from go_opt.service.messages.convert_request import named
-from go_opt.service.messages.sent_graph import SentGraph
+from go_opt.service.environment.plan_batches import SERVED_FIDELITIES, PlanReader, PlanWriter
+from go_opt.service.messages.convert import named
+from go_opt.service.messages.graphs import SentGraph
 from tests.strategies import examples, random_graph, random_plan, random_target, seeds, toy_graph
 
 

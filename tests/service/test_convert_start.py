@@ -13,7 +13,7 @@ from go_opt.errors import InvalidInputError
 from go_opt.model.codecs.plan_json import plan_to_dict
 from go_opt.model.start import NO_KERNEL, OpStart, Start
 from go_opt.proto import optimizer_pb2, plan_pb2
-from go_opt.service.messages.convert_request import start_from_proto, start_to_proto
+from go_opt.service.messages.convert import start_from_proto, start_to_proto
 from tests.strategies import examples, random_graph, random_plan, random_target, seeds
 
 NUMBERS = st.integers(0, 2**31 - 1)

@@ -7,7 +7,7 @@ import pytest
 from go_opt.errors import GraphError
 from go_opt.model.codecs.wire import graph_to_proto
 from go_opt.model.graph import Graph
-from go_opt.service.messages.decoded_graphs import DecodedGraphs
+from go_opt.service.messages.graphs import DecodedGraphs
 
 
 def encoded(graph: Graph, name: str) -> bytes:

@@ -21,8 +21,8 @@ from go_opt.service.assembly import Assembly
 from go_opt.service.calls import calls as front
 from go_opt.service.calls.admission import AdmissionLimits
 from go_opt.service.environment import environment_service
-from go_opt.service.environment.sessions import SessionLimits
-from go_opt.service.jobs.scheduler import JobLimits
+from go_opt.service.environment.environment_service import SessionLimits
+from go_opt.service.jobs.manager import JobLimits
 from go_opt.service.messages.errors import MAX_MESSAGE_BYTES as MAX_ERROR_BYTES
 from go_opt.service.messages.errors import TABLE
 from go_opt.service.observability import Metrics
@@ -114,7 +114,7 @@ def test_the_limits_are_right() -> None:
     assert f"{environment_service.MAX_BATCH_PLANS} plans" in told["a batch"]
     assert f"{environment_service._MAX_BATCH_OPS:,} ops" in told["a batch"]
     assert f"{JobLimits().waiting} more wait" in told["jobs"]
-    assert JobLimits().vain_starts == 5
+    assert JobLimits().failed_attempts == 5
     assert "after five starts" in TEXT
     assert Retry().tries == 8
     assert "eight times" in TEXT

@@ -31,9 +31,8 @@ from go_opt.model.codecs.wire import graph_to_proto, plan_to_proto
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan, Relay
 from go_opt.proto import environment_pb2, environment_pb2_grpc, plan_pb2
-from go_opt.service.environment.environment_service import EnvironmentService
+from go_opt.service.environment.environment_service import EnvironmentService, SessionLimits
 from go_opt.service.environment.remote_environment import RemoteEnvironment
-from go_opt.service.environment.sessions import SessionLimits
 from go_opt.service.messages.errors import error_from_call
 from go_opt.solver import greedy_slicing
 from go_opt.solver.orders.instance import instance

@@ -24,9 +24,8 @@ from go_opt.errors import (
 from go_opt.proto import optimizer_pb2
 from go_opt.service.client.client import Client
 from go_opt.service.client.local_client import LocalClient
-from go_opt.service.messages import decoded_graphs, requests
-from go_opt.service.messages.decoded_graphs import DecodedGraphs
-from go_opt.service.messages.sent_graph import SentGraph
+from go_opt.service.messages import requests
+from go_opt.service.messages.graphs import DecodedGraphs, SentGraph
 from go_opt.service.workers import optimizer
 
 
@@ -142,7 +141,7 @@ def test_a_file_is_imported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     other = optimizer_pb2.OnnxModel(file=message.file, dims={"batch": 4})
     first = graphs.of_onnx(message)
     assert graphs.of_onnx(other) is not first
-    monkeypatch.setattr(decoded_graphs, "_imported", None)
+    monkeypatch.setattr(graphs, "_imported", None)
     assert graphs.of_onnx(message) is first
 
 

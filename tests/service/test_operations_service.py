@@ -19,9 +19,8 @@ from google.rpc import code_pb2
 from go_opt.errors import InvalidInputError, NotFoundError, UnsupportedError
 from go_opt.proto import training_pb2, training_pb2_grpc
 from go_opt.service.jobs.manager import JobManager
+from go_opt.service.jobs.services import OperationsService, TrainingService
 from go_opt.service.messages.errors import error_from_call
-from go_opt.service.services.operations_service import OperationsService
-from go_opt.service.services.training_service import TrainingService
 from tests.service.conftest import ask
 from tests.service.jobs import fake_job
 from tests.service.jobs.conftest import ended, eventually, managed, new_job
@@ -186,7 +185,7 @@ def test_listing(listed: OperationsService) -> None:
 
 
 def test_a_page_of_large_plans_is_short(listed: OperationsService, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("go_opt.service.services.operations_service._MOST_PAGE_BYTES", 1)
+    monkeypatch.setattr("go_opt.service.jobs.services._MOST_PAGE_BYTES", 1)
     assert pages(listed) == [[number] for number in "7654321"]
 
 

@@ -19,8 +19,7 @@ from go_opt.model.codecs.wire import graph_from_proto, graph_to_proto
 from go_opt.proto import optimizer_pb2
 from go_opt.service.calls.calls import Stop
 from go_opt.service.workers.optimizer import LocalOptimizer, SearchControl
-from go_opt.service.workers.process_optimizer import ProcessOptimizer
-from go_opt.service.workers.worker import Worker
+from go_opt.service.workers.process_optimizer import ProcessOptimizer, Worker
 from tests.service.big_graph import repeated
 from tests.serving import START_S, wait_until_ready
 

@@ -27,10 +27,10 @@ from go_opt.proto import optimizer_pb2, optimizer_pb2_grpc
 from go_opt.result import Request
 from go_opt.search.policies import find_policy as find_shipped_policy
 from go_opt.service.client.client import Client
-from go_opt.service.messages.convert_request import request_to_proto
+from go_opt.service.messages.convert import request_to_proto
 from go_opt.service.server import serve
-from go_opt.service.services.optimizer_service import OptimizerService, no_policies
 from go_opt.service.workers.optimizer import LocalOptimizer
+from go_opt.service.workers.optimizer_service import OptimizerService, no_policies
 from go_opt.solver.problem.user_constraints import Colocate, Pin
 from tests.serving import serve_in_thread
 

@@ -20,7 +20,7 @@ from go_opt.model.plan import Plan
 from go_opt.proto import training_pb2
 from go_opt.service.jobs.train import train_job
 from go_opt.service.messages.convert import result_from_proto, result_to_proto
-from go_opt.service.messages.sent_graph import SentGraph
+from go_opt.service.messages.graphs import SentGraph
 from tests.shuffled import by_name, shuffled
 from tests.strategies import examples, random_graph, random_plan, random_target, seeds, toy_graph
 

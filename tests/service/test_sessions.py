@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from go_opt.errors import ExhaustedError, InvalidInputError, NotFoundError
-from go_opt.service.environment.sessions import SessionLimits, Sessions
+from go_opt.service.environment.environment_service import SessionLimits, Sessions
 
 
 class Held:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from go_opt.service.messages.sized_cache import SizedCache
+from go_opt.service.messages.graphs import SizedCache
 
 
 @given(st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c", b"d"]), st.integers(0, 12))))

@@ -23,7 +23,7 @@ from go_opt.search.policies import find_policy
 from go_opt.service.jobs.convert import finetune_options, pretrain_options
 from go_opt.service.jobs.job import CANCELLED, SUCCEEDED
 from go_opt.service.jobs.manager import JobManager
-from go_opt.service.services.training_service import TrainingService
+from go_opt.service.jobs.services import TrainingService
 from tests.service.conftest import ask
 from tests.service.jobs import fake_job
 from tests.service.jobs.conftest import ended, eventually, managed

@@ -10,8 +10,8 @@ from multiprocessing.connection import Connection
 import pytest
 
 from go_opt.errors import ServiceError
-from go_opt.service.workers import worker as workers
-from go_opt.service.workers.worker import Worker
+from go_opt.service.workers import process_optimizer as workers
+from go_opt.service.workers.process_optimizer import Worker
 
 # The header of a frame, and no body.
 HALF = "import os, time; os.write(0, (13).to_bytes(4, 'big') + b'{\"kind\": \"x\"}'); time.sleep(600)"

@@ -12,16 +12,18 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from google.protobuf.message import Message
+
 from go_opt.errors import ServiceError
-from go_opt.service.calls.calls import Call, Service
+from go_opt.service.calls.calls import Call, Method, Service
 from go_opt.service.client.client import ServiceClient
-from go_opt.service.jobs.data_directory import DataDirectory
+from go_opt.service.client.connection import METHODS, bytes_of
 from go_opt.service.jobs.manager import JobManager
 from go_opt.service.jobs.runners.local_runner import LocalRunner
-from go_opt.service.services.operations_service import OperationsService
-from go_opt.service.services.optimizer_service import OptimizerService
-from go_opt.service.services.training_service import TrainingService
+from go_opt.service.jobs.services import OperationsService, TrainingService
+from go_opt.service.jobs.store import DataDirectory
 from go_opt.service.workers.optimizer import LocalOptimizer
+from go_opt.service.workers.optimizer_service import OptimizerService
 
 
 class LocalClient(ServiceClient):
@@ -41,12 +43,10 @@ class LocalClient(ServiceClient):
 class LocalConnection:
     """Calls services of this process: streams and polls in a new thread, others in the calling thread.
 
-    Also acts as the ``grpc.Channel`` of the stubs. The first call that concerns jobs opens their
-    folder and resumes interrupted jobs.
+    The first call that concerns jobs opens their folder and resumes interrupted jobs.
     """
 
     def __init__(self, folder: str | Path | None) -> None:
-        self.channel = self
         self._closing = ExitStack()
         if folder is None:
             folder = self._closing.enter_context(tempfile.TemporaryDirectory(prefix="go-opt-"))
@@ -58,44 +58,25 @@ class LocalConnection:
             LocalOptimizer(), find_policy=lambda name, owner: self._jobs().find_policy(name, owner)
         )
 
-    def unary_unary(
-        self, path: str, request_serializer: Callable[[Any], bytes] = bytes, **_: object
-    ) -> Callable[[Any], Any]:
-        """The method at a path; stubs call this on their channel."""
+    def call(self, method: str, request: bytes | Message, **options: object) -> Any:
+        served, data = self._method(method), bytes_of(request)
+        answer = served.work(data, Call(method))
+        # Not in this thread, which may already run an event loop.
+        return _in_thread(lambda: asyncio.run(answer)).result() if served.kind == "poll" else answer
 
-        def call(message: Any) -> Any:
-            method, data = self._method(path), request_serializer(message)
-            answer = method.work(data, Call(path, "", "", None))
-            # Not in this thread, which may already run an event loop.
-            return _in_thread(lambda: asyncio.run(answer)).result() if method.kind == "poll" else answer
-
-        return call
-
-    def unary_stream(self, path: str, **_: object) -> Callable[[bytes], Generator[Any, None, None]]:
-        """As :meth:`unary_unary`; work starts with the first ``next`` and stops on close."""
-
-        def stream(data: bytes) -> Generator[Any, None, None]:
-            emitted: queue.SimpleQueue[Any] = queue.SimpleQueue()
-            call = Call(path, "", "", None)
-            answer = _in_thread(lambda: self._method(path).work(data, call, emitted.put))
-            answer.add_done_callback(lambda _: emitted.put(None))
-            try:
-                while (message := emitted.get()) is not None:
-                    yield message
-                yield answer.result()
-            finally:
-                call.stop.set()
-                answer.exception()  # waits until the work has ended
-
-        return stream
-
-    def call(self, method: Callable[[Any], Any], message: Any, **options: object) -> Any:
-        return method(message)
-
-    def stream(
-        self, method: Callable[[Any], Generator[Any, None, None]], message: Any, **options: object
-    ) -> Generator[Any, None, None]:
-        return method(message)
+    def stream(self, method: str, request: bytes, **options: object) -> Generator[Any, None, None]:
+        """As :meth:`call`; work starts with the first ``next`` and stops on close."""
+        sent: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        call = Call(method)
+        answer = _in_thread(lambda: self._method(method).work(request, call, sent.put))
+        answer.add_done_callback(lambda _: sent.put(None))
+        try:
+            while (message := sent.get()) is not None:
+                yield message
+            yield answer.result()
+        finally:
+            call.stop.set()
+            answer.exception()  # waits until the work has ended
 
     def close(self) -> None:
         """Interrupt running jobs."""
@@ -103,9 +84,8 @@ class LocalConnection:
             self._is_closed = True
             self._closing.close()
 
-    def _method(self, path: str) -> Any:
-        _, service, method = path.split("/")
-        return self._service(service).methods()[method]
+    def _method(self, name: str) -> Method:
+        return self._service(METHODS[name].containing_service.full_name).methods()[name]
 
     def _service(self, name: str) -> Service:
         if name == OptimizerService.name:

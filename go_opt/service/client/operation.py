@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
-from google.longrunning import operations_pb2, operations_pb2_grpc
-from google.protobuf.duration_pb2 import Duration
+from google.longrunning import operations_pb2
 from google.protobuf.timestamp_pb2 import Timestamp
 from google.rpc import code_pb2
 
 from go_opt.errors import ServiceError
 from go_opt.model.codecs.wire import plan_from_proto
 from go_opt.model.plan import Plan
-from go_opt.proto import training_pb2, training_pb2_grpc
+from go_opt.proto import training_pb2
+from go_opt.service.client.connection import CALL_TIMEOUT_S
 from go_opt.service.messages.errors import error_from_status
 
 if TYPE_CHECKING:
@@ -35,7 +34,6 @@ _SAME: Final = (  # fields that JobProgress shares with the message
     *("policy", "step", "steps", "samples", "checkpoint_step", "reward", "best_interval_s"),
     *("samples_per_s", "left_s", "attempts", "owner", "shared"),
 )
-CALL_TIMEOUT_S: Final = 60.0  # of calls that neither search nor wait
 _POLL_S: Final = 30.0  # one long poll; proxies cut connections that are silent for longer
 
 
@@ -85,55 +83,6 @@ class JobResult:
     reference_interval_s: float | None = None  # of the greedy plan; None if invalid
 
 
-class Jobs:
-    """The training jobs of a service."""
-
-    def __init__(self, connection: AnyConnection) -> None:
-        self._connection = connection
-        self._training = training_pb2_grpc.TrainingStub(connection.channel)  # type: ignore[no-untyped-call]
-        self._operations = operations_pb2_grpc.OperationsStub(connection.channel)
-
-    def pretrain(self, request: training_pb2.PretrainRequest) -> Operation:
-        """Starts a job; the request id also identifies the call."""
-        return Operation(self, self._call(self._training.Pretrain, request, name=request.request_id))
-
-    def finetune(self, request: training_pb2.FinetuneRequest) -> Operation:
-        """As :meth:`pretrain`."""
-        return Operation(self, self._call(self._training.Finetune, request, name=request.request_id))
-
-    def get(self, name: str) -> operations_pb2.Operation:
-        """The current state of the job."""
-        return self._call(self._operations.GetOperation, operations_pb2.GetOperationRequest(name=name))
-
-    def wait(self, name: str, timeout_s: float) -> operations_pb2.Operation:
-        """The job once it is done, or its state after ``timeout_s``."""
-        timeout = Duration()
-        timeout.FromMicroseconds(round(1e6 * timeout_s))
-        request = operations_pb2.WaitOperationRequest(name=name, timeout=timeout)
-        return self._call(self._operations.WaitOperation, request, timeout_s=timeout_s + CALL_TIMEOUT_S)
-
-    def cancel(self, name: str) -> None:
-        """Request that the job end."""
-        self._call(self._operations.CancelOperation, operations_pb2.CancelOperationRequest(name=name))
-
-    def delete(self, name: str) -> None:
-        """Delete a finished job."""
-        self._call(self._operations.DeleteOperation, operations_pb2.DeleteOperationRequest(name=name))
-
-    def list(self) -> Iterator[Operation]:
-        """Yields all jobs of all pages, the newest first."""
-        request = operations_pb2.ListOperationsRequest(name="operations")
-        while True:
-            answer = self._call(self._operations.ListOperations, request)
-            yield from (Operation(self, message) for message in answer.operations)
-            request.page_token = answer.next_page_token
-            if not request.page_token:
-                return
-
-    def _call(self, *args: Any, timeout_s: float = CALL_TIMEOUT_S, **options: Any) -> Any:
-        return self._connection.call(*args, timeout_s=timeout_s, **options)
-
-
 class Operation:
     """A handle to a job; the job runs on without it.
 
@@ -142,22 +91,23 @@ class Operation:
       latest: the last progress received.
     """
 
-    def __init__(self, jobs: Jobs, message: operations_pb2.Operation) -> None:
-        self._jobs = jobs
+    def __init__(self, connection: AnyConnection, message: operations_pb2.Operation) -> None:
+        self._connection = connection
         self._message = message
         self.name: str = message.name
         self.latest = _progress(message)
 
     def progress(self) -> JobProgress:
         """The current progress."""
-        return self._seen(self._jobs.get(self.name))
+        request = operations_pb2.GetOperationRequest(name=self.name)
+        return self._seen(self._connection.call("GetOperation", request))
 
     def wait(self, timeout_s: float | None = None) -> JobProgress:
         """The progress when the job is done, or after ``timeout_s``, whichever comes first."""
         deadline_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while not self.latest.is_done:
             left_s = max(deadline_s - time.monotonic(), 0.0)
-            self._seen(self._jobs.wait(self.name, min(left_s, _POLL_S)))
+            self._poll(min(left_s, _POLL_S))
             if time.monotonic() >= deadline_s:
                 break
         return self.latest
@@ -182,14 +132,21 @@ class Operation:
 
     def cancel(self) -> None:
         """Request that the job end and keep its progress; does nothing for a finished job."""
-        self._jobs.cancel(self.name)
+        request = operations_pb2.CancelOperationRequest(name=self.name)
+        self._connection.call("CancelOperation", request)
 
     def delete(self) -> None:
         """Delete the job, which must have ended."""
-        self._jobs.delete(self.name)
+        request = operations_pb2.DeleteOperationRequest(name=self.name)
+        self._connection.call("DeleteOperation", request)
 
     def __repr__(self) -> str:
         return f"Operation({self.name!r}, {self.latest.state})"
+
+    def _poll(self, poll_s: float) -> None:
+        request = operations_pb2.WaitOperationRequest(name=self.name)
+        request.timeout.FromMicroseconds(round(1e6 * poll_s))
+        self._seen(self._connection.call("WaitOperation", request, timeout_s=poll_s + CALL_TIMEOUT_S))
 
     def _seen(self, message: operations_pb2.Operation) -> JobProgress:
         self._message, self.latest = message, _progress(message)

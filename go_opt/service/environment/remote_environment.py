@@ -29,8 +29,8 @@ from go_opt.model.codecs.wire import graph_to_proto
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.proto import environment_pb2, environment_pb2_grpc, plan_pb2
+from go_opt.service.environment.plan_batches import PlanWriter, ServedFidelity
 from go_opt.service.messages.convert import target_to_proto
-from go_opt.service.messages.convert_environment import PlanWriter, ServedFidelity
 from go_opt.service.messages.errors import error_from_call
 from go_opt.service.transport.address import parse_address
 from go_opt.service.transport.credentials import Credentials, channel, is_ready

@@ -14,8 +14,7 @@ from go_opt.model.codecs.wire import graph_from_proto
 from go_opt.model.graph import Graph
 from go_opt.proto import graph_pb2, training_pb2
 from go_opt.result import POLICY_NAMES, check_seed
-from go_opt.service.messages.convert import target_from_proto
-from go_opt.service.messages.convert_request import fidelity_from_proto
+from go_opt.service.messages.convert import fidelity_from_proto, target_from_proto
 from go_opt.service.messages.requests import request_part
 from go_opt.service.transport.address import parse_address
 from go_opt.training_inputs import as_lessons

@@ -52,7 +52,7 @@ class Job:
     started_ns: int | None = None
     ended_ns: int | None = None
     attempts: int = 0
-    vain_starts: int = 0  # consecutive starts without checkpoint progress
+    failed_attempts: int = 0  # consecutive starts without checkpoint progress
     progress: bytes = b""  # TrainingProgress, with the fields that the job's process sets
     result: bytes | None = None  # TrainingResult, likewise
     error: bytes | None = None  # google.rpc.Status

@@ -1,23 +1,103 @@
-"""Creates, finds, cancels and deletes the jobs of a service; a scheduler runs them."""
+"""Creates, finds, runs, cancels and deletes the jobs of a service, and resumes interrupted ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from go_opt.errors import ExhaustedError, NotFoundError, PreconditionError, ServiceError
+from google.longrunning import operations_pb2
+from google.rpc import code_pb2, status_pb2
+
+from go_opt.errors import CancelledError, ExhaustedError, NotFoundError, PreconditionError, ServiceError
 from go_opt.proto import training_pb2
-from go_opt.service.jobs.data_directory import DataDirectory
-from go_opt.service.jobs.job import CANCELLED, QUEUED, SUCCEEDED, Job, NewJob, Runner, no_such_job
-from go_opt.service.jobs.scheduler import JobLimits, Scheduler
+from go_opt.service.jobs.job import (
+    CANCELLED,
+    CANCELLING,
+    FAILED,
+    QUEUED,
+    RUNNING,
+    SUCCEEDED,
+    Attempt,
+    Job,
+    NewJob,
+    Runner,
+    checkpoint_step,
+    no_such_job,
+)
+from go_opt.service.jobs.store import DataDirectory, is_out_of_space, sync_folder
+from go_opt.service.messages.errors import status_from_error
 
 POLICY_NAME: Final = "policy.safetensors"
+_STORE_EVERY_S: Final = 1.0  # of progress
+_STORE_AGAIN_S: Final = 2.0  # after a failure of the store
+_RETRY_RANGE_S: Final = (2.0, 300.0)  # four times as long after each start without progress
+_FULL_DISK_RETRY_S: Final = 15.0
 _FULL_RETRY_S: Final = 30.0  # the delay that refused callers get
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class JobLimits:
+    """Limits on the number of jobs, and on the retries of one job."""
+
+    running: int = 1
+    waiting: int = 100  # more are refused
+    failed_attempts: int = 5  # consecutive starts without progress before a job fails
+    grace_s: float = 60.0  # for the running step of a cancelled job
+
+
+class RunningJob:
+    """A job that a thread of the manager runs; guarded by the manager's lock."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job  # as of its start
+        self.progress = job.progress
+        self.stored_s = -math.inf
+        self._attempt: Attempt | None = None
+        self._grace_s: float | None = None  # once the job is to stop
+        self._kill: threading.Timer | None = None
+
+    @property
+    def failed_attempts(self) -> int:
+        """Consecutive starts without progress; 0 once the checkpoint has advanced."""
+        got_further = checkpoint_step(self.progress) > checkpoint_step(self.job.progress)
+        return 0 if got_further else self.job.failed_attempts
+
+    def started(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        if self._grace_s is not None:
+            self.stop(self._grace_s)
+
+    def stop(self, grace_s: float) -> None:
+        """Stop after the running step; kill after ``grace_s``."""
+        self._grace_s = grace_s
+        if self._attempt is None:
+            return
+        self._attempt.stop()
+        if self._kill is not None:
+            self._kill.cancel()
+        self._kill = threading.Timer(grace_s, self._attempt.kill)
+        self._kill.daemon = True
+        self._kill.start()
+
+    def ended(self) -> None:
+        self._attempt = None
+        if self._kill is not None:
+            self._kill.cancel()
 
 
 class JobManager:
-    """The jobs of a data directory, run by a runner; interrupted jobs are resumed.
+    """The jobs of a data directory, run by a runner, a few at a time.
+
+    A job has ended once its end is stored. Until then it is restarted from its checkpoint, after
+    a crash of its process or the service, or a disk failure.
 
     Thread-safe. The manager closes the directory and the runner. An ``owner`` is a caller's name
     by token or certificate; callers without a name share the empty owner. An owner cannot see
@@ -25,9 +105,22 @@ class JobManager:
     """
 
     def __init__(self, directory: DataDirectory, runner: Runner, limits: JobLimits | None = None) -> None:
-        self._directory, self._store = directory, directory.store
+        self._directory, self._store, self._runner = directory, directory.store, runner
         self._limits = limits or JobLimits()
-        self._scheduler = Scheduler(directory, runner, self._limits)
+        self._running: dict[str, RunningJob] = {}
+        self._due_s: dict[str, float] = {}  # earliest restart, on the monotonic clock
+        self._changed = threading.Condition()  # guards the running jobs, and changes of state
+        self._watchers: set[tuple[str, Callable[[], object]]] = set()
+        self._watching = threading.Lock()  # not the other lock, which is held while files are synced
+        self._is_closing = False
+        for job in self._store.in_states((RUNNING,)):  # its service was killed
+            self._store.update(job.id, state=QUEUED)
+        self._threads = [
+            threading.Thread(target=self._work, name=f"go-opt job {i}", daemon=True)
+            for i in range(self._limits.running)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def create(self, new: NewJob) -> Job:
         """Store a job and queue it; the job is durable once this returns.
@@ -37,8 +130,8 @@ class JobManager:
           ExhaustedError: too many jobs are waiting.
           ServiceError: the job cannot be stored, or the service is draining.
         """
-        with self._scheduler.changed:
-            if self._scheduler.is_closing:
+        with self._changed:
+            if self._is_closing:
                 raise ServiceError("the service is draining.")
             waiting = len(self._store.in_states((QUEUED,)))
             if waiting >= self._limits.waiting:
@@ -47,21 +140,21 @@ class JobManager:
                     retry_s=_FULL_RETRY_S,
                 )
             job = self._store.create(new)
-            self._scheduler.changed.notify_all()
+            self._changed.notify_all()
         return job
 
     def find(self, owner: str = "", *, policy: str = "", request_id: str = "") -> tuple[Job, NewJob] | None:
         """The owner's job with this policy or this request id, and its request."""
         job = self._store.find(owner, policy=policy, request_id=request_id)
-        return None if job is None else (self._scheduler.seen(job), self._store.request(job.id))
+        return None if job is None else (self._seen(job), self._store.request(job.id))
 
     def job(self, job_id: str, owner: str = "") -> Job:
         """The current state of the job; NotFoundError if the owner sees no such job."""
-        return self._scheduler.seen(self._stored(job_id, owner))
+        return self._seen(self._stored(job_id, owner))
 
     def page(self, before: int | None, size: int, owner: str = "") -> list[Job]:
         """At most ``size`` jobs with a number below ``before``, newest first."""
-        return [self._scheduler.seen(job) for job in self._store.page(before, size, owner)]
+        return [self._seen(job) for job in self._store.page(before, size, owner)]
 
     def count(self, state: int) -> int:
         """The number of jobs in a state, of all owners."""
@@ -83,26 +176,62 @@ class JobManager:
             raise NotFoundError(f"there is no policy {name!r}: its job is {state}.", field="policy")
         return path
 
-    def watch(self, job_id: str, on_end: Callable[[], None]) -> Callable[[], None]:
-        """Call ``on_end`` from another thread when the job ends; returns a function that cancels this.
+    @contextmanager
+    def watch(self, job_id: str, on_end: Callable[[], object]) -> Iterator[None]:
+        """Call ``on_end``, from another thread, if the job ends or is deleted during the block.
 
         Does not check whether the caller may see the job, or whether it exists.
         """
-        return self._scheduler.watchers.add(job_id, on_end)
+        with self._watching:
+            self._watchers.add((job_id, on_end))
+        try:
+            yield
+        finally:
+            with self._watching:
+                self._watchers.discard((job_id, on_end))
 
     def cancel(self, job_id: str, owner: str = "") -> None:
         """End the owner's job and keep its progress; does nothing if it has ended."""
         self._own(job_id, owner)
-        self._scheduler.cancel(job_id)
+        with self._changed:
+            job, running = self._store.job(job_id), self._running.get(job_id)
+            if job.is_ended or job.state == CANCELLING:
+                return
+            if running is None and not job.attempts:
+                self._end(job_id, CANCELLED, error=_cancelled("before it was started"))
+                return
+            # A job that waits for a restart is started once more, to make a policy from its checkpoint.
+            self._store.update(job_id, state=CANCELLING)
+            self._due_s.pop(job_id, None)
+            if running is not None:
+                running.stop(self._limits.grace_s)
+            self._changed.notify_all()
 
     def delete(self, job_id: str, owner: str = "") -> None:
         """Delete the owner's job, which must have ended, with its policy and all its files."""
-        with self._scheduler.changed:
+        with self._changed:
             if not self._own(job_id, owner).is_ended:
                 raise PreconditionError(f"operations/{job_id} has not ended; cancel it, or wait for its end.")
             with self._directory.removing(job_id):
                 self._store.delete(job_id)
-        self._scheduler.watchers.notify(job_id)
+        self._notify(job_id)
+
+    def close(self, grace_s: float = 3.0) -> None:
+        """Stop running jobs, after their step if it ends in time; a later manager resumes them."""
+        with self._changed:
+            self._is_closing = True
+            for running in self._running.values():
+                running.stop(grace_s)
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+        self._runner.close()
+        self._directory.close()
+
+    def _seen(self, job: Job) -> Job:
+        """The job with its latest progress, which may not be stored yet."""
+        running = self._running.get(job.id)
+        return job if running is None or job.is_ended else replace(job, progress=running.progress)
 
     def _stored(self, job_id: str, owner: str) -> Job:
         job = self._store.job(job_id)
@@ -122,7 +251,190 @@ class JobManager:
             raise PreconditionError(f"operations/{job_id} is shared; only its owner may end or delete it.")
         return job
 
-    def close(self, grace_s: float = 3.0) -> None:
-        """Stop running jobs, after their step if it ends in time; a later manager resumes them."""
-        self._scheduler.close(grace_s)
-        self._directory.close()
+    def _work(self) -> None:
+        while (running := self._take()) is not None:
+            self._settle(running, self._run(running))
+
+    def _take(self) -> RunningJob | None:
+        """Waits for the next job to run; None if the scheduler closes."""
+        with self._changed:
+            while not self._is_closing:
+                try:
+                    running, wait_s = self._take_due()
+                except ServiceError as error:
+                    _log.warning("%s", error)
+                    running, wait_s = None, _STORE_AGAIN_S
+                if running is not None:
+                    return running
+                self._changed.wait(wait_s)
+        return None
+
+    def _take_due(self) -> tuple[RunningJob | None, float | None]:
+        """A job that may start now, else the seconds until a job may start."""
+        now_s, waits_s = time.monotonic(), []
+        for job in self._store.in_states((QUEUED, CANCELLING)):
+            wait_s = self._due_s.get(job.id, now_s) - now_s
+            if job.id in self._running:
+                continue
+            if wait_s > 0:
+                waits_s.append(wait_s)
+            elif job.failed_attempts >= self._limits.failed_attempts:
+                self._give_up(job)
+            else:
+                return self._start(job), None
+        return None, min(waits_s, default=None)
+
+    def _start(self, job: Job) -> RunningJob:
+        is_cancelling = job.state == CANCELLING
+        started = replace(
+            job,
+            state=CANCELLING if is_cancelling else RUNNING,
+            started_ns=job.started_ns or time.time_ns(),
+            attempts=job.attempts + 1,
+            failed_attempts=job.failed_attempts + 1,
+        )
+        # Count the start first, because the job may crash the service.
+        names = ("state", "started_ns", "attempts", "failed_attempts")
+        self._store.update(job.id, **{name: getattr(started, name) for name in names})
+        running = self._running[job.id] = RunningJob(started)
+        if is_cancelling:
+            running.stop(self._limits.grace_s)
+        return running
+
+    def _run(self, running: RunningJob) -> operations_pb2.Operation | status_pb2.Status:
+        """The job's final message, or the status that says why the job was interrupted."""
+        job_id = running.job.id
+        try:
+            attempt = self._runner.start(self._store.request(job_id), self._directory.folder(job_id))
+            with self._changed:
+                running.started(attempt)
+            try:
+                last = attempt.wait(lambda progress: self._on_progress(running, progress))
+            finally:
+                with self._changed:
+                    running.ended()
+        except (OSError, ServiceError) as error:
+            reason = getattr(error, "strerror", None) or str(error).rstrip(".")
+            code = code_pb2.UNAVAILABLE if is_out_of_space(error) else code_pb2.ABORTED
+            return _status(code, f"the job cannot be run: {reason}.")
+        except Exception:  # a runner's defect: retry the job and keep this thread
+            _log.exception("job %s: its runner failed.", job_id)
+            last = None
+        if last is None:
+            return _status(code_pb2.INTERNAL, "the job's process ended before its time.")
+        if last.HasField("error") and last.error.code == code_pb2.UNAVAILABLE:
+            return last.error
+        return last
+
+    def _on_progress(self, running: RunningJob, progress: training_pb2.TrainingProgress) -> None:
+        running.progress = progress.SerializeToString()
+        if time.monotonic() - running.stored_s < _STORE_EVERY_S:
+            return
+        try:
+            self._store.update(
+                running.job.id, progress=running.progress, failed_attempts=running.failed_attempts
+            )
+            running.stored_s = time.monotonic()
+        except ServiceError as error:  # the job continues; the next report is stored
+            _log.warning("job %s: %s", running.job.id, error)
+
+    def _settle(self, running: RunningJob, last: operations_pb2.Operation | status_pb2.Status) -> None:
+        """Store the outcome of an attempt; retries until the store works."""
+        with self._changed:
+            while True:
+                try:
+                    self._store_end(running, last)
+                    break
+                except ServiceError as error:
+                    _log.warning("job %s: %s", running.job.id, error)
+                    if self._is_closing:  # the next service resumes the job
+                        break
+                    self._changed.wait(_STORE_AGAIN_S)
+            del self._running[running.job.id]
+            self._changed.notify_all()
+
+    def _store_end(self, running: RunningJob, last: operations_pb2.Operation | status_pb2.Status) -> None:
+        job = self._store.job(running.job.id)
+        if isinstance(last, status_pb2.Status):
+            self._put_back(running, job, last)
+            return
+        progress = training_pb2.TrainingProgress.FromString(running.progress)
+        progress.MergeFromString(last.metadata.value)
+        running.progress = progress.SerializeToString()
+        if last.HasField("response"):
+            self._end(job.id, SUCCEEDED, result=last.response.value, progress=running.progress)
+        elif last.error.code != code_pb2.CANCELLED:
+            self._end(job.id, FAILED, error=last.error.SerializeToString(), progress=running.progress)
+        elif job.state == CANCELLING:
+            when = (
+                f"after step {progress.step} of {progress.steps}"
+                if progress.step
+                else "before its first step"
+            )
+            self._end(job.id, CANCELLED, error=_cancelled(when), progress=running.progress)
+        else:  # this service drains, or someone else sent a signal
+            self._put_back(running, job, _status(code_pb2.INTERNAL, "the job's process was stopped."))
+
+    def _put_back(self, running: RunningJob, job: Job, reason: status_pb2.Status) -> None:
+        """Queue an interrupted job for a restart."""
+        failed_attempts = running.failed_attempts
+        # A cancelled job does not wait for disk space: only its policy would be lost.
+        waits_for_room = reason.code == code_pb2.UNAVAILABLE and job.state != CANCELLING
+        if self._is_closing or waits_for_room:  # not the job's fault
+            failed_attempts = max(failed_attempts - 1, 0)
+        if not self._is_closing:
+            _log.warning(
+                "job %s was cut off in attempt %d: %s See what it printed in %s.",
+                job.id,
+                job.attempts,
+                reason.message,
+                self._directory.folder(job.id),
+            )
+            if failed_attempts < self._limits.failed_attempts:
+                delay_s = _FULL_DISK_RETRY_S if waits_for_room else _delay_s(failed_attempts)
+                self._due_s[job.id] = time.monotonic() + delay_s
+        self._store.update(
+            job.id,
+            state=CANCELLING if job.state == CANCELLING else QUEUED,
+            failed_attempts=failed_attempts,
+            progress=running.progress,
+            error=reason.SerializeToString(),
+        )
+
+    def _give_up(self, job: Job) -> None:
+        if job.state == CANCELLING:
+            self._end(job.id, CANCELLED, error=_cancelled("and could not be run to make its policy"))
+            return
+        reason = _status(code_pb2.INTERNAL, "the service ended each time.")
+        if job.error is not None:
+            reason = status_pb2.Status.FromString(job.error)
+        reason.message = f"given up after {job.failed_attempts} starts that got no further: {reason.message}"
+        self._end(job.id, FAILED, error=reason.SerializeToString())
+
+    def _end(self, job_id: str, state: int, **values: Any) -> None:
+        sync_folder(self._directory.folder(job_id))
+        ended: Mapping[str, Any] = {"error": None, "ended_ns": time.time_ns(), **values}
+        self._store.update(job_id, state=state, **ended)
+        self._due_s.pop(job_id, None)
+        self._notify(job_id)
+
+    def _notify(self, job_id: str) -> None:
+        with self._watching:  # so that a watcher is not called after it has left
+            for watched, on_end in self._watchers:
+                if watched == job_id:
+                    on_end()
+
+
+def _delay_s(failed_attempts: int) -> float:
+    least_s, most_s = _RETRY_RANGE_S
+    return min(least_s * 4.0 ** max(failed_attempts - 1, 0), most_s)
+
+
+def _status(code: int, message: str) -> status_pb2.Status:
+    return status_pb2.Status(code=code, message=message)
+
+
+def _cancelled(when: str) -> bytes:
+    data = status_from_error(CancelledError(f"the job was cancelled {when}.")).SerializeToString()
+    assert isinstance(data, bytes)
+    return data

@@ -12,7 +12,7 @@ from go_opt.errors import InfeasibleError
 from go_opt.proto import training_pb2
 from go_opt.service.jobs.convert import finetune_options, pretrain_options
 from go_opt.service.jobs.job import OnProgress, Trained
-from go_opt.service.messages.sent_graph import SentGraph
+from go_opt.service.messages.graphs import SentGraph
 
 if TYPE_CHECKING:
     from go_opt.agents.training.job import Progress

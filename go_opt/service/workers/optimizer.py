@@ -29,20 +29,17 @@ from go_opt.result import DEFAULT_BUDGET_S, OptimizeResult, Request
 from go_opt.result_json import explanation_to_dict
 from go_opt.service.calls.calls import ServiceMetric, Stop
 from go_opt.service.messages.convert import (
+    constraints_from_proto,
     fewest_chips_to_proto,
+    fidelity_from_proto,
     metrics_to_proto,
+    objective_from_proto,
+    request_from_proto,
     result_to_proto,
     target_from_proto,
 )
-from go_opt.service.messages.convert_request import (
-    constraints_from_proto,
-    fidelity_from_proto,
-    objective_from_proto,
-    request_from_proto,
-)
-from go_opt.service.messages.decoded_graphs import DecodedGraphs
+from go_opt.service.messages.graphs import DecodedGraphs, SentGraph
 from go_opt.service.messages.requests import request_part, split_graph
-from go_opt.service.messages.sent_graph import SentGraph
 from go_opt.solver.problem.user_constraints import UserConstraint
 
 _log = logging.getLogger(__name__)

@@ -1,7 +1,8 @@
 """A process that answers the requests of a service, one at a time.
 
-``python -m go_opt.service.workers.optimizer_process``, started by :mod:`go_opt.service.workers.worker` with a
-socket as stdin. It exits when the socket closes, so it ends with the service in every case.
+``python -m go_opt.service.workers.optimizer_process``, started by
+:mod:`go_opt.service.workers.process_optimizer` with a socket as stdin. It exits when the socket
+closes, so it ends with the service in every case.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from go_opt.search.compiling.warm_up import warm_up
 from go_opt.service.calls.calls import Stop
 from go_opt.service.messages.errors import status_from_error
 from go_opt.service.workers.optimizer import Judgement, LocalOptimizer, Policy, SearchControl
-from go_opt.service.workers.worker import Frame, receive, send
+from go_opt.service.workers.process_optimizer import Frame, receive, send
 
 # A worker retires after this: compiled code and caches free their memory only at exit.
 _MOST_CALLS: Final = 1000

@@ -7,18 +7,29 @@ and a search that does not stop is killed.
 from __future__ import annotations
 
 import itertools
+import json
 import math
+import os
+import signal
+import socket
+import subprocess
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, Final
 
 from google.protobuf.message import Message
 from google.rpc import status_pb2
 
-from go_opt.errors import CancelledError
+from go_opt.common.processes import module_command, module_environment
+from go_opt.errors import CancelledError, ServiceError
 from go_opt.proto import optimizer_pb2
 from go_opt.service.calls.calls import ServiceMetric, Stop
-from go_opt.service.messages.convert_request import request_from_proto
+from go_opt.service.messages.convert import request_from_proto
 from go_opt.service.messages.errors import error_from_status
 from go_opt.service.messages.requests import parsed, split_graph
 from go_opt.service.workers.optimizer import (
@@ -29,9 +40,11 @@ from go_opt.service.workers.optimizer import (
     SearchControl,
     reserve_s,
 )
-from go_opt.service.workers.worker import Frame, Worker
-from go_opt.service.workers.worker_pool import WorkerPool
 
+FRAME_S: Final = 10.0  # for a frame to arrive once it has begun
+_NICE: Final = 10
+_OOM_SCORE: Final = "500"
+_SPARES: Final = 1
 _POLL_S: Final = 0.01
 # For larger requests, one step of a search may take seconds to minutes. The service then keeps the
 # best plan so far, and answers with it if a step exceeds the deadline, or the budget by this time.
@@ -42,6 +55,247 @@ _ANSWERS: Final[Mapping[Judgement, type[Message]]] = {
     "verify": optimizer_pb2.VerifyResponse,
     "explain": optimizer_pb2.ExplainResponse,
 }
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A message between service and worker; the kinds, in the order of a call:
+
+    ``ready``       worker: it has loaded everything and accepts requests
+    ``optimize``    service: a request; ``call`` numbers it, ``policy``, ``deadline_s``, ``improvements``
+    ``evaluate``    service: a request; ``call`` numbers it; likewise ``verify``, ``explain``
+    ``improvement`` worker: the best answer so far
+    ``stop``        service: end the call of this number
+    ``answer``      worker: the answer; ``is_whole`` as of :class:`go_opt.service.workers.optimizer.Answer`
+    ``refused``     worker: the call's status
+    ``failed``      worker: a defect, as a traceback
+
+    The last three end the call; ``retires`` is true if the worker accepts no further call.
+    """
+
+    kind: str
+    body: bytes = b""
+    values: dict[str, Any] | None = None
+
+    def __getitem__(self, name: str) -> Any:
+        return (self.values or {}).get(name)
+
+
+def send(connection: Connection, kind: str, body: bytes = b"", **values: Any) -> None:
+    """Send a complete frame."""
+    connection.send_bytes(json.dumps({"kind": kind, **values}).encode())
+    connection.send_bytes(body)
+
+
+def receive(connection: Connection) -> Frame:
+    """Receives the next frame.
+
+    Raises:
+      EOFError, OSError: the other process has ended.
+    """
+    values = json.loads(connection.recv_bytes())
+    return Frame(values.pop("kind"), connection.recv_bytes(), values)
+
+
+class Worker:
+    """A process of :mod:`go_opt.service.workers.optimizer_process`; used by one thread at a time."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                module_command("go_opt.service.workers.optimizer_process"),
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                env=module_environment(),
+                start_new_session=True,  # Ctrl-C is for the service, which ends its workers
+            )
+        _put_behind_service(self._process.pid)
+        self._connection = Connection(ours.detach())
+        self.has_loaded = False  # as far as the service knows
+        self.is_free = True  # accepts a call, now or once it is ready
+        self.is_hung = False  # did not stop a search in time
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def is_ready(self, timeout_s: float = 0.0) -> bool:
+        """Whether the worker has loaded everything; a call waits until then.
+
+        Raises:
+          ServiceError: the process has ended.
+        """
+        if not self.has_loaded:
+            self.has_loaded = self.receive(timeout_s) is not None
+        return self.has_loaded
+
+    def send(self, kind: str, body: bytes = b"", **values: Any) -> None:
+        """Send a frame; ServiceError if the process has ended."""
+        try:
+            send(self._connection, kind, body, **values)
+        except OSError:
+            raise self._ended() from None
+
+    def receive(self, timeout_s: float) -> Frame | None:
+        """The next frame, or None if none starts in time; an incomplete frame kills the process.
+
+        Raises:
+          ServiceError: the process ended.
+        """
+        frozen = threading.Timer(FRAME_S, self.end)
+        try:
+            if not self._connection.poll(timeout_s):
+                return None
+            frozen.start()
+            return receive(self._connection)
+        except (EOFError, OSError):
+            raise self._ended() from None
+        finally:
+            frozen.cancel()
+
+    def end(self) -> None:
+        """Kill the process at once."""
+        self.is_free = False
+        self._process.kill()
+
+    def close(self) -> None:
+        """Kill the process and free its resources."""
+        self.end()
+        self._process.wait()
+        self._connection.close()
+
+    def _ended(self) -> ServiceError:
+        self.end()
+        status = self._process.wait()
+        how = f"by {signal.Signals(-status).name}" if status < 0 else f"with exit code {status}"
+        return ServiceError(f"the process of this call ended {how}; it is started anew, try again.")
+
+
+def _put_behind_service(pid: int) -> None:
+    """Lowers the worker's CPU priority, and makes it an earlier target of the OOM killer."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, pid, _NICE)
+    with suppress(OSError):
+        Path(f"/proc/{pid}/oom_score_adj").write_text(_OOM_SCORE, "ascii")
+
+
+class WorkerPool:
+    """Lends workers; thread-safe.
+
+    Args:
+      size: workers lent at once.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._changed = threading.Condition()
+        self._lent: list[Worker] = []
+        # The last used worker is last in the list and is taken first: its caches are warm, and as few
+        # workers as possible have started a policy's process.
+        self._idle = [Worker() for _ in range(size + _SPARES)]
+        self._is_closed = False
+        self.replaced = 0  # workers that ended for any reason and were replaced
+        self.killed = 0  # of these, killed during a search
+
+    @contextmanager
+    def worker(self, stop: threading.Event) -> Iterator[Worker]:
+        """Lends a ready worker for one call.
+
+        Raises:
+          CancelledError: ``stop`` was set before a worker was ready.
+          ServiceError: the pool is closed, or the worker could not start.
+        """
+        worker = self._taken(stop)
+        try:
+            while not worker.is_ready(_POLL_S):
+                _check(stop)
+            yield worker
+        finally:
+            self._give_back(worker)
+
+    def is_ready(self) -> bool:
+        """Whether at least ``size`` workers have loaded everything."""
+        with self._changed:
+            self._drop_dead()
+            lent = sum(worker.has_loaded for worker in self._lent)
+            return lent + sum(map(_is_ready, self._idle)) >= self._size
+
+    def close(self) -> None:
+        """End all workers; calls under way fail."""
+        with self._changed:
+            self._is_closed = True
+            for worker in (*self._lent, *self._idle):
+                worker.end()
+            for worker in self._idle:  # the borrowing threads close the lent workers
+                worker.close()
+            self._idle.clear()
+
+    def _taken(self, stop: threading.Event) -> Worker:
+        with self._changed:
+            while not self._is_closed:
+                self._drop_dead()
+                if self._idle and len(self._lent) < self._size:
+                    return self._lend()
+                self._changed.wait(_POLL_S)
+                _check(stop)
+        raise ServiceError("the service has stopped.")
+
+    def _lend(self) -> Worker:
+        lent = next(filter(_is_ready, reversed(self._idle)), self._idle[-1])
+        self._idle.remove(lent)
+        self._lent.append(lent)
+        return lent
+
+    def _give_back(self, worker: Worker) -> None:
+        with self._changed:
+            self._lent.remove(worker)
+            if self._is_closed:
+                worker.close()
+            elif worker.is_free:
+                self._idle.append(worker)
+            else:
+                self._replace(worker)
+            self._changed.notify()
+
+    def _drop_dead(self) -> None:
+        """Replace idle workers that have died, for example killed for memory."""
+        for worker in [worker for worker in self._idle if not worker.is_alive()]:
+            self._idle.remove(worker)
+            self._replace(worker)
+
+    def _replace(self, worker: Worker) -> None:
+        """Kill a worker, and start a new one in a thread, because the exit of a large process is slow."""
+        self.replaced += 1
+        self.killed += worker.is_hung
+        worker.end()
+
+        def replace() -> None:
+            worker.close()
+            new = Worker()
+            with self._changed:
+                if self._is_closed:
+                    new.close()
+                    return
+                self._idle.insert(0, new)
+                self._changed.notify()
+
+        threading.Thread(target=replace, name="go-opt-worker", daemon=True).start()
+
+
+def _is_ready(worker: Worker) -> bool:
+    try:
+        return worker.is_ready()
+    except ServiceError:  # it has just ended; its borrower gets the error
+        return False
+
+
+def _check(stop: threading.Event) -> None:
+    if stop.is_set():
+        raise CancelledError("the call was cancelled.")
 
 
 class ProcessOptimizer(Optimizer):

@@ -12,7 +12,7 @@ from functools import partial
 if __name__ == "__main__":
     from go_opt.cli.app import main
     from go_opt.service import assembly
-    from go_opt.service.jobs import scheduler
+    from go_opt.service.jobs import manager
     from go_opt.service.jobs.runners.local_runner import LocalRunner
     from go_opt.service.workers.optimizer import LocalOptimizer
 
@@ -20,6 +20,6 @@ if __name__ == "__main__":
     assembly.LocalRunner = partial(LocalRunner, command)  # type: ignore[assignment, misc]
     if "GO_OPT_TEST_NO_WORKERS" in os.environ:
         assembly.ProcessOptimizer = lambda workers: LocalOptimizer()  # type: ignore[assignment, misc]
-    scheduler._RETRY_RANGE_S, scheduler._STORE_AGAIN_S = (0.1, 0.1), 0.1  # type: ignore[misc]
-    scheduler._FULL_DISK_RETRY_S = 0.1  # type: ignore[misc]
+    manager._RETRY_RANGE_S, manager._STORE_AGAIN_S = (0.1, 0.1), 0.1  # type: ignore[misc]
+    manager._FULL_DISK_RETRY_S = 0.1  # type: ignore[misc]
     main()

@@ -16,8 +16,8 @@ import go_opt
 from go_opt.agents.training.checkpoint import Checkpoint, save_checkpoint
 from go_opt.errors import GoOptError, NotFoundError, PolicyError
 from go_opt.proto import plan_pb2, training_pb2
-from go_opt.service.jobs.data_directory import DataDirectory
 from go_opt.service.jobs.job import RUNNING, SUCCEEDED, NewJob
+from go_opt.service.jobs.store import DataDirectory
 from tests.service.faults.served import NO_WORKERS, PATIENCE_S, ROOT, START_S, folder_of, serving
 from tests.service.jobs import fake_job
 from tests.service.jobs.conftest import eventually, new_job

@@ -24,16 +24,16 @@ import sys
 from pathlib import Path
 
 from go_opt.errors import ServiceError
-from go_opt.service.jobs import scheduler
+from go_opt.service.jobs import manager
 from go_opt.service.jobs.job import SUCCEEDED
 from tests.service.jobs import fake_job
 from tests.service.jobs.conftest import eventually, managed, new_job
 
 data = Path(sys.argv[1]) / "data"
 ballast = data.parent / "ballast"
-scheduler._FULL_DISK_RETRY_S, scheduler._STORE_AGAIN_S = 0.1, 0.1
+manager._FULL_DISK_RETRY_S, manager._STORE_AGAIN_S = 0.1, 0.1
 warned = []
-logging.getLogger(scheduler.__name__).addFilter(lambda record: warned.append(record.getMessage()))
+logging.getLogger(manager.__name__).addFilter(lambda record: warned.append(record.getMessage()))
 
 
 def fill() -> None:

@@ -26,7 +26,6 @@ from go_opt.errors import (
     ServiceError,
 )
 from go_opt.proto import training_pb2
-from go_opt.service.jobs.data_directory import DataDirectory, lock
 from go_opt.service.jobs.job import (
     CANCELLED,
     CANCELLING,
@@ -40,7 +39,7 @@ from go_opt.service.jobs.job import (
 )
 from go_opt.service.jobs.manager import JobManager
 from go_opt.service.jobs.runners.local_runner import LocalRunner
-from go_opt.service.jobs.store import JobStore
+from go_opt.service.jobs.store import DataDirectory, JobStore, lock
 from go_opt.service.messages.errors import error_from_status
 from tests.service.jobs import fake_job
 from tests.service.jobs.conftest import FAKE_JOB, ended, eventually, managed, new_job
@@ -139,19 +138,19 @@ def test_the_service_is_killed(tmp_path: Path) -> None:
 
 
 def test_the_service_drains(tmp_path: Path) -> None:
-    with managed(tmp_path, vain_starts=1) as jobs:
+    with managed(tmp_path, failed_attempts=1) as jobs:
         job_id = running(jobs, tmp_path, fake_job.WAITS)
     with closing(DataDirectory(tmp_path)) as data:
         job = data.store.job(job_id)
-        assert (job.state, job.attempts, job.vain_starts) == (QUEUED, 1, 0)
+        assert (job.state, job.attempts, job.failed_attempts) == (QUEUED, 1, 0)
     (folder_of(tmp_path, job_id) / fake_job.GO).touch()
-    with managed(tmp_path, vain_starts=1) as jobs:
+    with managed(tmp_path, failed_attempts=1) as jobs:
         job = ended(jobs, job_id)
         assert (job.state, job.attempts) == (SUCCEEDED, 2)
 
 
 def test_a_job_that_crashes_is_given_up(tmp_path: Path) -> None:
-    with managed(tmp_path, vain_starts=2) as jobs:
+    with managed(tmp_path, failed_attempts=2) as jobs:
         job = ended(jobs, jobs.create(new_job(fake_job.CRASHES)).id)
         # The first start got as far as the crash, so it was not in vain.
         assert (job.state, job.attempts) == (FAILED, 3)
@@ -164,7 +163,7 @@ def test_a_job_that_crashes_is_given_up(tmp_path: Path) -> None:
 
 
 def test_a_job_that_gets_on_is_not_given_up(tmp_path: Path) -> None:
-    with managed(tmp_path, vain_starts=1) as jobs:
+    with managed(tmp_path, failed_attempts=1) as jobs:
         job = ended(jobs, jobs.create(new_job(fake_job.CRASHES_AND_GETS_ON)).id)
         assert (job.state, job.attempts) == (SUCCEEDED, 1 + fake_job.STEPS)
 
@@ -172,8 +171,8 @@ def test_a_job_that_gets_on_is_not_given_up(tmp_path: Path) -> None:
 def test_a_job_whose_service_is_killed_each_time_is_given_up(tmp_path: Path) -> None:
     with closing(DataDirectory(tmp_path)) as data:
         job = data.store.create(new_job(fake_job.RUNS))
-        data.store.update(job.id, state=RUNNING, vain_starts=2, attempts=2)
-    with managed(tmp_path, vain_starts=2) as jobs:
+        data.store.update(job.id, state=RUNNING, failed_attempts=2, attempts=2)
+    with managed(tmp_path, failed_attempts=2) as jobs:
         assert status(ended(jobs, job.id)).code == code_pb2.INTERNAL
 
 
@@ -186,16 +185,16 @@ def test_the_environment_fails(tmp_path: Path) -> None:
 
 
 def test_a_job_outlasts_a_full_disk(tmp_path: Path) -> None:
-    with managed(tmp_path, vain_starts=2) as jobs:
+    with managed(tmp_path, failed_attempts=2) as jobs:
         job_id = jobs.create(new_job(fake_job.DISK_IS_FULL)).id
         eventually(lambda: jobs.job(job_id).attempts > 4)
-        assert jobs.job(job_id).vain_starts < 2
+        assert jobs.job(job_id).failed_attempts < 2
         (folder_of(tmp_path, job_id) / fake_job.GO).touch()
         assert ended(jobs, job_id).state == SUCCEEDED
 
 
 def test_a_job_is_cancelled_on_a_full_disk(tmp_path: Path) -> None:
-    with managed(tmp_path, vain_starts=2) as jobs:
+    with managed(tmp_path, failed_attempts=2) as jobs:
         job_id = jobs.create(new_job(fake_job.DISK_IS_FULL)).id
         eventually(lambda: jobs.job(job_id).attempts > 1)
         jobs.cancel(job_id)
@@ -358,10 +357,11 @@ def test_watched(tmp_path: Path) -> None:
     with managed(tmp_path) as jobs:
         job_id = running(jobs, tmp_path, fake_job.WAITS)
         told, untold = threading.Event(), threading.Event()
-        jobs.watch(job_id, told.set)
-        jobs.watch(job_id, untold.set)()
-        jobs.cancel(job_id)
-        assert told.wait(30)
+        with jobs.watch(job_id, told.set):
+            with jobs.watch(job_id, untold.set):
+                pass
+            jobs.cancel(job_id)
+            assert told.wait(30)
         assert not untold.is_set()
 
 

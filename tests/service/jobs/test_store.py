@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from go_opt.errors import AlreadyExistsError, InvalidInputError, NotFoundError, ServiceError
-from go_opt.service.jobs.data_directory import DataDirectory
 from go_opt.service.jobs.job import FAILED, QUEUED, RUNNING
-from go_opt.service.jobs.store import JobStore
+from go_opt.service.jobs.store import DataDirectory, JobStore
 from tests.service.jobs.conftest import new_job
 
 ROOT = Path(__file__).parents[3]

@@ -27,8 +27,8 @@ from google.rpc import code_pb2, status_pb2
 from go_opt.common.files import write_bytes_atomically
 from go_opt.errors import CancelledError, GoOptError, InfeasibleError
 from go_opt.proto import training_pb2
-from go_opt.service.jobs.data_directory import is_out_of_space, lock
 from go_opt.service.jobs.job import STOP, Trained
+from go_opt.service.jobs.store import is_out_of_space, lock
 from go_opt.service.messages.errors import status_from_error
 
 START_POLICY_NAME: Final = "start_policy.safetensors"

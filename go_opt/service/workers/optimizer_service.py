@@ -16,8 +16,8 @@ from go_opt.errors import NotFoundError, PolicyError
 from go_opt.proto import optimizer_pb2
 from go_opt.service.calls.calls import Call, Method, Send, Service, ServiceMetric
 from go_opt.service.messages.convert import target_summary
+from go_opt.service.messages.graphs import SizedCache
 from go_opt.service.messages.requests import parsed, split_graph
-from go_opt.service.messages.sized_cache import SizedCache
 from go_opt.service.workers.optimizer import Improve, Judgement, Optimizer, Policy, SearchControl
 
 SERVICE_NAME: Final = optimizer_pb2.DESCRIPTOR.services_by_name["Optimizer"].full_name

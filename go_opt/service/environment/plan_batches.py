@@ -16,7 +16,7 @@ from go_opt.errors import PlanError
 from go_opt.model.codecs.wire import plan_from_proto, plan_to_proto
 from go_opt.model.plan import Plan
 from go_opt.proto import environment_pb2, plan_pb2
-from go_opt.service.messages.sent_graph import PER_OP, SentGraph
+from go_opt.service.messages.graphs import PER_OP, SentGraph
 
 ServedFidelity = Literal["analytical", "simulated", "hardware"]
 # An enum's number is the index of its name here; 0, "unspecified", means the default.
