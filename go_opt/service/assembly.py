@@ -64,30 +64,26 @@ class Assembly:
 
     def services(self) -> Sequence[Service]:
         """Starts all services; the caller must close each of them."""
-        manager = None if self.data_dir is None else self._manager(self.data_dir)
-        optimizer = ProcessOptimizer(self.slots)
+        manager, plans = None, None
+        if self.data_dir is not None:
+            limits = JobLimits(running=1 if self.jobs is None else self.jobs)
+            manager = JobManager(DataDirectory(self.data_dir), _runner(self.runner), limits)
+            plans = self.data_dir / "plans" if self.remember else None
         find_policy = no_policies if manager is None else manager.find_policy
-        takes_jobs = manager is not None and self.jobs != 0
         return (
-            OptimizerService(optimizer, find_policy=find_policy, plans=self._plans()),
+            OptimizerService(ProcessOptimizer(self.slots), find_policy=find_policy, plans=plans),
             _Environment(),
-            TrainingService(manager if takes_jobs else None, environments=self.environments),
+            TrainingService(None if self.jobs == 0 else manager, environments=self.environments),
             OperationsService(manager),
         )
 
-    def _plans(self) -> Path | None:
-        return self.data_dir / "plans" if self.remember and self.data_dir is not None else None
 
-    def _manager(self, data_dir: Path) -> JobManager:
-        limits = JobLimits(running=1 if self.jobs is None else self.jobs)
-        return JobManager(DataDirectory(data_dir), self._runner(), limits)
+def _runner(name: RunnerName) -> Runner:
+    if name == "local":
+        return LocalRunner()
+    from go_opt.service.jobs.runners.ray_runner import RayRunner
 
-    def _runner(self) -> Runner:
-        if self.runner == "local":
-            return LocalRunner()
-        from go_opt.service.jobs.runners.ray_runner import RayRunner
-
-        return RayRunner()
+    return RayRunner()
 
 
 class _Environment(EnvironmentService):

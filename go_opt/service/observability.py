@@ -177,8 +177,8 @@ class TextFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         fields = getattr(record, _FIELDS, {})
-        told = (f" {key}={value!r}" for key, value in fields.items() if key not in ("method", "code"))
-        return super().formatMessage(record) + "".join(told)
+        shown = (f" {key}={value!r}" for key, value in fields.items() if key not in ("method", "code"))
+        return super().formatMessage(record) + "".join(shown)
 
 
 class _Queue(QueueHandler):

@@ -24,7 +24,7 @@ from go_opt.errors import (
 from go_opt.proto import optimizer_pb2
 from go_opt.service.client.client import Client
 from go_opt.service.client.local_client import LocalClient
-from go_opt.service.messages import requests
+from go_opt.service.messages import graphs, requests
 from go_opt.service.messages.graphs import DecodedGraphs, SentGraph
 from go_opt.service.workers import optimizer
 
@@ -136,13 +136,13 @@ def test_a_request_has_one_model(address: str, graph: Any) -> None:
 
 
 def test_a_file_is_imported_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    graphs = DecodedGraphs()
+    decoded = DecodedGraphs()
     message = optimizer_pb2.OnnxModel(file=linear().SerializeToString(), dims={"batch": 3})
     other = optimizer_pb2.OnnxModel(file=message.file, dims={"batch": 4})
-    first = graphs.of_onnx(message)
-    assert graphs.of_onnx(other) is not first
+    first = decoded.of_onnx(message)
+    assert decoded.of_onnx(other) is not first
     monkeypatch.setattr(graphs, "_imported", None)
-    assert graphs.of_onnx(message) is first
+    assert decoded.of_onnx(message) is first
 
 
 def test_a_file_of_too_many_parts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

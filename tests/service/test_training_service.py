@@ -245,6 +245,6 @@ def test_a_service_without_jobs() -> None:
 def test_a_service_that_drains(tmp_path: Path) -> None:
     with managed(tmp_path) as jobs:
         service = TrainingService(jobs)
-        jobs._scheduler.is_closing = True
+        jobs._is_closing = True
         with pytest.raises(ServiceError, match="draining"):
             ask(service, "Pretrain", Pretrain(policy="mine"))

@@ -96,7 +96,7 @@ class _Entry(Generic[_S]):
     size_bytes: int
     used_s: float
     held: _S | None = None  # None while it is being opened
-    users: int = 0
+    users: int = 1
     is_gone: bool = False  # close once nobody uses it
 
 
@@ -142,16 +142,13 @@ class Sessions(Generic[_S]):
                 self._sweeper = threading.Thread(target=self._sweep, name="go-opt-sessions", daemon=True)
                 self._sweeper.start()
         try:
-            held = make()
+            entry.held = held = make()
         except BaseException:
             with self._lock:
                 self._entries.pop(session_id, None)
             raise
-        with self._lock:
-            entry.held, entry.used_s = held, self._clock()
-            is_gone = entry.is_gone
-        if is_gone:
-            held.close()
+        self._leave(entry)
+        if entry.is_gone:
             raise ServiceError("the service is draining.")
         return session_id, held
 
@@ -162,19 +159,11 @@ class Sessions(Generic[_S]):
         Raises:
           NotFoundError: the client has no such open session.
         """
-        self.expire()
-        with self._lock:
-            entry, held = self._find(session_id, client)
-            entry.users += 1
+        entry, held = self._found(session_id, client)
         try:
             yield held
         finally:
-            with self._lock:
-                entry.users -= 1
-                entry.used_s = self._clock()
-                is_last = entry.is_gone and not entry.users
-            if is_last:
-                held.close()
+            self._leave(entry)
 
     def remove(self, session_id: str, client: str) -> _S:
         """Removes a session and returns its resource, which is closed once nobody uses it.
@@ -182,57 +171,59 @@ class Sessions(Generic[_S]):
         Raises:
           NotFoundError: as for :meth:`use`.
         """
-        self.expire()
-        with self._lock:
-            entry, held = self._find(session_id, client)
-            del self._entries[session_id]
-            entry.is_gone = True
-            is_used = entry.users > 0
-        if not is_used:
-            held.close()
+        entry, held = self._found(session_id, client, is_removed=True)
+        self._leave(entry)
         return held
 
     def expire(self) -> None:
         """Close the sessions that have been idle for too long."""
-        with self._lock:
-            due_s = self._clock() - self.limits.idle_timeout_s
-            due = {
-                session_id: entry.held
-                for session_id, entry in self._entries.items()
-                if entry.held is not None and not entry.users and entry.used_s <= due_s
-            }
-            for session_id in due:
-                self._entries.pop(session_id).is_gone = True
-        for held in due.values():
-            if held is not None:
-                held.close()
+        due_s = self._clock() - self.limits.idle_timeout_s
+        self._end(lambda entry: not entry.users and entry.used_s <= due_s)
 
     def close(self) -> None:
         """Close all sessions, and stop the sweeper."""
         self._closed.set()
+        self._end(lambda entry: True)
+
+    def _end(self, is_due: Callable[[_Entry[_S]], bool]) -> None:
         with self._lock:
-            entries, self._entries = self._entries, {}
-            for entry in entries.values():
+            ended = {session_id: entry for session_id, entry in self._entries.items() if is_due(entry)}
+            for session_id, entry in ended.items():
+                del self._entries[session_id]
                 entry.is_gone = True
-            unused = [entry.held for entry in entries.values() if not entry.users]
-        for held in unused:
-            if held is not None:
-                held.close()
+                entry.users += 1
+        for entry in ended.values():
+            self._leave(entry)
+
+    def _leave(self, entry: _Entry[_S]) -> None:
+        with self._lock:
+            entry.users -= 1
+            entry.used_s = self._clock()
+            is_last = entry.is_gone and not entry.users
+        if is_last and entry.held is not None:
+            entry.held.close()
 
     def _sweep(self) -> None:
         while not self._closed.wait(self.limits.idle_timeout_s / _SWEEPS_PER_TIMEOUT):
             self.expire()
 
-    def _find(self, session_id: str, client: str) -> tuple[_Entry[_S], _S]:
-        entry = self._entries.get(session_id)
-        # The message must not reveal that another client's session exists.
-        if entry is None or entry.held is None or entry.client != client:
-            raise NotFoundError(
-                f"session {session_id[:40]!r} is not open: it was closed, had no call for "
-                f"{self.limits.idle_timeout_s:g} s, or never was.",
-                field="session_id",
-            )
-        return entry, entry.held
+    def _found(self, session_id: str, client: str, *, is_removed: bool = False) -> tuple[_Entry[_S], _S]:
+        """The session and its resource, in use until :meth:`_leave`."""
+        self.expire()
+        with self._lock:
+            entry = self._entries.get(session_id)
+            # The message must not reveal that another client's session exists.
+            if entry is None or entry.held is None or entry.client != client:
+                raise NotFoundError(
+                    f"session {session_id[:40]!r} is not open: it was closed, had no call for "
+                    f"{self.limits.idle_timeout_s:g} s, or never was.",
+                    field="session_id",
+                )
+            if is_removed:
+                del self._entries[session_id]
+                entry.is_gone = True
+            entry.users += 1
+            return entry, entry.held
 
     def _check_room(self, client: str, size_bytes: int) -> None:
         limits, entries = self.limits, self._entries.values()

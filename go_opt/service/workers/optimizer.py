@@ -53,7 +53,7 @@ _MOST_SIMULATED_BYTES: Final = 1_000_000
 _LEAST_SEARCH_SHARE: Final = 0.1
 
 Policy = Literal["default", "only"] | Path | None  # the policy of a search
-Judgement = Literal["evaluate", "verify", "explain"]  # the kinds of request about a plan
+PlanQuery = Literal["evaluate", "verify", "explain"]  # the kinds of request about a plan
 _Planned = Callable[[], tuple[Graph, Target, Plan]]
 _Constraints = tuple[UserConstraint, ...]
 Improve = Callable[[optimizer_pb2.OptimizeResponse], None]
@@ -93,7 +93,7 @@ class Optimizer(ABC):
         """The answer to an ``OptimizeRequest``."""
 
     @abstractmethod
-    def judge(self, judgement: Judgement, request: bytes, *, stop: Stop) -> Message:
+    def inspect(self, query: PlanQuery, request: bytes, *, stop: Stop) -> Message:
         """The answer to a request about a plan; ``stop`` is set once nobody waits for it."""
 
     def is_ready(self) -> bool:
@@ -158,12 +158,12 @@ class LocalOptimizer(Optimizer):
         is_cut_short = within != requested and result.wall_s >= within.time_limit_s
         return Answer(result_to_proto(result, sent), not (control.stop.is_set() or is_cut_short))
 
-    def judge(self, judgement: Judgement, request: bytes, *, stop: Stop) -> Message:
+    def inspect(self, query: PlanQuery, request: bytes, *, stop: Stop) -> Message:
         kind, answer = {
             "evaluate": (optimizer_pb2.EvaluateRequest, self._evaluate),
             "verify": (optimizer_pb2.VerifyRequest, self._verify),
             "explain": (optimizer_pb2.ExplainRequest, self._explain),
-        }[judgement]
+        }[query]
         message: Any
         message, graph_bytes = split_graph(kind, request)
         constraints = constraints_from_proto(message.constraints)

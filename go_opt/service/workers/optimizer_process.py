@@ -24,7 +24,7 @@ from go_opt.proto import optimizer_pb2
 from go_opt.search.compiling.warm_up import warm_up
 from go_opt.service.calls.calls import Stop
 from go_opt.service.messages.errors import status_from_error
-from go_opt.service.workers.optimizer import Judgement, LocalOptimizer, Policy, SearchControl
+from go_opt.service.workers.optimizer import LocalOptimizer, PlanQuery, Policy, SearchControl
 from go_opt.service.workers.process_optimizer import Frame, receive, send
 
 # A worker retires after this: compiled code and caches free their memory only at exit.
@@ -74,7 +74,7 @@ class _Worker:
 
     def _answer(self, request: Frame, stop: Stop) -> tuple[Message, bool]:
         if request.kind != "optimize":
-            return self._optimizer.judge(cast(Judgement, request.kind), request.body, stop=stop), True
+            return self._optimizer.inspect(cast(PlanQuery, request.kind), request.body, stop=stop), True
         improve = self._improve if request["improvements"] else None
         remember = None if request["remember"] is None else Path(request["remember"])
         control = SearchControl(_policy(request["policy"]), stop, request["deadline_s"], improve, remember)

@@ -18,7 +18,7 @@ from go_opt.service.calls.calls import Call, Method, Send, Service, ServiceMetri
 from go_opt.service.messages.convert import target_summary
 from go_opt.service.messages.graphs import SizedCache
 from go_opt.service.messages.requests import parsed, split_graph
-from go_opt.service.workers.optimizer import Improve, Judgement, Optimizer, Policy, SearchControl
+from go_opt.service.workers.optimizer import Improve, Optimizer, PlanQuery, Policy, SearchControl
 
 SERVICE_NAME: Final = optimizer_pb2.DESCRIPTOR.services_by_name["Optimizer"].full_name
 _NAMED: Final[Mapping[str, Policy]] = {"": None, "none": None, "default": "default", "only": "only"}
@@ -57,9 +57,9 @@ class OptimizerService(Service):
         return {
             "Optimize": Method("search", self._optimize),
             "OptimizeStream": Method("updates", self._optimize_stream),
-            "Evaluate": Method("search", partial(self._judge, "evaluate")),
-            "Verify": Method("search", partial(self._judge, "verify")),
-            "Explain": Method("search", partial(self._judge, "explain")),
+            "Evaluate": Method("search", partial(self._inspect, "evaluate")),
+            "Verify": Method("search", partial(self._inspect, "verify")),
+            "Explain": Method("search", partial(self._inspect, "explain")),
             "ListTargets": Method("quick", self._list_targets),
         }
 
@@ -104,8 +104,8 @@ class OptimizerService(Service):
 
         return optimizer_pb2.OptimizeUpdate(result=self._optimize(data, call, improve))
 
-    def _judge(self, judgement: Judgement, data: bytes, call: Call) -> Message:
-        return self._optimizer.judge(judgement, data, stop=call.stop)
+    def _inspect(self, query: PlanQuery, data: bytes, call: Call) -> Message:
+        return self._optimizer.inspect(query, data, stop=call.stop)
 
     def _list_targets(self, data: bytes, call: Call) -> Message:
         parsed(optimizer_pb2.ListTargetsRequest, data)

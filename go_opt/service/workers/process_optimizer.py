@@ -35,8 +35,8 @@ from go_opt.service.messages.requests import parsed, split_graph
 from go_opt.service.workers.optimizer import (
     Answer,
     Improve,
-    Judgement,
     Optimizer,
+    PlanQuery,
     SearchControl,
     reserve_s,
 )
@@ -50,7 +50,7 @@ _POLL_S: Final = 0.01
 # best plan so far, and answers with it if a step exceeds the deadline, or the budget by this time.
 _INSURED_BYTES: Final = 1 << 17
 _OVERTIME_S: Final = 0.5
-_ANSWERS: Final[Mapping[Judgement, type[Message]]] = {
+_ANSWERS: Final[Mapping[PlanQuery, type[Message]]] = {
     "evaluate": optimizer_pb2.EvaluateResponse,
     "verify": optimizer_pb2.VerifyResponse,
     "explain": optimizer_pb2.ExplainResponse,
@@ -183,26 +183,83 @@ def _put_behind_service(pid: int) -> None:
         Path(f"/proc/{pid}/oom_score_adj").write_text(_OOM_SCORE, "ascii")
 
 
-class WorkerPool:
-    """Lends workers; thread-safe.
+class ProcessOptimizer(Optimizer):
+    """The optimizer of ``go-opt serve``; thread-safe.
 
     Args:
-      size: workers lent at once.
+      workers: processes that work at once; one spare process is kept warm, for when a worker is lost.
     """
 
-    def __init__(self, size: int) -> None:
-        self._size = size
+    def __init__(self, workers: int) -> None:
+        self._size = workers
+        self._numbers = itertools.count()
         self._changed = threading.Condition()
         self._lent: list[Worker] = []
         # The last used worker is last in the list and is taken first: its caches are warm, and as few
         # workers as possible have started a policy's process.
-        self._idle = [Worker() for _ in range(size + _SPARES)]
+        self._idle = [Worker() for _ in range(workers + _SPARES)]
         self._is_closed = False
-        self.replaced = 0  # workers that ended for any reason and were replaced
-        self.killed = 0  # of these, killed during a search
+        self._replaced = 0  # workers that ended for any reason and were replaced
+        self._killed = 0  # of these, killed during a search
+
+    def optimize(self, request: bytes, control: SearchControl) -> Answer:
+        # Parsed here first, so that a malformed request takes no worker's time.
+        message = split_graph(optimizer_pb2.OptimizeRequest, request)[0]
+        requested = request_from_proto(message)
+        policy, deadline_s = control.policy, control.deadline_s
+        with self._worker(control.stop) as worker:
+            call = _WorkerCall(worker, next(self._numbers), control.stop, control.on_improvement)
+            is_sized = message.HasField("fewest_chips")  # the budget applies to each number of chips
+            call.time_limit_s = math.inf if is_sized else requested.time_limit_s
+            call.send(
+                "optimize",
+                request,
+                policy=None if policy is None else str(policy),
+                deadline_s=deadline_s,
+                remember=None if control.remember is None else str(control.remember),
+                improvements=control.on_improvement is not None or len(request) > _INSURED_BYTES,
+            )
+            if deadline_s is not None:
+                left_s = deadline_s - time.monotonic()
+                call.answer_by_s = deadline_s - reserve_s(left_s, len(request)) / 2
+            body, is_whole = call.outcome()
+            return Answer(parsed(optimizer_pb2.OptimizeResponse, body), is_whole)
+
+    def inspect(self, query: PlanQuery, request: bytes, *, stop: Stop) -> Message:
+        with self._worker(stop) as worker:
+            call = _WorkerCall(worker, next(self._numbers), stop, None)
+            call.send(query, request)
+            return parsed(_ANSWERS[query], call.outcome()[0])
+
+    def is_ready(self) -> bool:
+        """Whether at least as many workers as work at once have loaded everything."""
+        with self._changed:
+            self._drop_dead()
+            lent = sum(worker.has_loaded for worker in self._lent)
+            return lent + sum(map(_is_ready, self._idle)) >= self._size
+
+    def metrics(self) -> Sequence[ServiceMetric]:
+        return (
+            ServiceMetric(
+                "optimizer_workers_replaced", "Workers started anew.", lambda: self._replaced, True
+            ),
+            ServiceMetric(
+                "optimizer_workers_killed", "Of these, ended while they searched.", lambda: self._killed, True
+            ),
+        )
+
+    def close(self) -> None:
+        """End all workers; calls under way fail."""
+        with self._changed:
+            self._is_closed = True
+            for worker in (*self._lent, *self._idle):
+                worker.end()
+            for worker in self._idle:  # the borrowing threads close the lent workers
+                worker.close()
+            self._idle.clear()
 
     @contextmanager
-    def worker(self, stop: threading.Event) -> Iterator[Worker]:
+    def _worker(self, stop: threading.Event) -> Iterator[Worker]:
         """Lends a ready worker for one call.
 
         Raises:
@@ -216,23 +273,6 @@ class WorkerPool:
             yield worker
         finally:
             self._give_back(worker)
-
-    def is_ready(self) -> bool:
-        """Whether at least ``size`` workers have loaded everything."""
-        with self._changed:
-            self._drop_dead()
-            lent = sum(worker.has_loaded for worker in self._lent)
-            return lent + sum(map(_is_ready, self._idle)) >= self._size
-
-    def close(self) -> None:
-        """End all workers; calls under way fail."""
-        with self._changed:
-            self._is_closed = True
-            for worker in (*self._lent, *self._idle):
-                worker.end()
-            for worker in self._idle:  # the borrowing threads close the lent workers
-                worker.close()
-            self._idle.clear()
 
     def _taken(self, stop: threading.Event) -> Worker:
         with self._changed:
@@ -269,8 +309,8 @@ class WorkerPool:
 
     def _replace(self, worker: Worker) -> None:
         """Kill a worker, and start a new one in a thread, because the exit of a large process is slow."""
-        self.replaced += 1
-        self.killed += worker.is_hung
+        self._replaced += 1
+        self._killed += worker.is_hung
         worker.end()
 
         def replace() -> None:
@@ -286,75 +326,6 @@ class WorkerPool:
         threading.Thread(target=replace, name="go-opt-worker", daemon=True).start()
 
 
-def _is_ready(worker: Worker) -> bool:
-    try:
-        return worker.is_ready()
-    except ServiceError:  # it has just ended; its borrower gets the error
-        return False
-
-
-def _check(stop: threading.Event) -> None:
-    if stop.is_set():
-        raise CancelledError("the call was cancelled.")
-
-
-class ProcessOptimizer(Optimizer):
-    """The optimizer of ``go-opt serve``.
-
-    Args:
-      workers: processes that work at once; one spare process is kept warm.
-    """
-
-    def __init__(self, workers: int) -> None:
-        self._pool = WorkerPool(workers)
-        self._numbers = itertools.count()
-
-    def optimize(self, request: bytes, control: SearchControl) -> Answer:
-        # Parsed here first, so that a malformed request takes no worker's time.
-        message = split_graph(optimizer_pb2.OptimizeRequest, request)[0]
-        requested = request_from_proto(message)
-        policy, deadline_s = control.policy, control.deadline_s
-        with self._pool.worker(control.stop) as worker:
-            call = _WorkerCall(worker, next(self._numbers), control.stop, control.on_improvement)
-            is_sized = message.HasField("fewest_chips")  # the budget applies to each number of chips
-            call.time_limit_s = math.inf if is_sized else requested.time_limit_s
-            call.send(
-                "optimize",
-                request,
-                policy=None if policy is None else str(policy),
-                deadline_s=deadline_s,
-                remember=None if control.remember is None else str(control.remember),
-                improvements=control.on_improvement is not None or len(request) > _INSURED_BYTES,
-            )
-            if deadline_s is not None:
-                left_s = deadline_s - time.monotonic()
-                call.answer_by_s = deadline_s - reserve_s(left_s, len(request)) / 2
-            body, is_whole = call.outcome()
-            return Answer(parsed(optimizer_pb2.OptimizeResponse, body), is_whole)
-
-    def judge(self, judgement: Judgement, request: bytes, *, stop: Stop) -> Message:
-        with self._pool.worker(stop) as worker:
-            call = _WorkerCall(worker, next(self._numbers), stop, None)
-            call.send(judgement, request)
-            return parsed(_ANSWERS[judgement], call.outcome()[0])
-
-    def is_ready(self) -> bool:
-        return self._pool.is_ready()
-
-    def metrics(self) -> Sequence[ServiceMetric]:
-        pool = self._pool
-        return (
-            ServiceMetric("optimizer_workers_replaced", "Workers started anew.", lambda: pool.replaced, True),
-            ServiceMetric(
-                "optimizer_workers_killed", "Of these, ended while they searched.", lambda: pool.killed, True
-            ),
-        )
-
-    def close(self) -> None:
-        """End all workers; running calls fail."""
-        self._pool.close()
-
-
 class _WorkerFailedError(Exception):
     """A defect in a worker; the message is its traceback."""
 
@@ -366,7 +337,7 @@ class _WorkerCall:
         self._worker, self._number = worker, number
         self._stop, self._on_improvement = stop, on_improvement
         self._best: bytes | None = None  # so far
-        self._told_s: float | None = None  # when the worker was told to stop
+        self._stopped_s: float | None = None  # when the worker was told to stop
         self.time_limit_s = math.inf  # of the search, counted from its first plan
         self.answer_by_s = math.inf
 
@@ -398,11 +369,11 @@ class _WorkerCall:
     def _is_overdue(self) -> bool:
         """Whether the answer is due, or the grace period after a stop is over."""
         now_s = time.monotonic()
-        if self._told_s is None and self._stop.is_set():
-            self._told_s = now_s
+        if self._stopped_s is None and self._stop.is_set():
+            self._stopped_s = now_s
             self._worker.send("stop", call=self._number)
         is_due = self._best is not None and now_s >= self.answer_by_s
-        return is_due or (self._told_s is not None and now_s - self._told_s >= self._stop.grace_s)
+        return is_due or (self._stopped_s is not None and now_s - self._stopped_s >= self._stop.grace_s)
 
     def _best_so_far(self) -> bytes:
         """The best answer so far of a hung worker, which is not free and so is replaced by the pool."""
@@ -418,3 +389,15 @@ class _WorkerCall:
             raise _WorkerFailedError(frame.body.decode())
         error = error_from_status(status_pb2.Status.FromString(frame.body))
         raise error or _WorkerFailedError("a worker refused the call with a status of no class.")
+
+
+def _is_ready(worker: Worker) -> bool:
+    try:
+        return worker.is_ready()
+    except ServiceError:  # it has just ended; its borrower gets the error
+        return False
+
+
+def _check(stop: threading.Event) -> None:
+    if stop.is_set():
+        raise CancelledError("the call was cancelled.")

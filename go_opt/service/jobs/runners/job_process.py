@@ -27,7 +27,7 @@ from google.rpc import code_pb2, status_pb2
 from go_opt.common.files import write_bytes_atomically
 from go_opt.errors import CancelledError, GoOptError, InfeasibleError
 from go_opt.proto import training_pb2
-from go_opt.service.jobs.job import STOP, Trained
+from go_opt.service.jobs.job import STOP, OnProgress, Trained
 from go_opt.service.jobs.store import is_out_of_space, lock
 from go_opt.service.messages.errors import status_from_error
 
@@ -51,9 +51,8 @@ def main(train: Train, *, niceness: int = NICENESS) -> None:
     except (EOFError, OSError):
         sys.exit(_CUT_OFF)
     threading.Thread(target=_watch, args=(service, stop), name="service", daemon=True).start()
-    reporter = _Reporter(service)
     with _alone(folder):
-        job = partial(train, kind, request, on_progress=reporter.report, should_stop=stop.is_set)
+        job = partial(train, kind, request, on_progress=_reporter(service), should_stop=stop.is_set)
         service.send_bytes(_last_message(job, folder, start_policy).SerializeToString())
 
 
@@ -96,21 +95,20 @@ def _stopped(progress: training_pb2.TrainingProgress) -> status_pb2.Status:
     return status_from_error(CancelledError(f"the job was stopped {reached}."))
 
 
-class _Reporter:
+def _reporter(service: Connection) -> OnProgress:
     """Sends progress, but not more often than clients can use it."""
+    sent_s = -math.inf
 
-    def __init__(self, service: Connection) -> None:
-        self._service = service
-        self._sent_s = -math.inf
-
-    def report(self, progress: training_pb2.TrainingProgress) -> None:
-        now_s = time.monotonic()
-        if now_s - self._sent_s < _REPORT_EVERY_S:
+    def report(progress: training_pb2.TrainingProgress) -> None:
+        nonlocal sent_s
+        if time.monotonic() - sent_s < _REPORT_EVERY_S:
             return
-        self._sent_s = now_s
+        sent_s = time.monotonic()
         message = operations_pb2.Operation()
         message.metadata.Pack(progress)
-        self._service.send_bytes(message.SerializeToString())
+        service.send_bytes(message.SerializeToString())
+
+    return report
 
 
 def _watch(service: Connection, stop: threading.Event) -> None:

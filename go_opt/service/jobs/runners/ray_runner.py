@@ -24,20 +24,19 @@ class RayRunner:
     """Starts an actor per job; the actor starts the same process as ``LocalRunner``.
 
     Jobs write their files to the data directory, so all nodes must see it under the same path, and
-    have go-opt installed. An actor and its job process end with the service's process.
+    have go-opt installed. An actor and its job process end with the service's process. The cluster is
+    that of ``RAY_ADDRESS``, else one on this machine.
 
     Args:
-      address: the cluster, as for ``ray.init``; None starts a cluster on this machine.
       num_cpus: what Ray reserves for each job.
       command: as of ``LocalRunner``.
 
     Raises:
-      InvalidInputError: Ray is not installed, or there is no cluster at the address.
+      InvalidInputError: Ray is not installed, or its cluster cannot be used.
     """
 
     def __init__(
         self,
-        address: str | None = None,
         *,
         num_cpus: float = 1,
         command: Sequence[str] = COMMAND,
@@ -45,12 +44,10 @@ class RayRunner:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage reports
         self._ray = _import_ray()
         try:
-            self._ray.init(address, include_dashboard=False, log_to_driver=False, configure_logging=False)
+            self._ray.init(include_dashboard=False, log_to_driver=False, configure_logging=False)
         except (ConnectionError, ValueError, RuntimeError) as cause:
             reason = " ".join(str(cause).split()).rstrip(".")[:300]
-            raise InvalidInputError(
-                f"no Ray cluster can be used at {address!r}: {reason}.", field="runner"
-            ) from None
+            raise InvalidInputError(f"no Ray cluster can be used: {reason}.", field="runner") from None
         self._actor = self._ray.remote(num_cpus=num_cpus, max_restarts=0, max_concurrency=_METHODS_AT_ONCE)(
             _RayJob
         )
