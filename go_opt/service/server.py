@@ -11,7 +11,6 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -56,80 +55,6 @@ _OPTIONS: Final = (
 _WATCH_S: Final = 0.1
 _ENDLESS_S: Final = 1e6
 _log = logging.getLogger(__name__)
-
-
-class Listener:
-    """Listens until it is stopped.
-
-    A request whose path is not UTF-8 makes ``grpc.aio`` stop listening for good; open calls
-    continue. Anyone who reaches the port can send such a request, so a new server then takes over
-    the port. No server may have registered methods, because stopping frees memory to which gRPC's
-    core still writes for each of them.
-
-    Args:
-      handlers: the handlers of all services.
-    """
-
-    def __init__(
-        self,
-        address: Address,
-        guard: Guard,
-        handlers: Sequence[grpc.GenericRpcHandler],
-        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
-    ) -> None:
-        self.address = address
-        self._guard = guard
-        self._handlers = tuple(handlers)
-        self._interceptors = tuple(interceptors)
-        self._server: grpc.aio.Server = None
-        self._retired: dict[grpc.aio.Server, asyncio.Task[None]] = {}
-        self._watching: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        """Listen; replaces port 0 in the address by the actual port."""
-        await self._listen()
-        self._watching = asyncio.create_task(self._watch())
-
-    async def stop(self, grace_s: float) -> None:
-        """Refuse new calls, and cut off calls that are still open after ``grace_s``."""
-        if self._watching is not None:
-            self._watching.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._watching
-        await asyncio.gather(*(server.stop(grace_s) for server in (self._server, *self._retired)))
-
-    async def _listen(self) -> None:
-        server = grpc.aio.server(options=_OPTIONS, interceptors=self._interceptors)
-        server.add_generic_rpc_handlers(self._handlers)
-        port = self._guard.listen(server, self.address)
-        self.address = Address(self.address.host, port)
-        await server.start()
-        self._server = server
-
-    async def _watch(self) -> None:
-        while True:
-            try:
-                await self._server.wait_for_termination(_WATCH_S)
-            except Exception as error:
-                _log.error("gRPC stopped to listen (%s); listening again.", error)
-                self._retire()
-                await self._listen_again()
-
-    def _retire(self) -> None:
-        """Free the server once its last call has ended."""
-        server = self._server
-        ending = asyncio.create_task(server.stop(_ENDLESS_S))
-        self._retired[server] = ending
-        ending.add_done_callback(lambda _: self._retired.pop(server))
-
-    async def _listen_again(self) -> None:
-        while True:
-            try:
-                await self._listen()
-            except InvalidInputError:  # the port is still busy
-                await asyncio.sleep(_WATCH_S)
-            else:
-                break
 
 
 class ParsedRequests(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -178,27 +103,14 @@ class _Handlers(list[grpc.GenericRpcHandler]):
 
 
 class Server:
-    """Running services; created by :meth:`start` in a running event loop."""
+    """Running services; created by :meth:`start` in a running event loop.
+
+    Args:
+      address: where to listen; port 0 picks a free port.
+    """
 
     def __init__(
         self,
-        listener: Listener,
-        readiness: Readiness,
-        calls: Calls,
-        services: Sequence[Service],
-    ) -> None:
-        self._listener = listener
-        self._readiness = readiness
-        self._calls = calls
-        self._services = tuple(services)
-
-    @property
-    def address(self) -> Address:
-        return self._listener.address
-
-    @classmethod
-    async def start(
-        cls,
         address: Address,
         services: Sequence[Service],
         *,
@@ -207,29 +119,39 @@ class Server:
         limits: AdmissionLimits | None = None,
         observers: Iterable[Observer] = (),
         metrics: Metrics | None = None,
-    ) -> Server:
-        """Listen at ``address``; port 0 picks a free port."""
-        guard = guard or Guard()
+    ) -> None:
         check_free(address)
+        self.address = address
+        self._services = tuple(services)
+        self._guard = guard or Guard()
         observers = (*observers, *([] if metrics is None else [metrics]))
-        calls = Calls(workers=workers, limits=limits, name_of=guard.name_of, observers=observers)
-        names = [service.name for service in services]
+        self._calls = Calls(workers=workers, limits=limits, name_of=self._guard.name_of, observers=observers)
         health_checks = health.aio.HealthServicer()
-        readiness = Readiness(health_checks, services)
-        await readiness.update()
-        handlers = _Handlers(map(calls.register, services))
-        health_pb2_grpc.add_HealthServicer_to_server(health_checks, handlers)
-        described = reflection.aio.ReflectionServicer((*names, health.SERVICE_NAME, reflection.SERVICE_NAME))
-        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(described, handlers)
+        self._readiness = Readiness(health_checks, services)
+        self._handlers = _Handlers(map(self._calls.register, services))
+        health_pb2_grpc.add_HealthServicer_to_server(health_checks, self._handlers)
+        names = (*(service.name for service in services), health.SERVICE_NAME, reflection.SERVICE_NAME)
+        described = reflection.aio.ReflectionServicer(names)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(described, self._handlers)
         if metrics is not None:
-            metrics.watch_queues(calls.queues)
+            metrics.watch_queues(self._calls.queues)
             for service in services:
                 metrics.watch(service.metrics())
-        interceptors = [] if guard.tokens is None else [Authentication(guard.tokens, calls)]
-        listener = Listener(address, guard, handlers, interceptors)
-        await listener.start()
-        readiness.watch()
-        return cls(listener, readiness, calls, services)
+        tokens = self._guard.tokens
+        self._interceptors = [] if tokens is None else [Authentication(tokens, self._calls)]
+        self._server: grpc.aio.Server = None
+        self._retired: dict[grpc.aio.Server, asyncio.Task[None]] = {}
+        self._watching: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def start(cls, address: Address, services: Sequence[Service], **options: Any) -> Server:
+        """Listen; replaces port 0 in the address by the actual port."""
+        server = cls(address, services, **options)
+        await server._readiness.update()
+        await server._listen()
+        server._watching = asyncio.create_task(server._watch())
+        server._readiness.watch()
+        return server
 
     async def ready(self) -> None:
         """Wait until all services are ready."""
@@ -241,7 +163,10 @@ class Server:
         drains = [service.drain() for service in self._services]
         draining = asyncio.gather(self._calls.drain(_FINISH_S, _STOP_S), *drains, return_exceptions=True)
         await _within(_FINISH_S + _STOP_S + _SEND_S, draining)
-        await self._listener.stop(_SEND_S)
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        await asyncio.gather(*(server.stop(_SEND_S) for server in (self._server, *self._retired)))
         self._calls.close()
         # Not in the loop's own threads, for which asyncio waits without limit.
         pool = ThreadPoolExecutor(len(self._services), thread_name_prefix="go-opt-close")
@@ -249,6 +174,43 @@ class Server:
         closing = [loop.run_in_executor(pool, service.close) for service in self._services]
         pool.shutdown(wait=False)
         await _within(_CLOSE_S, asyncio.gather(*closing, return_exceptions=True))
+
+    async def _listen(self) -> None:
+        server = grpc.aio.server(options=_OPTIONS, interceptors=self._interceptors)
+        # Not registered methods: stopping frees memory to which gRPC's core still writes for each of them.
+        server.add_generic_rpc_handlers(self._handlers)
+        port = self._guard.listen(server, self.address)
+        self.address = Address(self.address.host, port)
+        await server.start()
+        self._server = server
+
+    async def _watch(self) -> None:
+        """Let a new server take over the port from one that has stopped listening.
+
+        A request whose path is not UTF-8 makes ``grpc.aio`` stop listening for good; open calls
+        continue. Anyone who reaches the port can send such a request.
+        """
+        while True:
+            try:
+                await self._server.wait_for_termination(_WATCH_S)
+            except Exception as error:
+                _log.error("gRPC stopped to listen (%s); listening again.", error)
+                self._retire()
+                await self._listen_again()
+
+    def _retire(self) -> None:
+        """Free the server once its last call has ended."""
+        server = self._server
+        ending = asyncio.create_task(server.stop(_ENDLESS_S))
+        self._retired[server] = ending
+        ending.add_done_callback(lambda _: self._retired.pop(server))
+
+    async def _listen_again(self) -> None:
+        while True:
+            try:
+                return await self._listen()
+            except InvalidInputError:  # the port is still busy
+                await asyncio.sleep(_WATCH_S)
 
 
 async def _within(limit_s: float, ending: asyncio.Future[list[BaseException | None]]) -> None:

@@ -72,7 +72,7 @@ def test_an_evaluation_is_the_same(ready: ProcessOptimizer) -> None:
         graph=asked.graph, target=asked.target, plan=optimize(ready, asked).plan
     ).SerializeToString()
     stop = Stop()
-    assert ready.judge("evaluate", request, stop=stop) == LocalOptimizer().judge(
+    assert ready.inspect("evaluate", request, stop=stop) == LocalOptimizer().inspect(
         "evaluate", request, stop=stop
     )
 
@@ -109,7 +109,7 @@ def test_refusals_keep_their_class_and_field(ready: ProcessOptimizer) -> None:
 
 def test_a_killed_worker_ends_its_call_only(ready: ProcessOptimizer) -> None:
     def kill(_: optimizer_pb2.OptimizeResponse) -> None:
-        (worker,) = ready._pool._lent
+        (worker,) = ready._lent
         os.kill(worker.pid, signal.SIGKILL)
 
     with pytest.raises(ServiceError, match="ended by SIGKILL"):
@@ -118,7 +118,7 @@ def test_a_killed_worker_ends_its_call_only(ready: ProcessOptimizer) -> None:
 
 
 def test_an_idle_worker_that_dies_is_not_missed(ready: ProcessOptimizer) -> None:
-    for worker in ready._pool._idle:
+    for worker in ready._idle:
         os.kill(worker.pid, signal.SIGKILL)
         os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
     assert optimize(ready, a_request(max_evaluations=2, seed=7)).plan.placement
@@ -134,17 +134,17 @@ def test_a_search_that_is_told_to_stop_answers_the_best_it_has(ready: ProcessOpt
 
 
 def test_a_worker_has_the_time_that_whoever_waits_for_its_answer_gives_it(ready: ProcessOptimizer) -> None:
-    stop, killed = Stop(), ready._pool.killed
+    stop, killed = Stop(), ready._killed
 
     def freeze(_: optimizer_pb2.OptimizeResponse) -> None:
         if not stop.is_set():
-            (worker,) = ready._pool._lent
+            (worker,) = ready._lent
             os.kill(worker.pid, signal.SIGSTOP)
             stop.set_within(60)
             threading.Timer(5 * Stop.grace_s, os.kill, (worker.pid, signal.SIGCONT)).start()
 
     assert optimize(ready, a_request(budget_s=60, seed=11), stop, on_improvement=freeze).plan.placement
-    assert ready._pool.killed == killed
+    assert ready._killed == killed
 
 
 def test_a_worker_that_does_not_listen_is_replaced(
@@ -160,7 +160,7 @@ def test_a_worker_that_does_not_listen_is_replaced(
     def freeze() -> None:
         nonlocal stopped_s
         searches.wait()
-        (worker,) = ready._pool._lent
+        (worker,) = ready._lent
         os.kill(worker.pid, signal.SIGSTOP)
         stopped_s = time.monotonic()
         stop.set()
@@ -198,7 +198,7 @@ def test_workers_end_with_the_service(tmp_path: Path) -> None:
         "import time\n"
         "from go_opt.service.workers.process_optimizer import ProcessOptimizer\n"
         "optimizer = ProcessOptimizer(1)\n"
-        "print(*[worker.pid for worker in optimizer._pool._idle], flush=True)\n"
+        "print(*[worker.pid for worker in optimizer._idle], flush=True)\n"
         "time.sleep(600)\n"
     )
     service = subprocess.Popen(
