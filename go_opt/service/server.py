@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -21,7 +20,7 @@ from grpc_status import rpc_status
 from go_opt.common.processes import give_back, num_cores
 from go_opt.errors import InvalidInputError
 from go_opt.service.calls.admission import AdmissionLimits
-from go_opt.service.calls.calls import Calls, Observer, Service
+from go_opt.service.calls.calls import Calls, Observer, Service, in_thread
 from go_opt.service.calls.security import Authentication, Guard, Security
 from go_opt.service.messages.errors import status_from_error
 from go_opt.service.messages.requests import parsed
@@ -169,10 +168,7 @@ class Server:
         await asyncio.gather(*(server.stop(_SEND_S) for server in (self._server, *self._retired)))
         self._calls.close()
         # Not in the loop's own threads, for which asyncio waits without limit.
-        pool = ThreadPoolExecutor(len(self._services), thread_name_prefix="go-opt-close")
-        loop = asyncio.get_running_loop()
-        closing = [loop.run_in_executor(pool, service.close) for service in self._services]
-        pool.shutdown(wait=False)
+        closing = [asyncio.wrap_future(in_thread(service.close)) for service in self._services]
         await _within(_CLOSE_S, asyncio.gather(*closing, return_exceptions=True))
 
     async def _listen(self) -> None:

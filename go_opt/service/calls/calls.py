@@ -143,6 +143,21 @@ class Service(ABC):
         """Free all resources; no more calls arrive."""
 
 
+def in_thread(work: Callable[[], Any]) -> Future[Any]:
+    """Runs ``work`` in a daemon thread, for which neither asyncio nor the end of the process waits."""
+    outcome: Future[Any] = Future()
+    outcome.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:  # the reader of the future raises it
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name="go-opt call", daemon=True).start()
+    return outcome
+
+
 class _DefectError(Exception):
     """A call hit a defect, which is in the log."""
 

@@ -6,8 +6,7 @@ import asyncio
 import queue
 import tempfile
 import threading
-from collections.abc import Callable, Generator
-from concurrent.futures import Future
+from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from go_opt.errors import ServiceError
-from go_opt.service.calls.calls import Call, Method, Service
+from go_opt.service.calls.calls import Call, Method, Service, in_thread
 from go_opt.service.client.client import ServiceClient
 from go_opt.service.client.connection import METHODS, bytes_of
 from go_opt.service.jobs.manager import JobManager
@@ -62,13 +61,13 @@ class LocalConnection:
         served, data = self._method(method), bytes_of(request)
         answer = served.work(data, Call(method))
         # Not in this thread, which may already run an event loop.
-        return _in_thread(lambda: asyncio.run(answer)).result() if served.kind == "poll" else answer
+        return in_thread(lambda: asyncio.run(answer)).result() if served.kind == "poll" else answer
 
     def stream(self, method: str, request: bytes, **options: object) -> Generator[Any, None, None]:
         """As :meth:`call`; work starts with the first ``next`` and stops on close."""
         sent: queue.SimpleQueue[Any] = queue.SimpleQueue()
         call = Call(method)
-        answer = _in_thread(lambda: self._method(method).work(request, call, sent.put))
+        answer = in_thread(lambda: self._method(method).work(request, call, sent.put))
         answer.add_done_callback(lambda _: sent.put(None))
         try:
             while (message := sent.get()) is not None:
@@ -103,17 +102,3 @@ class LocalConnection:
                 self._manager = JobManager(DataDirectory(self._folder), LocalRunner())
                 self._closing.callback(self._manager.close)
             return self._manager
-
-
-def _in_thread(work: Callable[[], Any]) -> Future[Any]:
-    """Runs ``work`` in a daemon thread, which does not delay the exit of the process."""
-    outcome: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            outcome.set_result(work())
-        except BaseException as error:  # the reader of the future raises it
-            outcome.set_exception(error)
-
-    threading.Thread(target=run, name="go-opt call", daemon=True).start()
-    return outcome

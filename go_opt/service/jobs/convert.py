@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Sequence
-from functools import partial
-from typing import Any, Final, TypeVar
+from collections.abc import Container, Sequence
+from typing import Any, Final
 
 from go_opt.agents.training.problems.curriculum import LEAST_OPS
 from go_opt.env import Target, load_target, load_zoo
@@ -25,7 +24,6 @@ MOST_REQUEST_ID_CHARS: Final = 200
 _DEFAULT_TARGET: Final = "mcm-6x6"
 _DEFAULT_MOST_OPS: Final = 512
 _POLICY_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
-_T = TypeVar("_T")
 _Request = training_pb2.PretrainRequest | training_pb2.FinetuneRequest
 
 
@@ -116,19 +114,26 @@ def _target(message: _Request) -> Target:
 
 def _environment(message: training_pb2.TrainingEnvironment) -> str:
     if message.WhichOneof("selection") == "address":
-        return str(_of_field("environment.address", lambda: parse_address(message.address)))
-    return _of_field("environment.fidelity", lambda: fidelity_from_proto(message.fidelity))
+        with request_part("environment.address"):
+            return str(parse_address(message.address))
+    with request_part("environment.fidelity"):
+        return fidelity_from_proto(message.fidelity)
 
 
 def _zoo_graphs(names: Sequence[str]) -> list[Graph]:
     _check_distinct("zoo_graphs", names)
-    return [_of_field("zoo_graphs", partial(load_zoo, name)) for name in names]
+    with request_part("zoo_graphs"):
+        return [load_zoo(name) for name in names]
 
 
-def _graphs(messages: Sequence[Any]) -> list[Graph]:
-    return [
-        _of_field(f"graphs[{i}]", partial(graph_from_proto, message)) for i, message in enumerate(messages)
-    ]
+def _graphs(messages: Sequence[graph_pb2.Graph]) -> list[Graph]:
+    graphs = []
+    for i, message in enumerate(messages):
+        try:
+            graphs.append(graph_from_proto(message))
+        except InvalidInputError as error:
+            raise type(error)(f"graphs[{i}]: {error}", field=f"graphs[{i}]") from None
+    return graphs
 
 
 def _check_range(field: str, value: float, least: int, most: int) -> None:
@@ -139,11 +144,3 @@ def _check_range(field: str, value: float, least: int, most: int) -> None:
 def _check_distinct(field: str, names: Sequence[str]) -> None:
     if len(set(names)) != len(names):
         raise InvalidInputError(f"{field} must differ from each other.", field=field)
-
-
-def _of_field(field: str, read: Callable[[], _T]) -> _T:
-    """Calls ``read``; its errors name the field."""
-    try:
-        return read()
-    except InvalidInputError as error:
-        raise type(error)(f"{field}: {error}", field=field) from None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Container, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -18,7 +17,7 @@ from google.protobuf.message import Message
 from go_opt.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UnsupportedError
 from go_opt.proto import training_pb2
 from go_opt.search.policies import find_policy
-from go_opt.service.calls.calls import Call, Method, Service, ServiceMetric
+from go_opt.service.calls.calls import Call, Method, Service, ServiceMetric, in_thread
 from go_opt.service.jobs.convert import (
     check_environment,
     check_names,
@@ -165,10 +164,7 @@ class OperationsService(Service):
 
     async def drain(self) -> None:
         """Let running steps of jobs end while the calls drain."""
-        pool = ThreadPoolExecutor(1, thread_name_prefix="go-opt-jobs")
-        closing = asyncio.get_running_loop().run_in_executor(pool, self.close)
-        pool.shutdown(wait=False)
-        await closing
+        await asyncio.wrap_future(in_thread(self.close))
 
     def close(self) -> None:
         if self._jobs is not None and not self._is_closed:
