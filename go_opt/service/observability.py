@@ -38,7 +38,7 @@ from prometheus_client.registry import Collector
 
 from go_opt.common.units import json_line, visible
 from go_opt.errors import InvalidInputError
-from go_opt.service.calls.calls import Call, CallQueue, Observer, Service, ServiceMetric
+from go_opt.service.calls.calls import Call, Calls, Observer, Service, ServiceMetric
 from go_opt.service.calls.security import Security
 from go_opt.service.transport.address import Address, check_free, parse_address
 
@@ -262,10 +262,10 @@ class Metrics:
         self._received.labels(call.method).inc(call.received_bytes)
         self._sent.labels(call.method).inc(call.sent_bytes)
 
-    def watch_queues(self, queues: Iterable[CallQueue]) -> None:
+    def watch_calls(self, calls: Calls) -> None:
         """Report running, waiting and refused calls of each queue."""
         for name, help_, attribute in _OF_QUEUES:
-            values = {calls.name: partial(getattr, calls.admission, attribute) for calls in queues}
+            values = {each.name: partial(getattr, each.admission, attribute) for each in calls.queues}
             self.registry.register(_Watched(name, help_, attribute == "refused", values))
 
     def watch(self, metrics: Iterable[ServiceMetric]) -> None:

@@ -133,7 +133,7 @@ class Server:
         described = reflection.aio.ReflectionServicer(names)
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(described, self._handlers)
         if metrics is not None:
-            metrics.watch_queues(self._calls.queues)
+            metrics.watch_calls(self._calls)
             for service in services:
                 metrics.watch(service.metrics())
         tokens = self._guard.tokens

@@ -89,7 +89,7 @@ def test_the_table_of_statuses_is_complete() -> None:
 
 def test_the_table_of_metrics_is_complete() -> None:
     metrics = Metrics()
-    metrics.watch_queues(())
+    metrics.watch_calls(front.Calls(workers=1))
     for service in Assembly(workers=1).services():
         metrics.watch(service.metrics())
         service.close()
