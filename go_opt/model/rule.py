@@ -89,8 +89,10 @@ def factors_in(access: Access) -> set[int]:
 
 def _factors(access: Access) -> Iterator[int]:
     for piece in (piece for dimension in access for piece in dimension):
-        both = (piece.factor, piece.window) if isinstance(piece, Affine) else (piece,)
-        yield from (factor for factor in both if factor != NO_FACTOR)
+        if isinstance(piece, Affine):
+            yield from (factor for factor in (piece.factor, piece.window) if factor != NO_FACTOR)
+        else:
+            yield piece
 
 
 @lru_cache(maxsize=4096)
@@ -117,26 +119,46 @@ def fault_of(rule: Rule) -> str:
                 return "the padding of a window must be a whole number"
     if any(isinstance(piece, Affine) for access in rule.results for dim in access for piece in dim):
         return "a result cannot be read through a window"
+    return _fault_of_kinds(rule)
+
+
+def _fault_of_kinds(rule: Rule) -> str:
+    """Which factor is not where its kind says."""
+    read = set().union(*map(factors_in, rule.operands))
+    through = {piece.factor for access in rule.operands for dim in access for piece in dim
+               if isinstance(piece, Affine)}  # fmt: skip
+    for i, factor in enumerate(rule.factors):
+        written = [i in factors_in(access) for access in rule.results]
+        if factor.kind == "reduction" and (any(written) or i not in read):
+            return f"the reduction {factor.name!r} must be over operands, not over a result"
+        if factor.kind in ("parallel", "window") and not all(written):
+            return f"factor {factor.name!r} must be in every result, since it is {factor.kind}"
+        if factor.kind == "parallel" and i in through:
+            return f"factor {factor.name!r} must be a window, since an operand is read through one"
     return ""
 
 
 def product_of(rule: Rule, is_weight: Sequence[bool]) -> Product:
     """The product that a matrix op is; :data:`NO_PRODUCT` of one that is several, such as attention.
 
-    A convolution is the product that it lowers to. With a weight there is one product, whose columns are all
-    that the weight adds to the result. Of two activations, the one with more elements has the rows.
+    A convolution is the product that it lowers to. Inner factors are those that two operands share and the
+    result does not have, also where they cannot be divided. With a weight there is one product, whose columns
+    are all that the weight adds to the result. Of two activations, the one with more elements has the rows.
 
     Args:
       is_weight: of each operand.
     """
     if len(rule.operands) < 2 or not rule.results:
         return NO_PRODUCT
-    summed = {i for i, one in enumerate(rule.factors) if one.kind == "reduction"}
     seen = [factors_in(access) for access in rule.operands]
+    written = factors_in(rule.results[0])
+    summed = {i for i, one in enumerate(rule.factors) if i not in written
+              and (one.kind == "reduction" or sum(i in factors for factors in seen) > 1)}  # fmt: skip
     multiplied = [i for i, factors in enumerate(seen) if factors & summed] if summed else [0, 1]
+    if len(multiplied) > 2:  # scales of blocks go over some of them
+        multiplied = [i for i in multiplied if summed <= seen[i]]
     if len(multiplied) != 2 or (not summed and any(one.kind == "whole" for one in rule.factors)):
         return NO_PRODUCT
-    written = factors_in(rule.results[0])
     (first, has_weight), (second, is_second) = ((seen[i], is_weight[i]) for i in multiplied)
     if has_weight and is_second:
         return NO_PRODUCT

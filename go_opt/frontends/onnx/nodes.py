@@ -23,6 +23,8 @@ _RANDOM: Final = frozenset(
 _SOFTMAX: Final = ("Hardmax", "LogSoftmax", "Softmax")
 _SOFTMAX_OF_ONE_AXIS: Final = 13  # operator set; before, of all axes from one on
 
+_DFT_OF_LAST_AXIS: Final = 20  # before, of axis 1 where none is given
+
 
 def is_standard(node: onnx.NodeProto) -> bool:
     """True for ops of the ONNX standard itself."""
@@ -71,7 +73,9 @@ _PARAMETERS: Final[Mapping[str, tuple[tuple[int, str], ...]]] = {
     "CumSum": ((1, "axis"),),
     "DFT": ((2, "axis"),),
     "Pad": ((1, "pads"), (3, "axes")),
+    "Resize": ((2, "scales"),),
     "Slice": ((1, "starts"), (2, "ends"), (3, "axes"), (4, "steps")),
+    "Upsample": ((1, "scales"),),
 }
 
 
@@ -89,11 +93,13 @@ def sharding_rule(
             array = value.read()
             if array is None or not is_argument(value):
                 return None
-            numbers = [int(number) for number in array.reshape(-1)]
+            numbers = array.reshape(-1).tolist()
             attributes[name] = numbers[0] if name == "axis" and numbers else numbers
     if node.op_type in _SOFTMAX and opset < _SOFTMAX_OF_ONE_AXIS and written:
         rank = max(1, len(written[0]))
         attributes["axes"] = list(range(attributes.get("axis", 1) % rank, rank))
+    if node.op_type == "DFT" and opset < _DFT_OF_LAST_AXIS:
+        attributes.setdefault("axis", 1)
     views = [None if one is None else (one.shape, one.steps) for one in inputs]
     return rule_of_views(node.op_type, views, written, attributes)
 

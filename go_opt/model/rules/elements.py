@@ -10,24 +10,44 @@ from go_opt.model.rules.moves import or_whole
 
 
 def elementwise(op: RuleMaker) -> None:
+    if "seed" in op.attributes:
+        raise NoRuleError  # parts would draw the same numbers
     dimensions = op.factors("d", "parallel", op.outputs[0])
     op.read_rest(dimensions, start=0)
     op.write_all(dimensions)
 
 
-def per_channel(op: RuleMaker) -> None:
-    """Scales and shifts of the elements along one axis."""
+def outer(op: RuleMaker) -> None:
+    """A matrix plus the outer product of two vectors, as PyTorch's addr."""
     dimensions = op.factors("d", "parallel", op.outputs[0])
-    along = op.axis(len(dimensions), 1) if len(dimensions) > 1 else 0
     op.reads[0] = op.aligned(op.input(0), dimensions)
+    op.reads[1], op.reads[2] = dimensions[:1], dimensions[1:]
+    op.write_all(dimensions)
+
+
+def per_channel(op: RuleMaker) -> None:
+    """Scales and shifts of the elements along one axis, or of blocks along it."""
+    shape = op.outputs[0]
+    along = op.axis(len(shape), 1) if len(shape) > 1 else 0
+    if op.attributes.get("training_mode"):
+        raise NoRuleError  # statistics of all samples
+    dimensions = list(op.factors("d", "parallel", [*shape[:along], 1, *shape[along + 1 :]]))
+    block = op.attributes.get("block_size") or 1
+    blocks = op.factor("d", "parallel", shape[along] // block) if shape else ()
+    if shape:
+        dimensions[along] = (*blocks, *op.factor("e", "parallel", block))
+    op.reads[0] = op.aligned(op.input(0), tuple(dimensions))
+    dimensions_of_blocks = [blocks if axis == along else one for axis, one in enumerate(dimensions)]
     for place in range(1, len(op.inputs)):
         if op.has(place):
-            shape = op.input(place)
-            is_of_axis = len(shape) == 1 and shape[0] != 1
+            figures = op.input(place)
+            is_of_axis = len(figures) == 1 and figures[0] != 1
             op.reads[place] = (
-                (op.exact(shape[0], dimensions[along]),) if is_of_axis else op.aligned(shape, dimensions)
+                (op.exact(figures[0], blocks),)
+                if is_of_axis
+                else op.aligned(figures, tuple(dimensions_of_blocks))
             )
-    op.write_all(dimensions)
+    op.write_all(tuple(dimensions))
 
 
 def _along(op: RuleMaker, axes: set[int]) -> None:
@@ -103,6 +123,7 @@ def reduced(op: RuleMaker) -> None:
     shape, result = op.input(0), op.outputs[0]
     kind: FactorKind = "reduction" if op.op_type in _SUMMED else "whole"
     axes = op.attributes.get("axes", op.attributes.get("axis", 0 if op.op_type.startswith("Arg") else None))
+    axes = None if axes == () else axes  # all axes, or none
     if axes is None and len(shape) == len(result):
         axes = [i for i, (before, after) in enumerate(zip(shape, result, strict=True)) if before != after]
     elif axes is None and not result:
@@ -140,18 +161,43 @@ def of_matrices(op: RuleMaker) -> None:
     op.writes = [access(f"y{place}_", written) for place, written in enumerate(op.outputs)]
 
 
-def of_rows(op: RuleMaker) -> None:
-    """The last axis is worked on as a whole, with tables that every row reads."""
-    dimensions = (
-        *op.factors("d", "parallel", op.outputs[0][:-1]),
-        op.factor("o", "whole", op.outputs[0][-1]),
-    )
-    op.reads[0] = (*op.aligned(op.input(0)[:-1], dimensions[:-1]), op.factor("x", "whole", op.input(0)[-1]))
+def experts(op: RuleMaker) -> None:
+    """Rows, each with its scores of the experts [rows, experts], go through tables that all of them read."""
+    rows = op.factors("d", "parallel", op.outputs[0][:-1])
+    op.writes[0] = (*rows, op.factor("o", "whole", op.outputs[0][-1]))
+    op.reads[0] = (*op.aligned(op.input(0)[:-1], rows), op.factor("x", "whole", op.input(0)[-1]))
+    of_scores = tuple(factor for row in rows for factor in row)
+    op.reads[1] = (op.exact(op.input(1)[0], of_scores), op.factor("e", "whole", op.input(1)[1]))
     op.read_whole()
-    op.writes[0] = dimensions
+
+
+def turned(op: RuleMaker) -> None:
+    """RotaryEmbedding of [batch, rows, width] or [batch, heads, rows, width], by two tables.
+
+    The tables are [places, width], with the places [batch, rows], or [batch, rows, width]. ONNX has the
+    tables first, ONNX Runtime the places, of which there may be one: that of the first row.
+    """
+    shape = op.input(0)
+    shapes = [op.input(place) if op.has(place) else None for place in range(1, 4)]
+    if len(shape) not in (3, 4) or (shapes[0] == shapes[1] == shapes[2]):
+        raise NoRuleError  # which one has the places is not known
+    places = 1 if shapes[0] != shapes[1] else 3
+    is_first = op.has(places) and len(op.input(places)) == 1
+    batch, *heads = op.factors("d", "parallel", shape[:-2])
+    rows = op.factor("i", "whole" if is_first else "parallel", shape[-2])
+    if len(shape) == 3:
+        heads = []
+    op.reads[0] = op.writes[0] = (batch, *heads, rows, op.factor("o", "whole", shape[-1]))
+    for place in range(1, len(op.inputs)):
+        if op.has(place) and len(op.input(place)) == (2 if place == places else 3):
+            width = () if place == places else (op.factor(f"t{place}", "whole", op.input(place)[2]),)
+            op.reads[place] = (*op.aligned(op.input(place)[:2], (batch, rows)), *width)
+    op.read_whole()
 
 
 def generated(op: RuleMaker) -> None:
+    if "seed" in op.attributes:
+        raise NoRuleError  # parts would draw the same numbers
     op.read_whole()
     op.writes[0] = op.factors("d", "parallel", op.outputs[0])
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from go_opt.model.rule import Access, Affine, Dimension, Factor, FactorKind, Rule, Shape
+from go_opt.model.rule import Access, Affine, Dimension, Factor, FactorKind, Rule, Shape, fault_of
 
 Attributes = Mapping[str, Any]
 
@@ -89,7 +89,7 @@ class RuleMaker:
             self.writes[place] = self.aligned(shape, dimensions)
 
     def rule(self) -> Rule | None:
-        """The rule; None if an input or result has no access, or another number of elements."""
+        """The rule; None if an input or result has no access or other elements, or it is faulty."""
         present = [place for place, shape in enumerate(self.inputs) if shape is not None]
         reads = tuple(one for place in present if (one := self.reads[place]) is not None)
         writes = tuple(one for one in self.writes if one is not None)
@@ -97,7 +97,8 @@ class RuleMaker:
             return None
         rule = Rule(tuple(self._factors), reads, writes)
         sizes = [math.prod(rule.shape(access)) for access in writes]
-        return rule if sizes == [math.prod(shape) for shape in self.outputs] else None
+        is_sound = sizes == [math.prod(shape) for shape in self.outputs] and not fault_of(rule)
+        return rule if is_sound else None
 
 
 def names(text: str) -> tuple[str, ...]:

@@ -60,10 +60,18 @@ def tiled(op: RuleMaker) -> None:
 
 
 def resized(op: RuleMaker) -> None:
-    """Axes whose length stays are independent."""
+    """Axes that are not scaled are independent; a length may stay although it is scaled."""
+    rank = len(op.input(0))
+    axes = [axis % rank for axis in op.attributes.get("axes") or range(rank)]
+    scales = dict(zip(axes, op.attributes.get("scales", ()), strict=False))
+    if op.attributes.get("keep_aspect_ratio_policy", "stretch") != "stretch":
+        scales = dict.fromkeys(axes, 0.0)  # one scale for all, which rounding hides
+    if op.attributes.get("coordinate_transformation_mode") in ("tf_crop_and_resize", "tf_half_pixel_for_nn"):
+        raise NoRuleError  # these move elements also without a scale
     read, written = [], []
     for axis, (old, new) in enumerate(zip(op.input(0), op.outputs[0], strict=True)):
-        read.append(op.factor(f"d{axis}", "parallel" if old == new else "whole", old))
+        stays = old == new and scales.get(axis, 1.0) == 1.0
+        read.append(op.factor(f"d{axis}", "parallel" if stays else "whole", old))
         written.append(read[-1] if old == new else op.factor(f"y{axis}", "whole", new))
     op.reads[0], op.writes[0] = tuple(read), tuple(written)
     op.read_whole()
@@ -104,14 +112,12 @@ def or_whole(op: RuleMaker, name: str, shape: Shape, shared: Sequence[bool], dim
 
 
 def gathered_nd(op: RuleMaker) -> None:
-    """GatherND, without a batch: each index names a slice."""
-    table, indices = op.input(0), op.input(1)
-    if op.attributes.get("batch_dims"):
-        raise NoRuleError
-    named = indices[-1]
-    places, rest = op.factors("i", "parallel", indices[:-1]), op.factors("d", "parallel", table[named:])
-    op.reads[0] = (*op.factors("x", "whole", table[:named]), *rest)
-    op.reads[1] = (*places, op.factor("w", "whole", named))
+    """GatherND: each index names a slice of its sample's table."""
+    table, indices, shared = op.input(0), op.input(1), int(op.attributes.get("batch_dims", 0))
+    last = shared + indices[-1]
+    places, rest = op.factors("i", "parallel", indices[:-1]), op.factors("d", "parallel", table[last:])
+    op.reads[0] = (*places[:shared], *op.factors("x", "whole", table[shared:last]), *rest)
+    op.reads[1] = (*places, op.factor("w", "whole", indices[-1]))
     op.writes[0] = op.aligned(op.outputs[0], (*places, *rest))
 
 
@@ -212,6 +218,16 @@ def _placed(rank: int, axes: Sequence[int], inside: Sequence[Dimension], outside
     """Dimensions ``inside`` at the axes, and ``outside`` at the others in their order."""
     at, rest = dict(zip(axes, inside, strict=True)), iter(outside)
     return tuple(at[axis] if axis in at else next(rest) for axis in range(rank))
+
+
+def halved(op: RuleMaker) -> None:
+    """PyTorch's glu: the halves of one axis are multiplied."""
+    shape, result = op.input(0), op.outputs[0]
+    (along,) = (axis for axis, (old, new) in enumerate(zip(shape, result, strict=True)) if old == 2 * new)
+    dimensions = op.factors("d", "parallel", result)
+    read = list(dimensions)
+    read[along] = (*op.factor("h", "whole", 2), *dimensions[along])
+    op.reads[0], op.writes[0] = op.aligned(shape, tuple(read)), dimensions
 
 
 def depth_to_space(op: RuleMaker) -> None:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
-from go_opt.model.rule import Access, Shape
+from go_opt.model.rule import Access, Dimension, FactorKind, Shape
 from go_opt.model.rules.maker import NoRuleError, RuleMaker
 
 
 def _contraction(
-    op: RuleMaker, terms: Sequence[Sequence[str]], result: Sequence[str], places: Sequence[int]
+    op: RuleMaker,
+    terms: Sequence[Sequence[str]],
+    result: Sequence[str],
+    places: Sequence[int],
+    whole: Sequence[str] = (),
 ) -> None:
-    """An Einsum: the labels of the operands at ``places`` and of the result."""
+    """An Einsum: the labels of the operands at ``places`` and of the result, and those not to be divided."""
     sizes: dict[str, int] = {}
     for term, place in zip(terms, places, strict=True):
         for label, size in zip(term, op.input(place), strict=True):
             sizes[label] = max(size, sizes.get(label, 1))
     of_label = {
-        label: op.factor(label, "parallel" if label in result else "reduction", size)
+        label: op.factor(
+            label, "whole" if label in whole else "parallel" if label in result else "reduction", size
+        )
         for label, size in sizes.items()
     }
     for term, place in zip(terms, places, strict=True):
@@ -47,10 +53,23 @@ def einsum(op: RuleMaker) -> None:
     _contraction(op, of_operands, labels(right, len(op.outputs[0])), places)
 
 
-def matmul(op: RuleMaker, places: tuple[int, int] = (0, 1)) -> None:
+# Quantised products: which operand the figures from a place on belong to, (left, right, result).
+_LEFT, _RIGHT, _RESULT = range(3)
+_FIGURES: Final[Mapping[str, Mapping[int, int]]] = {
+    "DynamicQuantizeMatMul": {2: _RIGHT, 3: _RIGHT},
+    "MatMulInteger": {2: _LEFT, 3: _RIGHT},
+    "MatMulIntegerToFloat": {2: _LEFT, 3: _RIGHT, 4: _LEFT, 5: _RIGHT},
+    "QLinearMatMul": {1: _LEFT, 2: _LEFT, 4: _RIGHT, 5: _RIGHT, 6: _RESULT, 7: _RESULT},
+}
+
+
+def matmul(op: RuleMaker) -> None:
     if "equation" in op.attributes:
         einsum(op)
         return
+    if op.attributes.get("transBatchA") or op.attributes.get("transBatchB"):
+        raise NoRuleError
+    places = (0, 3) if op.op_type == "QLinearMatMul" else (0, 1)
     ranks = [len(op.input(place)) for place in places]
     most = max(2, *ranks)
     names = [f"b{i}" for i in range(most - 2)]
@@ -59,46 +78,49 @@ def matmul(op: RuleMaker, places: tuple[int, int] = (0, 1)) -> None:
     left = [*names, *left][most - ranks[0] :] if ranks[0] > 1 else ["k"]
     right = [*names, *right][most - ranks[1] :] if ranks[1] > 1 else ["k"]
     result = [*names, *["i"] * (ranks[0] > 1), *["j"] * (ranks[1] > 1)]
-    _contraction(op, (left, right), result, places)
-    if any(op.has(place) and op.reads[place] is None for place in range(len(op.inputs))):
-        _read_figures(op)
+    whole: Sequence[str] = ()
+    if op.op_type == "QLinearMatMul" or op.attributes.get("activation"):
+        whole = ["k"]  # the sum is rounded, or goes through a function
+    elif op.op_type == "DynamicQuantizeMatMul":
+        whole = left  # the scale is that of the whole operand
+    _contraction(op, (left, right), result, places, whole)
+    _read_figures(op, places)
 
 
-def gemm(op: RuleMaker) -> None:
-    matmul(op)
-    written = op.writes[0]
-    if op.has(2) and written is not None:
-        op.reads[2] = op.aligned(op.input(2), written)
+def _read_figures(op: RuleMaker, places: Sequence[int]) -> None:
+    """Scales and zero points: one, for each row or column, or broadcast to an operand; a bias."""
+    matrices = (op.reads[places[0]], op.reads[places[1]], op.writes[0])
+    for place in range(len(op.inputs)):
+        if op.has(place) and op.reads[place] is None:
+            shape, of = op.input(place), _FIGURES.get(op.op_type, {}).get(place)
+            matrix = matrices[_RESULT if of is None else of] or ()
+            is_of_rows = of in (_LEFT, _RESULT) and len(shape) == 1
+            op.reads[place] = op.aligned(shape, matrix[-2:-1] if is_of_rows else matrix)
 
 
 def matmul_of_packed(op: RuleMaker) -> None:
-    """A weight [columns, inner] that is stored in blocks, with figures for each block."""
-    rows = op.factors("b", "parallel", op.outputs[0][:-1])
-    inner, columns = (
-        op.factor("k", "reduction", op.input(0)[-1]),
-        op.factor("j", "parallel", op.outputs[0][-1]),
+    """A weight [columns, inner] that is stored in blocks of its rows, with figures [columns, blocks]."""
+    inner, columns = op.input(0)[-1], op.outputs[0][-1]
+    rows, of_columns = op.factors("b", "parallel", op.outputs[0][:-1]), op.factor("j", "parallel", columns)
+    block = op.attributes.get("block_size") or inner
+    is_ordered = op.op_type == "MatMulNBits" and op.has(4)  # the block of each inner element is listed
+    is_divided = "block_size" in op.attributes and inner % block == 0 and not is_ordered
+    kind: FactorKind = "reduction" if is_divided else "whole"
+    blocks = (
+        op.factor("k", kind, inner // block) if is_divided else op.factor("c", "whole", -(-inner // block))
     )
-    op.reads[0] = (*op.aligned(op.input(0)[:-1], rows), inner)
-    op.reads[1] = (columns, inner)
-    op.writes[0] = (*rows, columns)
-    _read_figures(op)
-
-
-def quantised_matmul(op: RuleMaker) -> None:
-    matmul(op, (0, 3))
-
-
-def _read_figures(op: RuleMaker) -> None:
-    """Scales, zero points and a bias: along the columns, or whole."""
-    written = op.writes[0]
-    for place, shape in enumerate(op.inputs):
-        if shape is None or op.reads[place] is not None or written is None:
-            continue
-        is_of_columns = len(shape) == 1 and shape[0] == op.outputs[0][-1]
-        if is_of_columns or math.prod(shape) == 1:
-            op.reads[place] = op.aligned(shape, written) if is_of_columns else tuple(() for _ in shape)
-        else:  # figures for blocks of a weight, which are laid out with it
-            op.reads[place] = tuple(() for _ in shape)
+    of_inner = (*blocks, *op.factor("l", kind, block)) if is_divided else op.factor("k", kind, inner)
+    op.reads[0] = (*op.aligned(op.input(0)[:-1], rows), of_inner)
+    op.reads[1], op.writes[0] = (of_columns, of_inner), (*rows, of_columns)
+    figures = (2, 3) if op.op_type == "MatMulNBits" else (2,) if op.op_type == "MatMulBnb4" else ()
+    if op.op_type == "MatMulBnb4" and not is_divided:
+        raise NoRuleError  # blocks go over the ends of rows
+    for place in figures:
+        if op.has(place):
+            op.reads[place] = (of_columns, blocks)
+    if op.op_type == "MatMulNBits" and op.has(5):
+        op.reads[5] = (of_columns,)
+    op.read_whole()
 
 
 def recurrent(op: RuleMaker) -> None:
@@ -125,28 +147,58 @@ def recurrent(op: RuleMaker) -> None:
 
 
 def attention(op: RuleMaker) -> None:
-    """Several products: samples are independent, and heads where they are an axis."""
-    query, key, result = op.input(0), op.input(1), op.outputs[0]
+    """Several products: samples and heads are independent, and rows unless a mask goes by their number.
+
+    Queries are [batch, heads, rows, width] or [batch, rows, heads * width]. Keys may have fewer heads, one
+    for each group of heads.
+    """
+    query, key, value, result = op.input(0), op.input(1), op.input(2), op.outputs[0]
+    is_joined, is_ours = len(query) == 3, op.op_type == "Attention"
     if len(query) != len(key) or len(query) not in (3, 4) or len(op.outputs) > 1:
         raise NoRuleError
+    heads = query[1] if not is_joined else op.attributes["q_num_heads" if is_ours else "num_heads"]
+    groups = key[1] if not is_joined else op.attributes.get("kv_num_heads", heads)
+    is_causal = op.attributes.get("is_causal") or op.attributes.get("unidirectional")
+    # A bias of queries, keys and values, one after another, has heads as an axis if all are as wide.
+    has_bias = not is_ours and op.has(3)
+    is_uneven = has_bias and op.input(3) != (3 * query[-1],)
     batch = op.factor("n", "parallel", result[0])
-    if len(query) == 4:
-        heads, groups = query[1], key[1]
-        of_group, of_head = op.factor("g", "parallel", groups), op.factor("h", "parallel", heads // groups)
-        rows = op.factor("i", "parallel", query[2])
-        head = (*of_group, *of_head)
-        op.reads[0] = (batch, head, rows, op.factor("k", "whole", query[3]))
-        op.reads[1] = (batch, of_group, *op.factors("t", "whole", key[2:]))
-        op.reads[2] = (batch, of_group, *op.factors("v", "whole", op.input(2)[2:]))
-        op.writes[0] = (batch, head, rows, op.factor("o", "whole", result[3]))
-        if op.has(3):
-            op.reads[3] = op.aligned(
-                op.input(3), (batch, head, rows, op.factor("m", "whole", op.input(3)[-1]))
-            )
-    else:
-        rows = op.factor("i", "parallel", query[1])
-        op.reads[0] = (batch, rows, op.factor("k", "whole", query[2]))
-        op.reads[1] = (batch, *op.factors("t", "whole", key[1:]))
-        op.reads[2] = (batch, *op.factors("v", "whole", op.input(2)[1:]))
-        op.writes[0] = (batch, rows, op.factor("o", "whole", result[2]))
-    op.read_whole()
+    group = op.factor("g", "whole" if is_uneven else "parallel", groups)
+    head = (*group, *op.factor("h", "parallel", heads // groups))
+    rows = op.factor("i", "whole" if is_causal else "parallel", query[-2])
+    of_keys, of_values = op.factor("t", "whole", key[-2]), op.factor("u", "whole", value[-2])
+    joined, joined_groups = (heads, groups) if is_joined else (1, 1)
+    widths = [
+        op.factor(name, "whole", shape[-1] // number)
+        for name, shape, number in zip(
+            "klvo",
+            (query, key, value, result),
+            (joined, joined_groups, joined_groups, joined),
+            strict=True,
+        )
+    ]
+
+    def access(of_heads: Dimension, of_rows: Dimension, width: Dimension) -> Access:
+        return (batch, of_rows, (*of_heads, *width)) if is_joined else (batch, of_heads, of_rows, width)
+
+    op.reads[0], op.writes[0] = access(head, rows, widths[0]), access(head, rows, widths[3])
+    op.reads[1], op.reads[2] = access(group, of_keys, widths[1]), access(group, of_values, widths[2])
+    if has_bias:
+        all_three = (*op.factor("b", "whole", 3), *head, *widths[0])
+        op.reads[3] = op.factors("b", "whole", op.input(3)) if is_uneven else (all_three,)
+    for place in range(3, len(op.inputs)):
+        if op.has(place) and op.reads[place] is None:
+            op.reads[place] = _beside_attention(op, place, (batch, group, head, rows))
+
+
+def _beside_attention(op: RuleMaker, place: int, seen: tuple[Dimension, ...]) -> Access:
+    """A mask, a bias, or keys and values of the past."""
+    (batch, group, head, rows), shape = seen, op.input(place)
+    mask = 3 if op.op_type == "Attention" else 5
+    if len(shape) == 4 and place != mask:
+        return op.aligned(shape[:2], (batch, group)) + op.factors(f"w{place}_", "whole", shape[2:])
+    last = op.factor(f"w{place}_", "whole", shape[-1])
+    if place == mask:
+        return op.aligned(shape, (batch, head, rows, last))
+    between = (rows,) if len(shape) == 3 else ()
+    return (op.exact(shape[0], batch), *between, *((last,) if len(shape) > 1 else ()))

@@ -21,16 +21,18 @@ from go_opt.model.rules.elements import (
     along_rest,
     channels_mixed,
     elementwise,
+    experts,
     fourier,
     generated,
     largest,
     normalised_images,
     of_matrices,
     of_planes,
-    of_rows,
     one_hot,
+    outer,
     per_channel,
     reduced,
+    turned,
 )
 from go_opt.model.rules.maker import NoRuleError, RuleMaker, names
 from go_opt.model.rules.moves import (
@@ -39,6 +41,7 @@ from go_opt.model.rules.moves import (
     gathered_elements,
     gathered_nd,
     gathered_slices,
+    halved,
     joined,
     parted,
     resized,
@@ -51,10 +54,8 @@ from go_opt.model.rules.moves import (
 from go_opt.model.rules.products import (
     attention,
     einsum,
-    gemm,
     matmul,
     matmul_of_packed,
-    quantised_matmul,
     recurrent,
 )
 from go_opt.model.rules.windows import (
@@ -69,10 +70,12 @@ from go_opt.model.rules.windows import (
 
 _ATTRIBUTES: Final = frozenset(
     names(
-        "auto_pad axes axis batch_dims blocksize channels_last collapsed_slice_dims dilations equation group "
-        "inserted_window_dims kernel_shape layout lhs_dilation mode num_groups offset_dims "
-        "operand_batching_dims pads perm reduction scatter_indices_batching_dims "
-        "start_indices_batching_dims starts steps strides transA transB update_window_dims"
+        "activation auto_pad axes axis batch_dims block_size blocksize channels_last "
+        "collapsed_slice_dims coordinate_transformation_mode dilations equation group "
+        "inserted_window_dims is_causal keep_aspect_ratio_policy kernel_shape kv_num_heads layout "
+        "lhs_dilation mode num_groups num_heads offset_dims operand_batching_dims pads perm q_num_heads "
+        "reduction scales scatter_indices_batching_dims seed start_indices_batching_dims starts steps "
+        "strides training_mode transA transB transBatchA transBatchB unidirectional update_window_dims"
     )
 )
 
@@ -113,8 +116,11 @@ def _rule(
 
 _Maker = Callable[[RuleMaker], None]
 _RULES: Final[Mapping[str, _Maker]] = {
-    **dict.fromkeys(ELEMENTWISE, elementwise),
-    **dict.fromkeys(names("BatchNormalization DequantizeLinear PRelu QuantizeLinear"), per_channel),
+    # random_bits follow from a key, and parts of them would be equal.
+    **dict.fromkeys(ELEMENTWISE.keys() - {"random_bits"}, elementwise),
+    "addr": outer,
+    "glu": halved,
+    **dict.fromkeys(names("BatchNormalization DequantizeLinear QuantizeLinear"), per_channel),
     **dict.fromkeys(names("CumProd CumSum Hardmax LogSoftmax LpNormalization Softmax Sort"), along_axis),
     "DFT": fourier,
     **dict.fromkeys(
@@ -132,12 +138,13 @@ _RULES: Final[Mapping[str, _Maker]] = {
     ),
     "Einsum": einsum,
     **dict.fromkeys(
-        names("DynamicQuantizeMatMul FusedMatMul MatMul MatMulInteger MatMulInteger16 MatMulIntegerToFloat"),
+        names(
+            "DynamicQuantizeMatMul FusedGemm FusedMatMul Gemm MatMul MatMulInteger MatMulInteger16 "
+            "MatMulIntegerToFloat QLinearMatMul"
+        ),
         matmul,
     ),
-    **dict.fromkeys(("FusedGemm", "Gemm"), gemm),
     **dict.fromkeys(names("MatMulBnb4 MatMulFpQ4 MatMulNBits"), matmul_of_packed),
-    "QLinearMatMul": quantised_matmul,
     **dict.fromkeys(names("Conv ConvInteger FusedConv"), convolution),
     "QLinearConv": convolution_of_third,
     "ConvTranspose": transposed_convolution,
@@ -165,5 +172,6 @@ _RULES: Final[Mapping[str, _Maker]] = {
     **dict.fromkeys(("GRU", "LSTM", "RNN"), recurrent),
     **dict.fromkeys(names("Attention MultiHeadAttention"), attention),
     **dict.fromkeys((*FACTORISATION_FLOPS, "Inverse"), of_matrices),
-    **dict.fromkeys(names("MoE QMoE RotaryEmbedding"), of_rows),
+    **dict.fromkeys(("MoE", "QMoE"), experts),
+    "RotaryEmbedding": turned,
 }

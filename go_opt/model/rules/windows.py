@@ -28,10 +28,14 @@ def convolution(op: RuleMaker, weight: int = 1) -> None:
         raise NoRuleError
     groups = image[of_image[1]] // kernel[of_kernel[1]]
     batch, group = op.factor("n", "parallel", result[of_result[0]]), op.factor("g", "parallel", groups)
-    channels = op.factor("c", "reduction", kernel[of_kernel[1]])
+    is_sum = op.op_type != "QLinearConv" and not op.attributes.get("activation")
+    kind: FactorKind = "reduction" if is_sum else "whole"  # of what is rounded, or goes through a function
+    channels = op.factor("c", kind, kernel[of_kernel[1]])
     features = op.factor("o", "parallel", kernel[of_kernel[0]] // groups)
-    windows = [_window(op, i, image[of_image[2 + i]], kernel[of_kernel[2 + i]], result[of_result[2 + i]])
-               for i in range(axes)]  # fmt: skip
+    windows = [
+        _window(op, i, kind, image[of_image[2 + i]], kernel[of_kernel[2 + i]], result[of_result[2 + i]])
+        for i in range(axes)
+    ]
     read, weights, written = (list[Dimension]([()] * (axes + 2)) for _ in range(3))
     read[of_image[0]], read[of_image[1]] = batch, (*group, *channels)
     weights[of_kernel[0]], weights[of_kernel[1]] = (*group, *features), channels
@@ -42,14 +46,16 @@ def convolution(op: RuleMaker, weight: int = 1) -> None:
     for place in range(len(op.inputs)):
         if op.has(place) and op.reads[place] is None:
             shape = op.input(place)
-            is_bias = len(shape) == 1 and shape[0] > 1
+            is_of_features = len(shape) == 1 and shape[0] > 1
             op.reads[place] = (
-                (op.exact(shape[0], (*group, *features)),) if is_bias else tuple(() for _ in shape)
+                (op.exact(shape[0], (*group, *features)),)
+                if is_of_features
+                else op.aligned(shape, tuple(written))
             )
 
 
 def _window(
-    op: RuleMaker, axis: int, size: int, window: int, result: int
+    op: RuleMaker, axis: int, kind: FactorKind, size: int, window: int, result: int
 ) -> tuple[Dimension, Dimension, Dimension]:
     """Of one axis of an image: the dimensions of the result, the window and the operand."""
     attributes = op.attributes
@@ -64,15 +70,15 @@ def _window(
     elif padding == "VALID":
         before = 0
     is_plain = window == 1 and stride == 1 and before == 0 and size == result
-    if result == 1 and window == size and before == 0:  # one window: all of the image
-        of_window = op.factor(f"k{axis}", "reduction", window)
+    if result == 1 and window == size == span and before == 0:  # one window: all of the image
+        of_window = op.factor(f"k{axis}", kind, window)
         return (), of_window, of_window
     place = op.factor(f"y{axis}", "parallel" if is_plain else "window", result)
-    of_window = op.factor(f"k{axis}", "reduction", window)
+    of_window = op.factor(f"k{axis}", kind, window)
     if is_plain:
         return place, of_window, place
     (along,), (within,) = place or (NO_FACTOR,), of_window or (NO_FACTOR,)
-    return place, of_window, (Affine(along, within, stride, dilation, before, size),) if size > 1 else ()
+    return place, of_window, (Affine(along, within, stride, dilation, before, size),)
 
 
 def convolution_of_third(op: RuleMaker) -> None:
@@ -101,16 +107,26 @@ def transposed_convolution(op: RuleMaker) -> None:
 
 
 def pooled(op: RuleMaker) -> None:
-    """Windows over the last dimensions, or over all of them as JAX's."""
+    """Windows over the last dimensions, over all of them as JAX's, or over those before the channels.
+
+    Only of the largest do partial results make the result. With the places of the largest, which count over
+    the whole operand, there is no rule.
+    """
     shape, result = op.input(0), op.outputs[0]
     window = op.attributes["kernel_shape"]
-    skipped = len(shape) - len(window)
-    dimensions = [op.factor(f"d{i}", "parallel", size) for i, size in enumerate(shape[:skipped])]
-    windows = [_window(op, i, shape[skipped + i], size, result[skipped + i]) for i, size in enumerate(window)]
-    op.reads[0] = (*dimensions, *(seen for _, _, seen in windows))
+    kind: FactorKind = "reduction" if op.op_type == "MaxPool" else "whole"
+    first = 1 if op.attributes.get("channels_last") else len(shape) - len(window)
+    if len(op.outputs) > 1:
+        raise NoRuleError
+    read = list(
+        op.factors("d", "parallel", [*shape[:first], *[1] * len(window), *shape[first + len(window) :]])
+    )
+    written = list(read)
+    for i, size in enumerate(window):
+        axis = first + i
+        written[axis], _, read[axis] = _window(op, i, kind, shape[axis], size, result[axis])
+    op.reads[0], op.writes[0] = tuple(read), tuple(written)
     op.read_whole()
-    for place in range(len(op.outputs)):
-        op.writes[place] = (*dimensions, *(place for place, _, _ in windows))
 
 
 def pooled_whole(op: RuleMaker) -> None:
