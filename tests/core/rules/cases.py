@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from go_opt.model.op_costs import ELEMENTWISE
-from tests.core.rules import layers, nodes
+from tests.core.rules import layers, nodes, others
 from tests.core.rules.nodes import Make
 
 
@@ -64,5 +64,7 @@ CASES: Final[Mapping[str, Sequence[Make]]] = {
     **_of("DepthToSpace SpaceToDepth", layers.blocks),
     **_of("GridSample", layers.sampling),
     **_of("GRU LSTM RNN", layers.sequences),
+    **_of("gather scatter", others.slices_at_indices),
+    **dict.fromkeys(others.FACTORISATIONS, (others.factorisation,)),
     **_of("Attention MultiHeadAttention", layers.attention),
 }

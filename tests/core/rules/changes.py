@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from go_opt.model.rule import Affine
+from tests.core.rules.others import slices_of_part
 from tests.core.rules.parts import Array, Node, Part, RunPart, Slice
 
 Slices = Sequence[Any]  # of operands; None for an absent one
@@ -231,6 +232,7 @@ CHANGES: Final[Mapping[str, RunPart]] = {
     "GroupNormalization": groups,
     **dict.fromkeys(("DequantizeLinear", "QuantizeLinear"), quantised_blocks),
     **dict.fromkeys(("Attention", "MultiHeadAttention"), heads),
+    **dict.fromkeys(("gather", "scatter"), slices_of_part),
 }
 
 

@@ -151,7 +151,7 @@ def _evaluator(
 
 def rule_from_importer(node: Node, results: Sequence[Array]) -> Rule | None:
     """The rule of a node as the ONNX importer makes it."""
-    if "layout" in node.attributes:  # no attribute of ONNX
+    if "layout" in node.attributes or node.op_type in ("gather", "scatter"):  # not ONNX's
         shapes = tuple(None if one is None else one.shape for one in node.operands)
         return rule_of(OpSignature(node.op_type, shapes, tuple(y.shape for y in results), node.attributes))
     values = [
