@@ -54,6 +54,7 @@ CASES: Final[Mapping[str, Sequence[Make]]] = {
     **_of("Slice", layers.slicing),
     **_of("Pad", layers.padding),
     **_of("Tile", layers.tiling),
+    **_of("Trilu", layers.triangle),
     **_of("Resize Upsample", layers.resizing),
     **_of("Gather", layers.look_up),
     **_of("GatherElements ScatterElements", layers.elements_by_index),

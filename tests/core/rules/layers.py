@@ -482,6 +482,11 @@ def _padded(operands: Operands, attributes: Attributes) -> list[Array]:
     return reference("Pad")([x, grown, value, *axes], attributes)
 
 
+def triangle(rng: Rng, op_type: str) -> Node:
+    x, k = ints(rng, shape_of(rng, 2, 4)), np.array(int(rng.integers(-2, 3)))
+    return Node(op_type, (x, k), {"upper": int(flip(rng))}, reference(op_type), constants=(1,))
+
+
 def tiling(rng: Rng, op_type: str) -> Node:
     x = ints(rng, shape_of(rng, 1, 3))
     return Node(op_type, (x, rng.integers(1, 4, x.ndim)), {}, reference(op_type), constants=(1,))
