@@ -267,6 +267,9 @@ class Calls:
     async def drain(self, finish_s: float, stop_s: float) -> None:
         """Refuse new and waiting calls, and cut off polls; let running calls end within the time.
 
+        ``grpc.aio.Server.stop`` would refuse health checks as well, let waiting calls wait, and cut off
+        searches instead of asking for their best plans.
+
         Args:
           finish_s: how long calls may continue undisturbed.
           stop_s: how long they then have to answer with their best result.

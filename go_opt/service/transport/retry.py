@@ -1,4 +1,9 @@
-"""Retries with exponential backoff and jitter, for services that are unavailable or full."""
+"""Retries with exponential backoff and jitter, for services that are unavailable or full.
+
+gRPC's own ``retryPolicy`` stops after five tries, which do not outlast a restart that begins at once.
+It does not retry a call that has received headers, such as one whose worker was killed, and cannot
+open a lost session again.
+"""
 
 from __future__ import annotations
 
