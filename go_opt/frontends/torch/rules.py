@@ -42,7 +42,7 @@ def in_terms_of_table(
 
 
 _Maker = Callable[[Ruled], Ruled | None]
-_NOT_ELEMENTWISE: Final = ("glu", "kron", "outer")  # though their cost is as if they were
+_NOT_ELEMENTWISE: Final = ("kron", "outer")  # though their cost is as if they were
 
 
 def _with(**attributes: Any) -> _Maker:
@@ -136,6 +136,15 @@ def _batch_norm(op: Ruled) -> Ruled | None:
 
 def _groups(name: str) -> _Maker:
     return lambda op: op._replace(attributes={"num_groups": op.attributes[name]})
+
+
+def _of_channels(op: Ruled) -> Ruled:
+    """PReLU: a weight of one axis is along the channels."""
+    (image, weight), rank = op.inputs, len(_shape(op))
+    if weight is not None and weight.elements > 1 and rank > 1:
+        seen = (weight.elements, *[1] * (rank - 2))
+        weight = weight.viewed((seen, weight.dtype), "channels")
+    return op._replace(attributes={}, inputs=[image, weight])
 
 
 def _joined(default: int, rank: int | None = None) -> _Maker:
@@ -248,7 +257,10 @@ _WHOLE_REDUCTIONS: Final = (
     "aminmax", "kthvalue", "median", "mode", "nanmedian", "std", "std_mean", "var", "var_mean",
 )  # fmt: skip
 _MAKERS: Final[Mapping[str, _Maker]] = {
-    **dict.fromkeys((*_PRODUCTS, "scaled_dot_product_attention"), _with()),
+    **dict.fromkeys(_PRODUCTS, _with()),
+    "scaled_dot_product_attention": lambda op: op._replace(
+        attributes={"is_causal": int(op.attributes.get("is_causal", False))}
+    ),
     "linear": _with(transB=1),
     "einsum": lambda op: op._replace(attributes={"equation": op.attributes["equation"]}),
     **{f"conv{kind}{axes}d": _convolution for kind in ("", "_transpose") for axes in (1, 2, 3)},
@@ -265,6 +277,7 @@ _MAKERS: Final[Mapping[str, _Maker]] = {
     "group_norm": _groups("num_groups"),
     "native_group_norm": _groups("group"),
     "instance_norm": _with(),
+    "prelu": _of_channels,
     **dict.fromkeys(_REDUCTIONS, _reduced()),
     **dict.fromkeys(_WHOLE_REDUCTIONS, _reduced("ReduceProd")),
     **dict.fromkeys(("max", "min"), _maximum),

@@ -25,6 +25,7 @@ class RuleMaker:
         self._factors: list[Factor] = []
         self.reads: list[Access | None] = [None] * len(inputs)
         self.writes: list[Access | None] = [None] * len(outputs)
+        self.packed: set[int] = set()  # inputs that are stored in another shape than they are read
 
     def factor(self, name: str, kind: FactorKind, size: int) -> tuple[int, ...]:
         """A dimension that is a new factor; () for one element."""
@@ -89,16 +90,21 @@ class RuleMaker:
             self.writes[place] = self.aligned(shape, dimensions)
 
     def rule(self) -> Rule | None:
-        """The rule; None if an input or result has no access or other elements, or it is faulty."""
-        present = [place for place, shape in enumerate(self.inputs) if shape is not None]
-        reads = tuple(one for place in present if (one := self.reads[place]) is not None)
+        """The rule; None if it is faulty, or if an input or result has no access or another shape."""
+        places = [place for place, shape in enumerate(self.inputs) if shape is not None]
+        reads = tuple(one for place in places if (one := self.reads[place]) is not None)
         writes = tuple(one for one in self.writes if one is not None)
-        if len(reads) < len(present) or len(writes) < len(self.outputs):
+        if len(reads) < len(places) or len(writes) < len(self.outputs):
             return None
         rule = Rule(tuple(self._factors), reads, writes)
-        sizes = [math.prod(rule.shape(access)) for access in writes]
-        is_sound = sizes == [math.prod(shape) for shape in self.outputs] and not fault_of(rule)
-        return rule if is_sound else None
+        given = [*zip(writes, self.outputs, strict=True)]
+        given += [
+            (access, self.inputs[place] or ())
+            for place, access in zip(places, reads, strict=True)
+            if place not in self.packed
+        ]
+        has_shapes = all(rule.shape(access) == shape for access, shape in given)
+        return rule if has_shapes and not fault_of(rule) else None
 
 
 def names(text: str) -> tuple[str, ...]:

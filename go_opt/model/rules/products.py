@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -96,6 +97,8 @@ def _read_figures(op: RuleMaker, places: Sequence[int]) -> None:
             matrix = matrices[_RESULT if of is None else of] or ()
             is_of_rows = of in (_LEFT, _RESULT) and len(shape) == 1
             op.reads[place] = op.aligned(shape, matrix[-2:-1] if is_of_rows else matrix)
+            if op.op_type == "MatMul" and math.prod(shape) > 1:
+                raise NoRuleError  # scales of rows or blocks, of which operand is not known
 
 
 def matmul_of_packed(op: RuleMaker) -> None:
@@ -112,6 +115,7 @@ def matmul_of_packed(op: RuleMaker) -> None:
     of_inner = (*blocks, *op.factor("l", kind, block)) if is_divided else op.factor("k", kind, inner)
     op.reads[0] = (*op.aligned(op.input(0)[:-1], rows), of_inner)
     op.reads[1], op.writes[0] = (of_columns, of_inner), (*rows, of_columns)
+    op.packed = {1, 2, 3}
     figures = (2, 3) if op.op_type == "MatMulNBits" else (2,) if op.op_type == "MatMulBnb4" else ()
     if op.op_type == "MatMulBnb4" and not is_divided:
         raise NoRuleError  # blocks go over the ends of rows
@@ -156,7 +160,7 @@ def attention(op: RuleMaker) -> None:
     is_joined, is_ours = len(query) == 3, op.op_type == "Attention"
     if len(query) != len(key) or len(query) not in (3, 4) or len(op.outputs) > 1:
         raise NoRuleError
-    heads = query[1] if not is_joined else op.attributes["q_num_heads" if is_ours else "num_heads"]
+    heads = query[1] if not is_joined else op.attributes.get("q_num_heads" if is_ours else "num_heads", 1)
     groups = key[1] if not is_joined else op.attributes.get("kv_num_heads", heads)
     is_causal = op.attributes.get("is_causal") or op.attributes.get("unidirectional")
     # A bias of queries, keys and values, one after another, has heads as an axis if all are as wide.
@@ -183,9 +187,10 @@ def attention(op: RuleMaker) -> None:
 
     op.reads[0], op.writes[0] = access(head, rows, widths[0]), access(head, rows, widths[3])
     op.reads[1], op.reads[2] = access(group, of_keys, widths[1]), access(group, of_values, widths[2])
-    if has_bias:
-        all_three = (*op.factor("b", "whole", 3), *head, *widths[0])
-        op.reads[3] = op.factors("b", "whole", op.input(3)) if is_uneven else (all_three,)
+    if is_uneven:
+        op.reads[3] = op.factors("b", "whole", op.input(3))
+    elif has_bias:
+        op.reads[3] = ((*op.factor("b", "whole", 3), *head, *widths[0]),)
     for place in range(3, len(op.inputs)):
         if op.has(place) and op.reads[place] is None:
             op.reads[place] = _beside_attention(op, place, (batch, group, head, rows))

@@ -49,7 +49,9 @@ def convolution(node: Node, part: Part, slices: Slices) -> list[Array]:
 
 
 def transposed_convolution(node: Node, part: Part, slices: Slices) -> list[Array]:
-    groups = part.shape(part.rule.results[0])[1] // slices[1].elements.shape[1]
+    _, weight, result = node.attributes.get("layout", ("NC", "IO", "NC"))
+    features = part.shape(part.rule.results[0])[result.index("C")]
+    groups = features // slices[1].elements.shape[weight.index("O")]
     return node.run(elements(slices), node.attributes | {"group": groups})
 
 
@@ -162,7 +164,8 @@ def blocks(node: Node, part: Part, slices: Slices) -> list[Array]:
     n, c, h, w = image.shape
     if is_inverse:
         split = image.reshape(n, c, h // down, down, w // across, across)
-        return [split.transpose(0, 3, 5, 1, 2, 4).reshape(n, -1, h // down, w // across)]
+        order = (0, 1, 3, 5, 2, 4) if node.attributes.get("mode") == "CRD" else (0, 3, 5, 1, 2, 4)
+        return [split.transpose(order).reshape(n, -1, h // down, w // across)]
     if node.attributes.get("mode") == "CRD":
         split = image.reshape(n, -1, down, across, h, w).transpose(0, 1, 4, 2, 5, 3)
     else:

@@ -336,17 +336,18 @@ def _quantised_convolution(operands: Operands, attributes: Attributes) -> list[A
 
 def laid_out_convolution(rng: Rng, op_type: str) -> Node:
     """A convolution of any layout, as JAX has it."""
-    node = convolution(rng, "Conv")
-    x, w, _ = node.operands
+    node = convolution(rng, op_type) if op_type == "Conv" else transposed_convolution(rng, op_type)
+    x, w, *_ = node.operands
+    weight = "OI" if op_type == "Conv" else "IO"
     digits = "".join(map(str, range(x.ndim - 2)))
-    layout = ["".join(rng.permutation(list(letters + digits))) for letters in ("NC", "OI", "NC")]
-    plain = [letters + digits for letters in ("NC", "OI", "NC")]
+    plain = [letters + digits for letters in ("NC", weight, "NC")]
+    layout = ["".join(rng.permutation(list(letters))) for letters in plain]
     operands = tuple(_laid(one, plain[i], layout[i]) for i, one in enumerate((x, w)))
 
     def run(operands: Operands, attributes: Attributes) -> list[Array]:
         given = [_laid(one, layout[i], plain[i]) for i, one in enumerate(operands)]
         kept = {name: value for name, value in attributes.items() if name != "layout"}
-        return [_laid(runtime("Conv")(given, kept)[0], plain[2], layout[2])]
+        return [_laid(runtime(op_type)(given, kept)[0], plain[2], layout[2])]
 
     return Node(op_type, operands, node.attributes | {"layout": layout}, run)
 
@@ -421,6 +422,24 @@ def joining(rng: Rng, op_type: str) -> Node:
         shape[axis] = int(rng.integers(1, 4))
         operands.append(ints(rng, shape))
     return Node(op_type, tuple(operands), {"axis": axis}, reference(op_type))
+
+
+def stacking(rng: Rng, op_type: str) -> Node:
+    """Along an axis that the operands do not have, as PyTorch's stack."""
+    shape, axis = shape_of(rng, 1, 3), int(rng.integers(0, 2))
+    operands = tuple(ints(rng, shape) for _ in range(int(rng.integers(1, 4))))
+    return Node(op_type, operands, {"axis": axis}, lambda x, attributes: [np.stack(x, attributes["axis"])])
+
+
+def unstacking(rng: Rng, op_type: str) -> Node:
+    """Along an axis that the results do not have, as PyTorch's unbind."""
+    shape = shape_of(rng, 2, 3)
+    axis = int(rng.integers(len(shape)))
+
+    def run(operands: Operands, attributes: Attributes) -> list[Array]:
+        return list(np.moveaxis(operands[0], attributes["axis"], 0))
+
+    return Node(op_type, (ints(rng, shape),), {"axis": axis}, run)
 
 
 def parting(rng: Rng, op_type: str) -> Node:
@@ -606,6 +625,19 @@ def blocks(rng: Rng, op_type: str) -> Node:
         return Node(op_type, (ints(rng, [n, c, h * block, w * block]),), attributes, reference(op_type))
     attributes |= {"mode": pick(rng, ["CRD", "DCR"])} if flip(rng) else {}
     return Node(op_type, (ints(rng, [n, c * block * block, h, w]),), attributes, reference(op_type))
+
+
+def unshuffled(rng: Rng, op_type: str) -> Node:
+    """As PyTorch's pixel_unshuffle, which is the inverse of ONNX's DepthToSpace of mode CRD."""
+    node = blocks(rng, op_type)
+    (x,) = node.operands
+
+    def run(operands: Operands, attributes: Attributes) -> list[Array]:
+        (n, c, h, w), block = operands[0].shape, attributes["blocksize"]
+        split = operands[0].reshape(n, c, h // block, block, w // block, block)
+        return [split.transpose(0, 1, 3, 5, 2, 4).reshape(n, -1, h // block, w // block)]
+
+    return Node(op_type, (x,), node.attributes | {"mode": "CRD"}, run)
 
 
 def sampling(rng: Rng, op_type: str) -> Node:

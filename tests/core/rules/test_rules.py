@@ -14,7 +14,9 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from go_opt.model.op_costs import OpSignature, op_cost
+from go_opt.frontends.recording.recorder import Recorder, Value
+from go_opt.frontends.torch.rules import in_terms_of_table
+from go_opt.model.op_costs import OpCost, OpSignature, op_cost
 from go_opt.model.rule import (
     NO_FACTOR,
     NO_PRODUCT,
@@ -115,6 +117,36 @@ def test_a_scale_that_is_not_in_the_file_hides_the_axes() -> None:
     whole = node.run(node.operands, node.attributes)
     assert rule_from_importer(node, whole) is not None
     assert rule_from_importer(node._replace(constants=()), whole) is None
+
+
+def of_torch(name: str, op_type: str, *shapes: tuple[int, ...], **attributes: Any) -> Rule:
+    """The rule of an operator of ATen whose result is as its first operand."""
+    inputs = [Value(shape, "float32", "activation", f"x{i}") for i, shape in enumerate(shapes)]
+    recorder, reads = Recorder(), [(f"x{i}", None) for i in range(len(shapes))]
+    recorder.op("op", op_type, OpCost("vector", 0.0, ()), "float32", reads, [(shapes[0], "float32")])
+    in_table = in_terms_of_table(name, op_type, attributes, inputs, [shapes[0]])
+    assert in_table is not None
+    recorder.set_rule(*in_table)
+    (op,) = recorder.ops
+    assert op.rule is not None
+    return op.rule[0]
+
+
+def test_rows_of_causal_attention_are_whole() -> None:
+    query = (2, 3, 4, 5)
+    kinds = {}
+    for is_causal in (False, True):
+        rule = of_torch("scaled_dot_product_attention", "Attention", query, query, query, is_causal=is_causal)
+        (place,) = rule.results[0][2]
+        assert isinstance(place, int)
+        kinds[is_causal] = rule.factors[place].kind
+    assert kinds == {False: "parallel", True: "whole"}
+
+
+def test_a_weight_of_channels_is_no_weight_of_the_last_axis() -> None:
+    """ONNX's PReLU broadcasts from the last axis, PyTorch's is by channel."""
+    rule = of_torch("prelu", "PRelu", (2, 4, 4, 4), (4,))
+    assert rule.operands == (((0,), (1,), (2,), (3,)), ((1,), (), ()))
 
 
 # ------------------------------------------------------------------ products
