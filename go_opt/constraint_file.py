@@ -20,13 +20,14 @@ count = 3
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import fields
+import itertools
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
 from go_opt.common.files import read_text
-from go_opt.env.target.toml_table import TomlTable, parse_toml
+from go_opt.env.target import fields as toml
 from go_opt.errors import InvalidInputError
 from go_opt.solver.problem.user_constraints import (
     KINDS,
@@ -63,35 +64,31 @@ def parse_constraints(text: str, source: str) -> tuple[UserConstraint, ...]:
       InvalidInputError: the text is malformed; the message names it by ``source``.
     """
     try:
-        root = TomlTable(parse_toml(text), "")
-        found = [
-            _read(kind, table)
-            for name, kind in KINDS.items()
-            if root.has(name)
-            for table in root.tables(name)
-        ]
-        root.finish()
+        found = toml.read_table(toml.parse_toml(text), "", _FIELDS)
     except InvalidInputError as error:
         raise InvalidInputError(f"constraints {source!r}: {error}", field="constraints") from None
-    return tuple(found)
+    return tuple(itertools.chain.from_iterable(found.values()))
 
 
-def _read(kind: type[UserConstraint], table: TomlTable) -> UserConstraint:
-    """Reads one constraint from a table that has no other keys."""
-    required = [] if kind in (ChipLimit, Stages) or table.has("op_types") else ["ops"]
-    optional = (field.name for field in fields(kind))
-    names = required + [name for name in optional if name not in _OPTIONAL or table.has(name)]
-    given = {name: _READERS[name](table, name) for name in names}
-    table.finish()
-    return kind(**given)
+def _row(kind: type[UserConstraint]) -> toml.Field:
+    """One constraint, a table that has no other keys."""
+
+    def read(value: Any, path: str) -> UserConstraint:
+        needs_ops = kind not in (ChipLimit, Stages) and not (isinstance(value, dict) and "op_types" in value)
+        optional = {"op_types", *LIMITS, *(() if needs_ops else ("ops",))}
+        names = [field.name for field in fields(kind)]
+        wanted = {name: replace(_FIELD[name], is_optional=name in optional) for name in names}
+        return kind(**toml.read_table(value, path, wanted))
+
+    return toml.Field(read, {})
 
 
-_OPTIONAL: Final = ("ops", "op_types", *LIMITS)
-_READERS: Final[dict[str, Callable[[TomlTable, str], Any]]] = {
-    "ops": TomlTable.texts,
-    "op_types": TomlTable.texts,
-    "chip": TomlTable.natural,
-    "chips": TomlTable.naturals,
-    "count": TomlTable.natural,
-    **dict.fromkeys(LIMITS, TomlTable.non_negative),
+_FIELD: Final = {
+    "ops": toml.TEXTS,
+    "op_types": toml.TEXTS,
+    "chip": toml.NATURAL,
+    "chips": toml.NATURALS,
+    "count": toml.NATURAL,
+    **dict.fromkeys(LIMITS, toml.NON_NEGATIVE),
 }
+_FIELDS: Final = {name: replace(toml.rows(_row(kind)), is_optional=True) for name, kind in KINDS.items()}

@@ -72,7 +72,7 @@ WIDE_FOLDERS: Final = {
     "env.kernels": 22,
     "env.model": 36,
     "env.simulator": 12,
-    "env.target": 27,
+    "env.target": 26,
     "env.zoo": 9,
     "errors": 17,
     "explanations": 22,

@@ -9,10 +9,10 @@ from go_opt.env.target.definition import (
     parse_target,
     shipped_target,
     target_names,
+    target_schema,
     target_text,
 )
 from go_opt.env.target.first_chips import first_chips
-from go_opt.env.target.schema import target_schema
 
 __all__ = [
     "PAPER",

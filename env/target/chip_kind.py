@@ -4,34 +4,71 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated, Final
 
 import numpy as np
 
 from go_opt.common.arrays import FloatArray
-from go_opt.env.target.simulator_parameters import KindParameters, read_kind
-from go_opt.env.target.toml_table import TomlTable
+from go_opt.env.target.fields import (
+    COUNT,
+    FLAG,
+    NON_NEGATIVE,
+    POSITIVE,
+    RATES,
+    RATES_BY_NAME,
+    TEXT,
+    TEXTS,
+    fields_of,
+    table,
+)
+from go_opt.env.target.simulator_parameters import KIND_PARAMETERS, KindParameters
 from go_opt.errors import TargetError
 from go_opt.model.dtypes import DTYPE_BITS, DTYPES, dtype_code
+
+Rates = Mapping[str, float]  # by the name of a type
 
 
 @dataclass(frozen=True)
 class ChipKind:
     """One kind of chip. Rates are per dtype name; ``default`` covers the types not listed."""
 
-    name: str
-    count: int
-    sram_bytes: int
-    sram_bytes_per_s: float
-    kernel_overhead_s: float
-    pays_transfers: bool
-    matrix_flops_per_s: Mapping[str, float]
-    vector_flops_per_s: Mapping[str, float]
-    dependency_overhead_s: float = 0.0  # from a tensor's arrival to its reader on another chip
-    op_types: tuple[str, ...] = ()  # the only ones that the kind runs; empty: all types
-    not_op_types: tuple[str, ...] = ()  # those that it does not run
-    # Op type -> rates that hold in place of those of the op's class.
-    flops_per_s_by_op_type: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    simulator: KindParameters = field(default_factory=KindParameters)
+    name: Annotated[str, TEXT("The kind's name in cost tables.")]
+    count: Annotated[int, COUNT("Chips of the kind.")]
+    sram_bytes: Annotated[int, COUNT("Memory of a chip, for weights and activations.")]
+    sram_bytes_per_s: Annotated[
+        float, POSITIVE("Bytes per second that a kernel moves to and from this memory.")
+    ]
+    kernel_overhead_s: Annotated[float, NON_NEGATIVE("Overhead of each kernel in seconds.")]
+    matrix_flops_per_s: Annotated[Rates, RATES("FLOP/s of matrix products, by type.")]
+    vector_flops_per_s: Annotated[Rates, RATES("FLOP/s of all other work, by type.")]
+    pays_transfers: Annotated[
+        bool, FLAG("Without overlap, transfers take the chip's time (default: true).", is_optional=True)
+    ] = True
+    dependency_overhead_s: Annotated[
+        float,
+        NON_NEGATIVE("Seconds between a tensor's arrival and its reader (default: 0).", is_optional=True),
+    ] = 0.0
+    op_types: Annotated[
+        tuple[str, ...], TEXTS("The only op types that the kind runs (default: all).", is_optional=True)
+    ] = ()
+    not_op_types: Annotated[
+        tuple[str, ...], TEXTS("Op types that the kind does not run.", is_optional=True)
+    ] = ()
+    flops_per_s_by_op_type: Annotated[
+        Mapping[str, Rates],
+        RATES_BY_NAME("Rates of op types, in place of those of matrix and vector work.", is_optional=True),
+    ] = field(default_factory=dict)
+    simulator: Annotated[
+        KindParameters,
+        KIND_PARAMETERS("Simulator parameters of the kind.", is_optional=True),
+    ] = field(default_factory=KindParameters)
+
+    def __post_init__(self) -> None:
+        if self.op_types and self.not_op_types:
+            raise TargetError(
+                f"kind {self.name!r} has op_types and not_op_types; give one of them.",
+                field="kinds.not_op_types",
+            )
 
     def runs(self, op_type: str) -> bool:
         """Whether the kind runs ops of this type."""
@@ -52,28 +89,4 @@ class ChipKind:
         return rates
 
 
-def read_chip_kind(table: TomlTable) -> ChipKind:
-    """One of the tables ``[[kinds]]`` of a target."""
-    if table.has("op_types") and table.has("not_op_types"):
-        name = table.text("name")
-        raise TargetError(
-            f"kind {name!r} has op_types and not_op_types; give one of them.", field="kinds.not_op_types"
-        )
-    by_type = "flops_per_s_by_op_type"
-    kind = ChipKind(
-        name=table.text("name"),
-        count=table.count("count"),
-        sram_bytes=table.count("sram_bytes"),
-        sram_bytes_per_s=table.positive("sram_bytes_per_s"),
-        kernel_overhead_s=table.non_negative("kernel_overhead_s"),
-        pays_transfers=table.flag("pays_transfers", True),
-        matrix_flops_per_s=table.rates("matrix_flops_per_s"),
-        vector_flops_per_s=table.rates("vector_flops_per_s"),
-        dependency_overhead_s=table.non_negative("dependency_overhead_s", 0.0),
-        op_types=table.texts("op_types") if table.has("op_types") else (),
-        not_op_types=table.texts("not_op_types") if table.has("not_op_types") else (),
-        flops_per_s_by_op_type=table.rates_by_name(by_type) if table.has(by_type) else {},
-        simulator=read_kind(table.table("simulator")) if table.has("simulator") else KindParameters(),
-    )
-    table.finish()
-    return kind
+CHIP_KIND: Final = table(fields_of(ChipKind), ChipKind)("Chips of one kind.")

@@ -10,25 +10,44 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 import numpy as np
 
 from go_opt.common.arrays import IntArray, LongArray
 from go_opt.common.files import read_text
 from go_opt.common.suggestion import suggestion
-from go_opt.env.target.chip_kind import ChipKind, read_chip_kind
-from go_opt.env.target.simulator_parameters import (
-    EFFECTS,
-    SimulatorParameters,
-    ideal_parameters,
-    read_effects,
-    read_package,
+from go_opt.env.target.chip_kind import CHIP_KIND, ChipKind
+from go_opt.env.target.fields import (
+    ANY_TEXT,
+    COUNT,
+    DTYPE,
+    FLAG,
+    NATURAL,
+    NON_NEGATIVE,
+    POSITIVE,
+    TEXT,
+    Field,
+    fields_of,
+    is_natural,
+    must_be,
+    one_of,
+    parse_toml,
+    read_table,
+    rows,
+    some_of,
+    table,
+    table_schema,
 )
-from go_opt.env.target.toml_table import TomlTable, parse_toml
+from go_opt.env.target.simulator_parameters import (
+    ANALYTICAL_EFFECTS,
+    EFFECTS,
+    EFFECTS_IN_MODEL,
+    PACKAGE_PARAMETERS,
+    SimulatorParameters,
+)
 from go_opt.env.target.topology import TOPOLOGIES, Topology, build_topology
 from go_opt.errors import InvalidInputError, TargetError
-from go_opt.model.dtypes import DTYPES, dtype_code
 from go_opt.model.kernel_patterns import PATTERNS
 
 MAX_CHIPS: Final = 4096
@@ -42,9 +61,14 @@ Triangle = Literal["longest_path", "three_chip", "adjacent", "off"]
 class Constraints:
     """Which static constraints hold (design section 6)."""
 
-    acyclic: bool  # ring, chain: results go to no lower chip; elsewhere: chips form no cycle
-    no_skip: NoSkip
-    triangle: Triangle
+    acyclic: Annotated[
+        bool, FLAG("Results go to no lower chip on a ring or chain; elsewhere chips form no cycle.")
+    ]
+    no_skip: Annotated[NoSkip, one_of(*get_args(NoSkip))("Which chips must be used.")]
+    triangle: Annotated[
+        Triangle,
+        one_of(*get_args(Triangle))("Which detours parallel to a direct dependency are forbidden."),
+    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,45 +196,41 @@ def parse_target(text: str, source: str) -> Target:
     return replace(target, fingerprint=plain, analytical_effects=())
 
 
+def target_schema() -> dict[str, Any]:
+    """A JSON schema (draft 2020-12) of a target file, for editors and other tools.
+
+    Only the reader checks rules across fields: links join existing chips, a triangle rule needs a ring or
+    chain, names of kinds differ, a kind has one list of op types, and a topology has a maximum number of
+    chips.
+    """
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "go-opt target"}
+    description = {"description": "Chips, links, host and rules (docs/hardware.md)."}
+    return head | description | table_schema(_FIELDS)
+
+
 def _build(data: dict[str, Any], source: str) -> Target:
-    top = TomlTable(data, "")
-    name, native = top.text("name"), DTYPES[dtype_code(top.text("native_dtype"), field="native_dtype")]
-    rules = top.table("constraints")
-    constraints = Constraints(
-        acyclic=rules.flag("acyclic"),
-        no_skip=rules.choice("no_skip", ("prefix", "all", "off")),
-        triangle=rules.choice("triangle", ("longest_path", "three_chip", "adjacent", "off")),
-    )
-    rules.finish()
-    kinds = tuple(read_chip_kind(table) for table in top.tables("kinds"))
+    given = read_table(data, "", _FIELDS)
+    kinds, constraints = given["kinds"], given["constraints"]
     if len({kind.name for kind in kinds}) < len(kinds):
         raise TargetError("kinds: two kinds have the same name.", field="kinds")
     num_chips = sum(kind.count for kind in kinds)
     if not 1 <= num_chips <= MAX_CHIPS:
         raise TargetError(f"kinds: {num_chips} chips in all, must be 1 to {MAX_CHIPS}.", field="kinds")
-    host = top.table("host")
-    host_in, host_out = host.positive("in_bytes_per_s"), host.positive("out_bytes_per_s")
-    host.finish()
-    topology = _topology(top.table("topology"), num_chips)
+    topology = _topology(given["topology"], num_chips)
+    topology = _topology(given.pop("topology"), num_chips)
+    host, package = given.pop("host"), given.pop("simulator", {"fit_by_size": True})
+    of_kinds = tuple(kind.simulator for kind in kinds)
     target = Target(
-        name=name,
-        description=top.text("description", ""),
-        native_dtype=native,
-        overlap=top.flag("overlap"),
-        power_w=top.positive("power_w", 1.0) if "power_w" in data else 0.0,
-        constraints=constraints,
-        kinds=kinds,
+        **{"description": "", "power_w": 0.0, "analytical_effects": ANALYTICAL_EFFECTS}
+        | given.pop("analytical", {})
+        | given,
         topology=topology,
-        host_in_bytes_per_s=host_in,
-        host_out_bytes_per_s=host_out,
+        host_in_bytes_per_s=host["in_bytes_per_s"],
+        host_out_bytes_per_s=host["out_bytes_per_s"],
         fingerprint=_fingerprint(data),
         source=source,
-        simulator=_simulator(top, kinds),
-        analytical_effects=read_effects(top),
-        kernel_patterns=top.choices("kernel_patterns", tuple(PATTERNS), []),
-        fitted_to=top.text("fitted_to", ""),
+        simulator=SimulatorParameters(of_kinds, **{"fit_by_size": False} | package),
     )
-    top.finish()
     rule = "constraints.triangle"
     if constraints.triangle != "off" and not constraints.acyclic:
         raise TargetError(
@@ -221,27 +241,85 @@ def _build(data: dict[str, Any], source: str) -> Target:
     return target
 
 
-def _simulator(top: TomlTable, kinds: tuple[ChipKind, ...]) -> SimulatorParameters:
-    of_kinds = [kind.simulator for kind in kinds]
-    if top.has("simulator"):
-        return read_package(top.table("simulator"), of_kinds)
-    return replace(ideal_parameters(len(kinds)), kinds=tuple(of_kinds))
-
-
-def _topology(table: TomlTable, num_chips: int) -> Topology:
-    kind = table.choice("kind", TOPOLOGIES)
+def _topology(data: Mapping[str, Any], num_chips: int) -> Topology:
+    kind = data["kind"]
     if num_chips > MAX_ROUTED_CHIPS and kind not in ("ring", "chain"):
         raise TargetError(
             f"kinds: {num_chips} chips in all, a {kind} has at most {MAX_ROUTED_CHIPS}.", field="kinds"
         )
-    links = table.links(num_chips) if kind == "listed" else ()
-    rate = 1.0 if kind == "listed" else table.positive("rate_bytes_per_s")
-    latency = 0.0 if kind == "listed" else table.non_negative("latency_s")
-    columns = table.count("columns") if kind == "mesh2d" else 0
-    table.finish()
-    return build_topology(kind, num_chips, rate, latency, columns=columns, links=links)
+    for i, (source, destination, *_) in enumerate(data.get("links", ())):
+        for end, chip in (("source", source), ("destination", destination)):
+            if not is_natural(chip) or chip >= num_chips:
+                raise must_be(f"topology.links[{i}].{end}", f"a chip from 0 to {num_chips - 1}", chip)
+        if source == destination:
+            path = f"topology.links[{i}].destination"
+            raise must_be(path, "another chip than the source", destination)
+    return build_topology(
+        kind,
+        num_chips,
+        data.get("rate_bytes_per_s", 1.0),
+        data.get("latency_s", 0.0),
+        columns=data.get("columns", 0),
+        links=data.get("links", ()),
+    )
+
+
+def _topology_fields(kind: str) -> dict[str, Field]:
+    """The fields of a table ``topology`` of this kind."""
+    rate = {
+        "rate_bytes_per_s": POSITIVE("Bytes per second of a link, in each direction."),
+        "latency_s": NON_NEGATIVE("Latency of a link in seconds."),
+    }
+    fixed = {"kind": Field(KIND.read, {"const": kind})}
+    if kind == "listed":
+        any_chip = Field(lambda chip, path: chip, NATURAL.schema)  # the number of chips is known later
+        ends = {
+            "source": any_chip("The chip that sends."),
+            "destination": any_chip("The chip that receives."),
+        }
+        link = table(ends | rate, lambda **link: tuple(link.values()))("A link in one direction.")
+        return fixed | {"links": rows(link)}
+    return fixed | rate | ({"columns": COUNT("Chips per row.")} if kind == "mesh2d" else {})
+
+
+def _read_topology(value: Any, path: str) -> dict[str, Any]:
+    if isinstance(value, Mapping) and "kind" in value:
+        return read_table(value, path, _topology_fields(KIND.read(value["kind"], f"{path}.kind")))
+    return read_table(value, path, {"kind": KIND})
 
 
 def _fingerprint(data: Mapping[str, Any]) -> str:
     costing = {key: value for key, value in data.items() if key not in ("description", "fitted_to")}
     return hashlib.sha256(json.dumps(costing, sort_keys=True, default=str).encode()).hexdigest()
+
+
+KIND: Final = one_of(*TOPOLOGIES)
+_HOST: Final = {
+    "in_bytes_per_s": POSITIVE("From the host to the chips: inputs and streamed weights."),
+    "out_bytes_per_s": POSITIVE("From the chips to the host: outputs."),
+}
+_FIELDS: Final[dict[str, Field]] = {
+    "name": TEXT("The target's name in plans."),
+    "native_dtype": DTYPE("The type of floating tensors."),
+    "constraints": table(fields_of(Constraints), Constraints)("Rules of every placement."),
+    "kinds": rows(CHIP_KIND)("Chips are numbered in the order of their kinds."),
+    "host": table(_HOST)("Both directions are shared by all chips."),
+    "topology": Field(
+        _read_topology,
+        {
+            "oneOf": [
+                table_schema(_topology_fields(kind)) | {"description": f"Links of a {kind}."}
+                for kind in TOPOLOGIES
+            ]
+        },
+    ),
+    "overlap": FLAG("Transfers overlap compute."),
+    "description": ANY_TEXT("What the target is, in a line.", is_optional=True),
+    "power_w": POSITIVE("Watts of all chips.", is_optional=True),
+    "simulator": PACKAGE_PARAMETERS("Simulator parameters of the package.", is_optional=True),
+    "analytical": EFFECTS_IN_MODEL("Simulator effects in the analytical model.", is_optional=True),
+    "kernel_patterns": some_of(*PATTERNS)(
+        "Patterns that the runtime has as one kernel (docs/environment.md).", is_optional=True
+    ),
+    "fitted_to": TEXT("The measurements that go-opt calibrate fitted figures to.", is_optional=True),
+}

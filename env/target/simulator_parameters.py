@@ -7,9 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from go_opt.env.target.toml_table import TomlTable
+from go_opt.env.target.fields import (
+    COUNT,
+    FLAG,
+    NATURAL,
+    NON_NEGATIVE,
+    POSITIVE,
+    TEXT,
+    counts,
+    fields_of,
+    rows,
+    some_of,
+    table,
+)
 
 EFFECTS: Final = ("shapes", "dma", "latency", "packets", "buffers", "host", "memory", "noise")
 # Effects with a closed form; the analytical model includes them unless the target says otherwise.
@@ -21,9 +33,15 @@ UNLIMITED: Final = 0
 class OpFactor:
     """A factor on the seconds of ops of one type."""
 
-    op_type: str
-    factor: float
-    shape: tuple[int, ...] = ()  # only products of this batch, rows, inner and columns; empty: all other ops
+    op_type: Annotated[str, TEXT("Type of the ops.")]
+    factor: Annotated[float, POSITIVE("Factor on their seconds.")]
+    shape: Annotated[
+        tuple[int, ...],
+        counts(4)("Only products of this batch, rows, inner size and columns; these win.", is_optional=True),
+    ] = ()  # empty: all other ops
+
+
+_OP_FACTORS: Final = rows(table(fields_of(OpFactor), OpFactor)("A factor on the seconds of ops of a type."))
 
 
 @dataclass(frozen=True)
@@ -33,14 +51,21 @@ class KindParameters:
     tile_rows: int = 1  # a matrix unit takes as long for part of a rows x inner x columns tile as for all
     tile_inner: int = 1
     tile_columns: int = 1
-    tiles_at_once: int = 1  # tiles computed in parallel, also along the inner dimension; the last may be few
-    fill_s: float = 0.0  # until the first result leaves a matrix unit
-    vector_lanes: int = 1  # elements that a vector unit takes at once
-    op_factors: tuple[OpFactor, ...] = ()  # for ops that run better or worse than shapes explain
-    dma_engines: int = UNLIMITED  # transfers that a chip sends at once
-    dma_setup_s: float = 0.0  # of each transfer, before its first byte
-    alignment_bytes: int = 1  # of buffers in SRAM; the largest of all kinds counts
-    stream_buffer_bytes: int = 0  # reserved on a chip that streams weights
+    tiles_at_once: Annotated[
+        int, COUNT("Tiles computed in parallel, also along the inner dimension; the last may be few.")
+    ] = 1
+    fill_s: Annotated[float, NON_NEGATIVE("Seconds until the first result leaves a matrix unit.")] = 0.0
+    vector_lanes: Annotated[int, COUNT("Elements that a vector unit takes at a time.")] = 1
+    op_factors: Annotated[
+        tuple[OpFactor, ...],
+        _OP_FACTORS("How much longer ops take than rates, tiles and lanes explain.", is_optional=True),
+    ] = ()
+    dma_engines: Annotated[int, NATURAL("Transfers that a chip sends at once; 0: any number.")] = UNLIMITED
+    dma_setup_s: Annotated[float, NON_NEGATIVE("Seconds of each transfer before its first byte.")] = 0.0
+    alignment_bytes: Annotated[
+        int, COUNT("Alignment of buffers in memory; the largest of all kinds counts.")
+    ] = 1
+    stream_buffer_bytes: Annotated[int, NATURAL("Reserved on a chip that streams weights.")] = 0
 
 
 @dataclass(frozen=True)
@@ -48,12 +73,20 @@ class SimulatorParameters:
     """Parameters of a package."""
 
     kinds: tuple[KindParameters, ...]
-    buffers: int = UNLIMITED  # of each tensor that enters or leaves a chip
-    packet_bytes: int = 0  # a switch forwards a packet once it is complete
-    packet_header_bytes: int = 0  # sent with each packet
-    host_multicast: bool = True  # an input read on several chips crosses the host's link once
-    weight_prefetch: bool = True  # all weights of an inference may stream ahead; else one kernel ahead
-    noise: float = 0.0  # relative standard deviation of a measured interval
+    buffers: Annotated[
+        int, NATURAL("Buffers of each tensor that enters or leaves a chip; 0: any number.")
+    ] = UNLIMITED
+    packet_bytes: Annotated[
+        int, NATURAL("A switch forwards a packet once it is complete; 0: no packets.")
+    ] = 0
+    packet_header_bytes: Annotated[int, NATURAL("Header bytes of each packet.")] = 0
+    host_multicast: Annotated[bool, FLAG("An input read on several chips crosses the host's link once.")] = (
+        True
+    )
+    weight_prefetch: Annotated[
+        bool, FLAG("Weights stream ahead for a whole inference; else one kernel ahead.")
+    ] = True
+    noise: Annotated[float, NON_NEGATIVE("Relative standard deviation of a measured interval.")] = 0.0
     fit_by_size: bool = True  # peak live bytes decide what fits; else addresses of buffers do
 
     @property
@@ -95,56 +128,16 @@ def ideal_parameters(num_kinds: int) -> SimulatorParameters:
     return SimulatorParameters((KindParameters(),) * num_kinds)
 
 
-def read_package(table: TomlTable, kinds: Sequence[KindParameters]) -> SimulatorParameters:
-    """The table ``[simulator]`` of a target."""
-    parameters = SimulatorParameters(
-        kinds=tuple(kinds),
-        buffers=table.natural("buffers"),
-        packet_bytes=table.natural("packet_bytes"),
-        packet_header_bytes=table.natural("packet_header_bytes"),
-        host_multicast=table.flag("host_multicast"),
-        weight_prefetch=table.flag("weight_prefetch"),
-        noise=table.non_negative("noise"),
-        fit_by_size=False,
-    )
-    table.finish()
-    return parameters
+def _kind_parameters(tile: tuple[int, int, int], **others: Any) -> KindParameters:
+    return KindParameters(*tile, **others)
 
 
-def read_kind(table: TomlTable) -> KindParameters:
-    """The table ``simulator`` of one kind of chip."""
-    rows, inner, columns = table.counts("tile", 3)
-    kind = KindParameters(
-        tile_rows=rows,
-        tile_inner=inner,
-        tile_columns=columns,
-        tiles_at_once=table.count("tiles_at_once"),
-        fill_s=table.non_negative("fill_s"),
-        vector_lanes=table.count("vector_lanes"),
-        op_factors=tuple(_op_factor(row) for row in table.tables("op_factors"))
-        if table.has("op_factors")
-        else (),
-        dma_engines=table.natural("dma_engines"),
-        dma_setup_s=table.non_negative("dma_setup_s"),
-        alignment_bytes=table.count("alignment_bytes"),
-        stream_buffer_bytes=table.natural("stream_buffer_bytes"),
-    )
-    table.finish()
-    return kind
-
-
-def _op_factor(table: TomlTable) -> OpFactor:
-    shape = table.counts("shape", 4) if table.has("shape") else ()
-    factor = OpFactor(table.text("op_type"), table.positive("factor"), shape)
-    table.finish()
-    return factor
-
-
-def read_effects(top: TomlTable) -> tuple[str, ...]:
-    """The effects that the analytical model includes, from a target's top-level table."""
-    if not top.has("analytical"):
-        return ANALYTICAL_EFFECTS
-    table = top.table("analytical")
-    effects = table.choices("effects", ANALYTICAL_EFFECTS)
-    table.finish()
-    return effects
+KIND_PARAMETERS: Final = table(
+    {"tile": counts(3)("Rows, inner size and columns of a matrix unit's tile."), **fields_of(KindParameters)},
+    _kind_parameters,
+)
+PACKAGE_PARAMETERS: Final = table(fields_of(SimulatorParameters))
+EFFECTS_IN_MODEL: Final = table(
+    {"effects": some_of(*ANALYTICAL_EFFECTS)("Effects with a closed form.")},
+    lambda effects: {"analytical_effects": effects},
+)

@@ -13,7 +13,6 @@ from jsonschema import Draft202012Validator
 
 from go_opt.env import parse_target, target_names, target_text
 from go_opt.env.target import target_schema
-from go_opt.env.target.toml_table import TomlTable
 from go_opt.env.target.topology import TOPOLOGIES
 from go_opt.errors import TargetError
 from go_opt.model.dtypes import DTYPE_NAMES
@@ -87,32 +86,6 @@ def test_it_is_a_schema() -> None:
 @pytest.mark.parametrize("name", target_names())
 def test_shipped_targets_validate(name: str) -> None:
     VALIDATOR.validate(tomllib.loads(target_text(name)))
-
-
-def test_both_know_the_same_fields(monkeypatch: pytest.MonkeyPatch) -> None:
-    known: dict[tuple[str, str], set[str]] = {}
-
-    def finish(table: TomlTable) -> None:
-        place = re.sub(r"\[\d+\]", "", table._path)
-        known.setdefault((place, topology if place.startswith("topology") else ""), set()).update(
-            table._known
-        )
-
-    monkeypatch.setattr(TomlTable, "finish", finish)
-    for topology in TOPOLOGIES:
-        assert problem(full(topology)) == ""
-    tables = SCHEMA["properties"]
-    expected = {("", ""): SCHEMA, ("kinds.", ""): tables["kinds"]["items"]}
-    expected["kinds.simulator.", ""] = of_kind = tables["kinds"]["items"]["properties"]["simulator"]
-    expected["kinds.simulator.op_factors.", ""] = of_kind["properties"]["op_factors"]["items"]
-    for name in ("constraints", "host", "simulator", "analytical"):
-        expected[f"{name}.", ""] = tables[name]
-    for schema in tables["topology"]["oneOf"]:
-        kind = schema["properties"]["kind"]["const"]
-        expected["topology.", kind] = schema
-        if kind == "listed":
-            expected["topology.links.", kind] = schema["properties"]["links"]["items"]
-    assert known == {place: set(schema["properties"]) for place, schema in expected.items()}
 
 
 @pytest.mark.parametrize("name", [*DTYPE_NAMES, "default", "float31"])
