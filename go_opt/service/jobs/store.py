@@ -93,19 +93,14 @@ class JobStore:
           AlreadyExistsError: another job has this policy name or request id.
         """
         values: dict[str, Any] = {
+            **vars(new),
             "id": secrets.token_hex(8),
-            "kind": new.kind,
-            "policy": new.policy,
             "request_id": new.request_id or None,
-            "request": new.request,
-            "start_policy": new.start_policy,
             "state": QUEUED,
             "created_ns": time.time_ns(),
             "attempts": 0,
             "vain_starts": 0,
             "progress": b"",
-            "owner": new.owner,
-            "is_shared": int(new.is_shared),
         }
         content = ", ".join(f":{name}" if name in values else "NULL" for name in _DIGESTED)
         try:
