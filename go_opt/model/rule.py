@@ -69,6 +69,27 @@ class Rule(NamedTuple):
         """The rule with the operands at ``places`` alone."""
         return self._replace(operands=tuple(self.operands[i] for i in places))
 
+    def divided(self, factor: int, sizes: Sequence[int]) -> Rule | None:
+        """The rule with several factors, major to minor, instead of one; None if a window lies along it."""
+        accesses = (*self.operands, *self.results)
+        affine = [
+            piece for access in accesses for one in access for piece in one if isinstance(piece, Affine)
+        ]
+        if any(factor in (piece.factor, piece.window) for piece in affine):
+            return None
+        name, kind, _ = self.factors[factor]
+        parts = [Factor(f"{name}.{i}", kind, size) for i, size in enumerate(sizes)]
+        new = (factor, *range(len(self.factors), len(self.factors) + len(sizes) - 1))
+        factors = (*self.factors[:factor], parts[0], *self.factors[factor + 1 :], *parts[1:])
+
+        def changed(access: Access) -> Access:
+            return tuple(
+                tuple(each for piece in one for each in (new if piece == factor else (piece,)))
+                for one in access
+            )
+
+        return Rule(factors, *(tuple(map(changed, of)) for of in (self.operands, self.results)))
+
 
 class Product(NamedTuple):
     """Sizes of a batch of products of matrices, [rows, inner] by [inner, columns]."""

@@ -7,7 +7,6 @@ from typing import Any
 
 from go_opt.frontends.jax.primitives import onnx_type
 from go_opt.frontends.recording.recorder import Value
-from go_opt.frontends.recording.views import viewed_steps
 from go_opt.model.axes import Operand, Shape
 from go_opt.model.op_costs import is_elementwise
 
@@ -31,7 +30,7 @@ def kept_axes(
         return None
     operands: list[Operand] = []
     for value, at in zip(inputs, places, strict=True):
-        steps = viewed_steps(value.shape, value.steps, value.shape)
+        steps = value.axis_steps
         if value.tensor is None:
             continue
         if value.touched is not None or steps is None or len(at) != rank:

@@ -97,8 +97,7 @@ class Scope:
 
     def alias(self, name: str, source: Value, shape: Shape) -> None:
         """A view of an activation under its own name; a constant is simply shared."""
-        is_broadcast = math.prod(shape) != source.elements
-        places = range(len(shape) - len(source.shape), len(shape)) if is_broadcast else None
+        places = _trailing(source, shape)
         seen = replace(source, shape=shape, steps=viewed_steps(source.shape, source.steps, shape, places))
         if source.is_constant:
             self.bind(name, seen)
@@ -194,14 +193,8 @@ class Scope:
             stays = node.op_type in _SAME_WEIGHT_OPS or (is_view(node.op_type) and position == 0)
             if stays and source is not None:
                 checked = make_value(self.prefix + output, *kind, read=read)
-                is_broadcast = checked.elements > source.elements
-                places = (
-                    range(len(checked.shape) - len(source.shape), len(checked.shape))
-                    if is_broadcast
-                    else None
-                )
-                steps = (
-                    viewed_steps(source.shape, source.steps, checked.shape, places) if is_broadcast else ()
+                steps = viewed_steps(
+                    source.shape, source.steps, checked.shape, _places(node, source, checked.shape)
                 )
                 self.bind(output, replace(checked, tensor=source.tensor, steps=steps))
             else:
@@ -319,3 +312,17 @@ class Scope:
     def _open_dims(self, output: str) -> list[str]:
         info = self._stated.get(output)
         return [] if info is None else self.context.dims.unbound(info)
+
+
+def _trailing(source: Value, shape: Shape) -> Sequence[int] | None:
+    """Where the axes of a value are in its broadcast; None for other views."""
+    is_broadcast = math.prod(shape) != source.elements
+    return range(len(shape) - len(source.shape), len(shape)) if is_broadcast else None
+
+
+def _places(node: onnx.NodeProto, source: Value, shape: Shape) -> Sequence[int] | None:
+    """Where the axes of a constant are behind a node that leaves its elements as they are."""
+    if node.op_type != "Transpose":
+        return _trailing(source, shape)
+    order = list(plain_attributes(node).get("perm", range(len(shape))[::-1]))
+    return [order.index(axis) for axis in range(len(order))]

@@ -97,12 +97,19 @@ class Value:
     touched: int | None = None  # elements of the tensor in this value; None: all
     scalar: Any = None  # the number of a literal, if known
     view: str = ""  # how a view of a weight differs from the weight
-    # How far neighbours along each axis are apart in the tensor; None: not known, (): as its shape says.
     steps: Steps = ()
 
     @property
     def elements(self) -> int:
         return math.prod(self.shape)
+
+    @property
+    def axis_steps(self) -> tuple[int, ...] | None:
+        """How far neighbours along each axis are apart in the tensor; None if it is not known."""
+        steps = viewed_steps(self.shape, self.steps, self.shape)
+        if steps is None or any(len(pieces) > 1 for pieces in steps):
+            return None
+        return tuple(pieces[0][1] if pieces else 0 for pieces in steps)
 
     @property
     def is_constant(self) -> bool:

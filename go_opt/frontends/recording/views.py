@@ -1,23 +1,18 @@
-"""How far neighbours along each axis of a view are apart in its tensor; 0: they are one element."""
+"""How a view reads its tensor: how far neighbours are apart in it, and which loops of an op run over it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise
-from operator import mul
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from go_opt.model.op_costs import OpSignature
 from go_opt.model.rule import Rule
+from go_opt.model.rules.strided import Pieces, in_order_of_tensor, row_major
 from go_opt.model.rules.table import rule_of
 
 Shape = tuple[int, ...]
-Steps = tuple[int, ...] | None  # None: not known; (): as the shape says
-
-
-def row_major(shape: Shape) -> tuple[int, ...]:
-    """The steps of a tensor in its own shape."""
-    return tuple(accumulate(reversed(shape[1:]), mul, initial=1))[::-1] if shape else ()
+# How far neighbours along all axes are apart; None: not known, (): as the shape says.
+Steps = tuple[Pieces, ...] | None
 
 
 def viewed_steps(shape: Shape, steps: Steps, seen: Shape, places: Sequence[int] | None = None) -> Steps:
@@ -26,43 +21,43 @@ def viewed_steps(shape: Shape, steps: Steps, seen: Shape, places: Sequence[int] 
     Args:
       places: of a broadcast or transposition, the axes of ``seen`` that those of ``shape`` become.
     """
-    steps = row_major(shape) if steps == () else steps
+    if steps == ():
+        axes = zip(shape, row_major(shape), strict=True)
+        steps = tuple(((size, step),) if size > 1 else () for size, step in axes)
     if steps is None or (seen == shape and places is None):
         return steps
     if places is not None:
-        spread = dict(zip(places, zip(shape, steps, strict=True), strict=True))
-        sizes = [spread.get(axis, (1, 0)) for axis in range(len(seen))]
-        return tuple(step if size > 1 else 0 for size, step in sizes)
-    found = _regrouped(
-        [(size, step) for size, step in zip(shape, steps, strict=True) if size > 1],
-        [size for size in seen if size > 1],
-    )
-    left = iter(found or ())
-    return None if found is None else tuple(next(left) if size > 1 else 0 for size in seen)
+        pieces = {axis: of_axis for axis, of_axis in zip(places, steps, strict=True) if of_axis}
+        return tuple(pieces.get(axis, ((size, 0),) if size > 1 else ()) for axis, size in enumerate(seen))
+    left = _merged(piece for of_axis in steps for piece in of_axis)[::-1]
+    regrouped = [_taken(left, size) for size in seen]
+    found = [pieces for pieces in regrouped if pieces is not None]
+    return None if left or len(found) < len(seen) else tuple(found)
 
 
-def _regrouped(axes: Sequence[tuple[int, int]], seen: Sequence[int]) -> list[int] | None:
-    """The steps of axes of (size, step) that are seen in other sizes; None if there is none for some axis."""
-    steps, start, stop = list[int](), 0, 0
-    for i, size in enumerate(seen):
-        if len(steps) > i:
-            continue
-        # The fewest axes that have as many elements as the next of those seen.
-        start, stop, end, before, after = stop, stop + 1, i + 1, 0, size
-        if start == len(axes):
+def _merged(pieces: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Pieces whose neighbours are equally far apart are one."""
+    merged = list[tuple[int, int]]()
+    for size, step in pieces:
+        if merged and merged[-1][1] == size * step:
+            size *= merged.pop()[0]
+        merged.append((size, step))
+    return merged
+
+
+def _taken(left: list[tuple[int, int]], size: int) -> Pieces | None:
+    """The pieces of an axis, taken from the end of ``left``; None if they are not so many elements."""
+    taken = list[tuple[int, int]]()
+    while size > 1:
+        number, step = left.pop() if left else (0, 0)
+        part = min(number, size)
+        if not part or number % part or size % part:
             return None
-        before = axes[start][0]
-        while before != after:
-            if before < after and stop < len(axes):
-                before, stop = before * axes[stop][0], stop + 1
-            elif before > after and end < len(seen):
-                after, end = after * seen[end], end + 1
-            else:
-                return None
-        if any(step != below * size for (_, step), (size, below) in pairwise(axes[start:stop])):
-            return None
-        steps += [step * axes[stop - 1][1] for step in row_major(tuple(seen[i:end]))]
-    return steps if stop == len(axes) else None
+        if number > part:
+            left.append((number // part, step))
+        taken.append((part, step * (number // part)))
+        size //= part
+    return tuple(taken)
 
 
 def rule_of_views(
@@ -76,33 +71,29 @@ def rule_of_views(
     Args:
       views: shape and steps of each input; an operand has its dimensions in the order of the tensor.
     """
-    orders = [None if one is None else _stored_order(*one) for one in views]
-    if any(one is not None and order is None for one, order in zip(views, orders, strict=True)):
+    if any(one is not None and one[1] is None for one in views):
         return None
     seen = tuple(None if one is None else _without_copies(*one) for one in views)
     rule = rule_of(OpSignature(op_type, seen, tuple(written), attributes))
-    present = [order for order in orders if order is not None]
-    if rule is None or not any(present):
-        return rule
-    operands = [
-        tuple(access[axis] for axis in order) if order else access
-        for access, order in zip(rule.operands, present, strict=True)
-    ]
-    return rule._replace(operands=tuple(operands))
+    present = [steps for _, steps in (one for one in views if one is not None)]
+    for place, steps in enumerate(present):
+        if rule is not None and steps and _are_apart(steps):
+            rule = in_order_of_tensor(rule, place, steps)
+    return rule
 
 
 def _without_copies(shape: Shape, steps: Steps) -> Shape:
     """The shape of a view, with one element along each axis where all are the same one."""
-    return tuple(size if step else 1 for size, step in zip(shape, steps, strict=True)) if steps else shape
+    if not steps:
+        return shape
+    return tuple(size if _has_steps(pieces) else 1 for size, pieces in zip(shape, steps, strict=True))
 
 
-def _stored_order(shape: Shape, steps: Steps) -> tuple[int, ...] | None:
-    """The axes of a view in the order of its tensor, () if they are; None if they are not its axes."""
-    if steps is None:
-        return None
-    axes = [(size, step, axis) for axis, (size, step) in enumerate(zip(shape, steps, strict=False))]
-    axes = [one for one in axes if one[0] > 1 and one[1]]
-    ordered = sorted(axes, key=lambda one: -one[1])
-    if [step for _, step, _ in ordered] != list(row_major(tuple(size for size, _, _ in ordered))):
-        return None
-    return () if ordered == axes else tuple(axis for _, _, axis in ordered)
+def _has_steps(pieces: Pieces) -> bool:
+    return any(step for _, step in pieces)
+
+
+def _are_apart(steps: tuple[Pieces, ...]) -> bool:
+    """Whether a view has other elements than its tensor in its order, axes of copies left out."""
+    pieces = _merged(piece for of_axis in steps if _has_steps(of_axis) for piece in of_axis)
+    return [step for _, step in pieces] not in ([], [1])
