@@ -66,8 +66,14 @@ class Rule(NamedTuple):
         return math.prod(self.factors[i].size for i in factors)
 
     def of_operands(self, places: Sequence[int]) -> Rule:
-        """The rule with the operands at ``places`` alone."""
-        return self._replace(operands=tuple(self.operands[i] for i in places))
+        """The rule with the operands at ``places`` alone; a sum over the others is not divided."""
+        operands = tuple(self.operands[i] for i in places)
+        read = set().union(*map(factors_in, operands))
+        factors = tuple(
+            one._replace(kind="whole") if one.kind == "reduction" and i not in read else one
+            for i, one in enumerate(self.factors)
+        )
+        return self._replace(factors=factors, operands=operands)
 
     def divided(self, factor: int, sizes: Sequence[int]) -> Rule | None:
         """The rule with several factors, major to minor, instead of one; None if a window lies along it."""

@@ -23,9 +23,12 @@ class RuleMaker:
     ) -> None:
         self.op_type, self.inputs, self.outputs, self.attributes = op_type, inputs, outputs, attributes
         self._factors: list[Factor] = []
+        empty = {place: shape for place, shape in enumerate(inputs) if shape is not None and 0 in shape}
         self.reads: list[Access | None] = [None] * len(inputs)
+        for place, shape in empty.items():
+            self.reads[place] = tuple(() for _ in shape)  # such as scales that are not given
         self.writes: list[Access | None] = [None] * len(outputs)
-        self.packed: set[int] = set()  # inputs that are stored in another shape than they are read
+        self.packed = set(empty)  # inputs that are stored in another shape than they are read
 
     def factor(self, name: str, kind: FactorKind, size: int) -> tuple[int, ...]:
         """A dimension that is a new factor; () for one element."""

@@ -115,7 +115,7 @@ def matmul_of_packed(op: RuleMaker) -> None:
     of_inner = (*blocks, *op.factor("l", kind, block)) if is_divided else op.factor("k", kind, inner)
     op.reads[0] = (*op.aligned(op.input(0)[:-1], rows), of_inner)
     op.reads[1], op.writes[0] = (of_columns, of_inner), (*rows, of_columns)
-    op.packed = {1, 2, 3}
+    op.packed |= {1, 2, 3}
     figures = (2, 3) if op.op_type == "MatMulNBits" else (2,) if op.op_type == "MatMulBnb4" else ()
     if op.op_type == "MatMulBnb4" and not is_divided:
         raise NoRuleError  # blocks go over the ends of rows

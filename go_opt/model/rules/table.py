@@ -103,7 +103,7 @@ def _rule(
     attributes: tuple[tuple[str, Any], ...],
 ) -> Rule | None:
     make = _RULES.get(op_type)
-    shapes = [*(shape for shape in inputs if shape is not None), *outputs]
+    shapes = [*(shape for shape in inputs[:1] if shape is not None), *outputs]
     if make is None or not outputs or any(0 in shape for shape in shapes):
         return None
     op = RuleMaker(op_type, inputs, outputs, dict(attributes))

@@ -70,9 +70,10 @@ def pooling(node: Node, part: Part, slices: Slices) -> list[Array]:
     attributes = _unpadded(node.attributes, len(axes)) | {"kernel_shape": kernel}
     if node.op_type == "MaxPool":
         return node.run([_padded(image, -np.inf)], attributes)
-    declared = node.attributes.get("pads", [FAR] * 2 * len(axes))[len(axes) :]
+    most = FAR if "auto_pad" in node.attributes else 0  # where a last window may go over the end
+    declared = node.attributes.get("pads", [most] * 2 * len(axes))[len(axes) :]
     pads = [image.pads.get(axis, (0, 0)) for axis in axes]
-    ends = [min(after, most) for (_, after), most in zip(pads, declared, strict=True)]
+    ends = [min(after, end) for (_, after), end in zip(pads, declared, strict=True)]
     attributes["pads"] = [*(before for before, _ in pads), *ends]
     attributes["ceil_mode"] = node.attributes.get("ceil_mode", 0)
     return node.run([image.elements, *elements(rest)], attributes)

@@ -373,6 +373,7 @@ def pooling(rng: Rng, op_type: str) -> Node:
     attributes["kernel_shape"] = kernel
     if op_type != "MaxPool":
         attributes.pop("dilations", None)
+    attributes |= {"ceil_mode": 1} if "auto_pad" not in attributes and flip(rng, 0.3) else {}
     x = ints(rng, [*some(rng, 2, 3), *image])
     if op_type == "MaxPool":
         return Node(op_type, (x,), attributes, runtime(op_type), joined_by=np.maximum)
@@ -395,6 +396,26 @@ def pooling(rng: Rng, op_type: str) -> Node:
         return [np.moveaxis(y, 1, -1) if is_last else y]
 
     return Node(op_type, (x, *figures), attributes, run)
+
+
+def pooling_of_all(rng: Rng, op_type: str) -> Node:
+    """Windows over all axes, those of batch and channels among them, as JAX has them."""
+    node = pooling(rng, op_type)
+    while "auto_pad" in node.attributes:
+        node = pooling(rng, op_type)
+    wide = ("dilations", "kernel_shape", "strides")
+    attributes = {name: [1, 1, *value] if name in wide else value for name, value in node.attributes.items()}
+    if "pads" in attributes:
+        axes = len(attributes["pads"]) // 2
+        attributes["pads"] = [0, 0, *attributes["pads"][:axes], 0, 0, *attributes["pads"][axes:]]
+
+    def run(operands: Operands, attributes: Attributes) -> list[Array]:
+        narrow = {name: value[2:] if name in wide else value for name, value in attributes.items()}
+        axes = len(attributes["pads"]) // 2 if "pads" in attributes else 0
+        narrow |= {"pads": [*narrow["pads"][2:axes], *narrow["pads"][axes + 2 :]]} if axes else {}
+        return node.run(operands, narrow)
+
+    return node._replace(attributes=attributes, run=run)
 
 
 def whole_pooling(rng: Rng, op_type: str) -> Node:
@@ -525,7 +546,8 @@ def resizing(rng: Rng, op_type: str) -> Node:
         )  # fmt: skip
     attributes = {"mode": pick(rng, ["linear", "nearest"])}
     if flip(rng):
-        return Node(op_type, (x, None, scales), attributes, reference(op_type), constants=(2,))
+        region = np.zeros(0) if flip(rng) else None
+        return Node(op_type, (x, region, scales), attributes, reference(op_type), constants=(1, 2))
     axes = np.arange(len(shape)) if flip(rng) else np.array([len(shape) - 1])
     sizes = np.floor(scales * shape).astype(np.int64)[axes]
     attributes |= {"axes": axes.tolist()} if len(axes) == 1 or flip(rng) else {}

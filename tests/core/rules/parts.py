@@ -180,6 +180,8 @@ def _taken(elements: Array, sizes: Sequence[int], axis: int, ranges: Sequence[tu
 
 def read(part: Part, access: Access, elements: Array) -> Slice:
     """The elements that a part reads of an operand."""
+    if not elements.size:
+        return Slice(elements, {})
     assert part.rule.shape(access) == elements.shape, "an operand has another shape than its access"
     pads = {}
     for axis, dimension in enumerate(access):
@@ -269,8 +271,9 @@ def are_equal(node: Node, made: Array, whole: Array) -> bool:
 def shape_fault(node: Node, rule: Rule, whole: Sequence[Array]) -> str:
     """What is wrong with a rule as such; empty if nothing is."""
     present = [one.shape for one in node.operands if one is not None]
-    if [rule.shape(access) for access in rule.operands] != present:
-        return f"operands {present} are read as {[rule.shape(access) for access in rule.operands]}"
+    read = [rule.shape(access) for access in rule.operands]
+    if any(one != shape and 0 not in shape for one, shape in zip(read, present, strict=True)):
+        return f"operands {present} are read as {read}"
     if [rule.shape(access) for access in rule.results] != [one.shape for one in whole]:
         return "a result has another shape"
     return fault_of(rule)

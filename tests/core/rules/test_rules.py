@@ -276,5 +276,13 @@ def test_a_wrong_rule_is_refused(rule: Rule, fault: str) -> None:
     assert fault in fault_of(rule)
 
 
+def test_a_sum_over_an_operand_that_is_left_out_is_not_divided() -> None:
+    rule = rule_of(OpSignature("Einsum", ((2, 3), (3, 4)), ((4,),), {"equation": "ij,jk->k"}))
+    assert rule is not None
+    kinds = {factor.name: factor.kind for factor in rule.of_operands([1]).factors}
+    assert kinds == {"i": "whole", "j": "reduction", "k": "parallel"}
+    assert fault_of(rule.of_operands([1])) == ""
+
+
 def test_right_rules_are_not_refused() -> None:
     assert fault_of(PRODUCT) == fault_of(window()) == fault_of(kind(1, "whole")) == ""
