@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from go_opt.solver.constraints.problem import sample_constrained as sample_constrained
     from go_opt.solver.copies.relays import needed_relays as needed_relays
     from go_opt.solver.copies.relays import relays_of_arrays as relays_of_arrays
-    from go_opt.solver.problem.passing import Passing as Passing
+    from go_opt.solver.problem.forwarding_mode import ForwardingMode as ForwardingMode
     from go_opt.solver.problem.problem import PlacementProblem as PlacementProblem
     from go_opt.solver.problem.problem import most_chips_adjacent as most_chips_adjacent
     from go_opt.solver.problem.problem import placement_problem as placement_problem

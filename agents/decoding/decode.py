@@ -23,7 +23,7 @@ from go_opt.agents.decoding.walk_case import WalkCase, walk_case
 from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
 from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.solver.orders.cheapest import cheapest_slicing
-from go_opt.solver.orders.instance import Instance
+from go_opt.solver.orders.instance import OrderProblem
 from go_opt.solver.orders.orders import schedule
 
 Mode = Literal["slice_cheapest", "walk"]
@@ -68,7 +68,9 @@ class Decoded:
         )
 
 
-def decode(instance: Instance, decisions: Decisions, mode: Mode, *, seed: int = 0, draws: int = 1) -> Decoded:
+def decode(
+    instance: OrderProblem, decisions: Decisions, mode: Mode, *, seed: int = 0, draws: int = 1
+) -> Decoded:
     """``S = R * draws`` plans, grouped by row of keys; deterministic for a seed.
 
     Args:

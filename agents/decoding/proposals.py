@@ -25,7 +25,7 @@ from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.env import Target
 from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph
-from go_opt.solver.orders.instance import Instance
+from go_opt.solver.orders.instance import OrderProblem
 from go_opt.solver.orders.orders import schedule
 
 WALKS_AT_A_TIME: Final = 8
@@ -53,7 +53,7 @@ def advice(policy: Callable[[GraphFeatures], Outputs], graph: Graph, target: Tar
     return Advice(policy(features), rows_to_ops(features, features.exploration))
 
 
-def policy_plans(advised: Advice, instance: Instance, seed: int) -> Iterator[PolicyPlan]:
+def policy_plans(advised: Advice, instance: OrderProblem, seed: int) -> Iterator[PolicyPlan]:
     """Endless plans, deterministic for a ``seed``.
 
     First come the policy's means. Then each round has a pair of the policy's keys, a pair of the prior's,
@@ -74,7 +74,7 @@ def policy_plans(advised: Advice, instance: Instance, seed: int) -> Iterator[Pol
         yield from islice(walks, 1)
 
 
-def own_plans(advised: Advice, instance: Instance, seed: int) -> Iterator[PolicyPlan]:
+def own_plans(advised: Advice, instance: OrderProblem, seed: int) -> Iterator[PolicyPlan]:
     """Endless plans whose order, kernels and placement all come from the policy; seeded.
 
     First come its means, then keys drawn in pairs. Ends at an order without a valid placement.
@@ -90,7 +90,7 @@ def own_plans(advised: Advice, instance: Instance, seed: int) -> Iterator[Policy
 
 
 def _pair(
-    method: str, instance: Instance, space: KeySpace, outputs: Outputs, rng: np.random.Generator
+    method: str, instance: OrderProblem, space: KeySpace, outputs: Outputs, rng: np.random.Generator
 ) -> Iterator[PolicyPlan]:
     """Two draws of opposite noise."""
     schedule_key, fusion_key = _drawn_keys(space, outputs, rng)
@@ -109,7 +109,7 @@ def _drawn_keys(space: KeySpace, outputs: Outputs, rng: np.random.Generator) -> 
     return schedule_key, draw_keys(space, outputs.fusion_key, fusion_log_std, normals)
 
 
-def _walks(instance: Instance, outputs: Outputs, seed: tuple[int, int]) -> Iterator[PolicyPlan]:
+def _walks(instance: OrderProblem, outputs: Outputs, seed: tuple[int, int]) -> Iterator[PolicyPlan]:
     """Placements of the default order and kernels; they may stream weights.
 
     Yields nothing if excluded chip kinds leave the default order without a valid placement.
@@ -123,7 +123,7 @@ def _walks(instance: Instance, outputs: Outputs, seed: tuple[int, int]) -> Itera
 
 
 def _decoded(
-    instance: Instance, decisions: Decisions, draws: int, rng: np.random.Generator
+    instance: OrderProblem, decisions: Decisions, draws: int, rng: np.random.Generator
 ) -> Iterator[PolicyPlan]:
     decoded = decode(instance, decisions, "walk", seed=int(rng.integers(2**31)), draws=draws)
     for placement, order, group in zip(decoded.placement, decoded.order, decoded.fusion_group, strict=True):

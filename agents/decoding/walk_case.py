@@ -13,7 +13,7 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray, FloatArray, IntArray
 from go_opt.solver import PlacementProblem, fix, fix_adjacent, placement_problem
-from go_opt.solver.orders.instance import Instance
+from go_opt.solver.orders.instance import OrderProblem
 from go_opt.solver.walk.problem import WalkProblem, walk_problem
 from go_opt.solver.walk.walk import draw_walks, score_walks
 
@@ -73,7 +73,7 @@ class WalkCase:
         return np.bincount(self.problem.kernel_of, weights=head) / self._num_ops
 
 
-def walk_case(on: Instance, order: IntArray, fusion_group: IntArray) -> WalkCase:
+def walk_case(on: OrderProblem, order: IntArray, fusion_group: IntArray) -> WalkCase:
     """The kernels of ``fusion_group`` [N] along ``order`` [N] for a walk."""
     units = placement_problem(on.graph, on.target, fusion_group)
     return WalkCase(units, walk_problem(on.tables, order, fusion_group), on.is_adjacent)

@@ -23,10 +23,10 @@ from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.model.graph import Graph
 from go_opt.result import ONLY, OptimizeResult, Request, Step
 from go_opt.search.bounds import lower_bound
+from go_opt.search.final_simulation import simulated_answer
 from go_opt.search.limits import refuse_unreachable
 from go_opt.search.optimizer import optimize_request
 from go_opt.search.policies import find_policy
-from go_opt.search.simulated_claim import simulated_answer
 from go_opt.search.splits.ways import divisible_ops
 
 _Count = Callable[[int], "ChipCount"]

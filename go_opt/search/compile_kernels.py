@@ -13,7 +13,7 @@ from go_opt.env import load_target
 from go_opt.result import Request
 from go_opt.search.compiling.kernel_cache import COMPILES, marker
 from go_opt.search.compiling.warm_up import warm_up
-from go_opt.search.rehearsal import rehearse
+from go_opt.search.warm_up_search import rehearse
 from go_opt.solver import Colocate, Forbid
 
 _EVALUATIONS: Final = 300  # until every method has had a turn

@@ -24,10 +24,10 @@ from go_opt.model.plan import Split
 from go_opt.model.start import Start
 from go_opt.result import OptimizeResult, Request, Step
 from go_opt.search.bounds import against_bound, lower_bound
+from go_opt.search.final_simulation import is_simulated, load_simulator, simulated_answer
 from go_opt.search.limits import refuse_latency
 from go_opt.search.methods.events import may_replicate
 from go_opt.search.shared.context import Context
-from go_opt.search.simulated_claim import is_simulated, load_simulator, simulated_answer
 from go_opt.search.splits.batch_ways import batch_ways, start_by_batch
 from go_opt.search.splits.inner_ways import start_by_blocks
 from go_opt.search.splits.row_starts import start_by_rows
@@ -60,7 +60,7 @@ def search_with_splits(
     """
     if request.fidelity == "analytical" and not op_that_runs_nowhere(graph, target):
         refuse_latency(graph, target, request, divisible)
-    return _Race(graph, target, request, divisible, context, begin, watch).answer()
+    return _SplitSearch(graph, target, request, divisible, context, begin, watch).answer()
 
 
 class _Found(NamedTuple):
@@ -68,7 +68,7 @@ class _Found(NamedTuple):
     way: tuple[Split, ...]
 
 
-class _Race:
+class _SplitSearch:
     """A search of whole ops that pauses while ways to split are tried; the best one continues."""
 
     def __init__(

@@ -17,10 +17,7 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import OptimizeResult, Request, Step
 from go_opt.search.bounds import against_bound, certificate, lower_bound
-from go_opt.search.methods.events import EQUAL, Event, Miss, NoPlan, Proposal, may_replicate, passing_of
-from go_opt.search.shared.context import Context
-from go_opt.search.shared.gains import Gains
-from go_opt.search.simulated_claim import (
+from go_opt.search.final_simulation import (
     MOST_FORWARDED_OPS,
     MOST_SIMULATED_OPS,
     is_simulated,
@@ -31,6 +28,9 @@ from go_opt.search.simulated_claim import (
     simulated_answer,
     size_of,
 )
+from go_opt.search.methods.events import EQUAL, Event, Miss, NoPlan, Proposal, may_replicate, passing_of
+from go_opt.search.shared.context import Context
+from go_opt.search.shared.gains import Gains
 from go_opt.solver import needed_relays, relays_of_arrays
 from go_opt.solver.constraints.plans import constrained_tables
 from go_opt.solver.problem.op_constraints import op_constraints

@@ -13,14 +13,14 @@ from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult, Request, Step
 from go_opt.search.compiling.kernel_cache import start_compiling
 from go_opt.search.compiling.warm_up import FIRST, common_families, load
+from go_opt.search.final_simulation import is_simulated, load_simulator
 from go_opt.search.finish.leaner import leaner
 from go_opt.search.limits import refuse_unreachable
 from go_opt.search.methods.events import Event
 from go_opt.search.portfolio import policy_takes_part, portfolio_events
-from go_opt.search.rehearsal import rehearsal
 from go_opt.search.shared.context import MOST_COMPILING_S, Context
-from go_opt.search.simulated_claim import is_simulated, load_simulator
 from go_opt.search.state import Search
+from go_opt.search.warm_up_search import warm_up_search
 from go_opt.solver.enumeration.plans import MOST_OPEN_OPS
 
 
@@ -67,7 +67,7 @@ class WholeOpsSearch:
         asks = self._policy is not None
         places = asks or request.decide == "placement" or graph.num_ops <= MOST_OPEN_OPS
         common = common_families(simulator=simulates, policy=asks, placements=places)
-        special = rehearsal(graph, target, request)
+        special = warm_up_search(graph, target, request)
         self._kernels = common | special
         with context.compiling():
             for name in self._kernels if special or request.start else islice(common, FIRST):

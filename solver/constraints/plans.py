@@ -27,8 +27,8 @@ from go_opt.solver.constraints.problem import (
     smallest_conflict,
 )
 from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
+from go_opt.solver.problem.forwarding_mode import ForwardingMode
 from go_opt.solver.problem.op_constraints import OpConstraints
-from go_opt.solver.problem.passing import Passing
 from go_opt.solver.problem.problem import (
     NO_SKIP_OFF,
     TRIANGLE_ADJACENT,
@@ -83,7 +83,7 @@ def constrained_starts(
     order: IntArray,
     fusion_group: IntArray,
     *,
-    passing: Passing,
+    passing: ForwardingMode,
     guides: Sequence[IntArray] = (),
     fusion_is_open: bool = True,
     replicates: bool = False,
@@ -145,7 +145,7 @@ class _Case(NamedTuple):
 def _cases(
     requested: OpConstraints,
     fusion_group: IntArray,
-    passing: Passing,
+    passing: ForwardingMode,
     fusion_is_open: bool,
     replicates: bool,
 ) -> Iterator[_Case]:
@@ -158,7 +158,7 @@ def _cases(
 
 
 def _loosest(
-    requested: OpConstraints, passing: Passing, fusion_is_open: bool, replicates: bool
+    requested: OpConstraints, passing: ForwardingMode, fusion_is_open: bool, replicates: bool
 ) -> ConstrainedProblem:
     """Returns the rules that every plan keeps, for any kernels, relays and replicas.
 
@@ -189,7 +189,7 @@ def _loosest(
     return problem_under(requested, change=change, limits=limits)
 
 
-def _rules(passing: Passing) -> Callable[[PlacementProblem], PlacementProblem]:
+def _rules(passing: ForwardingMode) -> Callable[[PlacementProblem], PlacementProblem]:
     """Returns a change that drops the triangle rule unless ``passing`` is ``adjacent``."""
 
     def change(problem: PlacementProblem) -> PlacementProblem:
@@ -241,7 +241,11 @@ def _start(
 
 
 def _is_kept(
-    requested: OpConstraints, passing: Passing, placement: IntArray, order: IntArray, fusion_group: IntArray
+    requested: OpConstraints,
+    passing: ForwardingMode,
+    placement: IntArray,
+    order: IntArray,
+    fusion_group: IntArray,
 ) -> bool:
     """Returns whether the start keeps all constraints with its own kernels, and the no-skip rule."""
     graph, target = requested.graph, requested.target

@@ -17,8 +17,8 @@ from go_opt.common.arrays import BoolArray, IntArray
 from go_opt.env.kernels.fusion import is_one_loop, loop_roles
 from go_opt.model.graph import Graph
 from go_opt.solver.constraints.problem import problem_under
+from go_opt.solver.problem.forwarding_mode import ForwardingMode
 from go_opt.solver.problem.op_constraints import OpConstraints
-from go_opt.solver.problem.passing import Passing
 from go_opt.solver.problem.problem import NO_SKIP_OFF, TRIANGLE_OFF, PlacementProblem
 from go_opt.solver.propagation.propagators.domains import unpack_chips
 from go_opt.solver.propagation.propagators.tables import RuleTables
@@ -37,7 +37,7 @@ class Plans(NamedTuple):
     fusion_group: IntArray  # [B, N]
 
 
-def every_plan(requested: OpConstraints, *, passing: Passing, decides_all: bool) -> Plans | None:
+def every_plan(requested: OpConstraints, *, passing: ForwardingMode, decides_all: bool) -> Plans | None:
     """Returns all plans that keep the target's rules and the constraints, but for limits, stages and memory.
 
     ``None``: more than :data:`MOST_PLANS`, than :data:`MOST_CELLS` to make them, or than
@@ -91,7 +91,9 @@ def _orders(graph: Graph, begun: list[int]) -> Iterator[list[int]]:
             yield from _orders(graph, [*begun, op])
 
 
-def _placements(requested: OpConstraints, group: IntArray, passing: Passing, most: int) -> IntArray | None:
+def _placements(
+    requested: OpConstraints, group: IntArray, passing: ForwardingMode, most: int
+) -> IntArray | None:
     """Returns all placements [B, N] of the kernels ``group``; None if more than ``most`` or too large."""
     if len(np.unique(group)) ** 2 > MOST_CELLS:
         return None

@@ -13,8 +13,8 @@ from go_opt.env import CostTables
 from go_opt.env.copies.stage_tables import stage_tables
 from go_opt.env.copies.stages import stages_of
 from go_opt.solver.copies.relayed_terms import relayed_terms
-from go_opt.solver.orders.instance import Instance
-from go_opt.solver.problem.passing import Passing
+from go_opt.solver.orders.instance import OrderProblem
+from go_opt.solver.problem.forwarding_mode import ForwardingMode
 from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.slicing.along import Slicing
 from go_opt.solver.slicing.replicated.slice import slice_order_replicated
@@ -57,8 +57,8 @@ class Slicer:
       num_stages: exactly so many, of one chip each; ``None``: any number.
     """
 
-    instance: Instance
-    passing: Passing
+    instance: OrderProblem
+    passing: ForwardingMode
     rules: SegmentRules = field(default_factory=SegmentRules)
     cap_s: float = math.inf  # slower slicings are ignored: the search takes long where memory is tight
     replicates: bool = False
@@ -127,9 +127,9 @@ def charged_slicing(slicing: Slicing, reached_s: float, at_most_s: float, cut: C
     return cut(at_least_s=slicing.interval_s, at_most_s=min(at_most_s, reached_s))
 
 
-def cheapest_slicing(instance: Instance, order: IntArray, fusion_group: IntArray) -> CheapestSlicing:
+def cheapest_slicing(instance: OrderProblem, order: IntArray, fusion_group: IntArray) -> CheapestSlicing:
     """Returns the best slicing without relays; the greedy slicing if none fits in memory."""
-    passing: Passing = "adjacent" if instance.is_adjacent else "free"
+    passing: ForwardingMode = "adjacent" if instance.is_adjacent else "free"
     best = Slicer(instance, passing)(order, fusion_group)
     if best is not None:
         return best

@@ -18,7 +18,7 @@ import numpy as np
 
 from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.env.kernels.numbering import number_kernels
-from go_opt.solver.orders.instance import Instance
+from go_opt.solver.orders.instance import OrderProblem
 from go_opt.solver.orders.orders import schedule
 
 ELITE_SHARE: Final = 0.2
@@ -109,7 +109,7 @@ def order_keys(order: IntArray, fusion_group: IntArray) -> Keys:
     return keys
 
 
-def joint_keys(case: Instance, order: IntArray, fusion_group: IntArray) -> Keys:
+def joint_keys(case: OrderProblem, order: IntArray, fusion_group: IntArray) -> Keys:
     """Returns keys [2 N] that decode to ``order`` and its kernels, except kernels split or joined in part."""
     source, reader = case.graph.edge_src, case.graph.edge_dst
     is_default = case.fusion_group[source] == case.fusion_group[reader]
@@ -121,7 +121,7 @@ def joint_keys(case: Instance, order: IntArray, fusion_group: IntArray) -> Keys:
     return np.append(order_keys(order, case.order), wish)
 
 
-def decoded(case: Instance, keys: Keys) -> tuple[IntArray, IntArray]:
+def decoded(case: OrderProblem, keys: Keys) -> tuple[IntArray, IntArray]:
     """Returns the kernels [N] and the order [N] of a genome [2 N]."""
     place, wish = np.split(keys, 2)
     return schedule(case, place, (2.0 * wish - 1.0) * FUSION_RANGE)

@@ -13,7 +13,7 @@ from go_opt.model.graph import Graph
 
 
 @dataclass(frozen=True, eq=False)
-class Instance:
+class OrderProblem:
     """A graph on a target with its default order and kernels. Axis ``N`` ops."""
 
     graph: Graph
@@ -34,8 +34,8 @@ class Instance:
         return self.target.num_chips if self.target.constraints.no_skip == "all" else 1
 
 
-def instance(graph: Graph, target: Target) -> Instance:
+def instance(graph: Graph, target: Target) -> OrderProblem:
     """Returns ``graph`` on ``target`` with cost tables and default fusion."""
     roles = loop_roles(graph, target.kernel_patterns)
     order = np.arange(graph.num_ops, dtype=np.int32)
-    return Instance(graph, target, cost_tables(graph, target), roles, order, greedy_fusion(roles, order))
+    return OrderProblem(graph, target, cost_tables(graph, target), roles, order, greedy_fusion(roles, order))

@@ -26,7 +26,7 @@ from go_opt.solver.orders.genetic import (
     joint_keys,
     order_keys,
 )
-from go_opt.solver.orders.instance import Instance
+from go_opt.solver.orders.instance import OrderProblem
 from go_opt.solver.orders.orders import starting_orders
 
 
@@ -72,7 +72,7 @@ class _Trial:
         return plan, plan.interval_s
 
 
-def _first(case: Instance, seed: int) -> Keys:
+def _first(case: OrderProblem, seed: int) -> Keys:
     """Returns genomes of four kinds in turn: known or random orders; default, joined or random kernels."""
     rng, num_ops = np.random.default_rng((seed, 5)), case.graph.num_ops
     orders = chain([case.order], starting_orders(case, case.fusion_group, seed))

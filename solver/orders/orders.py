@@ -15,7 +15,7 @@ from go_opt.env import CostTables, depth, height, list_schedule, priority_fusion
 from go_opt.env.cost.op_quantities import bytes_out, standardise
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.graph import Graph
-from go_opt.solver.orders.instance import Instance
+from go_opt.solver.orders.instance import OrderProblem
 
 
 def fixed_orders(graph: Graph, fusion_group: IntArray) -> Iterator[tuple[str, IntArray]]:
@@ -25,7 +25,7 @@ def fixed_orders(graph: Graph, fusion_group: IntArray) -> Iterator[tuple[str, In
     yield "height order", list_schedule(graph, kernel_of, largest_by_kernel(kernel_of, height(graph)))
 
 
-def starting_orders(instance: Instance, fusion_group: IntArray, seed: int) -> Iterator[IntArray]:
+def starting_orders(instance: OrderProblem, fusion_group: IntArray, seed: int) -> Iterator[IntArray]:
     """Yields, without end, start orders for a search: the fixed orders, then random orders."""
     yield from (order for _, order in fixed_orders(instance.graph, fusion_group))
     yield from random_orders(instance.graph, instance.tables, fusion_group, seed)
@@ -72,7 +72,7 @@ def largest_by_kernel(kernel_of: IntArray, values: FloatArray) -> FloatArray:
 
 
 def schedule(
-    instance: Instance, schedule_priority: FloatArray, fusion_priority: FloatArray
+    instance: OrderProblem, schedule_priority: FloatArray, fusion_priority: FloatArray
 ) -> tuple[IntArray, IntArray]:
     """Returns kernels [N] and order [N] for op priorities [N]; neutral priorities give the defaults."""
     group = priority_fusion(instance.graph, instance.roles, instance.fusion_group, fusion_priority)

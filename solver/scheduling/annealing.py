@@ -31,8 +31,8 @@ from go_opt.solver.scheduling.in_sequence import (
 )
 from go_opt.solver.scheduling.moves import propose
 from go_opt.solver.scheduling.schedule import (
-    Instance,
     Schedule,
+    ScheduleProblem,
     copy_schedule,
     instance_of,
     plan_arrays,
@@ -131,7 +131,7 @@ class ScheduleAnnealing:
 
 
 @uncounted
-def _start(instance: Instance, package: Package, chain: _Chain) -> None:
+def _start(instance: ScheduleProblem, package: Package, chain: _Chain) -> None:
     present = chain.present
     for i in range(present.size[0]):
         price(instance, present, int64(present.sequence[i]))
@@ -145,7 +145,7 @@ def _start(instance: Instance, package: Package, chain: _Chain) -> None:
 
 
 @uncounted_inner
-def _accept(instance: Instance, package: Package, chain: _Chain, seconds: float) -> None:
+def _accept(instance: ScheduleProblem, package: Package, chain: _Chain, seconds: float) -> None:
     """Make the proposed schedule the present one."""
     restore_schedule(chain.proposed, chain.present, chain.proposed.changed)
     keep_progress(package, chain.proposed, chain.progress, chain.reached)
@@ -156,7 +156,7 @@ def _accept(instance: Instance, package: Package, chain: _Chain, seconds: float)
 
 @uncounted
 def _run(
-    instance: Instance,
+    instance: ScheduleProblem,
     package: Package,
     chain: _Chain,
     cooling: tuple[float, float],
@@ -192,7 +192,7 @@ def _run(
 
 
 @uncounted_inner
-def _resequence(instance: Instance, package: Package, chain: _Chain) -> None:
+def _resequence(instance: ScheduleProblem, package: Package, chain: _Chain) -> None:
     """Order the sequence by the ends of kernels, unless that raises the makespan."""
     proposed, run = chain.proposed, package.run
     _makespan_s(package, chain.present, chain, np.inf)

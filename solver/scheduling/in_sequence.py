@@ -15,7 +15,7 @@ from go_opt.common.arrays import FloatArray, RecordArray, record
 from go_opt.common.compiling import int64, uncounted_inner
 from go_opt.env.model.execution import depart, fetched_place
 from go_opt.env.model.package import NONE, Package
-from go_opt.solver.scheduling.schedule import Instance, Schedule
+from go_opt.solver.scheduling.schedule import Schedule, ScheduleProblem
 
 BLOCK: Final = 8  # places between two saved states
 NEVER: Final = 1 << 40
@@ -35,7 +35,7 @@ class Progress(NamedTuple):
     states: FloatArray  # [N / BLOCK, W] of chips, links and the host before each block of places
 
 
-def progress_of(instance: Instance, package: Package) -> Progress:
+def progress_of(instance: ScheduleProblem, package: Package) -> Progress:
     """Progress before any kernel has run."""
     num_ops = instance.tables.num_ops
     width = 2 * len(package.chips) + len(package.links) + 3
@@ -64,7 +64,7 @@ def keep_progress(package: Package, schedule: Schedule, source: Progress, to: Pr
 
 @uncounted_inner
 def makespan_from(
-    instance: Instance,
+    instance: ScheduleProblem,
     package: Package,
     schedule: Schedule,
     reached: Progress,
@@ -192,7 +192,7 @@ def _keep(
 
 
 @uncounted_inner
-def fill_tails(instance: Instance, package: Package, schedule: Schedule, tail_s: FloatArray) -> None:
+def fill_tails(instance: ScheduleProblem, package: Package, schedule: Schedule, tail_s: FloatArray) -> None:
     """Fill in the longest path after each kernel, over its readers, transfers and the next on its chip."""
     kernels, ops, tables, num_chips = schedule.kernels, schedule.ops, instance.tables, len(package.chips)
     for kernel in range(len(tail_s)):

@@ -12,7 +12,7 @@ import numpy as np
 from go_opt.common.compiling import int64, uncounted_inner
 from go_opt.env.kernels.fusion import ALONE, REDUCTION
 from go_opt.env.model.package import NONE
-from go_opt.solver.scheduling.schedule import Instance, Schedule, may_join, price
+from go_opt.solver.scheduling.schedule import Schedule, ScheduleProblem, may_join, price
 
 # Shares of the moves; the rest move one kernel to another chip.
 CLUSTER: Final = 0.2  # a kernel moves with neighbours
@@ -24,7 +24,7 @@ FARTHEST: Final = 48  # most places of a shift
 
 
 @uncounted_inner
-def propose(instance: Instance, schedule: Schedule, kernel: int, rng: np.random.Generator) -> bool:
+def propose(instance: ScheduleProblem, schedule: Schedule, kernel: int, rng: np.random.Generator) -> bool:
     """Try a random move of ``kernel``; returns False if nothing changed."""
     schedule.changed[0] = schedule.size[0]
     schedule.changed[1] = -1
@@ -44,7 +44,7 @@ def propose(instance: Instance, schedule: Schedule, kernel: int, rng: np.random.
 
 
 @uncounted_inner
-def _other_chip(instance: Instance, schedule: Schedule, kernel: int, rng: np.random.Generator) -> int:
+def _other_chip(instance: ScheduleProblem, schedule: Schedule, kernel: int, rng: np.random.Generator) -> int:
     """The chip of a neighbour, or a random chip."""
     kernels, tables = schedule.kernels, instance.tables
     if rng.random() < 0.5:
@@ -55,7 +55,7 @@ def _other_chip(instance: Instance, schedule: Schedule, kernel: int, rng: np.ran
 
 
 @uncounted_inner
-def _neighbour(instance: Instance, schedule: Schedule, kernel: int, rng: np.random.Generator) -> int:
+def _neighbour(instance: ScheduleProblem, schedule: Schedule, kernel: int, rng: np.random.Generator) -> int:
     """A random producer or reader of ``kernel``; NONE if there is none or ``kernel`` was drawn."""
     kernels, ops = schedule.kernels, schedule.ops
     op = int64(kernels[kernel].first_op)
@@ -75,7 +75,7 @@ def _neighbour(instance: Instance, schedule: Schedule, kernel: int, rng: np.rand
 
 
 @uncounted_inner
-def _move(instance: Instance, schedule: Schedule, kernel: int, chip: int) -> bool:
+def _move(instance: ScheduleProblem, schedule: Schedule, kernel: int, chip: int) -> bool:
     kernels = schedule.kernels
     if kernels[kernel].chip == chip or not _can_run(instance, schedule, kernel, chip):
         return False
@@ -86,7 +86,7 @@ def _move(instance: Instance, schedule: Schedule, kernel: int, chip: int) -> boo
 
 
 @uncounted_inner
-def _touch(instance: Instance, schedule: Schedule, kernel: int) -> None:
+def _touch(instance: ScheduleProblem, schedule: Schedule, kernel: int) -> None:
     """Mark the places of a kernel and of its producers, whose tensors may leave at other times."""
     kernels, ops, changed = schedule.kernels, schedule.ops, schedule.changed
     place = int64(kernels[kernel].place)
@@ -100,7 +100,7 @@ def _touch(instance: Instance, schedule: Schedule, kernel: int) -> None:
 
 
 @uncounted_inner
-def _can_run(instance: Instance, schedule: Schedule, kernel: int, chip: int) -> bool:
+def _can_run(instance: ScheduleProblem, schedule: Schedule, kernel: int, chip: int) -> bool:
     kind = instance.tables.chip_kind[chip]
     op = schedule.kernels[kernel].first_op
     while op != NONE:
@@ -111,7 +111,9 @@ def _can_run(instance: Instance, schedule: Schedule, kernel: int, chip: int) -> 
 
 
 @uncounted_inner
-def _move_cluster(instance: Instance, schedule: Schedule, kernel: int, rng: np.random.Generator) -> bool:
+def _move_cluster(
+    instance: ScheduleProblem, schedule: Schedule, kernel: int, rng: np.random.Generator
+) -> bool:
     """Move a kernel and random kernels connected to it on its chip."""
     kernels = schedule.kernels
     home, chip = kernels[kernel].chip, _other_chip(instance, schedule, kernel, rng)
@@ -135,7 +137,7 @@ def _move_cluster(instance: Instance, schedule: Schedule, kernel: int, rng: np.r
 
 
 @uncounted_inner
-def _bounds(instance: Instance, schedule: Schedule, kernel: int, other: int) -> tuple[int, int]:
+def _bounds(instance: ScheduleProblem, schedule: Schedule, kernel: int, other: int) -> tuple[int, int]:
     """Last place of the producers of ``kernel`` and ``other``, first place of their readers, except both."""
     kernels, ops = schedule.kernels, schedule.ops
     low, high = int64(-1), int64(schedule.size[0])
@@ -157,7 +159,7 @@ def _bounds(instance: Instance, schedule: Schedule, kernel: int, other: int) -> 
 
 
 @uncounted_inner
-def _shift(instance: Instance, schedule: Schedule, kernel: int, rng: np.random.Generator) -> bool:
+def _shift(instance: ScheduleProblem, schedule: Schedule, kernel: int, rng: np.random.Generator) -> bool:
     """Move a kernel in the sequence, between its producers and its readers."""
     low, high = _bounds(instance, schedule, kernel, NONE)
     place = int64(schedule.kernels[kernel].place)
@@ -185,7 +187,7 @@ def _to_place(schedule: Schedule, kernel: int, to: int) -> None:
 
 
 @uncounted_inner
-def _join(instance: Instance, schedule: Schedule, kernel: int, rng: np.random.Generator) -> bool:
+def _join(instance: ScheduleProblem, schedule: Schedule, kernel: int, rng: np.random.Generator) -> bool:
     """Join a kernel with another one, on the chip of the first."""
     kernels, ops = schedule.kernels, schedule.ops
     op = kernels[kernel].first_op
@@ -223,7 +225,7 @@ def _join(instance: Instance, schedule: Schedule, kernel: int, rng: np.random.Ge
 
 
 @uncounted_inner
-def _link(instance: Instance, schedule: Schedule, kernel: int, other: int) -> None:
+def _link(instance: ScheduleProblem, schedule: Schedule, kernel: int, other: int) -> None:
     """Move the ops of ``other`` into ``kernel``, in storage order with a reduction last."""
     kernels, ops = schedule.kernels, schedule.ops
     one, two = int64(kernels[kernel].first_op), int64(kernels[other].first_op)
@@ -255,7 +257,7 @@ def _link(instance: Instance, schedule: Schedule, kernel: int, other: int) -> No
 
 
 @uncounted_inner
-def _part(instance: Instance, schedule: Schedule, kernel: int, rng: np.random.Generator) -> bool:
+def _part(instance: ScheduleProblem, schedule: Schedule, kernel: int, rng: np.random.Generator) -> bool:
     """Separate a kernel into two after one of its ops."""
     kernels, ops = schedule.kernels, schedule.ops
     last = int64(kernels[kernel].first_op)

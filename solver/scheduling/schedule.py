@@ -27,7 +27,7 @@ FLOW: Final = record("producers readers alike_place alike_first alike_last role 
 SEEN: Final = record("number read_bytes")
 
 
-class Instance(NamedTuple):
+class ScheduleProblem(NamedTuple):
     """The constant part: costs, fusion rules, data flow; and buffers for sums over a kernel's tensors."""
 
     tables: CostTables
@@ -63,7 +63,7 @@ def scheduling_package(tables: CostTables) -> Package:
     return package
 
 
-def instance_of(graph: Graph, tables: CostTables, roles: LoopRoles, package: Package) -> Instance:
+def instance_of(graph: Graph, tables: CostTables, roles: LoopRoles, package: Package) -> ScheduleProblem:
     """The fixed part of the schedules of ``graph``."""
     flow = np.zeros(graph.num_ops + 1, FLOW)
     flow["producers"], producers = graph.predecessors
@@ -76,10 +76,12 @@ def instance_of(graph: Graph, tables: CostTables, roles: LoopRoles, package: Pac
     flow["alike_last"][alike] = np.searchsorted(elements, elements, side="right")
     seen = np.zeros(len(tables.tensor_kind), SEEN)
     lists, sums = (package.op_lists, package.outputs), np.zeros(1, np.int64)
-    return Instance(tables, flow, producers, readers, alike, *lists, seen, sums)
+    return ScheduleProblem(tables, flow, producers, readers, alike, *lists, seen, sums)
 
 
-def schedule_of(instance: Instance, placement: IntArray, order: IntArray, fusion_group: IntArray) -> Schedule:
+def schedule_of(
+    instance: ScheduleProblem, placement: IntArray, order: IntArray, fusion_group: IntArray
+) -> Schedule:
     """The schedule of a plan, not yet priced; arguments are [N].
 
     The ops of a kernel are in storage order with a reduction last, whatever the plan's order.
@@ -136,7 +138,7 @@ def restore_schedule(source: Schedule, to: Schedule, changed: LongArray) -> None
 
 
 @uncounted_inner
-def price(instance: Instance, schedule: Schedule, kernel: int) -> None:
+def price(instance: ScheduleProblem, schedule: Schedule, kernel: int) -> None:
     """Fill in the seconds of a kernel, as :func:`go_opt.env.kernels.numbering.kernel_seconds`."""
     tables, kernels, ops = instance.tables, schedule.kernels, schedule.ops
     instance.sums[0] += 1
@@ -165,7 +167,7 @@ def price(instance: Instance, schedule: Schedule, kernel: int) -> None:
 
 
 @uncounted_inner
-def _bytes_of_op(instance: Instance, ops: RecordArray, kernel: int, op: int) -> int:
+def _bytes_of_op(instance: ScheduleProblem, ops: RecordArray, kernel: int, op: int) -> int:
     """Bytes that an op adds to the reads and writes of ``kernel`` from and to the outside."""
     tables, seen, now = instance.tables, instance.seen, instance.sums[0]
     moved_bytes = 0
@@ -193,7 +195,7 @@ def _bytes_of_op(instance: Instance, ops: RecordArray, kernel: int, op: int) -> 
 
 
 @uncounted_inner
-def may_join(instance: Instance, schedule: Schedule, one: int, other: int) -> bool:
+def may_join(instance: ScheduleProblem, schedule: Schedule, one: int, other: int) -> bool:
     """Whether the ops of two kernels form one loop nest (:func:`go_opt.env.kernels.fusion.is_one_loop`)."""
     flow, kernels, ops = instance.flow, schedule.kernels, schedule.ops
     if flow[one].elements != flow[other].elements:

@@ -9,7 +9,7 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.env.cost import CostTables
-from go_opt.solver.problem.passing import Passing
+from go_opt.solver.problem.forwarding_mode import ForwardingMode
 from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.problem.sequence import KernelSequence, kernel_sequence
 from go_opt.solver.slicing.segments.problem import SliceProblem, slice_problem
@@ -32,7 +32,7 @@ def problem_along(
     tables: CostTables,
     order: IntArray,
     fusion_group: IntArray,
-    passing: Passing,
+    passing: ForwardingMode,
     **rules: Unpack[SegmentRules],
 ) -> tuple[KernelSequence, SliceProblem]:
     """Returns the kernel sequence of ``order`` and the problem of cutting it into segments.

@@ -9,7 +9,7 @@ from typing import Final, Unpack
 
 from go_opt.common.arrays import IntArray, LongArray
 from go_opt.env.cost import CostTables
-from go_opt.solver.problem.passing import Passing
+from go_opt.solver.problem.forwarding_mode import ForwardingMode
 from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.problem.sequence import KernelSequence
 from go_opt.solver.slicing.along import Slicing, one_chip_each, problem_along
@@ -32,7 +32,7 @@ def slice_order(
     order: IntArray,
     fusion_group: IntArray,
     *,
-    passing: Passing,
+    passing: ForwardingMode,
     min_chips: int = 1,
     max_chips: int | None = None,
     at_most_s: float = math.inf,
@@ -59,7 +59,7 @@ def greedy_slicing(tables: CostTables, order: IntArray, fusion_group: IntArray, 
 
     With ``adjacent``, cuts move so that the slicing keeps the adjacent rule.
     """
-    passing: Passing = "adjacent" if adjacent else "free"
+    passing: ForwardingMode = "adjacent" if adjacent else "free"
     sequence, problem = problem_along(tables, order, fusion_group, passing)
     cuts = greedy_cuts(problem, tables.num_chips)
     return one_chip_each(sequence, cuts, slicing_cost_s(problem, cuts))

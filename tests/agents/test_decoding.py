@@ -12,21 +12,21 @@ from go_opt.env.kernels.numbering import number_kernels
 from go_opt.errors import InvalidInputError
 from go_opt.model.builder import GraphBuilder
 from go_opt.solver import slice_order
-from go_opt.solver.orders.instance import Instance, instance
+from go_opt.solver.orders.instance import OrderProblem, instance
 from go_opt.solver.orders.orders import schedule
 from go_opt.solver.verify.verifier import verify
 from go_opt.solver.walk.walk import NUM_FEATURES, score_walks
 from tests.strategies import examples, make_plan, random_graph, random_target, seeds, small_mcm, toy_graph
 
 
-def random_case(seed: int, num_ops: int = 20) -> tuple[Instance, Decisions]:
+def random_case(seed: int, num_ops: int = 20) -> tuple[OrderProblem, Decisions]:
     rng = np.random.default_rng(seed)
     target = random_target(rng, topology="ring", num_kinds=1, sram_bytes=10**7)
     case = instance(random_graph(rng, int(rng.integers(1, num_ops))), target)
     return case, random_decisions(rng, case)
 
 
-def random_decisions(rng: np.random.Generator, case: Instance, rows: int = 1) -> Decisions:
+def random_decisions(rng: np.random.Generator, case: OrderProblem, rows: int = 1) -> Decisions:
     num_ops = case.graph.num_ops
     return Decisions(
         schedule_priority=rng.standard_normal((rows, num_ops)),
@@ -36,7 +36,7 @@ def random_decisions(rng: np.random.Generator, case: Instance, rows: int = 1) ->
     )
 
 
-def neutral_decisions(instance: Instance) -> Decisions:
+def neutral_decisions(instance: OrderProblem) -> Decisions:
     """Decisions of an untrained policy: the default order and kernels."""
     num_ops = instance.graph.num_ops
     return Decisions(

@@ -14,7 +14,7 @@ from go_opt.model.plan import Plan
 from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
 from go_opt.solver.orders.cheapest import OrderPlan, Slicer
 from go_opt.solver.orders.genetic import decoded, joint_keys
-from go_opt.solver.orders.instance import Instance, instance
+from go_opt.solver.orders.instance import OrderProblem, instance
 from go_opt.solver.orders.joint_orders import joint_orders
 from go_opt.solver.verify.verifier import verify
 from tests.strategies import small_mcm, toy_graph
@@ -23,7 +23,7 @@ EVALUATIONS = 150
 
 
 @pytest.fixture(scope="module")
-def branchy() -> Instance:
+def branchy() -> OrderProblem:
     """Two chains side by side, stored in turn: a cut crosses both, 20 us of link.
 
     One after the other they take 12 us, their 24 ops of 3 us on six chips.
@@ -39,7 +39,7 @@ def branchy() -> Instance:
     return instance(b.build(), small_mcm(6))
 
 
-def test_plans_are_valid_and_cost_what_they_say(branchy: Instance) -> None:
+def test_plans_are_valid_and_cost_what_they_say(branchy: OrderProblem) -> None:
     searches = (
         joint_orders(Slicer(branchy, "adjacent"), seed=0),
         joint_orders(Slicer(branchy, "relayed"), seed=0),
@@ -63,13 +63,13 @@ def test_nothing_that_fits_is_no_plan() -> None:
     assert list(islice(joint_orders(slicer, seed=0), 70)) == [None] * 70
 
 
-def test_joint_search_repeats_itself(branchy: Instance) -> None:
+def test_joint_search_repeats_itself(branchy: OrderProblem) -> None:
     slicer = Slicer(branchy, "adjacent")
     one, two = ([*islice(joint_orders(slicer, seed=3), EVALUATIONS)] for _ in range(2))
     assert [plan and plan.interval_s for plan in one] == [plan and plan.interval_s for plan in two]
 
 
-def test_joint_search_goes_on_from_what_others_know(branchy: Instance) -> None:
+def test_joint_search_goes_on_from_what_others_know(branchy: OrderProblem) -> None:
     slicer = Slicer(branchy, "adjacent")
     one_chain_first = np.array([*range(0, 24, 2), *range(1, 24, 2)], dtype=np.int32)
     sliced = slicer(one_chain_first, branchy.fusion_group)

@@ -14,7 +14,7 @@ from go_opt.agents.inputs.features import NUM_EXPLORED, GraphFeatures, graph_fea
 from go_opt.env import Target, load_target
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.plan import Plan
-from go_opt.solver.orders.instance import Instance, instance
+from go_opt.solver.orders.instance import OrderProblem, instance
 from go_opt.solver.orders.orders import schedule
 from go_opt.solver.verify.verifier import verify
 from go_opt.solver.walk.walk import NUM_FEATURES
@@ -25,7 +25,7 @@ CHIPS = 3
 
 
 @pytest.fixture(scope="module")
-def branchy() -> Instance:
+def branchy() -> OrderProblem:
     graph = random_graph(np.random.default_rng(3), 40, precision="native")
     return instance(graph, small_mcm(CHIPS, sram_bytes=10**9))
 
@@ -39,12 +39,12 @@ def outputs(num_ops: int, seed: int | None) -> Outputs:
     return Outputs(*(rng.standard_normal(shape) for shape in shapes))
 
 
-def advised(on: Instance, seed: int | None = 5) -> Advice:
+def advised(on: OrderProblem, seed: int | None = 5) -> Advice:
     said = outputs(on.graph.num_ops, seed)
     return advice(lambda features: said, on.graph, on.target)
 
 
-def drawn(on: Instance, seed: int, count: int = 20) -> list[PolicyPlan]:
+def drawn(on: OrderProblem, seed: int, count: int = 20) -> list[PolicyPlan]:
     return list(islice(policy_plans(advised(on), on, seed), count))
 
 
@@ -54,12 +54,12 @@ def assert_same(plan: PolicyPlan, other: PolicyPlan) -> None:
         np.testing.assert_array_equal(array, twin)
 
 
-def test_methods_take_turns(branchy: Instance) -> None:
+def test_methods_take_turns(branchy: OrderProblem) -> None:
     methods = [plan.method for plan in drawn(branchy, seed=0, count=11)]
     assert tuple(methods) == ("policy", *ROUND, *ROUND)
 
 
-def test_same_seed_same_plans(branchy: Instance) -> None:
+def test_same_seed_same_plans(branchy: OrderProblem) -> None:
     first = drawn(branchy, seed=7)
     for plan, again in zip(first, drawn(branchy, seed=7), strict=True):
         assert_same(plan, again)
@@ -67,7 +67,7 @@ def test_same_seed_same_plans(branchy: Instance) -> None:
     assert any((plan.order != other.order).any() for plan, other in zip(first, others, strict=True))
 
 
-def test_first_come_the_means(branchy: Instance) -> None:
+def test_first_come_the_means(branchy: OrderProblem) -> None:
     said = advised(branchy).outputs
     mean = drawn(branchy, seed=0, count=1)[0]
     group, order = schedule(branchy, said.schedule_key, said.fusion_key)
@@ -76,7 +76,7 @@ def test_first_come_the_means(branchy: Instance) -> None:
     assert mean.placement is None
 
 
-def test_walks_are_of_the_default_order_and_differ(branchy: Instance) -> None:
+def test_walks_are_of_the_default_order_and_differ(branchy: OrderProblem) -> None:
     walks = [plan for plan in drawn(branchy, seed=0, count=60) if plan.placement is not None]
     assert len({plan.placement.tobytes() for plan in walks}) > 2
     for plan in walks:
@@ -84,18 +84,18 @@ def test_walks_are_of_the_default_order_and_differ(branchy: Instance) -> None:
         np.testing.assert_array_equal(plan.fusion_group, branchy.fusion_group)
 
 
-def test_untrained_means_are_the_defaults(branchy: Instance) -> None:
+def test_untrained_means_are_the_defaults(branchy: OrderProblem) -> None:
     mean = next(policy_plans(advised(branchy, None), branchy, 0))
     np.testing.assert_array_equal(mean.order, branchy.order)
     np.testing.assert_array_equal(mean.fusion_group, branchy.fusion_group)
 
 
 def test_draws_are_antithetic_around_the_mean_and_around_zero(
-    branchy: Instance, monkeypatch: pytest.MonkeyPatch
+    branchy: OrderProblem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys: list[tuple[np.ndarray, np.ndarray]] = []
 
-    def recorded(on: Instance, schedule_key: np.ndarray, fusion_key: np.ndarray) -> tuple:
+    def recorded(on: OrderProblem, schedule_key: np.ndarray, fusion_key: np.ndarray) -> tuple:
         keys.append((schedule_key, fusion_key))
         return schedule(on, schedule_key, fusion_key)
 

@@ -44,7 +44,7 @@ from go_opt.solver.certify.problem.build import refinement_problem
 from go_opt.solver.certify.problem.joint_floors import joint_refinement_problem
 from go_opt.solver.certify.problem.problem import RefinementProblem
 from go_opt.solver.certify.refinement import Refinement
-from go_opt.solver.problem.passing import PASSING_CODE, Passing
+from go_opt.solver.problem.forwarding_mode import PASSING_CODE, ForwardingMode
 from go_opt.solver.slicing.streamed.slice import slice_order_streamed
 
 MARKS_S = (0.1, 1.0, 10.0, 60.0)  # those beyond ``--seconds`` tell what was reached in the end
@@ -90,7 +90,7 @@ def cases(graph: Graph, *, joint: bool) -> Iterator[tuple[str, RefinementProblem
             if joint:
                 yield f"joint {setting}", joint_refinement_problem(graph, faster, loop_roles(graph))
                 continue
-            passing: Passing
+            passing: ForwardingMode
             for passing in PASSING_CODE:
                 yield f"{passing} {setting}", refinement_problem(graph, faster, passing=passing)
 

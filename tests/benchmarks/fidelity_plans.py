@@ -22,7 +22,7 @@ from go_opt.env import (
 )
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.graph import Graph
-from go_opt.solver import Passing, Slicing, placement_problem, sample, slice_order
+from go_opt.solver import ForwardingMode, Slicing, placement_problem, sample, slice_order
 from go_opt.solver.orders import fixed_orders, random_orders
 from go_opt.solver.orders.instance import instance
 from go_opt.solver.problem.sequence import kernel_sequence
@@ -55,7 +55,7 @@ class Case:
     fusion_group: Ints
 
     @property
-    def passing(self) -> Passing:
+    def passing(self) -> ForwardingMode:
         return "free" if self.target.constraints.triangle == "off" else "adjacent"
 
 

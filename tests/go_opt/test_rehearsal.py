@@ -16,7 +16,7 @@ from numba import njit
 import go_opt
 from go_opt.result import Request, Step
 from go_opt.search.optimizer import optimize_request
-from go_opt.search.rehearsal import rehearsal
+from go_opt.search.warm_up_search import warm_up_search
 from tests.strategies import chip_kind, small_mcm, toy_graph
 
 # Kernels compile, or load from the cache of an earlier run, when their dispatcher is asked for a signature.
@@ -111,5 +111,5 @@ def test_what_nothing_has_loaded_compiles_on_no_time_of_the_search() -> None:
     "changes", [{"no_skip": "all"}, {"kinds": [chip_kind(), chip_kind("b", op_types=["Relu"])]}]
 )
 def test_chips_that_need_the_propagation_engine_are_rehearsed(changes: dict[str, Any]) -> None:
-    assert not rehearsal(toy_graph(), small_mcm(), Request())
-    assert rehearsal(toy_graph(), small_mcm(**changes), Request())
+    assert not warm_up_search(toy_graph(), small_mcm(), Request())
+    assert warm_up_search(toy_graph(), small_mcm(**changes), Request())

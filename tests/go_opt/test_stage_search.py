@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from go_opt.env import greedy_fusion, loop_roles
 from go_opt.result import Request
-from go_opt.search.methods.stage_search import StageSearch
+from go_opt.search.methods.stage_search import StageRing
 from go_opt.search.state import Search
 from tests.replicated import random_stages, replicated_plan
 from tests.strategies import examples, random_graph, random_order, seeds, small_mcm
@@ -28,7 +28,7 @@ def test_rings_lead_back_to_plans_that_keep_the_rules(seed: int, num_ops: int) -
     several = np.flatnonzero((plan.replication > 1) & (rng.random(num_ops) < 0.5))
     plan = replace(plan, forwards=tuple(np.unique(plan.placement[several]).tolist()))
     search = Search(graph, target, Request(max_evaluations=1))
-    ring = StageSearch(search, plan)
+    ring = StageRing(search, plan)
     back = ring.as_it_stands("back")
     np.testing.assert_array_equal(back.placement, plan.placement)
     assert back.replication is None or back.replication.tolist() == plan.replication.tolist()

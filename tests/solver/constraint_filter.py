@@ -16,8 +16,8 @@ from go_opt.env.cost import CostTables, cost_tables
 from go_opt.env.kernels.numbering import kernel_seconds
 from go_opt.model.graph import WEIGHT
 from go_opt.solver.copies.relays import needed_relays
+from go_opt.solver.problem.forwarding_mode import ForwardingMode
 from go_opt.solver.problem.op_constraints import OpConstraints
-from go_opt.solver.problem.passing import Passing
 from go_opt.solver.problem.problem import placement_problem
 from go_opt.solver.problem.user_constraints import Stages
 
@@ -35,7 +35,7 @@ class ConstraintFilter:
       passing: ``relayed`` counts the relays that each placement needs.
     """
 
-    def __init__(self, asked: OpConstraints, fusion_group: IntArray, passing: Passing) -> None:
+    def __init__(self, asked: OpConstraints, fusion_group: IntArray, passing: ForwardingMode) -> None:
         self._asked, self._fusion_group = asked, fusion_group
         self._has_relays = passing == "relayed"
 

@@ -11,7 +11,7 @@ import numpy as np
 from go_opt.env import CostTables
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import ACTIVATION, INPUT, NO_PRODUCER, Graph
-from go_opt.solver.problem.passing import Passing
+from go_opt.solver.problem.forwarding_mode import ForwardingMode
 
 
 def monotone_placements(graph: Graph, num_chips: int) -> Iterator[tuple[int, ...]]:
@@ -35,7 +35,7 @@ def interval_s(
     graph: Graph,
     tables: CostTables,
     chips: tuple[int, ...],
-    passing: Passing,
+    passing: ForwardingMode,
     sizes: tuple[int, ...] | None = None,
 ) -> float:
     """The interval of one kernel per op on alike chips, memory left out; infinite where it is forbidden.
@@ -96,7 +96,9 @@ def _costs(graph: Graph, tables: CostTables) -> _Costs:
     )
 
 
-def _interval_s(costs: _Costs, chips: tuple[int, ...], passing: Passing, sizes: tuple[int, ...]) -> float:
+def _interval_s(
+    costs: _Costs, chips: tuple[int, ...], passing: ForwardingMode, sizes: tuple[int, ...]
+) -> float:
     num_chips = len(sizes)
     compute_s, link_s = [0.0] * num_chips, [0.0] * num_chips
     host_in_s, host_out_s = [0.0] * num_chips, [0.0] * num_chips
@@ -136,7 +138,7 @@ def _interval_s(costs: _Costs, chips: tuple[int, ...], passing: Passing, sizes: 
     return busiest_s
 
 
-def least_interval_s(graph: Graph, tables: CostTables, passing: Passing) -> float:
+def least_interval_s(graph: Graph, tables: CostTables, passing: ForwardingMode) -> float:
     """The optimum, by enumeration."""
     costs, sizes = _costs(graph, tables), (1,) * tables.num_chips
     return min(

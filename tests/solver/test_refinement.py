@@ -10,7 +10,7 @@ from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.solver.certify.problem.build import refinement_problem
 from go_opt.solver.certify.refinement import Refinement
-from go_opt.solver.problem.passing import Passing
+from go_opt.solver.problem.forwarding_mode import ForwardingMode
 from go_opt.solver.problem.problem import placement_problem
 from go_opt.solver.verify.rule_check import NONE, broken_rules
 from tests.solver.brute_force import evaluate_placements, plenty_of_memory
@@ -18,12 +18,12 @@ from tests.solver.cp_sat_oracle import cp_sat_optimum_s
 from tests.solver.placement_oracle import interval_s, least_interval_s, monotone_placements, tiny_graph
 from tests.strategies import examples, random_graph, small_mcm
 
-PASSINGS: tuple[Passing, ...] = ("free", "relayed", "adjacent")
+PASSINGS: tuple[ForwardingMode, ...] = ("free", "relayed", "adjacent")
 
 
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("passing", PASSINGS)
-def test_bound_and_plan_meet_at_the_optimum(passing: Passing, overlap: bool) -> None:
+def test_bound_and_plan_meet_at_the_optimum(passing: ForwardingMode, overlap: bool) -> None:
     for seed in range(examples(150)):
         rng = np.random.default_rng([seed, overlap])
         graph = tiny_graph(rng, int(rng.integers(1, 9)))
@@ -103,7 +103,7 @@ def test_kernels_of_several_ops_and_what_was_reached_before() -> None:
 
 
 @pytest.mark.parametrize("passing", PASSINGS)
-def test_plans_keep_the_rules_and_the_answer_repeats(passing: Passing) -> None:
+def test_plans_keep_the_rules_and_the_answer_repeats(passing: ForwardingMode) -> None:
     target = small_mcm(6, link_bytes_per_s=1e9, sram_bytes=2**40)
     graph = random_graph(np.random.default_rng(3), 60)
     problem = refinement_problem(graph, cost_tables(graph, target), passing=passing)

@@ -13,13 +13,13 @@ from go_opt.solver.certify.problem.bounds import throughput_bound
 from go_opt.solver.certify.problem.build import refinement_problem
 from go_opt.solver.certify.refinement import Refinement
 from go_opt.solver.certify.states.slices import slice_units
-from go_opt.solver.problem.passing import Passing
+from go_opt.solver.problem.forwarding_mode import ForwardingMode
 from go_opt.solver.problem.streamed_bytes import least_host_s
 from tests.replicated import forwarding_s
 from tests.solver.placement_oracle import interval_s, stagings, tiny_graph
 from tests.strategies import examples, random_graph, small_mcm
 
-PASSINGS: tuple[Passing, ...] = ("free", "relayed", "adjacent")
+PASSINGS: tuple[ForwardingMode, ...] = ("free", "relayed", "adjacent")
 
 
 def three_ops(weights: tuple[int, int, int], touched: int | None = None) -> Graph:
@@ -36,7 +36,7 @@ def three_ops(weights: tuple[int, int, int], touched: int | None = None) -> Grap
     return b.build()
 
 
-def refined(graph: Graph, tables: CostTables, passing: Passing = "free") -> Refinement:
+def refined(graph: Graph, tables: CostTables, passing: ForwardingMode = "free") -> Refinement:
     refinement = Refinement(refinement_problem(graph, tables, passing=passing, replicates=True))
     refinement.run(100_000)
     return refinement
@@ -122,7 +122,7 @@ def streamed_bytes(graph: Graph, tables: CostTables, stages: tuple[int, ...]) ->
     return always, [max(0, h + a - int(tables.sram_bytes[0])) for h, a in zip(held, most, strict=True)]
 
 
-def least_interval_s(graph: Graph, tables: CostTables, passing: Passing) -> float:
+def least_interval_s(graph: Graph, tables: CostTables, passing: ForwardingMode) -> float:
     """The optimum with memory as bounds count it, by enumeration; overlapped."""
     inputs = int(tables.tensor_bytes[tables.tensor_kind == INPUT].sum())
     least_s = np.inf
@@ -139,7 +139,7 @@ def least_interval_s(graph: Graph, tables: CostTables, passing: Passing) -> floa
 
 
 @pytest.mark.parametrize("passing", PASSINGS)
-def test_bound_and_plan_meet_at_the_optimum(passing: Passing) -> None:
+def test_bound_and_plan_meet_at_the_optimum(passing: ForwardingMode) -> None:
     found = 0
     for seed in range(examples(60)):
         rng = np.random.default_rng([seed, 3])

@@ -10,7 +10,7 @@ from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.env import CostTables, cost_tables, evaluate_batch
 from go_opt.env.copies.expanded_tables import expanded_tables
 from go_opt.env.copies.relays import Relays
-from go_opt.solver import Passing, slice_order
+from go_opt.solver import ForwardingMode, slice_order
 from go_opt.solver.copies.relays import needed_relays
 from go_opt.solver.problem.op_constraints import op_constraints
 from go_opt.solver.problem.segment_rules import SegmentRules, segment_rules
@@ -93,7 +93,7 @@ def test_segments_keep_to_what_the_user_asks(seed: int) -> None:
     keeps = keep_rules(all_of.placements, asked)
     got = slice_order(case.tables, case.order, case.group, passing="relayed", **asked)
     assert reached(got) == pytest.approx(least(all_of.interval_s[keeps & all_of.fits]), rel=1e-9, abs=0)
-    passings: tuple[Passing, ...] = ("free", "adjacent")
+    passings: tuple[ForwardingMode, ...] = ("free", "adjacent")
     for passing in passings:
         case.passing = passing
         placements = case.slicings()

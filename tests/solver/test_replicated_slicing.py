@@ -17,7 +17,7 @@ from go_opt.env.copies.stages import size_by_chip
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.builder import GraphBuilder
 from go_opt.solver.copies.relays import needed_relays
-from go_opt.solver.problem.passing import Passing
+from go_opt.solver.problem.forwarding_mode import ForwardingMode
 from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.problem.sequence import kernel_sequence
 from go_opt.solver.problem.streamed_bytes import least_streamed_bytes
@@ -32,7 +32,7 @@ from tests.solver.test_relay_slicing import random_rules
 from tests.solver.test_slicing import Case
 from tests.strategies import examples, seeds, small_mcm, toy_graph
 
-PASSINGS: tuple[Passing, ...] = ("relayed", "adjacent", "free")
+PASSINGS: tuple[ForwardingMode, ...] = ("relayed", "adjacent", "free")
 
 
 class Stagings:

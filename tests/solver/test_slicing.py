@@ -19,7 +19,7 @@ from go_opt.env import (
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.solver import Passing, Slicing, slice_order, slice_order_streamed
+from go_opt.solver import ForwardingMode, Slicing, slice_order, slice_order_streamed
 from go_opt.solver.problem.sequence import kernel_sequence
 from go_opt.solver.slicing.cuts import cheapest_cuts
 from go_opt.solver.slicing.general import cheapest_cuts_general
@@ -62,7 +62,7 @@ class Case:
         self.group = greedy_fusion(loop_roles(self.graph), self.order)
         if rng.random() < 0.4:
             self.group = np.arange(self.graph.num_ops, dtype=np.int32)
-        self.passing: Passing = "adjacent" if rng.random() < 0.6 else "free"
+        self.passing: ForwardingMode = "adjacent" if rng.random() < 0.6 else "free"
 
     def slicings(self) -> IntArray:
         return all_slicings(

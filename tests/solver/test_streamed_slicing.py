@@ -17,7 +17,7 @@ from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import WEIGHT
 from go_opt.solver.copies.relays import needed_relays
-from go_opt.solver.problem.passing import Passing
+from go_opt.solver.problem.forwarding_mode import ForwardingMode
 from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.problem.sequence import kernel_sequence
 from go_opt.solver.slicing.streamed import segment_table
@@ -33,7 +33,7 @@ from tests.solver.test_relay_slicing import random_rules
 from tests.solver.test_slicing import Case, reached
 from tests.strategies import examples, random_target, seeds, small_mcm
 
-PASSINGS: tuple[Passing, ...] = ("relayed", "adjacent", "free")
+PASSINGS: tuple[ForwardingMode, ...] = ("relayed", "adjacent", "free")
 
 
 class Stagings:

@@ -13,14 +13,14 @@ from go_opt.env import Target, evaluate_batch
 from go_opt.model.graph import Graph
 from go_opt.solver import greedy_slicing
 from go_opt.solver.orders.cheapest import cheapest_slicing
-from go_opt.solver.orders.instance import Instance, instance
+from go_opt.solver.orders.instance import OrderProblem, instance
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
     """One graph on one target."""
 
-    instance: Instance
+    instance: OrderProblem
     reference_s: float  # interval of the greedy plan by the model; see :func:`reference_interval_s`
 
     @property
@@ -45,7 +45,7 @@ def case(graph: Graph, target: Target) -> Case:
     return Case(on_target, reference_interval_s(on_target))
 
 
-def reference_interval_s(on_target: Instance) -> float:
+def reference_interval_s(on_target: OrderProblem) -> float:
     """The reference of rewards: the greedy plan's interval, if it fits in memory.
 
     Otherwise the interval of the default order's slicing, or one second. The constant does not

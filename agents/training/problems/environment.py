@@ -28,7 +28,7 @@ from go_opt.errors import EnvironmentFailedError, GoOptError, InvalidInputError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.solver import greedy_slicing
-from go_opt.solver.orders.instance import Instance
+from go_opt.solver.orders.instance import OrderProblem
 
 MAX_REASON_CHARS: Final = 300  # of a foreign error within our sentence
 
@@ -242,7 +242,7 @@ def environment_name(environment: Environment) -> str:
     return f"{name}, latency" if getattr(environment, "objective", None) == "latency" else name
 
 
-def greedy_objective_s(session: Session, on_target: Instance) -> float:
+def greedy_objective_s(session: Session, on_target: OrderProblem) -> float:
     """Of the compiler's greedy plan, by the environment of ``session``; infinite where not valid."""
     order, group = on_target.order, on_target.fusion_group
     greedy = greedy_slicing(on_target.tables, order, group, adjacent=on_target.is_adjacent)

@@ -18,7 +18,7 @@ from go_opt.bench.rivals.trial import Trial
 from go_opt.common.arrays import IntArray
 from go_opt.env import list_schedule
 from go_opt.solver import (
-    Passing,
+    ForwardingMode,
     greedy_slicing,
     slice_order,
     slice_order_streamed,
@@ -102,7 +102,7 @@ def slice_along(trial: Trial, order: IntArray, kernels: IntArray | None = None) 
     return best_s
 
 
-def _passings(problem: Problem) -> Iterator[Passing]:
+def _passings(problem: Problem) -> Iterator[ForwardingMode]:
     """How slicings treat tensors that pass a chip, in the order to try."""
     if problem.passing == "relayed":
         yield "relayed"

@@ -19,8 +19,8 @@ from go_opt.model.plan import Plan
 from go_opt.solver import PlacementProblem, placement_problem
 from go_opt.solver.copies.relayed_terms import relayed_terms
 from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
-from go_opt.solver.orders.instance import Instance, instance
-from go_opt.solver.problem.passing import Passing
+from go_opt.solver.orders.instance import OrderProblem, instance
+from go_opt.solver.problem.forwarding_mode import ForwardingMode
 from go_opt.solver.problem.problem import NO_SKIP_OFF, TRIANGLE_OFF
 
 Decide = Literal["placement", "all"]
@@ -30,8 +30,8 @@ Decide = Literal["placement", "all"]
 class Problem:
     """A graph on a target, with the same rules as for the portfolio."""
 
-    instance: Instance
-    passing: Passing
+    instance: OrderProblem
+    passing: ForwardingMode
     decide: Decide
     kernels: IntArray  # [N] the default ones: greedy fusion, or one per op
     evaluate: Evaluate | None = None  # gives the intervals of plans; None: the analytical model
@@ -91,7 +91,7 @@ def pose(
 ) -> Problem:
     """The problem of ``graph`` on ``target``; relays need a triangle rule to be of use."""
     case = instance(graph, target)
-    passing: Passing = "relayed" if relays else "adjacent"
+    passing: ForwardingMode = "relayed" if relays else "adjacent"
     if target.constraints.triangle == "off":
         passing = "free"
     kernels = case.order if decide == "placement" else case.fusion_group

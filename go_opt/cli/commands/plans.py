@@ -33,8 +33,8 @@ from go_opt.cli.commands.searching import (
     search_here,
 )
 from go_opt.cli.inputs.loading import (
-    Beginning,
-    Judged,
+    PlanOptions,
+    StartOptions,
     load_with_plan,
     with_costs,
 )
@@ -65,7 +65,7 @@ class PlanOut:
 def optimize(
     model: ModelArgument,
     search: SizedSearch,
-    beginning: Beginning,
+    beginning: StartOptions,
     connection: Connection,
     written: PlanOut,
     target: TargetOption = "mcm-6x6",
@@ -131,7 +131,7 @@ def optimize(
 @with_options
 def evaluate(
     model: ModelArgument,
-    judged: Judged,
+    judged: PlanOptions,
     connection: Connection,
     target: PlanTargetOption = None,
     fidelity: Annotated[

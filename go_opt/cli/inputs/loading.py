@@ -55,7 +55,7 @@ class Loading:
 
 
 @dataclass(frozen=True)
-class Beginning(Loading):
+class StartOptions(Loading):
     """Options for a model and the starting plan of a search."""
 
     start: Annotated[
@@ -89,7 +89,7 @@ class Beginning(Loading):
 
 
 @dataclass(frozen=True)
-class Judged(Loading):
+class PlanOptions(Loading):
     """A plan file, or a placement that is evaluated unchanged."""
 
     plan: Annotated[Path | None, typer.Argument(metavar="PLAN", help="A plan written by --out.")] = None
@@ -111,7 +111,7 @@ class Judged(Loading):
             return load_with_plan(model, self.plan, target, costs)
         on = api.target(target or "mcm-6x6")
         graph = with_costs(self.load(model), on, costs)
-        start = Beginning(placement=self.placement).start_of(graph)
+        start = StartOptions(placement=self.placement).start_of(graph)
         assert start is not None
         return graph, on, plan_as_it_stands(graph, on, start)
 

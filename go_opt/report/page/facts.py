@@ -15,7 +15,7 @@ from go_opt.errors import PlanError
 from go_opt.report.page.subject import Subject
 from go_opt.report.parts.wording import MOST_LINES, counted, listed, unknown_types
 from go_opt.result import OPTIMAL_GAP, Objective, Status
-from go_opt.search.simulated_claim import simulation_note
+from go_opt.search.final_simulation import simulation_note
 
 _MOST_NAMED: Final = 3  # splits
 _SAME: Final = 1e-9  # relative difference below which bounds are equal

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from go_opt.common.units import visible
 from go_opt.run.manifest import Stage, load_manifest
-from go_opt.run.pipeline.bell import quieten, strike
 from go_opt.run.pipeline.layout import HOST, Layout, State, Unit
 from go_opt.run.pipeline.links import Links
 from go_opt.run.pipeline.memory import opened
 from go_opt.run.pipeline.sessions import session, value_of
+from go_opt.run.pipeline.wakeup import drain, notify
 
 if TYPE_CHECKING:
     from onnxruntime import OrtValue
@@ -103,12 +103,12 @@ def _work(given: Mapping[str, Any], memory: int) -> None:
         if unit.chip == given["chip"]
     ]
     works.reverse()  # stages nearest to the output first
-    ropes = {int(chip): bell for chip, bell in given["ropes"].items()}
-    wakes = {work.unit.stage: _wakes(layout, work.neighbours, ropes) for work in works}
+    write_fds = {int(chip): wakeup for chip, wakeup in given["write_fds"].items()}
+    wakes = {work.unit.stage: _wakes(layout, work.neighbours, write_fds) for work in works}
     poll = select.poll()
-    poll.register(given["bell"], select.POLLIN)
+    poll.register(given["wakeup"], select.POLLIN)
     poll.register(_JOBS, 0)  # only that the process at the other end has ended
-    strike(ropes[HOST])
+    notify(write_fds[HOST])
     while any(work.next < layout.inferences for work in works):
         now_s = time.monotonic()
         waits = [work.waits_s(now_s) for work in works]
@@ -118,16 +118,16 @@ def _work(given: Mapping[str, Any], memory: int) -> None:
             events = poll.poll(None if math.isinf(wait_s) else 1e3 * wait_s)
             if any(descriptor == _JOBS for descriptor, _ in events):
                 return
-            quieten(given["bell"])
+            drain(given["wakeup"])
             continue
         ready.run()
-        for bell in wakes[ready.unit.stage]:
-            strike(bell)
+        for wakeup in wakes[ready.unit.stage]:
+            notify(wakeup)
 
 
-def _wakes(layout: Layout, stages: set[int], ropes: Mapping[int, int]) -> list[int]:
+def _wakes(layout: Layout, stages: set[int], write_fds: Mapping[int, int]) -> list[int]:
     chips = {chip for s in stages if s != HOST for chip in layout.manifest.stages[s].chips}
-    return [ropes[chip] for chip in (*sorted(chips), HOST)]
+    return [write_fds[chip] for chip in (*sorted(chips), HOST)]
 
 
 def main() -> None:

@@ -16,8 +16,8 @@ from typing import Final
 
 from go_opt.common.processes import module_command, module_environment
 from go_opt.errors import EnvironmentFailedError
-from go_opt.run.pipeline.bell import Bell, quieten, strike
 from go_opt.run.pipeline.layout import HOST
+from go_opt.run.pipeline.wakeup import Wakeup, drain, notify
 
 _MOST_OUTPUT: Final = 4000  # bytes kept of a process's stderr
 
@@ -25,13 +25,13 @@ _MOST_OUTPUT: Final = 4000  # bytes kept of a process's stderr
 class Workers:
     """The running processes of a pipeline, by chip."""
 
-    def __init__(self, bells: Mapping[int, Bell]) -> None:
-        self._bells = bells
+    def __init__(self, wakeups: Mapping[int, Wakeup]) -> None:
+        self._wakeups = wakeups
         self._processes: dict[int, subprocess.Popen] = {}
         self._jobs: dict[int, socket.socket] = {}
         self._said: dict[int, bytes] = {}
         self._poll = select.poll()
-        self._poll.register(bells[HOST].hear, select.POLLIN)
+        self._poll.register(wakeups[HOST].read_fd, select.POLLIN)
 
     def add(self, chip: int, process: subprocess.Popen, jobs: socket.socket) -> None:
         """Watch a process, which takes ``jobs``; its stderr closes when it ends."""
@@ -54,12 +54,12 @@ class Workers:
                 socket.send_fds(self._jobs[chip], [job], [memory])
 
     def wake(self) -> None:
-        """Ring the bells of all processes."""
+        """Wake all processes."""
         for chip in self._processes:
-            strike(self._bells[chip].rope)
+            notify(self._wakeups[chip].write_fd)
 
     def wait(self, timeout_s: float = math.inf) -> None:
-        """Wait until a process has rung the host's bell, or the timeout has passed.
+        """Wait until a process has woken the host, or the timeout has passed.
 
         Raises:
           EnvironmentFailedError: a process ended early; the message says which, and why.
@@ -71,7 +71,7 @@ class Workers:
         for chip, process in self._processes.items():
             if process.stderr is not None and process.stderr.fileno() in seen:
                 self._hear(chip, process)
-        quieten(self._bells[HOST].hear)
+        drain(self._wakeups[HOST].read_fd)
 
     def end(self) -> None:
         """End all processes, which own nothing that others need."""
@@ -111,18 +111,20 @@ def started(chips: Sequence[int]) -> Iterator[Workers]:
     """
     with ExitStack() as stack:
         try:
-            bells = {}
+            wakeups = {}
             for chip in (HOST, *chips):
-                bells[chip] = Bell.create()
-                stack.callback(bells[chip].close)
-            workers = Workers(bells)
+                wakeups[chip] = Wakeup.create()
+                stack.callback(wakeups[chip].close)
+            workers = Workers(wakeups)
             stack.callback(workers.end)
-            ropes = {to: bell.rope for to, bell in bells.items()}
+            write_fds = {to: wakeup.write_fd for to, wakeup in wakeups.items()}
             for chip in chips:
-                given = {"chip": chip, "bell": bells[chip].hear, "ropes": ropes}
+                given = {"chip": chip, "wakeup": wakeups[chip].read_fd, "write_fds": write_fds}
                 ours, theirs = socket.socketpair()
                 with theirs:
-                    process = _process(json.dumps(given), theirs, (bells[chip].hear, *ropes.values()))
+                    process = _process(
+                        json.dumps(given), theirs, (wakeups[chip].read_fd, *write_fds.values())
+                    )
                 workers.add(chip, process, ours)
         except OSError as error:
             raise EnvironmentFailedError(

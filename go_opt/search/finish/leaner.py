@@ -21,8 +21,8 @@ from go_opt.model.plan import Plan
 from go_opt.search.methods.copies import COPIED, copies
 from go_opt.search.methods.events import EQUAL, Proposal, SearchView
 from go_opt.search.methods.given import Stages
-from go_opt.search.methods.stage_search import StageSearch
-from go_opt.solver import Passing, slice_order
+from go_opt.search.methods.stage_search import StageRing
+from go_opt.solver import ForwardingMode, slice_order
 
 FEWER: Final = ", fewer chips"
 MOST_PAIRS: Final = 1 << 11  # of stages to join, in one step
@@ -42,7 +42,7 @@ def leaner(search: SearchView, method: str) -> Iterator[Proposal]:
         if not keeps_stages:
             yield from _sliced(search, method + FEWER, plan)
     elif search.target.goes_forward:
-        yield StageSearch(search, plan).allotted().as_it_stands(method + FEWER)
+        yield StageRing(search, plan).allotted().as_it_stands(method + FEWER)
     plan = search.leanest_plan
     if plan is None or plan.forwards or keeps_stages:
         return
@@ -57,7 +57,7 @@ def leaner(search: SearchView, method: str) -> Iterator[Proposal]:
 
 def _sliced(search: SearchView, method: str, plan: Plan) -> Iterator[Proposal]:
     """Bisects the number of chips into which the plan's order can be sliced within its interval."""
-    passing: Passing = "free" if search.target.constraints.triangle == "off" else search.passing
+    passing: ForwardingMode = "free" if search.target.constraints.triangle == "off" else search.passing
     cut = partial(
         slice_order,
         cost_tables(search.graph, search.target),

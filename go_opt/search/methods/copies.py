@@ -19,7 +19,7 @@ from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.env.kernels.priority_fusion import priority_fusion
 from go_opt.search.methods.events import Proposal, SearchView, copies_are_open
 from go_opt.solver.constraints.fusion import constrained_fusion
-from go_opt.solver.problem.allotment import allotted_chips
+from go_opt.solver.problem.replica_allocation import allocated_chips
 
 COPIED: Final = ", copied"
 _JOINED: Final = 2.0  # a priority by which an op joins whatever kernel it may
@@ -40,7 +40,7 @@ def copies(search: SearchView, method: str, order: IntArray, group: IntArray) ->
         first, size = np.full(len(order), chips[0], dtype=np.int32), len(chips)
         name = method + COPIED
         yield Proposal(name, first, order, group, replication=np.full_like(first, size))
-        enough = int(allotted_chips(work_s[of_chip : of_chip + 1], size, search.last_interval_s)[0])
+        enough = int(allocated_chips(work_s[of_chip : of_chip + 1], size, search.last_interval_s)[0])
         if enough < size:
             yield Proposal(name, first, order, group, replication=np.full_like(first, enough))
 

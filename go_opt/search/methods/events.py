@@ -20,8 +20,8 @@ from go_opt.model.plan import Plan
 from go_opt.result import Request
 from go_opt.search.shared.context import Context
 from go_opt.solver import Bound
+from go_opt.solver.problem.forwarding_mode import ForwardingMode
 from go_opt.solver.problem.op_constraints import OpConstraints
-from go_opt.solver.problem.passing import Passing
 from go_opt.solver.problem.segment_rules import SegmentRules
 
 EQUAL: Final = 1e-4  # relative difference up to which objectives are equal
@@ -89,7 +89,7 @@ class SearchView(Protocol):
     @property
     def rules(self) -> SegmentRules: ...  # what the constraints ask of slices
     @property
-    def passing(self) -> Passing: ...  # what becomes of a tensor that passes a chip
+    def passing(self) -> ForwardingMode: ...  # what becomes of a tensor that passes a chip
     @property
     def replicates(self) -> bool: ...  # whether methods look for replicated stages
     @property
@@ -119,7 +119,7 @@ def waiting_until(is_over: Callable[[], bool]) -> Iterator[Waiting]:
         yield Waiting()
 
 
-def passing_of(target: Target, request: Request) -> Passing:
+def passing_of(target: Target, request: Request) -> ForwardingMode:
     """What becomes of a tensor that passes a chip, in plans for ``request``."""
     if target.constraints.triangle == "off":
         return "free"

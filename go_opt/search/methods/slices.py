@@ -18,9 +18,9 @@ from go_opt.env.cost.routes import hop_seconds_per_byte
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.search.methods.copies import copies
 from go_opt.search.methods.events import Event, Miss, Proposal, SearchView
-from go_opt.search.methods.stage_search import StageSearch
+from go_opt.search.methods.stage_search import StageRing
 from go_opt.solver import (
-    Passing,
+    ForwardingMode,
     Slicing,
     slice_order,
     slice_order_streamed,
@@ -28,7 +28,7 @@ from go_opt.solver import (
 )
 from go_opt.solver.orders.cheapest import charged_slicing, streams_weights
 from go_opt.solver.orders.towers import Towers
-from go_opt.solver.problem.allotment import allotted_chips
+from go_opt.solver.problem.replica_allocation import allocated_chips
 from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.slicing.replicated.slice import slice_order_replicated
 from go_opt.solver.slicing.streamed.forwarded import slice_order_forwarded
@@ -59,7 +59,7 @@ def slices(search: SearchView, method: str, order: IntArray, group: IntArray) ->
             yield _one_stage(search, method + ONE_STAGE, order, group)
         if search.request.max_latency_s is not None and search.best_plan is not None:
             # The stages that keep to the latency are few: more chips for each cost no latency.
-            yield StageSearch(search, search.best_plan).allotted().as_it_stands(method + ALLOTTED)
+            yield StageRing(search, search.best_plan).allotted().as_it_stands(method + ALLOTTED)
 
 
 def slices_of_towers(search: SearchView, method: str, apart: Towers, group: IntArray) -> Iterator[Event]:
@@ -97,7 +97,7 @@ def _cheapest(
     """
     needs_all = search.target.constraints.no_skip == "all"
     min_chips = search.requested.num_stages or (search.target.num_chips if needs_all else 1)
-    passing: Passing = "free" if search.target.constraints.triangle == "off" else "adjacent"
+    passing: ForwardingMode = "free" if search.target.constraints.triangle == "off" else "adjacent"
     if is_relayed:
         passing = "relayed"
     at_most_s = search.best_s if search.request.is_interval_alone else math.inf
@@ -176,7 +176,7 @@ def _staged(search: SearchView, method: str, order: IntArray, group: IntArray) -
         chip[kernel_of] = slicing.placement
         _, stage = np.unique(chip, return_inverse=True)
         work_s = np.bincount(stage, weights=kernel_s[search.tables.chip_kind[chip], np.arange(len(chip))])
-        size = allotted_chips(work_s.astype(np.float64), num_chips)
+        size = allocated_chips(work_s.astype(np.float64), num_chips)
 
 
 def _cut_into(

@@ -19,12 +19,12 @@ from go_opt.env.copies.stages import Stages, stages_of, stages_of_sizes
 from go_opt.model.plan import Plan
 from go_opt.search.methods.events import Proposal, SearchView
 from go_opt.solver.copies.relayed_terms import relayed_terms
-from go_opt.solver.problem.allotment import allotted_chips
+from go_opt.solver.problem.replica_allocation import allocated_chips
 
 _ALONE: Final = 1
 
 
-class StageSearch:
+class StageRing:
     """Placements on the ring of a plan's stages, and the way back."""
 
     def __init__(
@@ -60,13 +60,13 @@ class StageSearch:
         forwards = tuple(first[used[self.forwards[used]]].tolist())
         return Proposal(method, *plan, replication=size[placement], forwards=forwards)
 
-    def allotted(self) -> StageSearch:
+    def allotted(self) -> StageRing:
         """The same stages, of as many chips each as makes the slowest of them the fastest."""
         terms, num_used = self._terms(), int(self.placement.max()) + 1
         work_s = (terms.compute_s[0] * self.stages.size)[:num_used]  # of each stage on one chip
         # Below what the busiest link takes more chips are of no use.
-        sizes = allotted_chips(work_s, self.search.target.num_chips, float(terms.link_s[0].max()))
-        return StageSearch(
+        sizes = allocated_chips(work_s, self.search.target.num_chips, float(terms.link_s[0].max()))
+        return StageRing(
             self.search, self.plan, stages_of_sizes(sizes), self.placement, self.forwards[:num_used]
         )
 

@@ -16,7 +16,7 @@ from go_opt.model.graph import NO_PRODUCER, Graph
 from go_opt.model.plan import Split
 from go_opt.model.start import OpStart, Start
 from go_opt.search.splits.row_ways import FILLED, LINK_SHARES, waits_for, weight_bytes_of
-from go_opt.solver.problem.allotment import allotted_chips
+from go_opt.solver.problem.replica_allocation import allocated_chips
 
 
 def start_by_rows(
@@ -52,7 +52,7 @@ def chips_of_stages(
     _, stage = np.unique(stages, return_inverse=True)
     stage = np.minimum(stage, target.num_chips - 1)
     op_s = cost_tables(split, target).kernel_floor_s().min(axis=0)
-    sizes = allotted_chips(np.bincount(stage, weights=op_s).astype(np.float64), target.num_chips)
+    sizes = allocated_chips(np.bincount(stage, weights=op_s).astype(np.float64), target.num_chips)
     size, chip = sizes[stage], (np.cumsum(sizes) - sizes)[stage]
     if not replicates:
         for here in (stage == number for number in range(len(sizes))):

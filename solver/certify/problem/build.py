@@ -16,7 +16,7 @@ from go_opt.solver.certify.problem.held import held_memory, nothing_held
 from go_opt.solver.certify.problem.memory import least_memory, no_memory
 from go_opt.solver.certify.problem.problem import MOST_TICKS, TOTAL_TICKS, RefinementProblem, UnitGraph
 from go_opt.solver.certify.problem.traffic import UnitTensors, own_host_traffic, unit_tensors
-from go_opt.solver.problem.passing import PASSING_CODE, Passing
+from go_opt.solver.problem.forwarding_mode import PASSING_CODE, ForwardingMode
 from go_opt.solver.propagation.propagators.reachability import MAX_COUNTED_UNITS, count_spans
 
 
@@ -26,7 +26,7 @@ def refinement_problem(
     fusion_group: IntArray | None = None,
     order: IntArray | None = None,
     *,
-    passing: Passing,
+    passing: ForwardingMode,
     replicates: bool = False,
     tight: bool = False,
     sure_only: bool = False,
@@ -61,7 +61,7 @@ class Units:
 
     of_op: IntArray  # [N] numbered in a topological order
     seconds: FloatArray  # [U]
-    passing: Passing
+    passing: ForwardingMode
     apart: BoolArray | None = None  # [R] reads between kernels; by default, reads between units
     is_in_order: bool = False  # a chip runs its units in ascending order of their numbers
     sure_only: bool = False  # of the adjacent rule, what the longest-path form implies

@@ -45,7 +45,7 @@ from go_opt.solver.certify.states.open_fusion import (
 )
 from go_opt.solver.certify.states.pairs import extra_ticks, may_follow
 from go_opt.solver.certify.states.states import EVERYTHING, NOTHING, StatePool
-from go_opt.solver.problem.passing import ADJACENT, RELAYED
+from go_opt.solver.problem.forwarding_mode import ADJACENT, RELAYED
 
 GONE: Final = -(2**62)  # reach of a label replaced by a later label of its state
 FURTHEST: Final = 2**61

@@ -35,9 +35,9 @@ class ChainSearch(NamedTuple):
     best: LongArray  # [S] most work on any level so far …
     best_streamed: LongArray  # [S] … streamed bytes of its label …
     best_resident: LongArray  # [S] … and its resident weight bytes
-    thrifty: LongArray  # [S] work of the label that streams least …
-    thrifty_streamed: LongArray  # [S] … its streamed bytes …
-    thrifty_resident: LongArray  # [S] … and its resident weight bytes
+    least_streaming_work: LongArray  # [S] work of the label that streams least …
+    least_streaming_bytes: LongArray  # [S] … its streamed bytes …
+    least_streaming_resident: LongArray  # [S] … and its resident weight bytes
     low_bytes: LongArray  # [S] resident weight bytes required; with fewer, too many stream
     high_bytes: LongArray  # [S] most weight bytes of all chips so far
     num_labels: IntArray  # [S] on this level
@@ -73,10 +73,10 @@ def chain_search(graph: UnitGraph, capacity: int) -> ChainSearch:
         cut=np.zeros(capacity, np.int64),
         best=np.zeros(capacity, np.int64),
         best_streamed=np.zeros(capacity, np.int64),
-        thrifty=np.zeros(capacity, np.int64),
-        thrifty_streamed=np.zeros(capacity, np.int64),
+        least_streaming_work=np.zeros(capacity, np.int64),
+        least_streaming_bytes=np.zeros(capacity, np.int64),
         best_resident=np.zeros(capacity, np.int64),
-        thrifty_resident=np.zeros(capacity, np.int64),
+        least_streaming_resident=np.zeros(capacity, np.int64),
         low_bytes=np.zeros(capacity, np.int64),
         high_bytes=np.zeros(capacity, np.int64),
         num_labels=np.zeros(capacity, np.int32),
@@ -131,11 +131,11 @@ def open_states(
             search.cut[num_open] = cut
             search.best[num_open] = NEVER
             search.best_streamed[num_open] = MOST_STREAMED
-            search.thrifty[num_open] = NEVER
-            search.thrifty_streamed[num_open] = MOST_STREAMED
+            search.least_streaming_work[num_open] = NEVER
+            search.least_streaming_bytes[num_open] = MOST_STREAMED
             search.label[num_open] = NEVER
             search.best_resident[num_open] = NEVER
-            search.thrifty_resident[num_open] = NEVER
+            search.least_streaming_resident[num_open] = NEVER
             search.low_bytes[num_open] = 0
             search.high_bytes[num_open] = 0
             if is_full:
@@ -164,11 +164,11 @@ def keep_open(search: ChainSearch, num_open: int, least: int, least_resident: in
             search.cut[kept] = search.cut[i]
             search.best[kept] = search.best[i]
             search.best_streamed[kept] = search.best_streamed[i]
-            search.thrifty[kept] = search.thrifty[i]
-            search.thrifty_streamed[kept] = search.thrifty_streamed[i]
+            search.least_streaming_work[kept] = search.least_streaming_work[i]
+            search.least_streaming_bytes[kept] = search.least_streaming_bytes[i]
             if shares_link:
                 search.best_resident[kept] = search.best_resident[i]
-                search.thrifty_resident[kept] = search.thrifty_resident[i]
+                search.least_streaming_resident[kept] = search.least_streaming_resident[i]
                 search.low_bytes[kept] = search.low_bytes[i]
                 search.high_bytes[kept] = search.high_bytes[i]
             search.label[kept] = search.label[i]
@@ -217,9 +217,9 @@ def adds_nothing(search: ChainSearch, i: int, done: int, streamed: int, resident
     return (
         done <= search.best[i] and streamed >= search.best_streamed[i] and resident <= search.best_resident[i]
     ) or (
-        done <= search.thrifty[i]
-        and streamed >= search.thrifty_streamed[i]
-        and resident <= search.thrifty_resident[i]
+        done <= search.least_streaming_work[i]
+        and streamed >= search.least_streaming_bytes[i]
+        and resident <= search.least_streaming_resident[i]
     )
 
 
@@ -240,15 +240,15 @@ def note_label(
         if shares_link:
             search.best_resident[i] = resident
     if shares_link and (
-        streamed < search.thrifty_streamed[i]
+        streamed < search.least_streaming_bytes[i]
         or (
-            streamed == search.thrifty_streamed[i]
+            streamed == search.least_streaming_bytes[i]
             and (
-                resident > search.thrifty_resident[i]
-                or (resident == search.thrifty_resident[i] and done > search.thrifty[i])
+                resident > search.least_streaming_resident[i]
+                or (resident == search.least_streaming_resident[i] and done > search.least_streaming_work[i])
             )
         )
     ):
-        search.thrifty[i] = done
-        search.thrifty_streamed[i] = streamed
-        search.thrifty_resident[i] = resident
+        search.least_streaming_work[i] = done
+        search.least_streaming_bytes[i] = streamed
+        search.least_streaming_resident[i] = resident

@@ -6,7 +6,7 @@ from go_opt.common.arrays import LongArray
 from go_opt.common.compiling import int64, uncounted_inner
 from go_opt.solver.certify.problem.problem import UnitGraph
 from go_opt.solver.certify.states.states import StatePool
-from go_opt.solver.problem.passing import RELAYED
+from go_opt.solver.problem.forwarding_mode import RELAYED
 
 
 @uncounted_inner

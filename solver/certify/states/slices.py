@@ -14,7 +14,7 @@ from go_opt.common.compiling import compiled, int64, uncounted_inner
 from go_opt.solver.certify.problem.memory import UnitMemory
 from go_opt.solver.certify.problem.problem import MOST_TICKS, UnitGraph
 from go_opt.solver.certify.problem.streams import NEVER_FITS, forwarded_bytes, spare_bytes, streamed_bytes
-from go_opt.solver.problem.passing import ADJACENT
+from go_opt.solver.problem.forwarding_mode import ADJACENT
 
 STEPS = 12  # of the bisection; the error halves in each
 

@@ -27,7 +27,7 @@ from go_opt.solver.certify.states.min_cut import (
     least_work_and_cut,
     min_cut,
 )
-from go_opt.solver.problem.passing import ADJACENT, RELAYED
+from go_opt.solver.problem.forwarding_mode import ADJACENT, RELAYED
 
 MOST_CANDIDATES: Final = 48  # units tried per split, evenly spread; fewer than twice as many
 # Under the adjacent rule, states bound the work this many chips earlier and later.

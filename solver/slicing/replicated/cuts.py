@@ -22,7 +22,7 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray, FloatArray, LongArray
 from go_opt.common.compiling import compiled, int64, uncounted_inner
-from go_opt.solver.problem.allotment import allotted_chips, share_chips
+from go_opt.solver.problem.replica_allocation import allocate_chips, allocated_chips
 from go_opt.solver.slicing.cuts import NO_SLICING, least_interval, walk_back
 from go_opt.solver.slicing.segments.problem import ROUNDING, SliceProblem
 from go_opt.solver.slicing.segments.relay_terms import (
@@ -65,12 +65,12 @@ def cheapest_replicated_cuts(
 def replicated_cost_s(problem: SliceProblem, cuts: LongArray, chips: int) -> float:
     """Returns the interval of the stages between ``cuts`` on ``chips`` chips, without streamed weights."""
     work_s = segment_work_s(problem, cuts)
-    return max(_floor_s(problem, cuts), float((work_s / share_chips(work_s, chips)).max()))
+    return max(_floor_s(problem, cuts), float((work_s / allocate_chips(work_s, chips)).max()))
 
 
 def stage_sizes(problem: SliceProblem, cuts: LongArray, max_chips: int) -> LongArray:
     """Returns the fewest chips [S] of each stage that reach the interval of ``max_chips``."""
-    return allotted_chips(segment_work_s(problem, cuts), max_chips, _floor_s(problem, cuts))
+    return allocated_chips(segment_work_s(problem, cuts), max_chips, _floor_s(problem, cuts))
 
 
 def _floor_s(problem: SliceProblem, cuts: LongArray) -> float:

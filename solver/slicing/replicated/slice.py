@@ -7,7 +7,7 @@ from typing import Unpack
 
 from go_opt.common.arrays import IntArray, LongArray
 from go_opt.env.cost import CostTables
-from go_opt.solver.problem.passing import Passing
+from go_opt.solver.problem.forwarding_mode import ForwardingMode
 from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.problem.streamed_bytes import least_streamed_bytes
 from go_opt.solver.slicing.along import Slicing, problem_along, stages
@@ -30,7 +30,7 @@ def slice_order_replicated(
     order: IntArray,
     fusion_group: IntArray,
     *,
-    passing: Passing,
+    passing: ForwardingMode,
     at_most_s: float = math.inf,
     **rules: Unpack[SegmentRules],
 ) -> Slicing | None:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
 from go_opt.common.compiling import compiled, int64
 from go_opt.env.cost import CostTables
-from go_opt.solver.problem.passing import Passing
+from go_opt.solver.problem.forwarding_mode import ForwardingMode
 from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.slicing.along import Slicing, problem_along, stages
 from go_opt.solver.slicing.segments.memory import segment_memory, shortage_bytes, without_stream_buffer
@@ -56,7 +56,7 @@ def slice_order_forwarded(
     order: IntArray,
     fusion_group: IntArray,
     *,
-    passing: Passing,
+    passing: ForwardingMode,
     at_most_s: float,
     waits: bool = False,
     **rules: Unpack[SegmentRules],

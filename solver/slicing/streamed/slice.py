@@ -10,7 +10,7 @@ import numpy as np
 from go_opt.common.arrays import IntArray
 from go_opt.env.cost import CostTables
 from go_opt.model.graph import WEIGHT
-from go_opt.solver.problem.passing import Passing
+from go_opt.solver.problem.forwarding_mode import ForwardingMode
 from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.problem.sequence import KernelSequence
 from go_opt.solver.problem.streamed_bytes import least_streamed_bytes
@@ -33,7 +33,7 @@ def slice_order_streamed(
     order: IntArray,
     fusion_group: IntArray,
     *,
-    passing: Passing,
+    passing: ForwardingMode,
     min_chips: int = 1,
     max_chips: int | None = None,
     at_least_s: float = 0.0,
@@ -64,7 +64,7 @@ def slice_order_streamed_replicated(
     order: IntArray,
     fusion_group: IntArray,
     *,
-    passing: Passing,
+    passing: ForwardingMode,
     at_least_s: float = 0.0,
     at_most_s: float = math.inf,
     **rules: Unpack[SegmentRules],
@@ -86,7 +86,7 @@ def _cheapest(
     tables: CostTables,
     sequence: KernelSequence,
     problem: SliceProblem,
-    passing: Passing,
+    passing: ForwardingMode,
     num_chips: tuple[int, int],
     limits_s: tuple[float, float],
     *,

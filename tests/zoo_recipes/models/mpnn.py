@@ -24,7 +24,7 @@ class GruUpdate(nnx.Module):
 
 
 class Mpnn(nnx.Module):
-    """Gilmer et al., "Neural Message Passing for Quantum Chemistry": edge network and set2set.
+    """Gilmer et al., "Neural Message ForwardingMode for Quantum Chemistry": edge network and set2set.
 
     Width 73, six steps of message passing with one set of weights; the 73x73 matrix of an
     edge comes from its features. Twelve steps of set2set read the molecule.

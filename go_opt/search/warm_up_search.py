@@ -32,7 +32,7 @@ _LIKE: Final[dict[type, UserConstraint]] = {
 }
 
 
-def rehearsal(graph: Graph, target: Target, request: Request) -> Families:
+def warm_up_search(graph: Graph, target: Target, request: Request) -> Families:
     """The kernels that ``request`` needs on ``target`` besides the common ones, as at most one family."""
     kinds = {type(constraint) for constraint in request.constraints}
     if target.constraints.no_skip == "all" or not cost_tables(graph, target).can_run.all():

@@ -12,14 +12,14 @@ from go_opt.common.compiling import compiled
 _ROUNDING: Final = 1e-12
 
 
-def allotted_chips(work_s: FloatArray, num_chips: int, floor_s: float = 0.0) -> LongArray:
+def allocated_chips(work_s: FloatArray, num_chips: int, floor_s: float = 0.0) -> LongArray:
     """Returns the fewest chips [S] of each stage that reach the least interval.
 
     Args:
       work_s: [S] seconds of each stage on one chip; ``num_chips`` must be at least S.
       floor_s: a lower bound on the interval, which more chips cannot improve.
     """
-    size = share_chips(np.asarray(work_s, dtype=np.float64), num_chips)
+    size = allocate_chips(np.asarray(work_s, dtype=np.float64), num_chips)
     interval_s = max(float((work_s / size).max()), floor_s)
     if interval_s == 0.0:
         return np.ones_like(size)
@@ -27,7 +27,7 @@ def allotted_chips(work_s: FloatArray, num_chips: int, floor_s: float = 0.0) -> 
 
 
 @compiled
-def share_chips(work_s: FloatArray, num_chips: int) -> LongArray:
+def allocate_chips(work_s: FloatArray, num_chips: int) -> LongArray:
     """Returns sizes [S] that divide ``num_chips`` among stages, at least one each, for the least interval."""
     size = np.ones(len(work_s), np.int64)
     for _ in range(num_chips - len(work_s)):

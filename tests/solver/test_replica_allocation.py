@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from go_opt.solver.problem.allotment import allotted_chips
+from go_opt.solver.problem.replica_allocation import allocated_chips
 from tests.strategies import examples
 
 
@@ -21,7 +21,7 @@ from tests.strategies import examples
 )
 def test_chips_are_allotted_for_the_least_interval(work: list[int], free: int, floor: int) -> None:
     chips = len(work) + free
-    sizes = allotted_chips(np.array(work, dtype=np.float64), chips, float(floor))
+    sizes = allocated_chips(np.array(work, dtype=np.float64), chips, float(floor))
     reached = max(floor, *(w / r for w, r in zip(work, sizes.tolist(), strict=True)))
     within = [s for s in product(range(1, chips + 1), repeat=len(work)) if sum(s) <= chips]
     least = min(max(floor, *(w / r for w, r in zip(work, s, strict=True))) for s in within)

@@ -13,6 +13,6 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-Passing = Literal["adjacent", "relayed", "free"]
+ForwardingMode = Literal["adjacent", "relayed", "free"]
 ADJACENT, RELAYED, FREE = range(3)  # for compiled kernels
-PASSING_CODE: Final[dict[Passing, int]] = {"adjacent": ADJACENT, "relayed": RELAYED, "free": FREE}
+PASSING_CODE: Final[dict[ForwardingMode, int]] = {"adjacent": ADJACENT, "relayed": RELAYED, "free": FREE}
