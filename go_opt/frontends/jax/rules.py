@@ -147,7 +147,7 @@ _NUMBERS: Final = (
     "scatter_indices_batching_dims", "start_indices_batching_dims", "update_window_dims",
 )  # fmt: skip
 _ATTRIBUTES: Final[Mapping[str, _Maker]] = {
-    **dict.fromkeys(("argmax", "argmin", "reduce"), _axes("axes")),
+    **dict.fromkeys(("argmax", "argmin"), _axes("axes")),
     **{f"reduce_{kind}": _axes("axes") for kind in ("and", "max", "min", "or", "prod", "sum", "xor")},
     **{f"cum{kind}": _cumulative for kind in ("logsumexp", "max", "min", "prod", "sum")},
     "approx_top_k": _axis("reduction_dimension"),
@@ -160,6 +160,8 @@ _ATTRIBUTES: Final[Mapping[str, _Maker]] = {
     "fft": lambda params, inputs: {"axes": [*range(-len(params["fft_lengths"]), 0)]},
     "gather": _numbers,
     "pad": _pad,
+    # StableHLO's reduction by a program has the parameters of the others.
+    "reduce": lambda params, inputs: {"axes": _integers(params.get("axes", params.get("dimensions", ())))},
     "rev": _axes("dimensions"),
     **dict.fromkeys(("scaled_matmul", "scaled_matmul_wrapper"), lambda params, inputs: {"transB": 1}),
     **dict.fromkeys(("scatter", "scatter_mul", "scatter_sub"), _scatter()),
