@@ -1,9 +1,10 @@
-"""Sharding rules of ops from JAX and StableHLO, on functions small enough to write each rule by hand."""
+"""Sharding rules of ops from JAX, StableHLO and torch.export: functions whose rules are written by hand."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,8 +18,11 @@ from jax import lax
 from go_opt.frontends.jax_frontend import from_jax
 from go_opt.frontends.recording.recorder import Value
 from go_opt.frontends.stablehlo_frontend import from_stablehlo
+from go_opt.frontends.torch_frontend import from_torch
 from go_opt.model.graph import WEIGHT, Graph
 from go_opt.model.rule import Affine, Dimension, Product, Rule, product_of
+
+TORCH = Path(__file__).parents[1] / "data" / "torch"
 
 
 def _weight(*sizes: int) -> Any:
@@ -131,6 +135,13 @@ _CASES: list[tuple[str, Callable[..., Any], tuple[Any, ...], str, list[str]]] = 
         ["2@0 [5w@3 3r@4 2 1 1 9] [4w@5 3r@6 2 1 0 8] 4r@1, 3r@4 3r@6 4r@1 10@2 -> 2@0 5w@3 4w@5 10@2"],
     ),
     (
+        "convolution of an image that is spread by copies",
+        lambda x: _convolved(1, size=1)(jnp.repeat(x, 2, axis=1)),
+        (_IMAGE,),
+        "Conv",
+        ["2@0 [20w@3 1 1 1 1 18] [10w@4 1 1 1 0 8] 4r@1, 1 1 4r@1 10@2 -> 2@0 20w@3 10w@4 10@2"],
+    ),
+    (
         "grouped convolution",
         _convolved(1, groups=2, size=1),
         (_IMAGE,),
@@ -236,6 +247,46 @@ def test_rules_of_the_steps_of_a_scan() -> None:
     graph = from_jax(_scanned, _ROWS)
     assert _rules(graph, "Slice") == ["6w@0 8@1 -> 1 8@1"] * 5
     assert _rules(graph, "Concat") == [f"{', '.join(['8@0'] * 5)} -> 6w@1 8@0"]
+
+
+@pytest.mark.parametrize(
+    ("name", "op_type", "rules"),
+    [
+        ("mlp", "Gemm", ["3@0 8r@1, 16@2 8r@1, 16@2 -> 3@0 16@2", "3@0 16r@1, 4@2 16r@1, 4@2 -> 3@0 4@2"]),
+        (
+            "cnn",
+            "Conv",
+            [
+                "2@0 3r@1 [16w@3 3r@4 1 1 1 16] [16w@5 3r@6 1 1 1 16], 8@2 3r@1 3r@4 3r@6, 8@2"
+                " -> 2@0 8@2 16w@3 16w@5",
+                "2@0 4@1*2r@2 [6w@4 3r@5 1 1 0 8] [6w@6 3r@7 1 1 0 8], 4@1*4@3 2r@2 3r@5 3r@7"
+                " -> 2@0 4@1*4@3 6w@4 6w@6",
+            ],
+        ),
+        ("cnn", "MaxPool", ["2@0 8@1 [8w@2 2r@3 2 1 0 16] [8w@4 2r@5 2 1 0 16] -> 2@0 8@1 8w@2 8w@4"]),
+        ("cnn", "GlobalAveragePool", ["2@0 16@1 6w@2 6w@3 -> 2@0 16@1 1 1"]),
+        ("cnn", "Softmax", ["2@0 10w@1 -> 2@0 10w@1"]),
+        ("odd", "Gather", ["50r@3 16@0, 2@1 8@2 -> 2@1 8@2 16@0"]),
+        ("odd", "Slice", ["2@0 8w@1 16@2 -> 2@0 1 16@2"]),
+        (
+            "odd",
+            "MatMul",
+            ["2@0 8@1 16r@2, 2@0 16r@2 8@3 -> 2@0 8@1 8@3", "2@0 8@1 8r@2, 2@0 8r@2 16@3 -> 2@0 8@1 16@3"],
+        ),
+        ("odd", "ReduceMax", ["2@0 8@1 16r@2 -> 2@0 8@1"]),
+        ("odd", "Add", ["2@0 8@1 16@2 -> 2@0 8@1 16@2", "2@0 8@1 16@2, 2@0 8@1 1 -> 2@0 8@1 16@2"]),
+        ("odd", "Gemm", ["2@0 8@1 16r@2, 50@3 16r@2 -> 2@0 8@1 50@3"]),
+        (
+            "decoder",
+            "Attention",
+            ["2@0 2@1 8@2 8w@5, 2@0 2@1 8w@3 8w@6, 2@0 2@1 8w@4 8w@7 -> 2@0 2@1 8@2 8w@8"] * 6,
+        ),
+        ("decoder", "LayerNormalization", ["2@0 8@1 16w@2, 16w@2, 16w@2 -> 2@0 8@1 16w@2"] * 6),
+        ("decoder", "Split", ["3w@4 2@0 2@1 8@2 8@3 -> 2@0 2@1 8@2 8@3" + ", 2@0 2@1 8@2 8@3" * 2] * 6),
+    ],
+)
+def test_rules_of_torch(name: str, op_type: str, rules: list[str]) -> None:
+    assert _rules(from_torch(TORCH / f"{name}.pt2"), op_type) == rules
 
 
 def test_a_product_reads_a_tied_weight_as_the_table_does() -> None:

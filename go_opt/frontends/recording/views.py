@@ -78,7 +78,8 @@ def rule_of_views(
     present = [steps for _, steps in (one for one in views if one is not None)]
     for place, steps in enumerate(present):
         if rule is not None and steps and _are_apart(steps):
-            rule = in_order_of_tensor(rule, place, steps)
+            # With copies that no loop runs over alone it has more elements than its tensor, as readers see.
+            rule = in_order_of_tensor(rule, place, steps) or (rule if _has_copies(steps) else None)
     return rule
 
 
@@ -91,6 +92,10 @@ def _without_copies(shape: Shape, steps: Steps) -> Shape:
 
 def _has_steps(pieces: Pieces) -> bool:
     return any(step for _, step in pieces)
+
+
+def _has_copies(steps: tuple[Pieces, ...]) -> bool:
+    return any(_has_steps(pieces) and any(step == 0 for _, step in pieces) for pieces in steps)
 
 
 def _are_apart(steps: tuple[Pieces, ...]) -> bool:
