@@ -95,7 +95,7 @@ def compare(case: Case, path: Path, sheet: Target, samples: int, seed: int) -> l
     remembered, lines, plans = Remembered(machine), list[Line](), list[Plan]()
     session = HardwareEnvironment(remembered).open(graph, sheet)
     for method in METHODS:
-        begun_s = time.monotonic() - remembered.saved_s
+        begun_s = time.monotonic() + remembered.saved_s
         if method == "calibrate":
             line, plan = calibrated(graph, sheet, machine, samples, seed)
         else:
