@@ -26,6 +26,14 @@ class Precision(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PRECISION_UNSPECIFIED: _ClassVar[Precision]
     PRECISION_NATIVE: _ClassVar[Precision]
     PRECISION_AS_IS: _ClassVar[Precision]
+
+class FactorKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FACTOR_KIND_UNSPECIFIED: _ClassVar[FactorKind]
+    FACTOR_KIND_PARALLEL: _ClassVar[FactorKind]
+    FACTOR_KIND_REDUCTION: _ClassVar[FactorKind]
+    FACTOR_KIND_WINDOW: _ClassVar[FactorKind]
+    FACTOR_KIND_WHOLE: _ClassVar[FactorKind]
 OP_CLASS_UNSPECIFIED: OpClass
 OP_CLASS_MATRIX: OpClass
 OP_CLASS_VECTOR: OpClass
@@ -37,9 +45,70 @@ TENSOR_KIND_INPUT: TensorKind
 PRECISION_UNSPECIFIED: Precision
 PRECISION_NATIVE: Precision
 PRECISION_AS_IS: Precision
+FACTOR_KIND_UNSPECIFIED: FactorKind
+FACTOR_KIND_PARALLEL: FactorKind
+FACTOR_KIND_REDUCTION: FactorKind
+FACTOR_KIND_WINDOW: FactorKind
+FACTOR_KIND_WHOLE: FactorKind
+
+class Factor(_message.Message):
+    __slots__ = ("name", "kind", "size")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    kind: FactorKind
+    size: int
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[FactorKind, str]] = ..., size: _Optional[int] = ...) -> None: ...
+
+class Window(_message.Message):
+    __slots__ = ("factor", "window", "stride", "dilation", "before", "size")
+    FACTOR_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    STRIDE_FIELD_NUMBER: _ClassVar[int]
+    DILATION_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    factor: int
+    window: int
+    stride: int
+    dilation: int
+    before: int
+    size: int
+    def __init__(self, factor: _Optional[int] = ..., window: _Optional[int] = ..., stride: _Optional[int] = ..., dilation: _Optional[int] = ..., before: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
+
+class Piece(_message.Message):
+    __slots__ = ("factor", "window")
+    FACTOR_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    factor: int
+    window: Window
+    def __init__(self, factor: _Optional[int] = ..., window: _Optional[_Union[Window, _Mapping]] = ...) -> None: ...
+
+class Dimension(_message.Message):
+    __slots__ = ("pieces",)
+    PIECES_FIELD_NUMBER: _ClassVar[int]
+    pieces: _containers.RepeatedCompositeFieldContainer[Piece]
+    def __init__(self, pieces: _Optional[_Iterable[_Union[Piece, _Mapping]]] = ...) -> None: ...
+
+class Access(_message.Message):
+    __slots__ = ("dimensions",)
+    DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    dimensions: _containers.RepeatedCompositeFieldContainer[Dimension]
+    def __init__(self, dimensions: _Optional[_Iterable[_Union[Dimension, _Mapping]]] = ...) -> None: ...
+
+class Rule(_message.Message):
+    __slots__ = ("factors", "operands", "results")
+    FACTORS_FIELD_NUMBER: _ClassVar[int]
+    OPERANDS_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    factors: _containers.RepeatedCompositeFieldContainer[Factor]
+    operands: _containers.RepeatedCompositeFieldContainer[Access]
+    results: _containers.RepeatedCompositeFieldContainer[Access]
+    def __init__(self, factors: _Optional[_Iterable[_Union[Factor, _Mapping]]] = ..., operands: _Optional[_Iterable[_Union[Access, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[Access, _Mapping]]] = ...) -> None: ...
 
 class Op(_message.Message):
-    __slots__ = ("name", "op_type", "op_class", "flops", "dtype", "measured_s", "excluded_kinds", "window", "heads")
+    __slots__ = ("name", "op_type", "op_class", "flops", "dtype", "measured_s", "excluded_kinds", "window", "heads", "rule", "operands", "results")
     class MeasuredSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +125,9 @@ class Op(_message.Message):
     EXCLUDED_KINDS_FIELD_NUMBER: _ClassVar[int]
     WINDOW_FIELD_NUMBER: _ClassVar[int]
     HEADS_FIELD_NUMBER: _ClassVar[int]
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    OPERANDS_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     op_type: str
     op_class: OpClass
@@ -65,7 +137,10 @@ class Op(_message.Message):
     excluded_kinds: _containers.RepeatedScalarFieldContainer[str]
     window: _containers.RepeatedScalarFieldContainer[int]
     heads: Heads
-    def __init__(self, name: _Optional[str] = ..., op_type: _Optional[str] = ..., op_class: _Optional[_Union[OpClass, str]] = ..., flops: _Optional[float] = ..., dtype: _Optional[str] = ..., measured_s: _Optional[_Mapping[str, float]] = ..., excluded_kinds: _Optional[_Iterable[str]] = ..., window: _Optional[_Iterable[int]] = ..., heads: _Optional[_Union[Heads, _Mapping]] = ...) -> None: ...
+    rule: int
+    operands: _containers.RepeatedScalarFieldContainer[int]
+    results: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., op_type: _Optional[str] = ..., op_class: _Optional[_Union[OpClass, str]] = ..., flops: _Optional[float] = ..., dtype: _Optional[str] = ..., measured_s: _Optional[_Mapping[str, float]] = ..., excluded_kinds: _Optional[_Iterable[str]] = ..., window: _Optional[_Iterable[int]] = ..., heads: _Optional[_Union[Heads, _Mapping]] = ..., rule: _Optional[int] = ..., operands: _Optional[_Iterable[int]] = ..., results: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Heads(_message.Message):
     __slots__ = ("number", "behind")
@@ -127,7 +202,7 @@ class Numbers(_message.Message):
     def __init__(self, numbers: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Graph(_message.Message):
-    __slots__ = ("name", "ops", "tensors", "precision", "dims", "values", "trips")
+    __slots__ = ("name", "ops", "tensors", "precision", "dims", "values", "trips", "rules")
     class DimsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -156,6 +231,7 @@ class Graph(_message.Message):
     DIMS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
     TRIPS_FIELD_NUMBER: _ClassVar[int]
+    RULES_FIELD_NUMBER: _ClassVar[int]
     name: str
     ops: _containers.RepeatedCompositeFieldContainer[Op]
     tensors: _containers.RepeatedCompositeFieldContainer[Tensor]
@@ -163,4 +239,5 @@ class Graph(_message.Message):
     dims: _containers.ScalarMap[str, int]
     values: _containers.MessageMap[str, Numbers]
     trips: _containers.ScalarMap[str, int]
-    def __init__(self, name: _Optional[str] = ..., ops: _Optional[_Iterable[_Union[Op, _Mapping]]] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., precision: _Optional[_Union[Precision, str]] = ..., dims: _Optional[_Mapping[str, int]] = ..., values: _Optional[_Mapping[str, Numbers]] = ..., trips: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    rules: _containers.RepeatedCompositeFieldContainer[Rule]
+    def __init__(self, name: _Optional[str] = ..., ops: _Optional[_Iterable[_Union[Op, _Mapping]]] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., precision: _Optional[_Union[Precision, str]] = ..., dims: _Optional[_Mapping[str, int]] = ..., values: _Optional[_Mapping[str, Numbers]] = ..., trips: _Optional[_Mapping[str, int]] = ..., rules: _Optional[_Iterable[_Union[Rule, _Mapping]]] = ...) -> None: ...

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from go_opt.model.codecs.bindings import bindings_to_dict
 from go_opt.model.codecs.geometry import geometry_of
 from go_opt.model.codecs.graph_json import excluded_of, measured_of, unknown_rows
+from go_opt.model.codecs.rules import rule_row
 from go_opt.model.dtypes import DTYPES
 from go_opt.model.graph import OP_CLASSES, WEIGHT, Graph
 
@@ -67,4 +68,4 @@ def _node_attributes(graph: Graph, op: int) -> dict[str, Any]:
         "graph_outputs": [name for name, k in zip(names, produced, strict=True) if graph.tensor_is_output[k]],
     }
     optional = {"measured_s": measured_of(graph, op), "excluded_kinds": excluded_of(graph, op)}
-    return attributes | {key: value for key, value in optional.items() if value}
+    return attributes | {key: value for key, value in optional.items() if value} | rule_row(graph, op)

@@ -6,7 +6,8 @@ All attributes are optional; defaults are in brackets.
   ``tensor_order`` (tensor names), ``unknown_ops`` (rows of ``name``, ``op_type`` and ``flops``).
 - Node: ``op_type``, an ONNX name if there is one ("Unknown"); ``op_class``, "matrix", "vector" or
   "data_movement" (by ``op_type``); ``flops`` (0); ``dtype`` of the op, its outputs and weights ("float32");
-  ``measured_s``, chip kind -> seconds; ``excluded_kinds``.
+  ``measured_s``, chip kind -> seconds; ``excluded_kinds``; ``rule``, its sharding rule, as
+  :mod:`go_opt.model.codecs.rules` writes it (none: the op is never split).
 - Outputs of a node: ``outputs``, tensor -> elements, or the elements of one tensor (one tensor of 0);
   ``output_dtypes``, tensor -> dtype; ``graph_outputs``, those the host reads (all of a sink, else none).
 - ``weight_elements``, size of one weight ``<node>.weight``; ``weights``, ``inputs``, tensor -> ``{elements,
@@ -26,6 +27,7 @@ from go_opt.model.codecs.fields import Fields, as_integer, shown
 from go_opt.model.codecs.geometry import with_geometry
 from go_opt.model.codecs.graph_columns import with_tensor_order
 from go_opt.model.codecs.graph_json import read_precision, unknown_of
+from go_opt.model.codecs.rules import with_rules
 from go_opt.model.graph import INPUT, TENSOR_KINDS, WEIGHT, Graph, Precision, UnknownOp
 from go_opt.model.op_costs import OpSignature, is_known_type, op_cost
 
@@ -64,7 +66,8 @@ def from_networkx(g: nx.DiGraph, *, name: str | None = None, precision: Precisio
             builder.mark_output(tensor)
     graph = with_tensor_order(builder.build(), fields.texts("tensor_order", []))
     unknown = (*unknown_of(fields), *_unknown(nodes.values()))
-    return replace(with_geometry(graph, fields), unknown_ops=unknown)
+    graph = with_rules(with_geometry(graph, fields), {node.name: node.fields for node in nodes.values()})
+    return replace(graph, unknown_ops=unknown)
 
 
 def from_node_link(data: Any) -> Graph:

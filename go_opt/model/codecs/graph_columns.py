@@ -168,6 +168,14 @@ def with_tensor_order(graph: Graph, names: Sequence[str]) -> Graph:
     order = sorted(range(graph.num_tensors), key=lambda k: rank.get(graph.tensor_names[k], len(rank)))
     if order == list(range(graph.num_tensors)):
         return graph
+    moved = np.argsort(order).tolist()
+    rules = tuple(
+        row
+        and row._replace(
+            operands=tuple(moved[k] for k in row.operands), results=tuple(moved[k] for k in row.results)
+        )
+        for row in graph.op_rules
+    )
     starts, ends = graph.reader_ptr[:-1], graph.reader_ptr[1:]
     reads = np.concatenate([np.arange(starts[k], ends[k]) for k in order]).astype(np.int64)
     return replace(
@@ -181,4 +189,5 @@ def with_tensor_order(graph: Graph, names: Sequence[str]) -> Graph:
         reader_ptr=frozen(np.concatenate([[0], np.cumsum((ends - starts)[order])]).astype(np.int64)),
         reader_op=frozen(graph.reader_op[reads]),
         reader_elements=frozen(graph.reader_elements[reads]),
+        op_rules=rules,
     )

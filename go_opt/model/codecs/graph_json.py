@@ -14,6 +14,7 @@ from go_opt.model.codecs.bindings import bindings_from, bindings_to_dict
 from go_opt.model.codecs.fields import Fields, shown
 from go_opt.model.codecs.geometry import geometry_of, with_geometry
 from go_opt.model.codecs.graph_columns import with_tensor_order
+from go_opt.model.codecs.rules import rule_row, with_rules
 from go_opt.model.dtypes import DTYPES
 from go_opt.model.graph import (
     ACTIVATION,
@@ -64,14 +65,15 @@ def graph_from_dict(data: Any) -> Graph:
     )
     tensors = [_named("tensor", i, row) for i, row in enumerate(fields.objects("tensors"))]
     writes = _add_tensors(builder, tensors)
-    for i, row in enumerate(fields.objects("ops")):
-        _add_op(builder, _named("op", i, row), writes)
+    ops = [_named("op", i, row) for i, row in enumerate(fields.objects("ops"))]
+    for op in ops:
+        _add_op(builder, op, writes)
     if writes:
         tensor, producer = next((rows[0][0], op) for op, rows in writes.items())
         raise GraphError(f"tensor {tensor!r}: its producer {producer!r} is not an op.", field="producer")
     graph = with_tensor_order(builder.build(), [tensor.text("name") for tensor in tensors])
     rows = enumerate(fields.objects("nodes_without_op", []))
-    graph = with_geometry(graph, fields)
+    graph = with_rules(with_geometry(graph, fields), {op.text("name"): op for op in ops})
     absent = tuple(_node(_named("node", i, row)) for i, row in rows)
     return replace(graph, nodes_without_op=absent, unknown_ops=unknown_of(fields))
 
@@ -125,6 +127,7 @@ def _op_row(graph: Graph, op: int) -> dict[str, Any]:
         ],
         "measured_s": measured_of(graph, op),
         "excluded_kinds": excluded_of(graph, op),
+        **rule_row(graph, op),
     }
 
 

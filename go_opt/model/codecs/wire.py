@@ -23,6 +23,7 @@ from go_opt.model.codecs.plan_fields import (
     relay_from_fields,
     split_from_fields,
 )
+from go_opt.model.codecs.rules import rules_from_proto, rules_to_proto
 from go_opt.model.dtypes import DTYPES
 from go_opt.model.graph import ACTIVATION, NO_PRODUCER, OP_CLASSES, TENSOR_KINDS, Graph, Precision
 from go_opt.model.plan import Plan
@@ -81,6 +82,7 @@ def graph_to_proto(graph: Graph) -> graph_pb2.Graph:
         for i in np.flatnonzero(excluded).tolist():
             message.ops[i].excluded_kinds.append(kind)
     _tensors_to_proto(graph, message)
+    rules_to_proto(graph, message)
     for name, shape in graph.shapes.items():
         message.tensors[graph.tensor_index[name]].shape.extend(shape)
     for name, window in graph.windows.items():
@@ -123,6 +125,7 @@ def graph_from_proto(message: graph_pb2.Graph) -> Graph:
         precision = precision_from_proto(message.precision, GraphError)
         bindings = bindings_from_proto(message, "graph", GraphError)
         graph = graph_from_columns(message, precision, bindings) or _built_graph(message, precision, bindings)
+        graph = rules_from_proto(message, graph)
         geometry = {
             "shapes": {tensor.name: list(tensor.shape) for tensor in message.tensors if tensor.shape},
             "windows": {op.name: list(op.window) for op in message.ops if op.window},

@@ -1,0 +1,219 @@
+"""Sharding rules of ops in files and messages.
+
+In JSON and networkx, the field ``rule`` of an op has ``factors``, rows of name, kind and size, and ``operands``
+and ``results``, rows of ``tensor`` and ``dimensions``: for each a list of factors, major to minor. A factor is
+its name; a dimension that is read through a window is an object of ``factor``, ``window``, ``stride``,
+``dilation``, ``before`` and ``size``. A message has each distinct rule once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from go_opt.errors import GraphError
+from go_opt.model.codecs.fields import Fields, shown
+from go_opt.model.graph import Graph, OpRule, checked_rules
+from go_opt.model.rule import FACTOR_KINDS, NO_FACTOR, Access, Affine, Factor, FactorKind, Rule
+
+if TYPE_CHECKING:
+    from go_opt.proto import graph_pb2
+
+
+def rule_row(graph: Graph, op: int) -> dict[str, Any]:
+    """The field ``rule`` of an op as JSON types; empty if its rule is not known."""
+    found = graph.rule_of(op)
+    if found is None:
+        return {}
+    rule = found.rule
+    names = [factor.name for factor in rule.factors]
+
+    def rows(tensors: Sequence[int], accesses: Sequence[Access]) -> list[dict[str, Any]]:
+        return [
+            {
+                "tensor": graph.tensor_names[k],
+                "dimensions": [[_piece_row(piece, names) for piece in dimension] for dimension in access],
+            }
+            for k, access in zip(tensors, accesses, strict=True)
+        ]
+
+    return {
+        "rule": {
+            "factors": [factor._asdict() for factor in rule.factors],
+            "operands": rows(found.operands, rule.operands),
+            "results": rows(found.results, rule.results),
+        }
+    }
+
+
+def _piece_row(piece: int | Affine, names: Sequence[str]) -> Any:
+    if not isinstance(piece, Affine):
+        return names[piece]
+    of_factors = {
+        field: names[i] for field in ("factor", "window") if (i := getattr(piece, field)) != NO_FACTOR
+    }
+    return of_factors | {field: getattr(piece, field) for field in ("stride", "dilation", "before", "size")}
+
+
+def with_rules(graph: Graph, ops: Mapping[str, Fields]) -> Graph:
+    """The graph with the rules that :func:`rule_row` adds to ops, which are given by name.
+
+    Raises:
+      GraphError: a rule is not of these types, or does not fit its tensors.
+    """
+    rows = {
+        name: Fields(f"op {name!r}: rule", op.table("rule").values)
+        for name, op in ops.items()
+        if "rule" in op.values
+    }
+    if not rows:
+        return graph
+    rules = [_op_rule(graph, rows[name]) if name in rows else None for name in graph.op_names]
+    return replace(graph, op_rules=checked_rules(rules, graph.op_names, graph.tensor_elements.tolist()))
+
+
+def _op_rule(graph: Graph, row: Fields) -> OpRule:
+    factors = tuple(
+        Factor(one.text("name"), _kind(one), one.integer("size"))
+        for one in (Fields(f"{row.where}: factors", factor) for factor in row.objects("factors"))
+    )
+    places = {factor.name: i for i, factor in enumerate(factors)}
+    operands = [_access(graph, Fields(row.where, one), places) for one in row.objects("operands")]
+    results = [_access(graph, Fields(row.where, one), places) for one in row.objects("results")]
+    rule = Rule(factors, tuple(access for _, access in operands), tuple(access for _, access in results))
+    return OpRule(rule, tuple(k for k, _ in operands), tuple(k for k, _ in results))
+
+
+def _kind(row: Fields) -> FactorKind:
+    kind = row.text("kind")
+    for known in FACTOR_KINDS:
+        if kind == known:
+            return known
+    raise GraphError(f"{row.where}: 'kind' must be one of {', '.join(FACTOR_KINDS)}, not {shown(kind)}.")
+
+
+def _access(graph: Graph, row: Fields, places: Mapping[str, int]) -> tuple[int, Access]:
+    tensor, dimensions = row.text("tensor"), row.values.get("dimensions")
+    if not _is_list(dimensions) or not all(_is_list(dimension) for dimension in dimensions):
+        raise GraphError(f"{row.where}: 'dimensions' must be a list of lists, not {shown(dimensions)}.")
+    access = tuple(tuple(_piece(row, piece, places) for piece in dimension) for dimension in dimensions)
+    return graph.tensor_index.get(tensor, NO_FACTOR), access
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _piece(row: Fields, piece: Any, places: Mapping[str, int]) -> int | Affine:
+    """The factor that a text names, or the window that an object describes."""
+    if not isinstance(piece, Mapping):
+        return _place(row, piece, places)
+    fields = Fields(f"{row.where}: window", piece)
+    before = fields.values.get("before", 0)
+    if isinstance(before, bool) or not isinstance(before, int):
+        raise GraphError(f"{fields.where}: 'before' must be a whole number, not {shown(before)}.")
+    factor, window = (
+        _place(row, piece[field], places) if field in piece else NO_FACTOR for field in ("factor", "window")
+    )
+    sizes = (fields.integer(field) for field in ("stride", "dilation"))
+    return Affine(factor, window, *sizes, before, fields.integer("size"))
+
+
+def _place(row: Fields, name: Any, places: Mapping[str, int]) -> int:
+    if not isinstance(name, str) or name not in places:
+        raise GraphError(f"{row.where} has no factor {shown(name)}.", field="rule")
+    return places[name]
+
+
+def rules_to_proto(graph: Graph, message: graph_pb2.Graph) -> None:
+    """Add the rules of a graph to its message."""
+    if not graph.op_rules:
+        return
+    places: dict[Rule, int] = {}
+    for op, found in zip(message.ops, graph.op_rules, strict=True):
+        if found is None:
+            continue
+        if found.rule not in places:
+            places[found.rule] = len(places) + 1
+            _add_rule(found.rule, message.rules.add())
+        op.rule = places[found.rule]
+        op.operands.extend(found.operands)
+        op.results.extend(found.results)
+
+
+def _add_rule(rule: Rule, message: graph_pb2.Rule) -> None:
+    for factor in rule.factors:
+        kind: Any = 1 + FACTOR_KINDS.index(factor.kind)
+        message.factors.add(name=factor.name, kind=kind, size=factor.size)
+    for accesses, rows in ((rule.operands, message.operands), (rule.results, message.results)):
+        for access in accesses:
+            row = rows.add()
+            for dimension in access:
+                pieces = row.dimensions.add().pieces
+                for piece in dimension:
+                    if isinstance(piece, Affine):
+                        pieces.add().window.MergeFrom(_window(piece))
+                    else:
+                        pieces.add(factor=piece)
+
+
+def _window(piece: Affine) -> graph_pb2.Window:
+    from go_opt.proto import graph_pb2
+
+    loops = {"factor": piece.factor, "window": piece.window}
+    return graph_pb2.Window(
+        **{name: place for name, place in loops.items() if place != NO_FACTOR},
+        stride=piece.stride,
+        dilation=piece.dilation,
+        before=piece.before,
+        size=piece.size,
+    )
+
+
+def rules_from_proto(message: graph_pb2.Graph, graph: Graph) -> Graph:
+    """The graph of a message with the rules in it.
+
+    Raises:
+      GraphError: a rule does not fit its op.
+    """
+    if not message.rules:
+        return graph
+    known = [_rule(row) for row in message.rules]
+    names = [tensor.name for tensor in message.tensors]
+    place = list(range(len(names)))
+    if tuple(names) != graph.tensor_names:  # those that nothing reads are dropped
+        place = [graph.tensor_index.get(name, NO_FACTOR) for name in names]
+    found: dict[str, OpRule] = {}
+    for op in message.ops:
+        if not op.rule:
+            continue
+        tensors = (*op.operands, *op.results)
+        if not 0 < op.rule <= len(known) or any(not 0 <= k < len(names) for k in tensors):
+            raise GraphError(f"op {op.name!r}: rule names a rule or tensor that is not there.", field="rule")
+        operands, results = (tuple(place[k] for k in row) for row in (op.operands, op.results))
+        found[op.name] = OpRule(known[op.rule - 1], operands, results)
+    rules = [found.get(name) for name in graph.op_names]
+    return replace(graph, op_rules=checked_rules(rules, graph.op_names, graph.tensor_elements.tolist()))
+
+
+def _rule(message: graph_pb2.Rule) -> Rule:
+    kinds = dict(enumerate(FACTOR_KINDS, start=1))
+    factors = []
+    for factor in message.factors:
+        if factor.kind not in kinds:
+            raise GraphError(f"rule: {factor.kind} is no number of the enum FactorKind.", field="rule")
+        factors.append(Factor(factor.name, kinds[factor.kind], factor.size))
+    operands, results = (
+        tuple(tuple(tuple(map(_piece_of, dim.pieces)) for dim in row.dimensions) for row in rows)
+        for rows in (message.operands, message.results)
+    )
+    return Rule(tuple(factors), operands, results)
+
+
+def _piece_of(message: graph_pb2.Piece) -> int | Affine:
+    if not message.HasField("window"):
+        return message.factor
+    row = message.window
+    loops = (getattr(row, name) if row.HasField(name) else NO_FACTOR for name in ("factor", "window"))
+    return Affine(*loops, row.stride, row.dilation, row.before, row.size)
