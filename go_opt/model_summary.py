@@ -13,6 +13,7 @@ import numpy as np
 from go_opt.api.inputs import ONNX, as_loaded, suffix_of
 from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.frontends.onnx_header import OnnxHeader, TensorHeader, read_header
+from go_opt.model.axes import tensor_shapes
 from go_opt.model.bindings import Bindings, Numbers
 from go_opt.model.dtypes import DTYPES, size_bytes
 from go_opt.model.graph import INPUT, WEIGHT, Graph, UnknownOp
@@ -128,7 +129,7 @@ def _of_graph(graph: Graph, header: OnnxHeader | None) -> ModelSummary:
 def _tensors(graph: Graph, chosen: BoolArray) -> tuple[TensorHeader, ...]:
     names = [(int(k), graph.tensor_names[k]) for k in np.flatnonzero(chosen)]
     return tuple(
-        TensorHeader(name, DTYPES[graph.tensor_dtype[k]], graph.shapes.get(name)) for k, name in names
+        TensorHeader(name, DTYPES[graph.tensor_dtype[k]], tensor_shapes(graph).get(k)) for k, name in names
     )
 
 

@@ -27,7 +27,9 @@ from go_opt.common.arrays import IntArray
 from go_opt.env import Target, is_one_loop, loop_roles, parse_target
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
+from go_opt.model.op_costs import OpSignature
 from go_opt.model.plan import Plan
+from go_opt.model.rules.table import rule_of
 
 Fusion = Literal["any", "legal", "none"]
 
@@ -78,6 +80,14 @@ def toy_graph(**changes: Any) -> Graph:
     ):
         writes = [(write, elements, "float32")]
         b.add_op(name, op_type, op_class, flops=flops, dtype="float32", reads=reads, writes=writes)
+    for name, (rows, inner, columns), operands in (
+        ("dense", (4, 8, 125), ("x", "w1")), ("mix", (1, 2, 500), ("a", "w2")),
+        ("logits", (1, 5, 1000), ("y", "table")),
+    ):  # fmt: skip
+        shapes = (rows, inner), (inner, columns)
+        rule = rule_of(OpSignature("MatMul", shapes, ((rows, columns),), {}))
+        assert rule is not None
+        b.set_rule(name, rule, operands)
     b.mark_output("out")
     return b.build()
 

@@ -15,9 +15,11 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from go_opt.errors import PlanError
-from go_opt.model.graph import ACTIVATION, MATRIX, WEIGHT, Graph
+from go_opt.model.axes import kept_heads, row_shapes
+from go_opt.model.graph import ACTIVATION, MATRIX, WEIGHT, Graph, OpRule
 from go_opt.model.op_costs import is_elementwise
 from go_opt.model.plan import Split
+from go_opt.model.rule import factors_in, multiplicands
 
 SPLITTABLE: Final = ("Conv", "Gemm", "MatMul")
 SUMS: Final = ("Gemm", "MatMul")  # may be divided along the inner dimension
@@ -48,28 +50,28 @@ class Inner(NamedTuple):
 
 
 def columns_of(graph: Graph, op: int) -> Columns | None:
-    """The columns of the product ``op``; None if it cannot be split by columns.
-
-    A graph may lack shapes, so the shape of a product follows from its flops and elements
-    (:mod:`go_opt.env.cost.shapes`). If they do not divide evenly, the op cannot be split.
-    """
-    if graph.op_types[op] not in SPLITTABLE or graph.op_class[op] != MATRIX:
+    """The columns of the product ``op``, which its weight adds; None if it cannot be split by columns."""
+    row, output = graph.rule_of(op), only_output(graph, op)
+    is_product = graph.op_types[op] in SPLITTABLE and graph.op_class[op] == MATRIX
+    if row is None or output is None or not is_product or graph.op_flops[op] <= 0:
         return None
-    reads = graph.reads_of(op)
+    reads, rule = graph.reads_of(op), row.rule
     weights = [k for k, touched in reads if _is_whole_weight(graph, k, touched)]
-    output = only_output(graph, op)
-    if output is None or not weights or len(weights) == len(reads) or graph.op_flops[op] <= 0:
+    operands = _factors(row)
+    of_weight = [operands[i][1] for i in multiplicands(rule) if operands[i][0] in weights]
+    if len(of_weight) != 1 or len(weights) == len(reads):
         return None
-    elements = int(graph.tensor_elements[output])
-    if elements == 0:
+    columns = of_weight[0] & factors_in(rule.results[0])
+    number = rule.points(columns)
+    if number < 2 or any(rule.factors[i].kind == "whole" for i in columns):
         return None
-    inner = int(graph.op_flops[op] // (2 * elements))  # rounded down: the flops of a bias are a fraction
-    most = max(int(graph.tensor_elements[k]) for k in weights)
-    number, rest = divmod(most, max(inner, 1))
-    if number < 2 or rest or elements % number:
-        return None
-    divided = [k for k in weights if int(graph.tensor_elements[k]) in (most, number)]
+    divided = dict.fromkeys(k for k, factors in operands if k in weights and factors & columns)
     return Columns(number, output, tuple(divided))
+
+
+def _factors(row: OpRule) -> list[tuple[int, set[int]]]:
+    """The operands of an op with the factors that each runs over."""
+    return [(k, factors_in(access)) for k, access in zip(row.operands, row.rule.operands, strict=True)]
 
 
 def passed_columns(graph: Graph, op: int, number: int) -> Columns | None:
@@ -100,37 +102,32 @@ def heads_of(graph: Graph, op: int, parts: int) -> Columns | None:
 
     A Transpose of one head may be a view, which is no op.
     """
-    heads, output = graph.heads.get(graph.op_names[op]), only_output(graph, op)
+    heads, output = kept_heads(graph).get(op), only_output(graph, op)
     if heads is None or output is None or heads.number % parts or heads.number < 2 * parts:
         return None
-    reads = graph.reads_of(op)
-    behind = {
-        k: heads.behind[name]
-        for k in (output, *(k for k, _ in reads))
-        if (name := graph.tensor_names[k]) in heads.behind
-    }
-    weights = tuple(k for k, _ in reads if k in behind and graph.tensor_kind[k] == WEIGHT)
-    activations = tuple(k for k, _ in reads if k in behind and graph.tensor_kind[k] != WEIGHT)
-    return Columns(heads.number, output, weights, activations, behind) if activations else None
+    read = [k for k, _ in graph.reads_of(op) if k in heads.behind]
+    weights = tuple(k for k in read if graph.tensor_kind[k] == WEIGHT)
+    activations = tuple(k for k in read if graph.tensor_kind[k] != WEIGHT)
+    return Columns(heads.number, output, weights, activations, heads.behind) if activations else None
 
 
 def inner_of(graph: Graph, op: int) -> Inner | None:
     """The inner dimension of ``op``; None if it is no product of an activation and one weight."""
-    columns = columns_of(graph, op) if graph.op_types[op] in SUMS else None
-    if columns is None:
+    row, columns = graph.rule_of(op), columns_of(graph, op) if graph.op_types[op] in SUMS else None
+    if row is None or columns is None:
         return None
-    reads = graph.reads_of(op)
-    number = int(graph.op_flops[op] // (2 * int(graph.tensor_elements[columns.output])))
+    reads, rule = graph.reads_of(op), row.rule
+    number = rule.points({i for i, factor in enumerate(rule.factors) if factor.kind == "reduction"})
+    pair = [row.operands[i] for i in multiplicands(rule)]
+    (weight,) = (k for k in pair if graph.tensor_kind[k] == WEIGHT)
+    left = [k for k, _ in reads if graph.tensor_kind[k] != WEIGHT]
+    is_whole = all(touched == graph.tensor_elements[k] for k, touched in reads)
+    if number < 2 or not is_whole or len(left) != 1 or graph.tensor_kind[left[0]] != ACTIVATION:
+        return None
     rows = int(graph.tensor_elements[columns.output]) // columns.number
-    whole = [k for k, touched in reads if touched == graph.tensor_elements[k]]
-    left = [k for k in whole if graph.tensor_kind[k] != WEIGHT]
-    right = [k for k in whole if graph.tensor_kind[k] == WEIGHT]
-    weight = max(right, key=lambda k: int(graph.tensor_elements[k]))
-    if number < 2 or len(whole) < len(reads) or len(left) != 1:
+    if graph.tensor_elements[left[0]] != rows * number:
         return None
-    if graph.tensor_elements[left[0]] != rows * number or graph.tensor_kind[left[0]] != ACTIVATION:
-        return None
-    once = tuple(k for k in right if k != weight)
+    once = tuple(k for k, _ in reads if k not in (weight, left[0]))
     return Inner(number, columns.output, left[0], weight, once)
 
 
@@ -195,7 +192,7 @@ def _is_whole_weight(graph: Graph, tensor: int, touched: int) -> bool:
 
 def _ends(graph: Graph, tensor: int, number: int) -> bool:
     """Whether the last dimensions of a tensor have ``number`` elements; False if they are not known."""
-    return number in accumulate(reversed(graph.shapes.get(graph.tensor_names[tensor], ())), mul)
+    return number in accumulate(reversed(row_shapes(graph).get(tensor, ())), mul)
 
 
 def only_output(graph: Graph, op: int) -> int | None:

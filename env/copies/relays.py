@@ -141,6 +141,7 @@ class _Numbered:
         pairs = zip(*self.relays, strict=True)
         names = [relay_name(graph.tensor_names[k], chip) for k, chip in pairs]
         op_names, op_types = [*graph.op_names, *names], [*graph.op_types, *[COPY_TYPE] * num_relays]
+        rules = [*graph.op_rules, *[None] * num_relays]
 
         def per_op(of_ops: NDArray, of_relays: NDArray) -> NDArray:
             return _frozen(np.concatenate([of_ops, of_relays])[stored], of_ops)
@@ -172,6 +173,7 @@ class _Numbered:
             excluded=per_kind(graph.excluded, False),
             bindings=graph.bindings,
             precision=graph.precision,
+            op_rules=tuple(rules[op] for op in stored) if graph.op_rules else (),
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 from go_opt.env.copies.part_names import part_name, rows_name
 from go_opt.env.copies.rows import Rows, row_stops, rows_needed
 from go_opt.errors import PlanError
+from go_opt.model.axes import row_shapes
 from go_opt.model.dtypes import DTYPES
 from go_opt.model.graph import WEIGHT, Graph
 from go_opt.model.plan import Split
@@ -87,7 +88,7 @@ class RowParts:
         return zip([0, *stops[:-1]], stops, strict=True)
 
     def _number(self, k: int) -> int:
-        return self._graph.shapes[self._graph.tensor_names[k]][-2]
+        return row_shapes(self._graph)[k][-2]
 
     def _tensor(self, k: int) -> tuple[str, int, str]:
         graph = self._graph

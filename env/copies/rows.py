@@ -9,21 +9,17 @@ PLDI 1991.)
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, LongArray
 from go_opt.env.copies.columns import only_output
 from go_opt.errors import PlanError
-from go_opt.model.graph import SAME_ROW, WEIGHT, Graph, Window
-from go_opt.model.op_costs import is_elementwise
+from go_opt.model.axes import Window, row_shapes, row_windows
+from go_opt.model.graph import WEIGHT, Graph
 from go_opt.model.plan import Split
-
-WINDOWED: Final = ("AveragePool", "Conv", "MaxPool")
-PRODUCTS: Final = ("Gemm", "MatMul")
 
 
 class Rows(NamedTuple):
@@ -35,70 +31,13 @@ class Rows(NamedTuple):
 
 
 def rows_of(graph: Graph, op: int) -> Rows | None:
-    """The rows of ``op``; None if it cannot be split by rows, or its shapes are not known."""
-    reads, output = graph.reads_of(op), only_output(graph, op)
-    if output is None or any(touched != graph.tensor_elements[k] for k, touched in reads):
+    """The rows of ``op``; None if it cannot be split by rows, or its rule is not known."""
+    windows, output = row_windows(graph).get(op), only_output(graph, op)
+    if windows is None or output is None or all(graph.tensor_kind[k] == WEIGHT for k in windows):
         return None
-    shape = _shape(graph, output)
-    if len(shape) < 2 or shape[-2] < 2:
+    if any(touched != graph.tensor_elements[k] for k, touched in graph.reads_of(op)):
         return None
-    windows = _windows(graph, op, shape, [k for k, _ in reads])
-    return Rows(shape[-2], output, windows) if windows else None
-
-
-def _windows(
-    graph: Graph, op: int, shape: tuple[int, ...], tensors: Sequence[int]
-) -> dict[int, Window] | None:
-    op_type, window = graph.op_types[op], graph.windows.get(graph.op_names[op])
-    shapes = {k: _shape(graph, k) for k in tensors}
-    images = [k for k in tensors if graph.tensor_kind[k] != WEIGHT]
-    if op_type in WINDOWED:
-        return {images[0]: window} if window and len(images) == 1 and len(shapes[images[0]]) > 1 else None
-    if op_type in PRODUCTS:
-        return _left_operand(graph, op, shape, {k: shapes[k] for k in images}) if len(tensors) > 1 else None
-    if window is not None:
-        return {k: window for k, sizes in shapes.items() if sizes[-2:-1] == shape[-2:-1]}
-    if op_type == "Concat":
-        is_beside = all(len(sizes) == len(shape) and sizes[-2] == shape[-2] for sizes in shapes.values())
-        return dict.fromkeys(tensors, SAME_ROW) if is_beside and len(images) == len(tensors) else None
-    is_of_channels = op_type in ("BatchNormalization", "LRN")  # of a sequence, these are the rows
-    if len(shape) > 3 if is_of_channels else is_elementwise(op_type):
-        return _broadcast(graph, shape, tensors)
-    return None
-
-
-def _left_operand(
-    graph: Graph, op: int, shape: tuple[int, ...], images: Mapping[int, tuple[int, ...]]
-) -> dict[int, Window] | None:
-    """The window of the left operand; a graph does not say which one that is, so sizes must."""
-    inner = int(graph.op_flops[op]) // (2 * math.prod(shape))
-    left = [k for k, sizes in images.items() if _blocks(sizes) == _blocks((*shape[:-1], inner))]
-    may_be_right = [k for k in left if images[k][-2:] == (inner, shape[-1])]
-    return {left[0]: SAME_ROW} if len(left) == 1 and not may_be_right else None
-
-
-def _broadcast(graph: Graph, shape: tuple[int, ...], tensors: Sequence[int]) -> dict[int, Window] | None:
-    """Windows of operands in the output's shape; None if others are not weights that each row reads whole."""
-    windows = {}
-    for k in tensors:
-        sizes = _shape(graph, k)
-        # For example the statistics of a BatchNormalization: one per channel, for all rows.
-        is_whole = len(sizes) == 1 or graph.tensor_elements[k] == 1 or sizes[-2:-1] == (1,)
-        if graph.tensor_kind[k] == WEIGHT and is_whole:
-            continue
-        if _blocks(sizes) != _blocks(shape):
-            return None
-        windows[k] = SAME_ROW
-    return windows
-
-
-def _blocks(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Blocks of rows, rows of a block, elements of a row."""
-    return math.prod(shape[:-2]), *shape[-2:]
-
-
-def _shape(graph: Graph, tensor: int) -> tuple[int, ...]:
-    return graph.shapes.get(graph.tensor_names[tensor], ())
+    return Rows(row_shapes(graph)[output][-2], output, windows)
 
 
 def rows_needed(window: Window, start: int, stop: int, number: int) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """How long ops take, given the shape of their work.
 
-A graph may lack shapes, but the shape of a product follows from its flops, output and operands:
-``flops = 2 b m k n`` with an output of ``b m n`` and operands of ``b m k`` and ``b k n``
+The shape of a product is that of its sharding rule. Where a caller sends none, it follows from flops, output
+and operands: ``flops = 2 b m k n`` with an output of ``b m n`` and operands of ``b m k`` and ``b k n``
 elements. A matrix unit computes whole tiles, so a partly filled one costs as much as a full one. Units that
 work at once share the steps of all tiles, also those along the inner dimension.
 
@@ -20,6 +20,7 @@ import numpy as np
 from go_opt.common.arrays import BoolArray, FloatArray
 from go_opt.env.target.simulator_parameters import KindParameters, OpFactor
 from go_opt.model.graph import MATRIX, VECTOR, WEIGHT, Graph
+from go_opt.model.rule import product_of
 
 _SEVERAL_PRODUCTS: Final = ("Attention", "GRU", "LSTM", "MoE", "RNN")  # how the names of such types end
 _ROUNDING: Final = 1e-9  # relative, of quotients
@@ -38,9 +39,23 @@ class _Operands(NamedTuple):
 def product_shapes(graph: Graph) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """[N] each: batch, rows, inner and columns of the products of matrix ops; 1 for other ops.
 
+    Ops that are several products, such as attention, have no shape: all four are 1.
+    """
+    shapes = np.stack(_shapes_by_sizes(graph), axis=1)
+    is_weight = (graph.tensor_kind == WEIGHT).tolist()
+    for op in np.flatnonzero(graph.op_class == MATRIX).tolist():
+        row = graph.rule_of(op)
+        if row is not None:
+            shapes[op] = product_of(row.rule, tuple(is_weight[k] for k in row.operands))
+    batch, rows, inner, columns = np.ascontiguousarray(shapes.T)
+    return batch, rows, inner, columns
+
+
+def _shapes_by_sizes(graph: Graph) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """The shapes of products whose rule is not known.
+
     With a weight, the batch is one and rows follow from the output. So a convolution is the product that it
-    lowers to, which reads its input several times. Ops that are several products, such as attention, have
-    no shape: all four are 1.
+    lowers to, which reads its input several times.
     """
     output, read = np.maximum(_output_elements(graph), 1.0), _operands(graph)
     inner = np.maximum(graph.op_flops / (2.0 * output), 1.0)

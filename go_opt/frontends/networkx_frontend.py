@@ -24,7 +24,6 @@ from go_opt.errors import GraphError
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.codecs.bindings import bindings_from
 from go_opt.model.codecs.fields import Fields, as_integer, shown
-from go_opt.model.codecs.geometry import with_geometry
 from go_opt.model.codecs.graph_columns import with_tensor_order
 from go_opt.model.codecs.graph_json import read_precision, unknown_of
 from go_opt.model.codecs.rules import with_rules
@@ -66,7 +65,7 @@ def from_networkx(g: nx.DiGraph, *, name: str | None = None, precision: Precisio
             builder.mark_output(tensor)
     graph = with_tensor_order(builder.build(), fields.texts("tensor_order", []))
     unknown = (*unknown_of(fields), *_unknown(nodes.values()))
-    graph = with_rules(with_geometry(graph, fields), {node.name: node.fields for node in nodes.values()})
+    graph = with_rules(graph, {node.name: node.fields for node in nodes.values()})
     return replace(graph, unknown_ops=unknown)
 
 

@@ -78,7 +78,7 @@ def _import(
     lowered = lower_model(source, bindings, checkpoint)
     builder = GraphBuilder(lowered.file.name, precision=precision, bindings=bindings)
     for value in lowered.inputs:
-        builder.add_tensor(value.tensor, value.shape, value.dtype, "input")
+        builder.add_tensor(value.tensor, value.elements, value.dtype, "input")
     unknown = lowered.program.emit(builder, [value.tensor for value in lowered.outputs])
     graph = builder.build()
     calls = [NodeWithoutOp(name, "inlined", None) for name in called_functions(lowered.file.model)]

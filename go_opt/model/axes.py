@@ -1,24 +1,120 @@
-"""Along which axis the rows of a tensor lie in each of its views, and which ops leave rows or heads apart.
+"""What sharding rules say of rows and heads: shapes that readers share, windows over rows, heads kept apart.
 
-An axis is known by the numbers of blocks before it and of rows along it, which a reshaping of other axes does
-not change: the tokens of ``[1, T, H * W]`` are those of ``[1, T, H, W]``.
+An axis of a tensor is known by the numbers of blocks before it and of elements along it, which a reshaping of
+other axes does not change: the tokens of ``[1, T, H * W]`` are those of ``[1, T, H, W]``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from operator import mul
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from go_opt.model.graph import SAME_ROW, Heads, Window
-from go_opt.model.op_costs import is_elementwise
+from go_opt.model.graph import INPUT, MATRIX, WEIGHT, Graph, OpRule
+from go_opt.model.rule import NO_FACTOR, Access, Affine, Rule
 
 Shape = tuple[int, ...]
-Operand = tuple[str, Sequence[int]]  # tensor; how far neighbours along each axis of a view are apart in it
 
 LEAST_BATCH: Final = 8  # images whose batch is what rows divide, not the images
+WINDOWED: Final = ("AveragePool", "Conv", "MaxPool")
+_SIZED: Final = ("Resize", "Upsample")  # their arguments are sizes of the whole result
+
+
+class Window(NamedTuple):
+    """The input rows that an output row of an op needs.
+
+    Rows lie along the second-to-last dimension. Output row ``i`` needs ``size`` input rows that start
+    at ``i * stride - before``; some may be padding.
+    """
+
+    size: int
+    stride: int
+    before: int  # rows of padding
+
+
+SAME_ROW: Final = Window(size=1, stride=1, before=0)
+
+
+class Heads(NamedTuple):
+    """The heads of attention that an op, no product with a weight, keeps apart.
+
+    Head ``i`` of what it writes needs head ``i`` alone of each operand in ``behind``, and the others whole.
+    """
+
+    number: int
+    behind: Mapping[
+        int, int
+    ]  # tensor that it reads or writes -> elements behind an element of the heads' axis
+
+
+class Place(NamedTuple):
+    """Where a factor, or a dimension that is read through a window, lies in a tensor."""
+
+    piece: int | Affine
+    blocks: int  # before it
+    size: int
+    behind: int  # elements
+
+
+@lru_cache(maxsize=4096)
+def places(rule: Rule, access: Access) -> tuple[Place, ...]:
+    """The factors of an operand or result, from major to minor."""
+    pieces = [piece for dimension in access for piece in dimension]
+    sizes = [rule.size(piece) for piece in pieces]
+    blocks = [1, *accumulate(sizes, mul)]
+    return tuple(
+        Place(piece, before, size, blocks[-1] // (before * size))
+        for piece, before, size in zip(pieces, blocks[:-1], sizes, strict=True)
+    )
+
+
+def place_of(rule: Rule, access: Access, factor: int) -> Place | None:
+    """Where a factor lies in an operand or result; None if it does not, or is read through a window."""
+    return next((place for place in places(rule, access) if place.piece == factor), None)
+
+
+@lru_cache(maxsize=16)
+def tensor_shapes(graph: Graph) -> Mapping[int, Shape]:
+    """The dimensions of tensors that all ops with a rule see.
+
+    A tensor that some op sees in part, or whose rows are no axis for some op, is left out.
+    """
+    seen: dict[int, dict[Shape, None]] = {}
+    for row in graph.op_rules:
+        if row is not None:
+            for k, access in _tensors(row):
+                seen.setdefault(k, {})[row.rule.shape(access)] = None
+    elements = graph.tensor_elements.tolist()
+    elements = graph.tensor_elements.tolist()
+    shapes = {k: common_shape(views) for k, views in seen.items()}
+    return MappingProxyType(
+        {k: shape for k, shape in shapes.items() if shape and math.prod(shape) == elements[k]}
+    )
+
+
+@lru_cache(maxsize=16)
+def row_shapes(graph: Graph) -> Mapping[int, Shape]:
+    """Shapes whose rows lie along the second-to-last axis; of a batch, the images and their elements."""
+    shapes, kinds = tensor_shapes(graph), graph.tensor_kind.tolist()
+    batch = batch_of([shapes.get(k, ()) for k, kind in enumerate(kinds) if kind == INPUT])
+    if not batch:
+        return shapes
+    return MappingProxyType(  # images are apart in nearly all ops
+        {
+            k: (batch, math.prod(shape) // batch)
+            for k, shape in shapes.items()
+            if kinds[k] != WEIGHT and shape[0] == batch
+        }
+    )
+
+
+def _tensors(row: OpRule) -> Iterable[tuple[int, Access]]:
+    yield from zip(row.operands, row.rule.operands, strict=True)
+    yield from zip(row.results, row.rule.results, strict=True)
 
 
 def common_shape(shapes: Iterable[Shape]) -> Shape:
@@ -26,7 +122,7 @@ def common_shape(shapes: Iterable[Shape]) -> Shape:
     shape, *others = found = list(dict.fromkeys(shapes))
     if not others:
         return shape
-    if len({math.prod(one) for one in found}) > 1:  # a broadcast
+    if len({math.prod(one) for one in found}) > 1:  # some op reads a part
         return ()
     stops = sorted(set.intersection(*({1, *accumulate(one, mul)} for one in found)))
     common = tuple(after // before for before, after in pairwise(stops) if before)
@@ -41,128 +137,8 @@ def row_axis(view: Shape, shape: Shape) -> int | None:
         return len(view) - 2
     outer, number = math.prod(shape[:-2]), shape[-2]
     before = accumulate(view, mul, initial=1)
-    places = (i for i, blocks in enumerate(before) if blocks == outer and view[i : i + 1] == (number,))
-    return next(places, None)
-
-
-def keeps_rows(
-    op_type: str, axes: Sequence[int], operands: Sequence[tuple[Shape, Shape]], output: tuple[Shape, Shape]
-) -> bool:
-    """Whether an output row of an op that is no product needs that row alone of each operand with as many.
-
-    Args:
-      axes: of Transpose the permutation; of other ops the axes along which they mix or place elements.
-      operands: the view that the op reads of each tensor, and the shape of the tensor.
-      output: the same of what it writes.
-    """
-    view, shape = output
-    row = row_axis(view, shape)
-    if row is None or shape[-2] < 2 or (op_type != "Transpose" and row in axes):
-        return False
-    for read, whole in operands:
-        along = axes[row] if op_type == "Transpose" else row - len(view) + len(read)
-        is_shared = op_type != "Transpose" and (along < 0 or read[along] == 1)
-        has_as_many = len(whole) > 1 and whole[-2] == shape[-2]
-        if is_shared == has_as_many or not (is_shared or along == row_axis(read, whole)):
-            return False
-    return True
-
-
-class SeenOp(NamedTuple):
-    """An op with one output, and how it sees its tensors."""
-
-    op_type: str
-    axes: Sequence[int]  # as for :func:`keeps_rows`; of a product the last two
-    reads: Sequence[tuple[str, Shape, int]]  # tensors with their views, and elements
-    written: str
-    view: Shape  # of what it writes
-
-
-def windows_by_op(
-    ops: Mapping[str, SeenOp], shapes: Mapping[str, Shape], windows: Mapping[str, Window]
-) -> dict[str, Window]:
-    """``windows`` that lie along the rows of ``shapes``, and those of other ops that keep rows apart."""
-    found = dict(windows)
-    for name, op in ops.items():
-        operands = [(view, shapes[tensor]) for tensor, view, _ in op.reads]
-        output = op.view, shapes[op.written]
-        if name in windows:
-            if any(row_axis(*one) not in (None, len(one[0]) - 2) for one in (output, *operands[:1])):
-                del found[name]
-        elif op.op_type != "MatMul" and keeps_rows(op.op_type, op.axes, operands, output):
-            found[name] = SAME_ROW
-    return found
-
-
-def heads_by_op(kept: Mapping[str, Sequence[Heads]], products: Iterable[str]) -> dict[str, Heads]:
-    """The heads that ops keep apart: those of both operands of products, as far as other ops pass them on.
-
-    Args:
-      kept: op -> :func:`kept_apart`.
-    """
-    near: dict[str, list[str]] = {}
-    for name, axes in kept.items():
-        for tensor in dict.fromkeys(tensor for one in axes for tensor in one.behind):
-            near.setdefault(tensor, []).append(name)
-    lies: dict[str, tuple[int, int]] = {}  # tensor -> heads, elements behind
-    found: dict[str, Heads] = {}
-    waiting: list[str] = []
-
-    def take(name: str, heads: Heads) -> None:
-        found[name] = heads
-        for tensor, behind in heads.behind.items():
-            if tensor not in lies:
-                lies[tensor] = heads.number, behind
-                waiting.append(tensor)
-
-    for name in products:
-        of_two = [one for one in kept.get(name, ()) if len(one.behind) > 2]
-        if name not in found and of_two:
-            take(name, of_two[-1])
-        while waiting:
-            tensor = waiting.pop()
-            for other in (one for one in near[tensor] if one not in found):
-                alike = [one for one in kept[other] if (one.number, one.behind.get(tensor)) == lies[tensor]]
-                if alike:
-                    take(other, alike[0])
-    return found
-
-
-def kept_apart(
-    written: str, view: Shape, operands: Sequence[Operand], mixed: Collection[int]
-) -> Iterator[Heads]:
-    """For each axis of what an op writes along which it keeps elements apart: that axis as heads.
-
-    Args:
-      operands: with the axes of ``view``; 0 where all neighbours are one element.
-      mixed: axes along which the op mixes elements.
-    """
-    for axis, number in enumerate(view):
-        behind = {written: math.prod(view[axis + 1 :])}
-        is_kept = number > 1 and axis not in mixed
-        for tensor, steps in operands if is_kept else ():
-            is_kept &= behind.setdefault(tensor, steps[axis]) == steps[axis]
-        behind = {tensor: each for tensor, each in behind.items() if each}
-        if is_kept and len(behind) > 1:
-            yield Heads(number, behind)
-
-
-def kept_by_op(op: SeenOp) -> list[Heads]:
-    """The axes of :func:`kept_apart`, of an op with axes as for :func:`keeps_rows`."""
-    is_turned, rank = op.op_type == "Transpose", len(op.view)
-    is_aligned = is_turned or is_elementwise(op.op_type) or op.op_type == "MatMul" or len(op.reads) == 1
-    if not is_aligned or any(math.prod(read) != elements for _, read, elements in op.reads):
-        return []
-    operands, mixed = [], () if is_turned else op.axes
-    for tensor, read, _ in op.reads:
-        along = op.axes if is_turned else range(len(read) - rank, len(read))
-        sizes = [read[at] if at >= 0 else 1 for at in along]
-        pairs = [pair for axis, pair in enumerate(zip(sizes, op.view, strict=True)) if axis not in mixed]
-        if any(size not in (1, number) for size, number in pairs if number > 1):
-            return []
-        steps = [math.prod(read[at + 1 :]) * (size > 1) for at, size in zip(along, sizes, strict=True)]
-        operands.append((tensor, steps))
-    return list(kept_apart(op.written, op.view, operands, mixed))
+    found = (i for i, blocks in enumerate(before) if blocks == outer and view[i : i + 1] == (number,))
+    return next(found, None)
 
 
 def batch_of(inputs: Sequence[Shape]) -> int:
@@ -172,18 +148,120 @@ def batch_of(inputs: Sequence[Shape]) -> int:
     return batch if batch >= LEAST_BATCH else 0
 
 
-def keeps_batch(op_type: str, operands: Sequence[Shape], output: Shape) -> bool:
-    """Whether an image of an op's output needs that image alone of each operand with as many images.
+@lru_cache(maxsize=16)
+def row_windows(graph: Graph) -> Mapping[int, Mapping[int, Window]]:
+    """For ops that keep rows apart: the window over the rows of each operand that has them, by tensor.
 
-    Images lie along the first axis. False where the shapes do not tell.
+    Of products, the left operand has rows.
     """
-    images = [shape for shape in operands if shape[:1] == output[:1]]
-    if not images:
-        return False
-    if len(images[0]) > 2 and op_type in ("AveragePool", "BatchNormalization", "Conv", "LRN", "MaxPool"):
-        return True
-    if op_type.startswith("Reduce") or op_type == "GlobalAveragePool":
-        # The axis that is left is that of the batch, if no other is as long.
-        return all(shape.count(output[0]) == 1 for shape in images)
-    is_along = is_elementwise(op_type) or (op_type == "Concat" and len(images) == len(operands) > 1)
-    return is_along and all(len(shape) == len(output) for shape in images)
+    shapes = row_shapes(graph)
+    found = {}
+    for op, row in enumerate(graph.op_rules):
+        if row is not None and len(row.results) == 1 and graph.op_types[op] not in _SIZED:
+            windows = _windows(row, shapes, graph.op_types[op] in WINDOWED)
+            if windows:
+                found[op] = windows
+    return MappingProxyType(found)
+
+
+def _windows(row: OpRule, shapes: Mapping[int, Shape], is_windowed: bool) -> dict[int, Window]:
+    rule, shape = row.rule, shapes.get(row.results[0], ())
+    factor = _row_factor(rule, rule.results[0], shape)
+    if factor is None or rule.factors[factor].kind not in ("parallel", "window"):
+        return {}
+    windows: dict[int, Window] = {}
+    for k, access in zip(row.operands, rule.operands, strict=True):
+        window = _window(rule, access, factor, shapes.get(k, ()), is_windowed)
+        if window is None or windows.setdefault(k, window) != window:  # read twice, in two ways
+            return {}
+    return {k: window for k, window in windows.items() if window != _NO_ROWS}
+
+
+_NO_ROWS: Final = Window(size=0, stride=0, before=0)
+
+
+def _row_factor(rule: Rule, access: Access, shape: Shape) -> int | None:
+    """The factor along the second-to-last axis of ``shape``."""
+    if len(shape) < 2 or shape[-2] < 2:
+        return None
+    blocks, number = math.prod(shape[:-2]), shape[-2]
+    here = [one.piece for one in places(rule, access) if (one.blocks, one.size) == (blocks, number)]
+    return here[0] if here and isinstance(here[0], int) else None
+
+
+def _window(rule: Rule, access: Access, factor: int, shape: Shape, is_windowed: bool) -> Window | None:
+    """The rows of an operand that a row of the result needs; None if they are no rows of it."""
+    for place in places(rule, access):
+        piece = place.piece
+        if (piece.factor if isinstance(piece, Affine) else piece) != factor:
+            continue
+        if len(shape) < 2 or (place.blocks, place.size) != (math.prod(shape[:-2]), shape[-2]):
+            return None
+        if not isinstance(piece, Affine):
+            return SAME_ROW
+        size = rule.factors[piece.window].size if piece.window != NO_FACTOR else 1
+        window = Window((size - 1) * piece.dilation + 1, piece.stride, piece.before)
+        return window if is_windowed and piece.before >= 0 else None
+    return _NO_ROWS
+
+
+@lru_cache(maxsize=16)
+def kept_heads(graph: Graph) -> Mapping[int, Heads]:
+    """The heads that ops keep apart: those of both operands of products, as far as other ops pass them on."""
+    elements = graph.tensor_elements.tolist()
+    kept: dict[int, list[Heads]] = {}
+    near: dict[int, list[int]] = {}
+    for op, row in enumerate(graph.op_rules):
+        if row is not None and len(row.results) == 1:
+            kept[op] = heads_apart(row, elements, is_product=bool(graph.op_class[op] == MATRIX))
+            for k in dict.fromkeys(k for one in kept[op] for k in one.behind):
+                near.setdefault(k, []).append(op)
+    lies: dict[int, tuple[int, int]] = {}  # tensor -> heads, elements behind
+    found: dict[int, Heads] = {}
+    waiting: list[int] = []
+
+    def take(op: int, heads: Heads) -> None:
+        found[op] = heads
+        for k, behind in heads.behind.items():
+            if k not in lies:
+                lies[k] = heads.number, behind
+                waiting.append(k)
+
+    for op in (op for op in kept if graph.op_class[op] == MATRIX):
+        of_two = [one for one in kept[op] if len(one.behind) > 2]
+        if op not in found and of_two:
+            take(op, of_two[-1])
+        while waiting:
+            k = waiting.pop()
+            for other in (one for one in near[k] if one not in found):
+                alike = [one for one in kept[other] if (one.number, one.behind.get(k)) == lies[k]]
+                if alike:
+                    take(other, alike[0])
+    return MappingProxyType(found)
+
+
+def heads_apart(row: OpRule, elements: Sequence[int], *, is_product: bool) -> list[Heads]:
+    """Each factor along which an op with one result keeps elements apart, as heads.
+
+    Args:
+      elements: of all tensors of the graph.
+    """
+    rule, (written,) = row.rule, row.results
+    operands = list(zip(row.operands, rule.operands, strict=True))
+    if any(math.prod(rule.shape(access)) != elements[k] for k, access in operands):
+        return []
+    found = []
+    for place in places(rule, rule.results[0]):
+        if isinstance(place.piece, Affine) or rule.factors[place.piece].kind != "parallel":
+            continue
+        behind, is_kept = {written: place.behind}, True
+        for k, access in operands:
+            there = place_of(rule, access, place.piece)
+            if there is not None:
+                is_kept &= behind.setdefault(k, there.behind) == there.behind
+            elif k in behind:
+                is_kept = False  # the op also reads it whole
+        shared = len(operands) if is_product else 1
+        if is_kept and len(behind) > min(shared, 2):
+            found.append(Heads(place.size, behind))
+    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -11,33 +10,23 @@ import numpy as np
 
 from go_opt.common.arrays import frozen
 from go_opt.errors import GraphError
-from go_opt.model import axes as rules
 from go_opt.model.bindings import NO_BINDINGS, Bindings
 from go_opt.model.dtypes import dtype_code
 from go_opt.model.graph import (
     ACTIVATION,
-    INPUT,
-    MATRIX,
     MAX_ELEMENTS,
     NO_PRODUCER,
     OP_CLASSES,
-    SAME_ROW,
     TENSOR_KINDS,
-    WEIGHT,
     Graph,
-    Heads,
     OpRule,
     Precision,
-    Window,
     by_kind,
     check_number,
-    checked_rules,
-    checked_window,
+    with_op_rules,
 )
 from go_opt.model.rule import Rule
 from go_opt.model.topological import topological_order
-
-Size = int | tuple[int, ...]  # the number of elements of a tensor, or its shape
 
 MAX_FLOPS = 1e30  # the sum over ops must stay finite and exact enough to compare
 
@@ -62,7 +51,6 @@ class _Tensor:
     dtype: int
     kind: int
     producer: int
-    shape: tuple[int, ...] = ()  # empty if unknown
     is_output: bool = False
     readers: dict[int, int] = field(default_factory=dict)  # op -> elements touched
 
@@ -83,18 +71,14 @@ class GraphBuilder:
         self._op_names: set[str] = set()
         self._tensors: dict[str, _Tensor] = {}
         self._aliases: dict[str, str] = {}
-        self._view_shapes: dict[str, tuple[int, ...]] = {}
         self._outputs: list[str] = []
-        self._windows: dict[str, Window] = {}
-        self._kept: dict[str, Sequence[Heads]] = {}
         self._rules: dict[str, tuple[Rule, tuple[str, ...]]] = {}
-        self._axes: dict[str, tuple[tuple[int, ...], Sequence[tuple[int, ...]]]] = {}
 
-    def add_tensor(self, name: str, size: Size, dtype: str, kind: str) -> None:
+    def add_tensor(self, name: str, elements: int, dtype: str, kind: str) -> None:
         """Add a weight or an input, which no op produces."""
         if kind not in TENSOR_KINDS or TENSOR_KINDS.index(kind) == ACTIVATION:
             raise GraphError(f"tensor {name!r}: kind must be 'weight' or 'input', not {kind!r}.")
-        self._define(name, size, dtype, TENSOR_KINDS.index(kind), NO_PRODUCER)
+        self._define(name, elements, dtype, TENSOR_KINDS.index(kind), NO_PRODUCER)
 
     def add_op(
         self,
@@ -105,7 +89,7 @@ class GraphBuilder:
         flops: float,
         dtype: str,
         reads: Iterable[tuple[str, int | None]],
-        writes: Sequence[tuple[str, Size, str]],
+        writes: Sequence[tuple[str, int, str]],
         measured_s: Mapping[str, float] = MappingProxyType({}),
         excluded_kinds: Iterable[str] = (),
     ) -> None:
@@ -114,7 +98,7 @@ class GraphBuilder:
         Args:
           flops: floating-point operations per execution.
           reads: ``(tensor, elements touched)``; ``None`` touches the whole tensor.
-          writes: ``(tensor, shape or number of elements, dtype)`` of each tensor the op produces.
+          writes: ``(tensor, elements, dtype)`` of each tensor the op produces.
           measured_s: seconds by chip kind, which replace the modelled cost of the op.
           excluded_kinds: chip kinds that cannot run the op.
         """
@@ -141,39 +125,18 @@ class GraphBuilder:
             dict(measured_s),
             tuple(excluded_kinds),
         )
-        for tensor, size, tensor_dtype in writes:
-            self._define(tensor, size, tensor_dtype, ACTIVATION, len(self._ops))
+        for tensor, elements, tensor_dtype in writes:
+            self._define(tensor, elements, tensor_dtype, ACTIVATION, len(self._ops))
         self._ops.append(op)
 
     def set_rule(self, op: str, rule: Rule, operands: Sequence[str]) -> None:
         """Set the sharding rule of an op, and the tensors of its operands; results are what it writes."""
         self._rules[op] = rule, tuple(operands)
 
-    def set_window(self, op: str, window: Window) -> None:
-        """Set the window of an op over the rows that it reads."""
-        self._windows[op] = checked_window(f"op {op!r}", window)
-
-    def set_axes(self, op: str, axes: tuple[int, ...], views: Sequence[tuple[int, ...]]) -> None:
-        """Set what tells whether an op keeps rows or heads apart; a window is already along its views.
-
-        Args:
-          axes: as for :func:`keeps_rows`, of a product the last two.
-          views: the shapes in which it reads its tensors.
-        """
-        self._axes[op] = axes, views
-
-    def set_kept_apart(self, op: str, axes: Sequence[Heads]) -> None:
-        """Set the axes along which an op keeps elements apart, where :meth:`set_axes` does not tell."""
-        self._kept[op] = axes
-
-    def add_view(self, name: str, source: str, shape: tuple[int, ...] = ()) -> None:
-        """Make ``name`` another name of ``source``, with no kernel and no bytes of its own.
-
-        A tensor whose views have different shapes has the shape that they share (:func:`common_shape`).
-        """
+    def add_view(self, name: str, source: str) -> None:
+        """Make ``name`` another name of ``source``, with no kernel and no bytes of its own."""
         self._check_new(name)
         self._aliases[name] = source
-        self._view_shapes[name] = shape
 
     def mark_output(self, name: str) -> None:
         """Declare that the host reads this tensor after every inference."""
@@ -196,54 +159,16 @@ class GraphBuilder:
         for i, op in enumerate(self._ops):
             for tensor_name, touched in op.reads:
                 self._add_reader(i, op, tensor_name, touched)
-        self._find_rows()
         for output in self._outputs:
             self._find(output, f"graph output {output!r}").is_output = True
-        return self._freeze(topological_order(self._successors(), [op.name for op in self._ops]))
+        graph = self._freeze(topological_order(self._successors(), [op.name for op in self._ops]))
+        return with_op_rules(graph, self._op_rules(graph))
 
-    def _find_rows(self) -> None:
-        """Give tensors the shapes that their views share, and windows to the ops that keep rows apart."""
-        seen = {name: tensor.shape for name, tensor in self._tensors.items()} | self._view_shapes
-        views: dict[str, list[tuple[int, ...]]] = {}
-        for name in self._view_shapes:
-            views.setdefault(self.resolve(name), []).append(seen[name])
-        for name in views.keys() & self._tensors.keys():
-            self._tensors[name].shape = rules.common_shape([seen[name], *views[name]])
-        found = {op.name: one for op in self._ops if (one := self._seen_op(op, seen)) is not None}
-        tensors = self._tensors.values()
-        self._windows = rules.windows_by_op(found, {t.name: t.shape for t in tensors}, self._windows)
-        self._kept |= {name: rules.kept_by_op(op) for name, op in found.items()}
-        if batch := rules.batch_of([t.shape for t in tensors if t.kind == INPUT and t.readers]):
-            self._find_images(batch, seen)
-
-    def _seen_op(self, op: _Op, seen: Mapping[str, rules.Shape]) -> rules.SeenOp | None:
-        if op.name not in self._axes or len(op.writes) > 1:
-            return None
-        axes, views = self._axes[op.name]
-        tensors = [self._tensors[self.resolve(name)] for name, _ in op.reads]
-        reads = [(one.name, view, one.elements) for one, view in zip(tensors, views, strict=True)]
-        return rules.SeenOp(op.op_type, axes, reads, op.writes[0], seen[op.writes[0]])
-
-    def _find_images(self, batch: int, seen: Mapping[str, rules.Shape]) -> None:
-        """Make the images of a batch the rows of tensors, since they are apart in nearly all ops."""
-        self._windows = {}
-        for tensor in self._tensors.values():
-            is_batch = tensor.kind != WEIGHT and tensor.shape[:1] == (batch,)
-            tensor.shape = (batch, tensor.elements // batch) if is_batch else ()
-        for op in (one for one in self._ops if len(one.writes) == 1 and self._tensors[one.writes[0]].shape):
-            read = [seen[name] for name, _ in op.reads if self._tensors[self.resolve(name)].kind != WEIGHT]
-            if rules.keeps_batch(op.op_type, read, seen[op.writes[0]]):
-                self._windows[op.name] = SAME_ROW
-
-    def _define(self, name: str, size: Size, dtype: str, kind: int, producer: int) -> None:
+    def _define(self, name: str, elements: int, dtype: str, kind: int, producer: int) -> None:
         self._check_new(name)
-        shape = tuple(size) if isinstance(size, tuple) else ()
-        for length in shape:
-            check_number(f"tensor {name!r}: shape", length, MAX_ELEMENTS)
-        elements = math.prod(size) if isinstance(size, tuple) else size
         check_number(f"tensor {name!r}: elements", elements, MAX_ELEMENTS)
         code = dtype_code(dtype, field=f"tensor {name!r}")
-        self._tensors[name] = _Tensor(name, int(elements), code, kind, producer, shape)
+        self._tensors[name] = _Tensor(name, int(elements), code, kind, producer)
 
     def _check_new(self, name: str) -> None:
         if name in self._tensors or name in self._aliases:
@@ -271,17 +196,17 @@ class GraphBuilder:
                 successors[tensor.producer].extend(tensor.readers)
         return successors
 
-    def _op_rules(self, ops: Sequence[_Op], tensors: Sequence[_Tensor]) -> tuple[OpRule | None, ...]:
-        place = {tensor.name: k for k, tensor in enumerate(tensors)}
+    def _op_rules(self, graph: Graph) -> list[OpRule | None]:
+        place, written = graph.tensor_index, {op.name: op.writes for op in self._ops}
 
-        def row(op: _Op) -> OpRule | None:
-            if op.name not in self._rules:
+        def row(name: str) -> OpRule | None:
+            if name not in self._rules:
                 return None
-            rule, names = self._rules[op.name]
-            operands = (place.get(self.resolve(name), NO_PRODUCER) for name in names)
-            return OpRule(rule, tuple(operands), tuple(place[name] for name in op.writes))
+            rule, names = self._rules[name]
+            operands = (place.get(self.resolve(operand), NO_PRODUCER) for operand in names)
+            return OpRule(rule, tuple(operands), tuple(place[result] for result in written[name]))
 
-        return checked_rules([row(op) for op in ops], [op.name for op in ops], [t.elements for t in tensors])
+        return [row(name) for name in graph.op_names]
 
     def _freeze(self, order: Sequence[int]) -> Graph:
         ops = [self._ops[i] for i in order]
@@ -290,7 +215,6 @@ class GraphBuilder:
         tensors = [t for t in self._tensors.values() if t.producer != NO_PRODUCER or t.readers]
         rows = [sorted((int(position[op]), touched) for op, touched in t.readers.items()) for t in tensors]
         flat = [entry for row in rows for entry in row]
-        products = [op.name for op in ops if op.op_class == MATRIX]
         return Graph(
             name=self._name,
             op_names=tuple(op.name for op in ops),
@@ -314,8 +238,4 @@ class GraphBuilder:
             excluded=by_kind([dict.fromkeys(op.excluded_kinds, True) for op in ops], False, np.bool_),
             bindings=self._bindings,
             precision=self._precision,
-            op_rules=self._op_rules(ops, tensors),
-            shapes=MappingProxyType({t.name: t.shape for t in tensors if t.shape}),
-            windows=MappingProxyType(self._windows),
-            heads=MappingProxyType(rules.heads_by_op(self._kept, products)),
         )

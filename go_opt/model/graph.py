@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, get_args
@@ -59,34 +59,6 @@ class UnknownOp(NamedTuple):
     flops: float  # of one inference
 
 
-class Window(NamedTuple):
-    """The input rows that an output row of an op needs.
-
-    Rows lie along the second-to-last dimension. Output row ``i`` needs ``size`` input rows that start
-    at ``i * stride - before``; some may be padding. A convolution or pooling has a window over its image.
-    Another op, no product, has one over all operands that have as many rows as its output.
-    """
-
-    size: int
-    stride: int
-    before: int  # rows of padding
-
-
-SAME_ROW: Final = Window(size=1, stride=1, before=0)
-
-
-class Heads(NamedTuple):
-    """The heads of attention that an op, no product with a weight, keeps apart.
-
-    Head ``i`` of what it writes needs head ``i`` alone of each operand in ``behind``, and the others whole.
-    """
-
-    number: int
-    behind: Mapping[
-        str, int
-    ]  # tensor that it reads or writes -> elements behind an element of the heads' axis
-
-
 class OpRule(NamedTuple):
     """The sharding rule of an op, and the tensors of its operands and results."""
 
@@ -126,10 +98,6 @@ class Graph:
     op_rules: tuple[OpRule | None, ...] = ()  # [N], or empty if no rule is known
     nodes_without_op: tuple[NodeWithoutOp, ...] = ()  # set by the importer
     unknown_ops: tuple[UnknownOp, ...] = ()  # set by the importer
-    # tensor -> dimensions that all readers see; of a batch of images, the images and the elements of each
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    windows: Mapping[str, Window] = field(default_factory=dict)  # op -> its window over rows, if known
-    heads: Mapping[str, Heads] = field(default_factory=dict)  # op -> the heads that it keeps apart, if known
 
     def __repr__(self) -> str:
         return (
@@ -268,51 +236,29 @@ class Graph:
         return digest.hexdigest()
 
 
-def checked_window(what: str, window: Window) -> Window:
-    """``window`` itself, checked; the error for a number out of range begins with ``what``."""
-    for name, number, least in zip(window._fields, window, (1, 1, 0), strict=True):
-        if type(number) is not int or not least <= number <= MAX_ELEMENTS:
-            raise GraphError(f"{what}: window: {name} must be a whole number of at least {least}.")
-    return window
-
-
-def checked_heads(graph: Graph, op: str, heads: Heads) -> Heads:
-    """``heads`` themselves, checked: of what the op writes and tensors that it reads, each with all heads."""
-    (reads, rows), (writes, written) = graph.op_reads, graph.op_outputs
-    i = graph.op_index[op]
-    read = graph.reader_tensor[rows[reads[i] : reads[i + 1]]].tolist()
-    made = written[writes[i] : writes[i + 1]].tolist()
-    sizes = {graph.tensor_names[k]: int(graph.tensor_elements[k]) for k in (*read, *made)}
-    numbers = (heads.number, *heads.behind.values())
-    if any(type(number) is not int or not 1 <= number <= MAX_ELEMENTS for number in numbers):
-        raise GraphError(f"op {op!r}: heads: numbers must be whole numbers of at least 1.", field="heads")
-    wrong = [name for name, each in heads.behind.items() if sizes.get(name, 1) % (heads.number * each)]
-    if wrong or len(made) != 1 or graph.tensor_names[made[0]] not in heads.behind:
-        what = f"tensor {wrong[0]!r}" if wrong else "what it writes"
-        raise GraphError(f"op {op!r}: heads: {what} has no {heads.number} heads like that.", field="heads")
-    return heads
-
-
-def checked_rules(
-    rules: Sequence[OpRule | None], names: Sequence[str], elements: Sequence[int]
-) -> tuple[OpRule | None, ...]:
-    """[N] the rules of ops, checked against their tensors; empty if no op has one.
+def with_op_rules(graph: Graph, rules: Sequence[OpRule | None]) -> Graph:
+    """The graph with the sharding rules of its ops [N].
 
     Raises:
-      GraphError: a factor, tensor or number of elements does not fit; the message names the op.
+      GraphError: a rule does not fit its op or tensors; the message names the op.
     """
-    for name, row in zip(names, rules, strict=True):
+    if not any(row is not None for row in rules):
+        return graph
+    elements = graph.tensor_elements.tolist()
+    for op, row in enumerate(rules):
         if row is not None:
-            _check_rule(f"op {name!r}: rule", row, elements)
-    return tuple(rules) if any(row is not None for row in rules) else ()
+            _check_rule(graph, op, row, elements)
+    return replace(graph, op_rules=tuple(rules))
 
 
-def _check_rule(what: str, row: OpRule, elements: Sequence[int]) -> None:
-    rule, tensors = row.rule, (*row.operands, *row.results)
+def _check_rule(graph: Graph, op: int, row: OpRule, elements: Sequence[int]) -> None:
+    rule, what = row.rule, f"op {graph.op_names[op]!r}: rule"
     if len(rule.operands) != len(row.operands) or len(rule.results) != len(row.results):
         raise GraphError(f"{what} must have an access for each operand and result.", field="rule")
-    if any(not 0 <= k < len(elements) for k in tensors):
-        raise GraphError(f"{what} names a tensor that the graph does not have.", field="rule")
+    if not {k for k, _ in graph.reads_of(op)}.issuperset(row.operands):
+        raise GraphError(f"{what} names an operand that the op does not read.", field="rule")
+    if sorted(row.results) != sorted(graph.outputs_of(op)):
+        raise GraphError(f"{what} must have the results that the op writes.", field="rule")
     if fault := fault_of(rule):
         raise GraphError(f"{what}: {fault}.", field="rule")
     for k, access in zip(row.results, rule.results, strict=True):

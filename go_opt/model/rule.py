@@ -165,7 +165,27 @@ def _fault_of_kinds(rule: Rule) -> str:
     return ""
 
 
-def product_of(rule: Rule, is_weight: Sequence[bool]) -> Product:
+def multiplicands(rule: Rule) -> tuple[int, ...]:
+    """The places of the two operands of a product; () of an op that is none, or several, such as attention.
+
+    They share the factors that the result does not have, as others, such as a bias, do not.
+    """
+    if len(rule.operands) < 2 or not rule.results:
+        return ()
+    seen = [factors_in(access) for access in rule.operands]
+    written = factors_in(rule.results[0])
+    summed = {i for i, one in enumerate(rule.factors) if i not in written
+              and (one.kind == "reduction" or sum(i in factors for factors in seen) > 1)}  # fmt: skip
+    multiplied = [i for i, factors in enumerate(seen) if factors & summed] if summed else [0, 1]
+    if len(multiplied) > 2:  # scales of blocks go over some of them
+        multiplied = [i for i in multiplied if summed <= seen[i]]
+    if len(multiplied) != 2 or (not summed and any(one.kind == "whole" for one in rule.factors)):
+        return ()
+    return tuple(multiplied)
+
+
+@lru_cache(maxsize=4096)
+def product_of(rule: Rule, is_weight: tuple[bool, ...]) -> Product:
     """The product that a matrix op is; :data:`NO_PRODUCT` of one that is several, such as attention.
 
     A convolution is the product that it lowers to. Inner factors are those that two operands share and the
@@ -175,17 +195,10 @@ def product_of(rule: Rule, is_weight: Sequence[bool]) -> Product:
     Args:
       is_weight: of each operand.
     """
-    if len(rule.operands) < 2 or not rule.results:
+    multiplied, seen = multiplicands(rule), [factors_in(access) for access in rule.operands]
+    if not multiplied:
         return NO_PRODUCT
-    seen = [factors_in(access) for access in rule.operands]
     written = factors_in(rule.results[0])
-    summed = {i for i, one in enumerate(rule.factors) if i not in written
-              and (one.kind == "reduction" or sum(i in factors for factors in seen) > 1)}  # fmt: skip
-    multiplied = [i for i, factors in enumerate(seen) if factors & summed] if summed else [0, 1]
-    if len(multiplied) > 2:  # scales of blocks go over some of them
-        multiplied = [i for i in multiplied if summed <= seen[i]]
-    if len(multiplied) != 2 or (not summed and any(one.kind == "whole" for one in rule.factors)):
-        return NO_PRODUCT
     (first, has_weight), (second, is_second) = ((seen[i], is_weight[i]) for i in multiplied)
     if has_weight and is_second:
         return NO_PRODUCT

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from go_opt.model.graph import DATA_MOVEMENT, INPUT, VECTOR, Graph
+from go_opt.model.axes import kept_heads, row_shapes
+from go_opt.model.graph import DATA_MOVEMENT, INPUT, VECTOR, WEIGHT, Graph
 from go_opt.model.op_costs import is_elementwise
 from go_opt.model.plan import Split
 from go_opt.solver.verify.row_spans import NamedOp, part_name
@@ -34,6 +35,7 @@ class ColumnSpans:
         splits: Sequence[Split],
     ) -> None:
         self._whole, self._after = whole, after
+        self._shapes = {whole.tensor_names[k]: shape for k, shape in row_shapes(whole).items()}
         self.moves: set[str] = set()
         self._wrong: dict[str, list[str]] = {}
         self._held: dict[str, _Held] = {}
@@ -60,8 +62,7 @@ class ColumnSpans:
                 yield "the parts do not read the same columns"
                 return
         elif op.kind[0] in ("Conv", "Gemm", "MatMul") and not passed:
-            terms = int(op.flops // (2 * elements))
-            columns = max((size for _, size, is_weight in op.reads if is_weight), default=0) // max(1, terms)
+            columns = self._columns(one.op)
         else:
             yield "its columns cannot be divided"
             return
@@ -98,8 +99,12 @@ class ColumnSpans:
 
     def _wrong_heads(self, one: Split, op: NamedOp, parts: Sequence[NamedOp]) -> Iterator[str]:
         """Part ``i`` reads and writes some of the heads, two or more, and whole what has none."""
-        heads, (tensor, elements, _) = self._whole.heads.get(one.op), op.writes[0]
-        if heads is None or not any(name in self._held for name in heads.behind):
+        tensor, elements, _ = op.writes[0]
+        heads = kept_heads(self._whole).get(self._whole.op_index[one.op])
+        behind = (
+            {} if heads is None else {self._whole.tensor_names[k]: each for k, each in heads.behind.items()}
+        )
+        if heads is None or not any(name in self._held for name in behind):
             yield "its heads are not known, or it reads none in parts"
             return
         run = elements // heads.number
@@ -112,17 +117,17 @@ class ColumnSpans:
             yield "the parts do not write its heads"
             return
         for name, _, is_weight in op.reads:
-            columns = [size * heads.behind.get(name, 0) for size in sizes]
-            if name in heads.behind and not is_weight and self._held.get(name) != (sum(columns), columns):
+            columns = [size * behind.get(name, 0) for size in sizes]
+            if name in behind and not is_weight and self._held.get(name) != (sum(columns), columns):
                 yield "its heads are not the columns of what it reads"
                 return
         if not one.joined:
-            each = heads.behind[tensor]
+            each = behind[tensor]
             self._held[tensor] = _Held(heads.number * each, [size * each for size in sizes])
         for i, (part, size) in enumerate(zip(parts, sizes, strict=True)):
             reads = Counter(
                 (part_name(name, i, one.parts), touched // heads.number * size, is_weight)
-                if name in heads.behind
+                if name in behind
                 else (name, touched, is_weight)
                 for name, touched, is_weight in op.reads.elements()
             )
@@ -133,7 +138,7 @@ class ColumnSpans:
     def _wrong_inner(self, one: Split, op: NamedOp, parts: Sequence[NamedOp]) -> Iterator[str]:
         """Part ``i`` multiplies slices of both operands, and its result is added to those before it."""
         written, elements, dtype = op.writes[0]
-        terms = int(op.flops // (2 * elements))
+        terms = self._terms(one.op)
         weights = [(size, name) for name, size, is_weight in op.reads if is_weight]
         read = [(name, size) for name, size, is_weight in op.reads if not is_weight]
         if op.kind[0] not in ("Gemm", "MatMul") or len(read) != 1 or not weights or terms < one.parts:
@@ -176,6 +181,31 @@ class ColumnSpans:
             self.moves |= set() if is_last else {name}
             before = total
 
+    def _columns(self, name: str) -> int:
+        """The columns of a product: what its rule says that its weight adds to the result."""
+        row = self._whole.rule_of(self._whole.op_index[name])
+        if row is None:
+            return 0
+        summed = {i for i, factor in enumerate(row.rule.factors) if factor.kind == "reduction"}
+        written = {piece for dimension in row.rule.results[0] for piece in dimension}
+        read = [{piece for dimension in access for piece in dimension} for access in row.rule.operands]
+        is_product = [bool(pieces & summed) if summed else i < 2 for i, pieces in enumerate(read)]
+        of_weight = next(
+            (
+                pieces
+                for k, pieces, is_factor in zip(row.operands, read, is_product, strict=True)
+                if is_factor and self._whole.tensor_kind[k] == WEIGHT
+            ),
+            set(),
+        )
+        return math.prod(row.rule.size(piece) for piece in written & of_weight)
+
+    def _terms(self, name: str) -> int:
+        """The terms of the sums of a product."""
+        row = self._whole.rule_of(self._whole.op_index[name])
+        factors = () if row is None else row.rule.factors
+        return math.prod(factor.size for factor in factors if factor.kind == "reduction")
+
     def _sliced(self, tensor: str, name: str) -> int:
         """Elements of a slice of an activation; 0 if no op takes it of the activation."""
         op, k = self._after.get(name), self._whole.tensor_index[tensor]
@@ -194,7 +224,7 @@ class ColumnSpans:
         return rows == 1 or (self._ends(tensor, columns) and rows % columns != 0)
 
     def _ends(self, tensor: str, columns: int) -> bool:
-        shape = self._whole.shapes.get(tensor, ())
+        shape = self._shapes.get(tensor, ())
         return any(math.prod(shape[i:]) == columns for i in range(len(shape)))
 
     def _readers(self, tensor: str) -> int:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from go_opt.model.axes import row_shapes, row_windows
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Split
 
@@ -42,6 +43,7 @@ class RowSpans:
         splits: Sequence[Split],
     ) -> None:
         self._whole = whole
+        self._shapes = {whole.tensor_names[k]: shape for k, shape in row_shapes(whole).items()}
         self._spans: dict[str, _Span] = {}
         parts: set[str] = set()
         for one in (one for one in splits if one.op in before):
@@ -54,15 +56,16 @@ class RowSpans:
 
     def wrong_reads(self, name: str, op: NamedOp, parts: Sequence[NamedOp]) -> Iterator[str]:
         """Each part reads the rows that its own rows need, and whole what has no rows of the op."""
-        size, stride, before = self._whole.windows.get(name, (1, 1, 0))
+        windows = row_windows(self._whole).get(self._whole.op_index[name], {})
         for part in parts:
             _, start, stop = self._spans[part.writes[0][0]]
-            first = start * stride - before
-            last = first + (stop - 1 - start) * stride + size
             needed = Counter[tuple[_Span, int, bool]]()
             for tensor, elements, is_weight in op.reads.elements():
-                span = tensor, max(0, first), min(self._rows(tensor), last)
-                if self._has_rows(name, op, tensor, is_weight):
+                window = windows.get(self._whole.tensor_index[tensor])
+                if window is not None:
+                    first = start * window.stride - window.before
+                    last = first + (stop - 1 - start) * window.stride + window.size
+                    span = tensor, max(0, first), min(self._rows(tensor), last)
                     needed[span, (span[2] - span[1]) * self._row_elements(tensor), is_weight] += 1
                 else:
                     needed[self._span_of(tensor), elements, is_weight] += 1
@@ -73,17 +76,6 @@ class RowSpans:
             if found != needed:
                 yield "a part does not read the rows that it needs"
 
-    def _has_rows(self, name: str, op: NamedOp, tensor: str, is_weight: bool) -> bool:
-        """Whether the rows of ``tensor`` are those of the op, by definition of its type."""
-        written, read = (self._whole.shapes.get(one, ()) for one in (op.writes[0][0], tensor))
-        if op.kind[0] in ("AveragePool", "Conv", "MaxPool"):
-            return not is_weight
-        if len(read) < 2 or read[-2] != written[-2]:
-            return False
-        # The left operand of a product has as many columns as the sums have terms.
-        is_product = op.kind[0] in ("Gemm", "MatMul")
-        return not is_product or (not is_weight and read[-1] == op.flops // (2 * op.writes[0][1]))
-
     def _span_of(self, tensor: str, is_weight: bool = False) -> _Span:
         whole, _, rows = tensor.rpartition("/rows ")
         if is_weight and tensor not in self._whole.tensor_index and whole:
@@ -92,7 +84,7 @@ class RowSpans:
         return self._spans.get(tensor, (tensor, 0, self._rows(tensor)))
 
     def _rows(self, tensor: str) -> int:
-        shape = self._whole.shapes.get(tensor, ())
+        shape = self._shapes.get(tensor, ())
         return shape[-2] if len(shape) > 1 else 0
 
     def _row_elements(self, tensor: str) -> int:

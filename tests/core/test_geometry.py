@@ -1,21 +1,33 @@
-"""Shapes and windows go with a graph through every format, and are no part of its fingerprint."""
+"""What rules say of shapes, rows and heads; rules go with a graph through every format."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import onnx
 import pytest
 
 from go_opt import from_networkx, from_onnx, to_networkx
 from go_opt.errors import GraphError
-from go_opt.model.axes import Shape, batch_of, common_shape, keeps_batch, row_axis
-from go_opt.model.builder import GraphBuilder
+from go_opt.model.axes import (
+    SAME_ROW,
+    Shape,
+    Window,
+    batch_of,
+    common_shape,
+    kept_heads,
+    row_axis,
+    row_shapes,
+    row_windows,
+    tensor_shapes,
+)
 from go_opt.model.codecs.graph_json import graph_from_dict, graph_to_dict
 from go_opt.model.codecs.wire import graph_from_proto, graph_to_proto
-from go_opt.model.graph import SAME_ROW, Graph, Heads, Window
+from go_opt.model.graph import Graph
 from tests.exports import info, integers, model, node, weight
+from tests.shaped import ShapedBuilder
 from tests.transformers import encoder
 
 CONVOLUTION = model(
@@ -28,12 +40,37 @@ CONVOLUTION = model(
 )  # fmt: skip
 
 
+def shapes_of(graph: Graph) -> dict[str, Shape]:
+    return {graph.tensor_names[k]: shape for k, shape in tensor_shapes(graph).items()}
+
+
+def windows_of(graph: Graph) -> dict[str, set[Window]]:
+    return {graph.op_names[op]: set(windows.values()) for op, windows in row_windows(graph).items()}
+
+
+def heads_of(graph: Graph) -> dict[str, tuple[int, dict[str, int]]]:
+    """By op, and by tensor."""
+    return {
+        graph.op_names[op]: (heads.number, {graph.tensor_names[k]: each for k, each in heads.behind.items()})
+        for op, heads in kept_heads(graph).items()
+    }
+
+
 def test_of_a_model() -> None:
-    """A tensor whose rows readers do not all see has no shape that is known."""
     graph = from_onnx(CONVOLUTION)
-    assert graph.shapes == {"x": (1, 2, 9, 4), "w": (3, 2, 3, 3), "y": (1, 24), "z": (1, 2, 9, 4)}
-    assert graph.windows == {"conv": Window(5, 2, 1), "other": SAME_ROW}
-    assert replace(graph, shapes={}, windows={}).fingerprint == graph.fingerprint
+    # The output of the convolution is seen flat by its reader, so its rows are no axis for all.
+    assert shapes_of(graph) == {"x": (1, 2, 9, 4), "w": (3, 2, 3, 3), "y": (1, 24), "z": (1, 2, 9, 4)}
+    assert windows_of(graph) == {"other": {SAME_ROW}}
+    assert replace(graph, op_rules=()).fingerprint == graph.fingerprint
+
+
+def test_a_window_by_hand() -> None:
+    """Three rows, every second one of five: strides of 2, and padding before."""
+    proto = model(
+        [node("Conv", "x w", "y", "conv", strides=[2, 1], dilations=[2, 1], pads=[1, 0, 2, 0])],
+        [info("x", (1, 2, 9, 4))], [info("y", (1, 3, 4, 2))], [weight("w", 3, 2, 3, 3)],
+    )  # fmt: skip
+    assert windows_of(from_onnx(proto)) == {"conv": {Window(5, 2, 1)}}
 
 
 @pytest.mark.parametrize(
@@ -47,19 +84,20 @@ def test_of_a_model() -> None:
 def test_through_every_format(through: Callable[[Graph], Graph]) -> None:
     for graph in (from_onnx(CONVOLUTION), from_onnx(encoder(1, 3, 8, 2, weights=False))):
         back = through(graph)
-        assert (back.shapes, back.windows, back.heads) == (graph.shapes, graph.windows, graph.heads)
+        assert back.op_rules == graph.op_rules
+        assert all(graph.op_rules)
         assert back.fingerprint == graph.fingerprint
 
 
 def test_heads_by_hand() -> None:
     """3 tokens, 2 heads of 4: heads are 4 elements apart before a Transpose, 12 behind it."""
-    graph = from_onnx(encoder(1, 3, 8, 2, causal=True, weights=False))
-    assert graph.heads["l0k_turn"] == Heads(2, {"l0k": 4, "l0kt": 12})
-    assert graph.heads["l0_scores"] == Heads(2, {"l0qt": 12, "l0kt": 12, "l0s": 9})
-    assert graph.heads["l0_masked"] == Heads(2, {"l0f": 9, "l0fm": 9}), "the mask has no heads"
-    assert graph.heads["l0_back"] == Heads(2, {"l0c": 12, "l0ct": 4})
+    heads = heads_of(from_onnx(encoder(1, 3, 8, 2, causal=True, weights=False)))
+    assert heads["l0k_turn"] == (2, {"l0k": 4, "l0kt": 12})
+    assert heads["l0_scores"] == (2, {"l0qt": 12, "l0kt": 12, "l0s": 9})
+    assert heads["l0_masked"] == (2, {"l0f": 9, "l0fm": 9}), "the mask has no heads"
+    assert heads["l0_back"] == (2, {"l0c": 12, "l0ct": 4})
     kept = [f"l0{name}" for name in ("q_turn", "k_turn", "v_turn", "_scaled", "_softmax", "_context")]
-    assert graph.heads.keys() == {*kept, "l0k_turn", "l0_scores", "l0_masked", "l0_back"}
+    assert heads.keys() == {*kept, "l0k_turn", "l0_scores", "l0_masked", "l0_back"}
 
 
 @pytest.mark.parametrize("axis", [1, -1])
@@ -70,52 +108,65 @@ def test_what_mixes_heads_passes_none_on(axis: int) -> None:
         node("MatMul", "r x", "s", "scores"),
         node("Softmax", "s", "y", "op", axis=axis),
     ]
-    graph = from_onnx(model(nodes, [info("x", sizes)], [info("y", sizes)]))
-    assert ("op" in graph.heads, graph.heads["scores"].number) == (axis == -1, 2)
+    heads = heads_of(from_onnx(model(nodes, [info("x", sizes)], [info("y", sizes)])))
+    assert ("op" in heads, heads["scores"][0]) == (axis == -1, 2)
 
 
-def heads_of_conv(number: int, tensor: str) -> dict:
-    return {"conv": {"number": number, "behind": {tensor: 1}}}
+def changed_rule(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+    """The graph as JSON, with another rule of its convolution."""
+    data = graph_to_dict(from_onnx(CONVOLUTION))
+    change(next(op["rule"] for op in data["ops"] if op["name"] == "conv"))
+    return data
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "sentence"),
+    ("change", "sentence"),
     [
-        ("shapes", {"x": [9, 9]}, "tensor 'x': shape [9, 9] has not its 72 elements."),
-        ("shapes", {"x": "1x72"}, "tensor 'x': shape must be a list of whole numbers, not '1x72'."),
+        (lambda rule: rule["factors"][0].update(size=1), "op 'conv': rule: the size of factor 'c' must be"),
+        (lambda rule: rule["factors"][0].update(kind="some"), "op 'conv': rule: factors: 'kind' must be one"),
+        (lambda rule: rule["factors"][0].update(name="o"), "op 'conv': rule has no factor 'c'"),
+        (lambda rule: rule["operands"][0].update(tensor="no"), "op 'conv': rule names an operand that"),
         (
-            "heads",
-            {"conv": {"number": 5, "behind": {"c": 1}}},
-            "op 'conv': heads: tensor 'c' has no 5 heads like that.",
+            lambda rule: rule["operands"][0].update(dimensions=3),
+            "op 'conv': rule: 'dimensions' must be a list",
+        ),
+        (lambda rule: rule["results"][0].update(dimensions=[]), "op 'conv': rule: a result has not its 24"),
+        (
+            lambda rule: rule["results"][0]["dimensions"].append(["o"]),
+            "op 'conv': rule: a factor occurs twice",
         ),
         (
-            "heads",
-            {"conv": {"number": 2, "behind": {"x": 1}}},
-            "op 'conv': heads: what it writes has no 2 heads like that.",
+            lambda rule: rule["results"].append(rule["results"][0]),
+            "op 'conv': rule must have the results",
+        ),
+        (lambda rule: rule.pop("factors"), "op 'conv': rule lacks the field 'factors'"),
+        (
+            lambda rule: rule["operands"][0]["dimensions"][2][0].update(stride=0),
+            "op 'conv': rule: stride, dilation and size of a window must be",
         ),
         (
-            "heads",
-            {"conv": {"number": 0, "behind": {"c": 1}}},
-            "op 'conv': heads: numbers must be whole numbers of at least 1.",
+            lambda rule: rule["operands"][0]["dimensions"][2][0].update(before=0.5),
+            "op 'conv': rule: window: 'before' must be a whole number",
         ),
-        ("windows", {"conv": [3, 1]}, "op 'conv': window must be size, stride and padding, not [3, 1]."),
-        ("windows", {"conv": [3, 0, 1]}, "op 'conv': window: stride must be a whole number of at least 1."),
     ],
 )
-def test_refused(field: str, value: object, sentence: str) -> None:
+def test_refused(change: Callable[[dict[str, Any]], Any], sentence: str) -> None:
     with pytest.raises(GraphError) as caught:
-        graph_from_dict(graph_to_dict(from_onnx(CONVOLUTION)) | {field: value})
-    assert str(caught.value) == sentence
+        graph_from_dict(changed_rule(change))
+    assert str(caught.value).startswith(sentence)
 
 
-def test_a_view_of_unknown_shape_leaves_its_source_without_one() -> None:
-    b = GraphBuilder("view")
-    b.add_tensor("x", (2, 3), "float32", "input")
-    b.add_view("v", "x")
-    b.add_op(
-        "op", "Relu", "vector", flops=6, dtype="float32", reads=[("v", None)], writes=[("y", (6,), "float32")]
-    )
-    assert b.build().shapes == {"y": (6,)}
+def test_a_message_with_a_wrong_rule_is_refused() -> None:
+    for change in (
+        lambda message: setattr(message.ops[0], "rule", 99),
+        lambda message: message.ops[0].operands.append(10**6),
+        lambda message: setattr(message.rules[0].factors[0], "kind", 0),
+        lambda message: setattr(message.rules[0].results[0].dimensions[1].pieces[0], "factor", 77),
+    ):
+        message = graph_to_proto(from_onnx(CONVOLUTION))
+        change(message)
+        with pytest.raises(GraphError, match="rule"):
+            graph_from_proto(message)
 
 
 @pytest.mark.parametrize(
@@ -167,14 +218,14 @@ def test_ops_that_keep_rows_apart(case: str) -> None:
     )  # fmt: skip
     proto.graph.output.append(onnx.ValueInfoProto(name="z"))
     graph = from_onnx(proto)
-    assert graph.windows.get("op") == (SAME_ROW if is_kept else None)
+    assert windows_of(graph).get("op") == ({SAME_ROW} if is_kept else None)
 
 
 def test_a_distribution_of_an_older_operator_set_is_over_all_axes() -> None:
     for opset, is_kept in ((12, False), (13, True)):
         nodes = [node("Softmax", "x", "y", "op", axis=1 if opset == 12 else 2)]
         graph = from_onnx(model(nodes, [ROWS], [info("y", (2, 6, 4))], opset=opset))
-        assert ("op" in graph.windows) == is_kept
+        assert ("op" in windows_of(graph)) == is_kept
 
 
 @pytest.mark.parametrize(
@@ -194,20 +245,33 @@ def test_batches_by_hand(inputs: list[tuple[int, ...]], batch: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("op_type", "operands", "output", "is_kept"),
+    ("op_type", "attributes", "operands", "output", "is_kept"),
     [
-        ("Conv", [(8, 3, 9, 9)], (8, 4, 9, 9), True),
-        ("Add", [(8, 3, 9, 9), (1, 3, 1, 1)], (8, 3, 9, 9), True),
-        ("Add", [(8, 8, 9, 9), (8, 1, 1)], (8, 8, 9, 9), False),  # the second has channels first
-        ("Add", [(1, 3, 9, 9)], (8, 3, 9, 9), False),  # nothing to divide
-        ("ReduceSum", [(8, 3, 9, 9)], (8, 3), True),
-        ("ReduceSum", [(8, 8, 9, 9)], (8, 9, 9), False),  # over which of the two?
-        ("Concat", [(8, 3, 9, 9), (8, 2, 9, 9)], (8, 5, 9, 9), True),
-        ("Concat", [(4, 3, 9, 9), (8, 3, 9, 9)], (12, 3, 9, 9), False),
-        ("Transpose", [(8, 3, 9, 8)], (8, 3, 9, 8), False),
+        ("Conv", {}, [(8, 3, 9, 9), (4, 3, 1, 1)], (8, 4, 9, 9), True),
+        ("Conv", {"pads": [1, 1, 1, 1]}, [(8, 3, 9, 9), (4, 3, 3, 3)], (8, 4, 9, 9), True),
+        ("Add", {}, [(8, 3, 9, 9), (1, 3, 1, 1)], (8, 3, 9, 9), True),
+        ("Add", {}, [(8, 8, 9, 9), (8, 1, 1)], (8, 8, 9, 9), True),  # the second has channels first
+        ("ReduceSum", {"axes": [2, 3]}, [(8, 3, 9, 9)], (8, 3), True),
+        ("ReduceSum", {"axes": [0]}, [(8, 8, 9, 9)], (8, 9, 9), False),
+        ("ReduceSum", {"axes": [1]}, [(8, 8, 9, 9)], (8, 9, 9), True),
+        ("Concat", {"axis": 1}, [(8, 3, 9, 9), (8, 2, 9, 9)], (8, 5, 9, 9), True),
+        ("Concat", {"axis": 0}, [(8, 3, 9, 9), (8, 3, 9, 9)], (16, 3, 9, 9), False),
+        ("Transpose", {"perm": [3, 1, 2, 0]}, [(8, 3, 9, 8)], (8, 3, 9, 8), False),
     ],
 )
 def test_what_keeps_a_batch_by_hand(
-    op_type: str, operands: list[tuple[int, ...]], output: tuple[int, ...], is_kept: bool
+    op_type: str, attributes: dict[str, Any], operands: list[Shape], output: Shape, is_kept: bool
 ) -> None:
-    assert keeps_batch(op_type, operands, output) is is_kept
+    b = ShapedBuilder("batch")
+    for i, shape in enumerate(operands):
+        kind = "input" if len(shape) > 3 and shape[0] == 8 else "weight"
+        b.add_tensor(f"t{i}", shape, "float32", kind)
+    b.add_op(
+        "op", op_type, "matrix" if op_type == "Conv" else "vector", flops=1.0, dtype="float32",
+        reads=[(f"t{i}", None) for i in range(len(operands))], writes=[("y", output, "float32")],
+        attributes=attributes,
+    )  # fmt: skip
+    graph = b.build()
+    images = {k for k, shape in row_shapes(graph).items() if shape[0] == 8}
+    assert windows_of(graph).get("op", set()) == ({SAME_ROW} if is_kept else set())
+    assert {graph.tensor_index["t0"]} <= images

@@ -14,12 +14,13 @@ from go_opt.env import cost_tables
 from go_opt.env.copies.columns import inner_of
 from go_opt.env.copies.splits import split_graph
 from go_opt.errors import PlanError
-from go_opt.model.builder import GraphBuilder
+from go_opt.model.axes import kept_heads
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Split
 from go_opt.search.splits.inner_ways import blocks_of, is_open, splits_of_blocks
 from go_opt.solver.verify.splits import broken_splits
 from tests.env.split_mutants import with_a_wrong_number
+from tests.shaped import ShapedBuilder
 from tests.strategies import examples, seeds, small_mcm
 from tests.transformers import encoder
 
@@ -28,7 +29,7 @@ BETWEEN = ("first", "bias", "gelu", "scaled")
 
 def feed_forward(rows: int, inner: int, terms: int, columns: int, *, gates: int = 1) -> Graph:
     """A norm, products of ``terms`` columns that are multiplied, and a Gemm with a bias."""
-    b = GraphBuilder("feed forward")
+    b = ShapedBuilder("feed forward")
     b.add_tensor("x", (rows, inner), "float32", "input")
     b.add_tensor("half", (), "float32", "weight")
     b.add_tensor("v", (terms, columns), "float32", "weight")
@@ -91,16 +92,11 @@ def test_alone_the_parts_take_slices_of_what_is_whole() -> None:
     assert list(broken_splits(graph, split, splits)) == []
 
 
-def test_rows_of_one_element_need_no_shapes() -> None:
-    """With one row, columns are elements in their order, whatever the views are."""
-    graph = replace(feed_forward(1, 3, 6, 5), shapes={})
-    with pytest.raises(PlanError, match="'bias' cannot be split"):
-        split_graph(graph, in_parts(2))  # which weights have columns is not known
-    shapes = {"bias_w": (6,)}
-    assert split_graph(replace(graph, shapes=shapes), in_parts(2)).num_ops == 13
-    many = replace(feed_forward(2, 3, 6, 5), shapes=shapes)
-    with pytest.raises(PlanError):
-        split_graph(many, in_parts(2))
+def test_without_rules_nothing_is_split() -> None:
+    graph = replace(feed_forward(1, 3, 6, 5), op_rules=())
+    for one in in_parts(2):
+        with pytest.raises(PlanError, match="cannot be split"):
+            split_graph(graph, (one,))
 
 
 @pytest.mark.parametrize(
@@ -224,16 +220,15 @@ def test_random_attention(seed: int) -> None:
     for mutant in with_other_names(split, parts, [f"l0{name}" for name in tensors]):
         assert list(broken_splits(graph, mutant, splits)), "other slices were not found out"
     # Without what the graph says of an op, or with other heads, its parts are not what the whole op gives.
-    for op in (one.op for one in splits if one.kind == "heads"):
-        others = dict(graph.heads)
-        one = others.pop(op)
-        assert list(broken_splits(replace(graph, heads=others), split, splits)), op
-        output = graph.op_outputs[1][graph.op_outputs[0][graph.op_index[op]]]
-        turned = dict(one.behind) | {
-            graph.tensor_names[output]: one.behind[graph.tensor_names[output]] * parts
-        }
-        mutant = replace(graph, heads=graph.heads | {op: one._replace(behind=turned)})
-        assert list(broken_splits(mutant, split, splits)), op
+    for op in (graph.op_index[one.op] for one in splits if one.kind == "heads"):
+        row = graph.op_rules[op]
+        assert row is not None
+        turned = row.rule._replace(results=(row.rule.results[0][::-1],))
+        for other in (None, row._replace(rule=turned)):
+            mutant = replace(graph, op_rules=(*graph.op_rules[:op], other, *graph.op_rules[op + 1 :]))
+            if kept_heads(mutant).get(op) == kept_heads(graph)[op]:
+                continue  # as many elements lie behind a head
+            assert list(broken_splits(mutant, split, splits)), graph.op_names[op]
 
 
 def with_other_names(

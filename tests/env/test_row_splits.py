@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,33 +14,36 @@ from go_opt import from_onnx
 from go_opt.env.copies.rows import rows_of
 from go_opt.env.copies.splits import row_spans, split_graph
 from go_opt.errors import PlanError
-from go_opt.model.builder import GraphBuilder
-from go_opt.model.graph import Graph, Window
+from go_opt.model.axes import Window, row_shapes
+from go_opt.model.graph import Graph
 from go_opt.model.plan import Split
 from go_opt.solver.verify.splits import broken_splits
 from tests.env.split_mutants import with_a_wrong_number
+from tests.shaped import ShapedBuilder
 from tests.strategies import examples, seeds
 from tests.transformers import encoder
 
 
 def images(rows: int, layers: Sequence[tuple[str, Window | None]], *, skip: bool = False) -> Graph:
     """A chain of ops on an image of 4 columns and 2 channels; maybe the first result is added to the last."""
-    b = GraphBuilder("images")
+    b = ShapedBuilder("images")
     b.add_tensor("image", (1, 2, rows, 4), "float32", "input")
     read, first = "image", ""
     for i, (op_type, window) in enumerate(layers):
         if window is not None:
             rows = (rows + 2 * window.before - window.size) // window.stride + 1
         weights = [(f"w{i}", None)] if op_type == "Conv" else []
-        if weights:
-            b.add_tensor(f"w{i}", (2, 2, 3, 3), "float32", "weight")
+        attributes: dict[str, Any] = {"axis": 2} if op_type == "Softmax" else {}  # along rows
+        if window is not None:
+            attributes = {"strides": [window.stride, 1], "pads": [window.before, 0, window.before, 0]}
+            attributes["kernel_shape"] = [window.size, 1]
+        if weights and window is not None:
+            b.add_tensor(f"w{i}", (2, 2, window.size, 1), "float32", "weight")
         kind = "matrix" if weights else "vector"
         b.add_op(
             f"op{i}", op_type, kind, flops=100.0 * rows, dtype="float32", reads=[(read, None), *weights],
-            writes=[(f"t{i}", (1, 2, rows, 4), "float32")],
+            writes=[(f"t{i}", (1, 2, rows, 4), "float32")], attributes=attributes,
         )  # fmt: skip
-        if window is not None:
-            b.set_window(f"op{i}", window)
         read, first = f"t{i}", first or f"t{i}"
     if skip:
         b.add_op(
@@ -120,11 +124,10 @@ def test_refused(splits: tuple[Split, ...], sentence: str) -> None:
     assert str(caught.value).startswith(sentence)
 
 
-def test_without_shapes_there_are_no_rows() -> None:
+def test_without_rules_there_are_no_rows() -> None:
     graph = images(8, [("Conv", SAME)])
     assert rows_of(graph, 0) is not None
-    assert rows_of(replace(graph, shapes={}), 0) is None
-    assert rows_of(replace(graph, windows={}), 0) is None
+    assert rows_of(replace(graph, op_rules=()), 0) is None
 
 
 def test_attention_by_hand() -> None:
@@ -140,7 +143,7 @@ def test_attention_by_hand() -> None:
     assert [read[f"l0_{name}"] for name in ("scores", "masked", "softmax", "context")] == [
         ["l0qt"], ["l0f", "mask"], ["l0fm"], ["l0a"],
     ]  # fmt: skip
-    assert graph.shapes["l0q"] == (12, 16), "tokens, which all views have"
+    assert row_shapes(graph)[graph.tensor_index["l0q"]] == (12, 16), "tokens, which all views have"
     splits = tuple(Split(name, "rows", 2, name in ("l0k_bias", "l0v_turn", "l0_sum")) for name in read)
     split = split_graph(graph, splits)
     assert list(broken_splits(graph, split, splits)) == []
@@ -159,11 +162,14 @@ def test_attention_by_hand() -> None:
 
 def test_parts_go_on_beside_what_joins_them() -> None:
     """What one op reads in parts, another one needs whole."""
-    b = GraphBuilder("both")
+    b = ShapedBuilder("both")
     b.add_tensor("x", (1, 2, 8, 4), "float32", "input")
     for name, op_type, read in (("a", "Relu", "x"), ("b", "Relu", "a"), ("c", "Softmax", "a")):
         reads, writes = [(read, None)], [(name, (1, 2, 8, 4), "float32")]
-        b.add_op(name, op_type, "vector", flops=64.0, dtype="float32", reads=reads, writes=writes)
+        b.add_op(
+            name, op_type, "vector", flops=64.0, dtype="float32", reads=reads, writes=writes,
+            attributes={"axis": 2},
+        )  # fmt: skip
     b.mark_output("b")
     b.mark_output("c")
     graph = b.build()

@@ -10,7 +10,8 @@ about the degree over the prime. Wrong rules must fail both ways.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,8 +21,9 @@ from numpy.typing import NDArray
 
 from go_opt.env.copies.columns import split_sizes
 from go_opt.env.copies.rows import rows_needed
-from go_opt.model.axes import SeenOp, common_shape, keeps_rows, kept_by_op, row_axis
-from go_opt.model.graph import Heads, Window
+from go_opt.model.axes import Window, heads_apart, row_axis, row_shapes, row_windows
+from go_opt.model.graph import Graph
+from tests.shaped import ShapedBuilder
 from tests.strategies import examples, seeds
 
 PRIME = 2**31 - 1
@@ -292,40 +294,78 @@ def test_what_keeps_rows_apart_over_a_prime_field(seed: int) -> None:
     other = field(
         rng, *(size if rng.random() < 0.6 else 1 for size in sizes[int(rng.integers(len(sizes))) :])
     )
-    op_type, axes, untrue, operands, op = [
-        ("Transpose", perm, tuple(range(len(sizes))), [x], lambda x: np.transpose(x, perm)),
-        ("Softmax", (axis,), (), [x], lambda x: mixed(x, axis)),
-        ("Concat", (axis,), (), [x, 3 * x], lambda *both: np.concatenate(both, axis)),
-        ("Add", (), (), [x, other], lambda x, y: (x + y) % PRIME),
+    same = tuple(range(len(sizes)))
+    true, untrue, operands, op = [
+        (("Transpose", {"perm": perm}), ("Transpose", {"perm": same}), [x], lambda x: np.transpose(x, perm)),
+        (("Softmax", {"axis": axis}), ("Relu", {}), [x], lambda x: mixed(x, axis)),
+        (("Concat", {"axis": axis}), None, [x, 3 * x], lambda *both: np.concatenate(both, axis)),
+        (("Add", {}), None, [x, other], lambda x, y: (x + y) % PRIME),
     ][rng.integers(4)]
     whole = op(*operands)
-
-    def seen(array: Numbers) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """A view of a tensor, and the shape of the tensor; others may see its first two axes as one."""
-        view = array.shape
-        merged = (view[0] * view[1], *view[2:]) if len(view) > 2 and rng.random() < 0.5 else view
-        return view, common_shape([view, merged])
-
-    output, reads = seen(whole), [seen(array) for array in operands]
-    for claimed in (axes, untrue):
-        if not keeps_rows(op_type, claimed, reads, output):
+    merged = [rng.random() < 0.5 for _ in range(3)]
+    kept, shapes = windows_of(*true, operands, whole, merged)
+    claimed = windows_of(*untrue, operands, whole, merged)[0] if untrue is not None else None
+    for windows in (kept, claimed):
+        if not windows:
             continue
-        row = row_axis(*output)
+        row = row_axis(whole.shape, shapes["y"])
         assert row is not None
         stops = sorted({int(rng.integers(1, whole.shape[row])), whole.shape[row]})
         parts = []
         for start, stop in zip([0, *stops[:-1]], stops, strict=True):
             taken = []
-            for array, one in zip(operands, reads, strict=True):
-                along = row_axis(*one) if one[1][-2:-1] == output[1][-2:-1] else None
+            for i, array in enumerate(operands):
+                along = row_axis(array.shape, shapes[f"t{i}"]) if f"t{i}" in windows else None
                 taken.append(array if along is None else array.take(range(start, stop), along))
             try:
                 parts.append(op(*taken))
             except ValueError:  # sizes that do not fit
                 parts.append(field(rng, 1))
-        shapes = {(*part.shape[:row], *part.shape[row + 1 :]) for part in parts}
-        equal = len(shapes) == 1 and np.array_equal(np.concatenate(parts, row), whole)
-        assert equal == keeps_rows(op_type, axes, reads, output)
+        apart = {(*part.shape[:row], *part.shape[row + 1 :]) for part in parts}
+        equal = len(apart) == 1 and np.array_equal(np.concatenate(parts, row), whole)
+        assert equal == bool(kept)
+
+
+def windows_of(
+    op_type: str,
+    attributes: Mapping[str, Any],
+    operands: Sequence[Numbers],
+    result: Numbers,
+    merged: Sequence[bool],
+) -> tuple[set[str], dict[str, tuple[int, ...]]]:
+    """The operands of which an op keeps rows apart, and shapes; others may see the first two axes as one."""
+    graph = one_op(op_type, attributes, operands, result, merged)
+    windows = row_windows(graph).get(graph.op_index["op"], {})
+    shapes = {graph.tensor_names[k]: shape for k, shape in row_shapes(graph).items()}
+    return {graph.tensor_names[k] for k in windows}, shapes
+
+
+def one_op(
+    op_type: str,
+    attributes: Mapping[str, Any],
+    operands: Sequence[Numbers],
+    result: Numbers,
+    merged: Sequence[bool] = (),
+) -> Graph:
+    b = ShapedBuilder("one op")
+    kind = "matrix" if op_type == "MatMul" else "vector"
+    for i, array in enumerate(operands):
+        b.add_tensor(f"t{i}", array.shape, "float32", "input")
+    reads: list[tuple[str, int | None]] = [(f"t{i}", None) for i in range(len(operands))]
+    b.add_op(
+        "op", op_type, kind, flops=1.0, dtype="float32", reads=reads, writes=[("y", result.shape, "float32")],
+        attributes=attributes,
+    )  # fmt: skip
+    tensors = [*((f"t{i}", array.shape) for i, array in enumerate(operands)), ("y", result.shape)]
+    for (name, shape), is_merged in zip(tensors, merged, strict=False):
+        if is_merged and len(shape) > 2:
+            view = (shape[0] * shape[1], *shape[2:])
+            b.add_view(f"{name} merged", name, view)
+            b.add_op(
+                f"reader of {name}", "Relu", "vector", flops=1.0, dtype="float32",
+                reads=[(f"{name} merged", None)], writes=[(f"{name} read", view, "float32")],
+            )  # fmt: skip
+    return b.build()
 
 
 # ------------------------------------------------------------------ the inner dimension, behind columns
@@ -504,33 +544,52 @@ def test_what_keeps_heads_apart_over_a_prime_field(seed: int) -> None:
     axis, perm = int(rng.integers(rank)), tuple(rng.permutation(rank).tolist())
     x, last = field(rng, *sizes), field(rng, *sizes[:-2], sizes[-1], 3)
     other = field(rng, *(size if rng.random() < 0.6 else 1 for size in sizes[int(rng.integers(rank)) :]))
-    op_type, axes, untrue, operands, op = [
-        ("Transpose", perm, tuple(range(rank)), [x], lambda x: np.transpose(x, perm)),
-        ("Softmax", (axis,), (), [x], lambda x: mixed(x, axis)),
-        ("MatMul", (rank - 2, rank - 1), (), [x, last], lambda x, y: x @ y % PRIME),
-        ("Add", (), (), [x, other], lambda x, y: (x + y) % PRIME),
+    true, untrue, operands, op = [
+        (
+            ("Transpose", {"perm": perm}),
+            ("Transpose", {"perm": tuple(range(rank))}),
+            [x],
+            lambda x: np.transpose(x, perm),
+        ),
+        (("Softmax", {"axis": axis}), ("Relu", {}), [x], lambda x: mixed(x, axis)),
+        (("MatMul", {}), None, [x, last], lambda x, y: x @ y % PRIME),
+        (("Add", {}), None, [x, other], lambda x, y: (x + y) % PRIME),
     ][rng.integers(4)]
     whole = op(*operands)
-    reads = [(str(i), one.shape, one.size) for i, one in enumerate(operands)]
-    true, claimed = (kept_by_op(SeenOp(op_type, each, reads, "y", whole.shape)) for each in (axes, untrue))
-    for heads in (*true, *claimed):
 
-        def of(array: Numbers, tensor: str, start: int, stop: int, heads: Heads = heads) -> Numbers:
+    def kept(op_type: str, attributes: Mapping[str, Any]) -> list[tuple[int, dict[str, int]]]:
+        graph = one_op(op_type, attributes, operands, whole)
+        row = graph.rule_of(graph.op_index["op"])
+        if row is None:
+            return []
+        found = heads_apart(row, graph.tensor_elements.tolist(), is_product=op_type == "MatMul")
+        return [(one.number, {graph.tensor_names[k]: n for k, n in one.behind.items()}) for one in found]
+
+    right = kept(*true)
+    for number, behind in (*right, *(kept(*untrue) if untrue is not None else ())):
+
+        def of(
+            array: Numbers,
+            tensor: str,
+            start: int,
+            stop: int,
+            number: int = number,
+            behind: Mapping[str, int] = behind,
+        ) -> Numbers:
             """Some heads, seen as the array is."""
-            behind = heads.behind.get(tensor)
-            if behind is None:
+            if tensor not in behind:
                 return array
             before = [math.prod(array.shape[i + 1 :]) for i in range(array.ndim)]
-            at = next(i for i, n in enumerate(before) if (n, array.shape[i]) == (behind, heads.number))
+            at = next(i for i, n in enumerate(before) if (n, array.shape[i]) == (behind[tensor], number))
             return array.take(range(start, stop), at)
 
-        stop = int(rng.integers(1, heads.number))
+        stop = int(rng.integers(1, number))
         equal = True
-        for part in ((0, stop), (stop, heads.number)):
+        for part in ((0, stop), (stop, number)):
             try:
-                result = op(*(of(array, str(i), *part) for i, array in enumerate(operands)))
+                result = op(*(of(array, f"t{i}", *part) for i, array in enumerate(operands)))
             except ValueError:  # sizes that do not fit
                 equal = False
             else:
                 equal &= np.array_equal(result, of(whole, "y", *part))
-        assert equal == (heads in true)
+        assert equal == ((number, behind) in right)

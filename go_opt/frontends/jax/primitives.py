@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from go_opt.model.graph import Window
 from go_opt.model.matrix_flops import FACTORISATION_FLOPS, fft_flops
 from go_opt.model.op_costs import OpCost, OpSignature, conv_flops, matmul_flops, onnx_name, op_cost
 
@@ -89,35 +88,6 @@ def primitive_cost(
     if primitive in _MOVES:
         return OpCost("data_movement", 0.0, (None,) * len(inputs))
     return _table_cost(primitive, params, inputs, outputs)
-
-
-def window_of(
-    primitive: str, params: Mapping[str, Any], inputs: Sequence[Shape], outputs: Sequence[Shape]
-) -> Window | None:
-    """The input rows for one output row of an image convolution or pooling; None for other ops.
-
-    Rows lie along the second-to-last dimension, which is the width if channels come last.
-    """
-    row = len(outputs[0]) - 2
-    if row < 2:
-        return None
-    if primitive == "conv_general_dilated":
-        numbers = params["dimension_numbers"]
-        spatial = tuple(numbers.lhs_spec[2:])
-        if row not in spatial or spatial != tuple(numbers.out_spec[2:]):
-            return None
-        axis = spatial.index(row)
-        size, spread = inputs[1][numbers.rhs_spec[2 + axis]], params["lhs_dilation"][axis]
-        dilation = params["rhs_dilation"][axis]
-    elif "window_strides" in params:
-        axis, size, spread = row, params["window_dimensions"][row], params["base_dilation"][row]
-        dilation = params["window_dilation"][row]
-    else:
-        return None
-    before = params["padding"][axis][0]
-    if spread != 1 or before < 0:
-        return None
-    return Window((size - 1) * dilation + 1, params["window_strides"][axis], before)
 
 
 def _table_cost(

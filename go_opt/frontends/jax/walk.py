@@ -14,7 +14,6 @@ import numpy as np
 
 from go_opt.errors import InvalidInputError, ModelError
 from go_opt.frontends.jax.control import CONTROL_FLOW
-from go_opt.frontends.jax.heads import kept_axes
 from go_opt.frontends.jax.primitives import (
     CALLS,
     COMBINERS,
@@ -22,7 +21,6 @@ from go_opt.frontends.jax.primitives import (
     normal_name,
     onnx_type,
     primitive_cost,
-    window_of,
 )
 from go_opt.frontends.jax.rules import rule_attributes
 from go_opt.frontends.recording.binding import Trips
@@ -172,8 +170,6 @@ class Walker:
             _computed_dtype(cost.op_class, inputs, results),
             self.recorder.reads(inputs, cost.touched),
             results,
-            window_of(name, params, shapes, written),
-            kept_axes(name, params, inputs, written),
         )
         known = rule_attributes(name, params, inputs)
         if known is not None:

@@ -26,7 +26,7 @@ from go_opt.frontends.onnx.inference.folding import (
 )
 from go_opt.frontends.onnx.inference.shapes import PartialType, ShapeInference, complete, is_argument, merged
 from go_opt.frontends.onnx.inference.values import Shape, Value, make_value
-from go_opt.frontends.onnx.nodes import is_alias, is_foldable, is_standard, rows_rule, sharding_rule
+from go_opt.frontends.onnx.nodes import is_alias, is_foldable, is_standard, sharding_rule
 from go_opt.frontends.onnx.program import AbsentNode, Program
 from go_opt.frontends.onnx.structure import GraphReads, ordered_nodes
 from go_opt.frontends.recording.binding import Trips, flags
@@ -229,15 +229,13 @@ class Scope:
         reads = tuple((value.tensor, touched) for value, touched in read)
         unknown = unknown_op(name, node.op_type, cost)
         self.emit(name, node.op_type, cost.op_class, cost.flops, reads, inputs, outputs, unknown)
-        window, axes = rows_rule(node, inputs, outputs, self.context.opset)
-        views = tuple(value.shape for value, _ in read)
         op = self.program.ops.pop()
         dtype = computed_in(node.op_type, inputs) or op.dtype
         if rule is not None:
             present = [value for value in inputs if value is not None]
             places = [i for i, value in enumerate(present) if any(value is one for one, _ in read)]
             op = replace(op, rule=(rule.of_operands(places), tuple(present[i].tensor for i in places)))
-        self.program.ops.append(replace(op, window=window, axes=axes, views=views, dtype=dtype))
+        self.program.ops.append(replace(op, dtype=dtype))
 
     def _lower_alias(
         self, node: onnx.NodeProto, inputs: Sequence[Value | None], kinds: Sequence[tuple[int, Shape] | None]
@@ -263,7 +261,7 @@ class Scope:
         """Add an op that computes in its first floating type, of the outputs first."""
         dtypes = [value.dtype for value in (*outputs, *inputs) if value is not None]
         dtype = next((name for name in dtypes if "float" in name), dtypes[0])
-        writes = tuple((value.tensor, value.shape, value.dtype) for value in outputs)
+        writes = tuple((value.tensor, value.elements, value.dtype) for value in outputs)
         self.program.ops.append(
             RecordedOp(name, op_type, op_class, flops, dtype, reads, writes, unknown=unknown)
         )

@@ -12,8 +12,7 @@ from go_opt.frontends.onnx.inference.folding import plain_attributes
 from go_opt.frontends.onnx.inference.shapes import is_argument
 from go_opt.frontends.onnx.inference.values import Shape, Value
 from go_opt.frontends.recording.views import rule_of_views
-from go_opt.model.graph import Window
-from go_opt.model.op_costs import is_elementwise, is_view
+from go_opt.model.op_costs import is_view
 from go_opt.model.rule import Rule
 
 # Never constant, whatever they read.
@@ -102,59 +101,3 @@ def sharding_rule(
         attributes.setdefault("axis", 1)
     views = [None if one is None else (one.shape, one.steps) for one in inputs]
     return rule_of_views(node.op_type, views, written, attributes)
-
-
-def rows_rule(
-    node: onnx.NodeProto, inputs: Sequence[Value | None], outputs: Sequence[Value], opset: int
-) -> tuple[Window | None, tuple[int, ...] | None]:
-    """What tells which rows an op needs: its window, and its axes as for :meth:`GraphBuilder.set_axes`."""
-    window = _window_of(node, inputs, outputs)
-    if is_standard(node) and node.op_type == "MatMul":
-        rank = len(outputs[0].shape)
-        is_of_matrices = all(value is not None and len(value.shape) > 1 for value in inputs)
-        return None, (rank - 2, rank - 1) if is_of_matrices else None
-    return window, _axes_of(node, outputs[0].shape, opset) if window is None else ()
-
-
-def _window_of(
-    node: onnx.NodeProto, inputs: Sequence[Value | None], outputs: Sequence[Value]
-) -> Window | None:
-    """The rows that a row of a convolution or pooling of images needs; None for other ops."""
-    kind = node.op_type if is_standard(node) else ""
-    image, weight = (*inputs, None, None)[:2]
-    if kind not in ("Conv", "MaxPool", "AveragePool") or image is None or len(image.shape) < 4:
-        return None
-    attributes = plain_attributes(node)
-    axes = len(image.shape) - 2
-    along = axes - 2
-    sizes = attributes.get("kernel_shape") or ([1] * axes if weight is None else weight.shape[2:])
-    size = (sizes[along] - 1) * attributes.get("dilations", [1] * axes)[along] + 1
-    stride = attributes.get("strides", [1] * axes)[along]
-    before = attributes.get("pads", [0] * 2 * axes)[along]
-    padding = attributes.get("auto_pad", "NOTSET")
-    if padding.startswith("SAME"):
-        rows = image.shape[-2], outputs[0].shape[-2]
-        missing = max(0, (rows[1] - 1) * stride + size - rows[0])
-        before = missing // 2 if padding == "SAME_UPPER" else (missing + 1) // 2
-    elif padding == "VALID":
-        before = 0
-    return Window(size, stride, before)
-
-
-def _axes_of(node: onnx.NodeProto, output: Shape, opset: int) -> tuple[int, ...] | None:
-    """The axes along which an op mixes elements, or the permutation of a Transpose; None if not known."""
-    attributes, rank = plain_attributes(node), max(1, len(output))
-    kind = node.op_type if is_standard(node) else ""
-    if kind == "Transpose":
-        return tuple(attributes.get("perm", range(rank)[::-1]))
-    if kind in _SOFTMAX and opset < _SOFTMAX_OF_ONE_AXIS:
-        return tuple(range(attributes.get("axis", 1) % rank, rank))
-    if kind in (*_SOFTMAX, "Concat", "LpNormalization"):
-        return (attributes.get("axis", -1) % rank,)
-    if kind in ("LayerNormalization", "RMSNormalization"):
-        return tuple(range(attributes.get("axis", -1) % rank, rank))
-    if kind in ("BatchNormalization", "DequantizeLinear", "LRN", "QuantizeLinear"):  # a figure per channel
-        return (attributes.get("axis", 1) % rank,)
-    # Sizes tell which axes a reduction keeps if all of them stay.
-    stay = is_elementwise(kind) or (kind.startswith("Reduce") and attributes.get("keepdims", 1))
-    return () if stay else None

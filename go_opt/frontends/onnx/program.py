@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from go_opt.frontends.onnx.inference.values import Shape, Value
+from go_opt.frontends.onnx.inference.values import Value
 from go_opt.frontends.recording.recorder import RecordedOp, add_ops, live_ops
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import OP_CLASSES, Graph, NodeWithoutOp, UnknownOp
@@ -84,15 +84,11 @@ class Program:
 
     def emit(self, builder: GraphBuilder, outputs: Sequence[str]) -> tuple[UnknownOp, ...]:
         """Add constants, views and the ops that the outputs depend on; returns ops that no rule knows."""
-        shapes: dict[str, set[Shape]] = {}  # in which a tensor occurs
-        for value in self.values.values():
-            shapes.setdefault(value.tensor, set()).add(value.shape)
         for name, (elements, dtype) in self.constants.items():
-            (shape, *others) = shapes.get(name, ((),))
-            builder.add_tensor(name, elements if others or not shape else shape, dtype, "weight")
+            builder.add_tensor(name, elements, dtype, "weight")
         unknown = add_ops(builder, live_ops(self.ops, outputs, self.resolve))
         for name, source in self.views.items():
-            builder.add_view(name, source, min(shapes.get(name, ((),))))
+            builder.add_view(name, source)
         for output in outputs:
             builder.mark_output(output)
         return unknown

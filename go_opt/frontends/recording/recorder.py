@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from go_opt.errors import ModelError
 from go_opt.frontends.recording.views import Steps, rule_of_views, viewed_steps
-from go_opt.model.axes import Operand, common_shape, kept_apart
 from go_opt.model.bindings import NO_BINDINGS, Bindings
-from go_opt.model.builder import GraphBuilder, Size
-from go_opt.model.graph import Graph, Heads, Precision, UnknownOp, Window
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph, Precision, UnknownOp
 from go_opt.model.op_costs import OpCost
 from go_opt.model.rule import Rule
 
@@ -31,11 +30,7 @@ class RecordedOp:
     flops: float
     dtype: str
     reads: tuple[Read, ...]
-    writes: tuple[tuple[str, Size, str], ...]
-    window: Window | None = None
-    axes: tuple[int, ...] | None = None  # for GraphBuilder.set_axes, with the views
-    views: tuple[tuple[int, ...], ...] = ()  # shapes in which it reads its tensors
-    kept: Sequence[Heads] = ()  # for GraphBuilder.set_kept_apart
+    writes: tuple[tuple[str, int, str], ...]
     unknown: tuple[UnknownOp, ...] = ()  # itself or ops inside, if no rule has their types
     rule: tuple[Rule, tuple[str, ...]] | None = None  # with the tensors of its operands
 
@@ -78,11 +73,6 @@ def add_ops(builder: GraphBuilder, ops: Iterable[RecordedOp]) -> tuple[UnknownOp
         )
         if op.rule is not None:
             builder.set_rule(op.name, *op.rule)
-        if op.window is not None:
-            builder.set_window(op.name, op.window)
-        if op.axes is not None:
-            builder.set_axes(op.name, op.axes, op.views)
-        builder.set_kept_apart(op.name, op.kept)
     return tuple(unknown)
 
 
@@ -130,7 +120,6 @@ class Recorder:
     ops: list[RecordedOp] = field(default_factory=list)
     _sources: dict[str, tuple[int, str, str]] = field(default_factory=dict)  # (elements, dtype, kind)
     _folded: dict[Any, list[Value]] = field(default_factory=dict)
-    _shapes: dict[str, set[tuple[int, ...]]] = field(default_factory=dict)  # in which a tensor occurs
     _names: set[str] = field(default_factory=set)
     _next_suffix: dict[str, int] = field(default_factory=dict)
 
@@ -152,7 +141,6 @@ class Recorder:
         """A tensor that no op produces."""
         name = self.unique(base)
         self._sources[name] = (math.prod(shape), dtype, kind)
-        self._shapes[name] = {shape}
         return Value(shape, dtype, kind, name)
 
     def folded(self, base: str, key: Any, results: Sequence[Result]) -> list[Value]:
@@ -172,15 +160,12 @@ class Recorder:
         dtype: str,
         reads: Iterable[Read],
         results: Sequence[Result],
-        window: Window | None = None,
-        kept: tuple[Sequence[Operand], Collection[int]] | None = None,
         unknown: tuple[UnknownOp, ...] = (),
     ) -> list[Value]:
         """Record one op; returns the tensors it produces.
 
         Args:
           unknown: ops inside, whose types no rule has.
-          kept: operands and mixed axes of :func:`kept_apart`, if known.
         """
         if len(self.ops) >= MAX_OPS:
             raise ModelError(f"the model has more than {MAX_OPS} ops once its loops are unrolled.")
@@ -190,10 +175,8 @@ class Recorder:
             for i, (shape, result_dtype) in enumerate(results)
         ]
         writes = tuple((str(value.tensor), value.elements, value.dtype) for value in values)
-        self._shapes.update((str(value.tensor), {value.shape}) for value in values)
-        apart = [] if kept is None or len(results) > 1 else [*kept_apart(name, results[0][0], *kept)]
-        row = RecordedOp(name, op_type, cost.op_class, float(cost.flops), dtype, tuple(reads), writes, window)
-        self.ops.append(replace(row, kept=apart, unknown=unknown + unknown_op(name, op_type, cost)))
+        row = RecordedOp(name, op_type, cost.op_class, float(cost.flops), dtype, tuple(reads), writes)
+        self.ops.append(replace(row, unknown=unknown + unknown_op(name, op_type, cost)))
         return values
 
     def set_rule(
@@ -227,19 +210,7 @@ class Recorder:
                 continue
             limits = [limit for limit in (requested, value.touched) if limit is not None]
             reads.append((value.tensor, min(limits, default=None)))
-            self._shapes[value.tensor].add(value.shape)
         return reads
-
-    def _size(self, tensor: str, elements: Size) -> Size:
-        """The shape that all views of a tensor have, else its number of elements."""
-        views = self._shapes[tensor]
-        if len(views) > 1:  # a leading axis of one is no difference
-            views = {view[next((i for i, size in enumerate(view) if size > 1), 0) :] for view in views}
-        return common_shape(views) or elements
-
-    def _with_shapes(self, op: RecordedOp) -> RecordedOp:
-        writes = tuple((name, self._size(name, elements), dtype) for name, elements, dtype in op.writes)
-        return replace(op, writes=writes)
 
     def build(
         self,
@@ -251,9 +222,9 @@ class Recorder:
         """The graph of all ops that an output depends on."""
         builder = GraphBuilder(name, precision=precision, bindings=bindings)
         for source, (elements, dtype, kind) in self._sources.items():
-            builder.add_tensor(source, self._size(source, elements), dtype, kind)
+            builder.add_tensor(source, elements, dtype, kind)
         wanted = [str(value.tensor) for value in outputs if value.kind == "activation"]
-        unknown = add_ops(builder, map(self._with_shapes, live_ops(self.ops, wanted)))
+        unknown = add_ops(builder, live_ops(self.ops, wanted))
         for tensor in dict.fromkeys(wanted):
             builder.mark_output(tensor)
         return replace(builder.build(), unknown_ops=unknown)

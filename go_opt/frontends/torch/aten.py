@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from go_opt.frontends.torch.formulas import Operand, Shape, formula_cost
-from go_opt.model.graph import Window
 from go_opt.model.op_costs import OpCost, OpSignature, onnx_name, op_cost
 
 # Aliases of their operand: no kernel and no bytes. A broadcast reads with stride 0.
@@ -263,27 +262,6 @@ def _attributes(
     if op_type == "Resize":
         return {"mode": "nearest" if "nearest" in name else "linear"}
     return {}
-
-
-def window_of(
-    op_type: str, attributes: Mapping[str, Any], operands: Sequence[Operand], output: Shape
-) -> Window | None:
-    """The input rows for one output row of an image convolution or pooling; None for other ops."""
-    along = len(output) - 4
-    weights = [operand.shape for operand in operands if operand.argument == "weight"]
-    kernel = weights[0][2:] if op_type == "Conv" and weights else attributes.get("kernel_size")
-    if op_type not in ("AveragePool", "Conv", "MaxPool") or along < 0 or not kernel:
-        return None
-
-    def size_of(given: Sequence[int]) -> int:
-        return int(given[along if len(given) > 1 else 0])
-
-    size = (size_of(kernel) - 1) * size_of(attributes.get("dilation") or [1]) + 1
-    stride = size_of(attributes.get("stride") or ([1] if op_type == "Conv" else kernel))
-    padding = attributes.get("padding") or [0]
-    if isinstance(padding, str):
-        return Window(size, stride, (size - 1) // 2 if padding == "same" else 0)
-    return Window(size, stride, size_of(padding))
 
 
 def _window(attributes: Mapping[str, Any], source: Shape, output: Shape) -> list[int]:

@@ -151,8 +151,7 @@ class Walker:
         op_type, cost = aten.operator_cost(name, node.attributes, operands, shapes)
         dtype = _computed_dtype(inputs, results)
         reads = self._recorder.reads(inputs, cost.touched)
-        window = aten.window_of(op_type, node.attributes, operands, shapes[0]) if shapes else None
-        values = self._recorder.op(joined(node.module, name), op_type, cost, dtype, reads, results, window)
+        values = self._recorder.op(joined(node.module, name), op_type, cost, dtype, reads, results)
         order = aten.operands_in_order(name, operands)
         present = [None if i is None else inputs[i] for i in order]
         known = in_terms_of_table(name, op_type, node.attributes, present, shapes)

@@ -12,7 +12,6 @@ from go_opt.errors import GraphError
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.codecs.bindings import bindings_from, bindings_to_dict
 from go_opt.model.codecs.fields import Fields, shown
-from go_opt.model.codecs.geometry import geometry_of, with_geometry
 from go_opt.model.codecs.graph_columns import with_tensor_order
 from go_opt.model.codecs.rules import rule_row, with_rules
 from go_opt.model.dtypes import DTYPES
@@ -41,7 +40,6 @@ def graph_to_dict(graph: Graph) -> dict[str, Any]:
         "tensors": [_tensor_row(graph, k) for k in range(graph.num_tensors)],
         "nodes_without_op": [node._asdict() for node in graph.nodes_without_op],
         "unknown_ops": unknown_rows(graph),
-        **geometry_of(graph),
     }
 
 
@@ -73,7 +71,7 @@ def graph_from_dict(data: Any) -> Graph:
         raise GraphError(f"tensor {tensor!r}: its producer {producer!r} is not an op.", field="producer")
     graph = with_tensor_order(builder.build(), [tensor.text("name") for tensor in tensors])
     rows = enumerate(fields.objects("nodes_without_op", []))
-    graph = with_rules(with_geometry(graph, fields), {op.text("name"): op for op in ops})
+    graph = with_rules(graph, {op.text("name"): op for op in ops})
     absent = tuple(_node(_named("node", i, row)) for i, row in rows)
     return replace(graph, nodes_without_op=absent, unknown_ops=unknown_of(fields))
 

@@ -1,20 +1,19 @@
 """Sharding rules of ops in files and messages.
 
-In JSON and networkx, the field ``rule`` of an op has ``factors``, rows of name, kind and size, and ``operands``
-and ``results``, rows of ``tensor`` and ``dimensions``: for each a list of factors, major to minor. A factor is
-its name; a dimension that is read through a window is an object of ``factor``, ``window``, ``stride``,
-``dilation``, ``before`` and ``size``. A message has each distinct rule once.
+In JSON and networkx, the field ``rule`` of an op has ``factors``, rows of name, kind and size, and
+``operands`` and ``results``, rows of ``tensor`` and ``dimensions``: for each a list of factors, major to
+minor. A factor is its name; a dimension that is read through a window is an object of ``factor``, ``window``,
+``stride``, ``dilation``, ``before`` and ``size``. A message has each distinct rule once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from go_opt.errors import GraphError
 from go_opt.model.codecs.fields import Fields, shown
-from go_opt.model.graph import Graph, OpRule, checked_rules
+from go_opt.model.graph import Graph, OpRule, with_op_rules
 from go_opt.model.rule import FACTOR_KINDS, NO_FACTOR, Access, Affine, Factor, FactorKind, Rule
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def with_rules(graph: Graph, ops: Mapping[str, Fields]) -> Graph:
     if not rows:
         return graph
     rules = [_op_rule(graph, rows[name]) if name in rows else None for name in graph.op_names]
-    return replace(graph, op_rules=checked_rules(rules, graph.op_names, graph.tensor_elements.tolist()))
+    return with_op_rules(graph, rules)
 
 
 def _op_rule(graph: Graph, row: Fields) -> OpRule:
@@ -194,7 +193,7 @@ def rules_from_proto(message: graph_pb2.Graph, graph: Graph) -> Graph:
         operands, results = (tuple(place[k] for k in row) for row in (op.operands, op.results))
         found[op.name] = OpRule(known[op.rule - 1], operands, results)
     rules = [found.get(name) for name in graph.op_names]
-    return replace(graph, op_rules=checked_rules(rules, graph.op_names, graph.tensor_elements.tolist()))
+    return with_op_rules(graph, rules)
 
 
 def _rule(message: graph_pb2.Rule) -> Rule:

@@ -14,8 +14,6 @@ from go_opt.errors import GraphError, InvalidInputError, PlanError
 from go_opt.model.bindings import Bindings
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.codecs.bindings import bindings_from
-from go_opt.model.codecs.fields import Fields
-from go_opt.model.codecs.geometry import with_geometry
 from go_opt.model.codecs.graph_columns import graph_from_columns, with_tensor_order
 from go_opt.model.codecs.plan_fields import (
     plan_from_fields,
@@ -83,13 +81,6 @@ def graph_to_proto(graph: Graph) -> graph_pb2.Graph:
             message.ops[i].excluded_kinds.append(kind)
     _tensors_to_proto(graph, message)
     rules_to_proto(graph, message)
-    for name, shape in graph.shapes.items():
-        message.tensors[graph.tensor_index[name]].shape.extend(shape)
-    for name, window in graph.windows.items():
-        message.ops[graph.op_index[name]].window.extend(window)
-    for name, heads in graph.heads.items():
-        message.ops[graph.op_index[name]].heads.number = heads.number
-        message.ops[graph.op_index[name]].heads.behind.update(heads.behind)
     return message
 
 
@@ -125,17 +116,7 @@ def graph_from_proto(message: graph_pb2.Graph) -> Graph:
         precision = precision_from_proto(message.precision, GraphError)
         bindings = bindings_from_proto(message, "graph", GraphError)
         graph = graph_from_columns(message, precision, bindings) or _built_graph(message, precision, bindings)
-        graph = rules_from_proto(message, graph)
-        geometry = {
-            "shapes": {tensor.name: list(tensor.shape) for tensor in message.tensors if tensor.shape},
-            "windows": {op.name: list(op.window) for op in message.ops if op.window},
-            "heads": {
-                op.name: {"number": op.heads.number, "behind": dict(op.heads.behind)}
-                for op in message.ops
-                if op.HasField("heads")
-            },
-        }
-        return with_geometry(graph, Fields("the graph", geometry))
+        return rules_from_proto(message, graph)
     except GraphError:
         raise
     except InvalidInputError as error:

@@ -8,10 +8,9 @@ import onnx_ir as ir
 
 from go_opt.env.copies.part_names import part_name
 from go_opt.env.copies.row_parts import Span
-from go_opt.env.copies.rows import WINDOWED
 from go_opt.errors import ModelError
-from go_opt.model.axes import row_axis
-from go_opt.model.graph import Graph, Window
+from go_opt.model.axes import WINDOWED, Window, row_axis, row_shapes, row_windows
+from go_opt.model.graph import Graph
 from go_opt.model.plan import Split
 from go_opt.run.cut.reads import Reads
 from go_opt.run.cut.slices import Slices, sizes_of, take_node, tensor_name, view_node
@@ -84,7 +83,8 @@ class _Maker:
         for attr in node.attributes.values():
             part.attributes.add(attr)
         if node.op_type in WINDOWED and self._axis(self._spans[written].tensor) > 0:  # not images of a batch
-            self._pad(node, part, self._graph.windows[op], self._spans[written])
+            windows = row_windows(self._graph)[self._graph.op_index[op]]
+            self._pad(node, part, next(iter(windows.values())), self._spans[written])
         return [*views, self._named(part, written, node.outputs[0])]
 
     def move(self, name: str, written: str, reads: Sequence[str]) -> ir.Node:
@@ -133,7 +133,7 @@ class _Maker:
         if tensor not in rows:
             return value
         span, sizes = self._spans[rows[tensor]], sizes_of(value)
-        axis = row_axis(tuple(sizes), self._graph.shapes[tensor])
+        axis = row_axis(tuple(sizes), row_shapes(self._graph)[self._graph.tensor_index[tensor]])
         assert axis is not None, "rows are an axis of every view."
         if not bases:
             return self._slices.of(value, axis, span.start, span.stop, rows[tensor])
@@ -147,7 +147,9 @@ class _Maker:
 
     def _axis(self, tensor: str) -> int:
         """The axis of a tensor of the graph along which its rows lie."""
-        axis = row_axis(tuple(sizes_of(self._values[tensor])), self._graph.shapes[tensor])
+        axis = row_axis(
+            tuple(sizes_of(self._values[tensor])), row_shapes(self._graph)[self._graph.tensor_index[tensor]]
+        )
         assert axis is not None, "rows are an axis of every view."
         return axis
 

@@ -11,7 +11,7 @@ import numpy as np
 from go_opt.env import Target, cost_tables
 from go_opt.env.copies.part_names import part_name
 from go_opt.env.copies.rows import Rows
-from go_opt.model.axes import LEAST_BATCH
+from go_opt.model.axes import LEAST_BATCH, row_shapes
 from go_opt.model.graph import INPUT, NO_PRODUCER, Graph
 from go_opt.model.plan import Split
 from go_opt.model.start import OpStart, Start
@@ -22,8 +22,7 @@ SHARES: Final = (1.0, 0.8, 0.5)  # of the seconds of all ops, in the ops that ar
 
 def has_batch(graph: Graph) -> bool:
     """Whether the rows of all inputs are those of one batch."""
-    names = [name for name, kind in zip(graph.tensor_names, graph.tensor_kind, strict=True) if kind == INPUT]
-    shapes = [graph.shapes.get(name, ()) for name in names]
+    shapes = [row_shapes(graph).get(k, ()) for k, kind in enumerate(graph.tensor_kind) if kind == INPUT]
     is_batch = all(len(shape) == 2 and shape[0] == shapes[0][0] >= LEAST_BATCH for shape in shapes)
     return bool(shapes) and is_batch
 

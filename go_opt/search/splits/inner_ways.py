@@ -20,6 +20,7 @@ from go_opt.env.copies.columns import columns_of, held_columns, inner_of
 from go_opt.env.copies.part_names import part_name, sum_name
 from go_opt.env.op_memory import op_sram_bytes
 from go_opt.errors import PlanError
+from go_opt.model.axes import kept_heads
 from go_opt.model.graph import ACTIVATION, NO_PRODUCER, WEIGHT, Graph
 from go_opt.model.plan import Split
 from go_opt.model.start import OpStart, Start
@@ -73,8 +74,9 @@ def inner_ways(
 def splits_of_blocks(graph: Graph, blocks: list[Block], parts: int) -> Iterator[Split]:
     """The splits of some blocks."""
     for block in blocks:
-        for name in (graph.op_names[op] for op in block[:-1]):
-            yield Split(name, "heads" if name in graph.heads else "columns", parts, joined=False)
+        for op in block[:-1]:
+            kind = "heads" if op in kept_heads(graph) else "columns"
+            yield Split(graph.op_names[op], kind, parts, joined=False)
         yield Split(graph.op_names[block[-1]], "inner", parts)
 
 
@@ -90,12 +92,12 @@ def _block_before(graph: Graph, op: int) -> Block:
             return ()
         if source not in found:
             found.add(source)
-            heads = graph.heads.get(graph.op_names[source])
+            heads = kept_heads(graph).get(source)
             elements = graph.tensor_elements[graph.outputs_of(source)[0]]
             waiting += [
                 k
                 for k in _activations(graph, source)
-                if (graph.tensor_names[k] in heads.behind if heads else graph.tensor_elements[k] == elements)
+                if (k in heads.behind if heads else graph.tensor_elements[k] == elements)
                 and columns_of(graph, source) is None
             ]
     return tuple(sorted(found))

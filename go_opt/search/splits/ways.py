@@ -73,7 +73,7 @@ def _splits_are_open(request: Request) -> bool:
 
 def row_divisible(graph: Graph, target: Target, request: Request) -> dict[int, Rows]:
     """The ops that may be split by rows, where that may gain; for the makespan by the rows of a batch."""
-    if not graph.shapes:
+    if not graph.op_rules:
         return {}
     if request.objective == "latency":
         may_gain = target.num_chips > 1 and not has_static_constraints(target) and has_batch(graph)

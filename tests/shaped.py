@@ -1,0 +1,58 @@
+"""A graph builder for tests that knows shapes, so that ops get the sharding rules of their types."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.op_costs import OpSignature
+from go_opt.model.rules.table import rule_of
+
+Shape = tuple[int, ...]
+
+
+class ShapedBuilder(GraphBuilder):
+    """Tensors are given with shapes; a number of elements leaves ops that read or write it without a rule."""
+
+    def __init__(self, name: str, **options: Any) -> None:
+        super().__init__(name, **options)
+        self._shapes: dict[str, Shape] = {}
+
+    def add_tensor(self, name: str, elements: int | Shape, dtype: str, kind: str) -> None:
+        super().add_tensor(name, self._sized(name, elements), dtype, kind)
+
+    def add_op(
+        self,
+        name: str,
+        op_type: str,
+        op_class: str,
+        *,
+        reads: Iterable[tuple[str, int | None]],
+        writes: Sequence[tuple[str, int | Shape, str]],
+        attributes: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        reads = list(reads)
+        sized = [(tensor, self._sized(tensor, size), dtype) for tensor, size, dtype in writes]
+        super().add_op(name, op_type, op_class, reads=reads, writes=sized, **options)
+        tensors = [tensor for tensor, _ in reads]
+        shapes = [self._shapes.get(tensor) for tensor in (*tensors, *(tensor for tensor, _, _ in writes))]
+        known = [shape for shape in shapes if shape is not None]
+        if len(known) == len(shapes):
+            inputs, outputs = tuple(known[: len(tensors)]), tuple(known[len(tensors) :])
+            rule = rule_of(OpSignature(op_type, inputs, outputs, attributes or {}))
+            if rule is not None:
+                self.set_rule(name, rule, tensors)
+
+    def add_view(self, name: str, source: str, shape: Shape | None = None) -> None:
+        super().add_view(name, source)
+        if shape is not None:
+            self._shapes[name] = shape
+
+    def _sized(self, name: str, size: int | Shape) -> int:
+        if isinstance(size, int):
+            return size
+        self._shapes[name] = size
+        return math.prod(size)
