@@ -1,4 +1,4 @@
-"""A graph builder for tests that knows shapes, so that ops get the sharding rules of their types."""
+"""A graph builder for tests that knows shapes and gives ops the rules of their types; rules by name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from go_opt.model.axes import Window, kept_heads, row_windows, tensor_shapes
 from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph
 from go_opt.model.op_costs import OpSignature
 from go_opt.model.rules.table import rule_of
 
@@ -56,3 +58,21 @@ class ShapedBuilder(GraphBuilder):
             return size
         self._shapes[name] = size
         return math.prod(size)
+
+
+def shapes_of(graph: Graph) -> dict[str, Shape]:
+    """The shapes that all ops see, by tensor."""
+    return {graph.tensor_names[k]: shape for k, shape in tensor_shapes(graph).items()}
+
+
+def windows_of(graph: Graph) -> dict[str, set[Window]]:
+    """The windows over rows, by op."""
+    return {graph.op_names[op]: set(windows.values()) for op, windows in row_windows(graph).items()}
+
+
+def heads_of(graph: Graph) -> dict[str, tuple[int, dict[str, int]]]:
+    """Heads that ops keep apart, by op, and the elements behind them by tensor."""
+    return {
+        graph.op_names[op]: (heads.number, {graph.tensor_names[k]: each for k, each in heads.behind.items()})
+        for op, heads in kept_heads(graph).items()
+    }

@@ -17,17 +17,14 @@ from go_opt.model.axes import (
     Window,
     batch_of,
     common_shape,
-    kept_heads,
     row_axis,
     row_shapes,
-    row_windows,
-    tensor_shapes,
 )
 from go_opt.model.codecs.graph_json import graph_from_dict, graph_to_dict
 from go_opt.model.codecs.wire import graph_from_proto, graph_to_proto
 from go_opt.model.graph import Graph
 from tests.exports import info, integers, model, node, weight
-from tests.shaped import ShapedBuilder
+from tests.shaped import ShapedBuilder, heads_of, shapes_of, windows_of
 from tests.transformers import encoder
 
 CONVOLUTION = model(
@@ -38,22 +35,6 @@ CONVOLUTION = model(
     ],
     [info("x", (1, 2, 9, 4))], [info("y", (1, 24)), info("z", (1, 2, 9, 4))], [weight("w", 3, 2, 3, 3)],
 )  # fmt: skip
-
-
-def shapes_of(graph: Graph) -> dict[str, Shape]:
-    return {graph.tensor_names[k]: shape for k, shape in tensor_shapes(graph).items()}
-
-
-def windows_of(graph: Graph) -> dict[str, set[Window]]:
-    return {graph.op_names[op]: set(windows.values()) for op, windows in row_windows(graph).items()}
-
-
-def heads_of(graph: Graph) -> dict[str, tuple[int, dict[str, int]]]:
-    """By op, and by tensor."""
-    return {
-        graph.op_names[op]: (heads.number, {graph.tensor_names[k]: each for k, each in heads.behind.items()})
-        for op, heads in kept_heads(graph).items()
-    }
 
 
 def test_of_a_model() -> None:

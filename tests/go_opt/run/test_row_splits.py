@@ -13,6 +13,7 @@ from go_opt import from_onnx
 from go_opt.env.copies.rows import rows_of
 from go_opt.env.copies.splits import split_graph
 from go_opt.errors import ModelError, PlanError
+from go_opt.model.axes import row_shapes
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Split
 from go_opt.run.export.exporting import export
@@ -148,8 +149,8 @@ def test_a_batch_stays_in_parts(tmp_path: Path) -> None:
         tmp_path,
     )  # fmt: skip
     graph = from_onnx(path)
-    assert set(graph.shapes.values()) == {(12, graph.tensor_elements[graph.tensor_index[name]] // 12)
-                                          for name in graph.shapes}  # fmt: skip
+    shapes = row_shapes(graph)
+    assert set(shapes.values()) == {(12, graph.tensor_elements[k] // 12) for k in shapes}
     rows = {op: found for op in range(graph.num_ops) if (found := rows_of(graph, op))}
     assert len(rows) == graph.num_ops
     way, *_ = batch_ways(graph, go_opt.target("gpu-2"), rows)
