@@ -16,6 +16,7 @@ from go_opt import from_onnx
 from go_opt.model.dtypes import DTYPES
 from go_opt.model.graph import MATRIX, Graph
 from go_opt.model.op_costs import OpSignature, op_cost
+from tests.shaped import shapes_of
 from tests.transformers import encoder
 
 ort = pytest.importorskip("onnxruntime")

@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 
 import go_opt
-from go_opt.env.copies.rows import WINDOWED
 from go_opt.errors import ModelError
 from go_opt.frontends.torch.aten import operator_cost
 from go_opt.frontends.torch.formulas import Operand
 from go_opt.frontends.torch.sizes import Sizes
-from go_opt.model.graph import INPUT, MATRIX, WEIGHT, Graph, Window
+from go_opt.model.axes import WINDOWED, Window
+from go_opt.model.graph import INPUT, MATRIX, WEIGHT, Graph
+from tests.shaped import shapes_of, windows_of
 from tests.torch_programs import FOLDER, exported, models
 
 ONNX_DIMS = {"cnn": None, "decoder": {"s27": 8}, "mlp": {"s31": 3}}
@@ -68,10 +69,10 @@ def test_a_network_of_convolutions() -> None:
         "0.weight": 8 * 27, "0.bias": 8, "3.weight": 16 * 18, "7.weight": 160, "7.bias": 10,
     }  # fmt: skip
     assert sources(graph, INPUT) == {"input": 2 * 3 * 16 * 16}
-    assert graph.windows == {
-        "0/conv2d": Window(3, 1, 1), "2/max_pool2d": Window(2, 2, 0), "3/conv2d": Window(3, 1, 0),
-    }  # fmt: skip
-    assert graph.shapes["3/conv2d"] == (2, 16, 6, 6)
+    assert [found for _, found in windows(graph)] == [
+        {Window(3, 1, 1)}, {Window(2, 2, 0)}, {Window(3, 1, 0)},
+    ]  # fmt: skip
+    assert shapes_of(graph)["3/conv2d"] == (2, 16, 6, 6)
 
 
 def test_a_decoder() -> None:
@@ -91,10 +92,10 @@ def test_a_decoder() -> None:
     assert sum(sources(graph, WEIGHT).values()) == 50 * 16 + 6 * block_weights + (16 + 1) * 50
 
 
-def windows(graph: Graph) -> list[tuple[str, Window]]:
-    """Of convolutions and pooling; only ONNX tells which other ops keep rows apart."""
-    found = [(op_type, graph.windows.get(op)) for op, op_type in op_types(graph) if op_type in WINDOWED]
-    return [(op_type, window) for op_type, window in found if window is not None]
+def windows(graph: Graph) -> list[tuple[str, set[Window]]]:
+    """Of convolutions and pooling, by type."""
+    found = windows_of(graph)
+    return [(op_type, found[op]) for op, op_type in op_types(graph) if op_type in WINDOWED and op in found]
 
 
 @pytest.mark.parametrize("name", ["cnn", "decoder", "mlp"])
