@@ -133,7 +133,7 @@ def test_shapes_and_windows() -> None:
     shapes = {name: known.get(name) for name in (*graph.op_names, "x", "params['b']")}
     assert shapes == {
         "conv_general_dilated": (1, 20, 12, 8), "add": (1, 20, 12, 8), "reduce_window_max": None,
-        "dot_general": (1, 10), "x": (1, 20, 24, 3), "params['b']": (8,),
+        "dot_general": (1, 10), "x": (1, 20, 24, 3), "params['b']": (1, 1, 1, 8),
     }  # fmt: skip
 
 
