@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from go_opt.model.graph import INPUT, MATRIX, WEIGHT, Graph, OpRule
-from go_opt.model.rule import NO_FACTOR, Access, Affine, Rule
+from go_opt.model.rule import NO_FACTOR, Access, Affine, Rule, factors_in, multiplicands
 
 Shape = tuple[int, ...]
 
@@ -250,10 +250,15 @@ def heads_apart(row: OpRule, elements: Sequence[int], *, is_product: bool) -> li
     operands = list(zip(row.operands, rule.operands, strict=True))
     if any(math.prod(rule.shape(access)) != elements[k] for k, access in operands):
         return []
+    both = [factors_in(rule.operands[i]) for i in multiplicands(rule)] if is_product else []
+    if is_product and not both:
+        return []
     found = []
     for place in places(rule, rule.results[0]):
         if isinstance(place.piece, Affine) or rule.factors[place.piece].kind != "parallel":
             continue
+        if any(place.piece not in factors for factors in both):
+            continue  # rows or columns of a product
         behind, is_kept = {written: place.behind}, True
         for k, access in operands:
             there = place_of(rule, access, place.piece)
@@ -261,7 +266,6 @@ def heads_apart(row: OpRule, elements: Sequence[int], *, is_product: bool) -> li
                 is_kept &= behind.setdefault(k, there.behind) == there.behind
             elif k in behind:
                 is_kept = False  # the op also reads it whole
-        shared = len(operands) if is_product else 1
-        if is_kept and len(behind) > min(shared, 2):
+        if is_kept and len(behind) > 1:
             found.append(Heads(place.size, behind))
     return found

@@ -13,7 +13,6 @@ from go_opt.env import Target, cost_tables, loop_roles
 from go_opt.env.copies.columns import columns_of
 from go_opt.env.copies.splits import split_graph
 from go_opt.errors import InfeasibleError, PlanError
-from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Split
 from go_opt.result import OptimizeResult, Request
@@ -21,6 +20,7 @@ from go_opt.search.bounds import lower_bound
 from go_opt.search.splits.ways import divisible_ops, ways_to_split
 from go_opt.solver import throughput_bound
 from tests.go_opt.plan_files import read_back
+from tests.shaped import ShapedBuilder
 from tests.solver.brute_force import all_placements, evaluate_placements
 from tests.strategies import chip_kind, examples, random_target, seeds, small_mcm, toy_graph
 
@@ -167,13 +167,14 @@ def test_the_bound_is_reached() -> None:
 
 def test_a_weight_that_is_read_both_ways_is_divided_one_way() -> None:
     """By columns of 7 and of 5, of which slices differ: an op that divides it otherwise stays whole."""
-    b = GraphBuilder("tied")
-    b.add_tensor("x", 5, "float32", "input")
-    b.add_tensor("w", 35, "float32", "weight")
-    for op, source, made, elements in (("there", "x", "h", 7), ("back", "h", "y", 5)):
+    b = ShapedBuilder("tied")
+    b.add_tensor("x", (1, 5), "float32", "input")
+    b.add_tensor("w", (5, 7), "float32", "weight")
+    b.add_view("turned", "w", (7, 5))
+    for op, source, weight, made, elements in (("there", "x", "w", "h", 7), ("back", "h", "turned", "y", 5)):
         b.add_op(
             op, "MatMul", "matrix", flops=70.0, dtype="float32",
-            reads=[(source, None), ("w", None)], writes=[(made, elements, "float32")],
+            reads=[(source, None), (weight, None)], writes=[(made, (1, elements), "float32")],
         )  # fmt: skip
     b.mark_output("y")
     graph, target = b.build(), small_mcm(4, sram_bytes=200)
