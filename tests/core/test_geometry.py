@@ -111,7 +111,10 @@ def changed_rule(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
             lambda rule: rule["operands"][0].update(dimensions=3),
             "op 'conv': rule: 'dimensions' must be a list",
         ),
-        (lambda rule: rule["results"][0].update(dimensions=[]), "op 'conv': rule: a result has not its 24"),
+        (
+            lambda rule: next(one for one in rule["factors"] if one["name"] == "o").update(size=4),
+            "op 'conv': rule: a result has not its 24 elements.",
+        ),
         (
             lambda rule: rule["results"][0]["dimensions"].append(["o"]),
             "op 'conv': rule: a factor occurs twice",

@@ -187,7 +187,7 @@ def test_products_have_the_flops_of_their_op(
         outputs = tuple(one.shape for one in whole)
         flops = op_cost(OpSignature(op_type, shapes, outputs, node.attributes)).flops
         has_bias = bias is not None and bias < len(shapes) and shapes[bias] is not None
-        product = product_of(rule, is_weight(node, weight if weights else -1))
+        product = product_of(rule, tuple(is_weight(node, weight if weights else -1)))
         if product != NO_PRODUCT and (product.inner > 1 or weight == 1):
             seen += 1
             assert 2 * np.prod(product) + whole[0].size * has_bias == flops, (node, rule)
@@ -198,7 +198,7 @@ def test_products_of_einsums_have_their_flops() -> None:
     seen = 0
     for node, rule, whole in nodes("Einsum", 60):
         shapes = tuple(one.shape for one in node.operands if one is not None)
-        product = product_of(rule, [False] * len(shapes))
+        product = product_of(rule, (False,) * len(shapes))
         if len(shapes) == 2 and product != NO_PRODUCT and product.inner > 1:
             seen += 1
             flops = op_cost(OpSignature("Einsum", shapes, (whole[0].shape,), node.attributes)).flops
@@ -209,18 +209,18 @@ def test_products_of_einsums_have_their_flops() -> None:
 def test_a_product_has_its_sizes() -> None:
     rule = rule_of(OpSignature("MatMul", ((2, 3, 4), (4, 5)), ((2, 3, 5),), {}))
     assert rule is not None
-    assert product_of(rule, [False, True]) == Product(1, 6, 4, 5)
+    assert product_of(rule, (False, True)) == Product(1, 6, 4, 5)
     batched = rule_of(OpSignature("MatMul", ((2, 3, 4), (2, 4, 5)), ((2, 3, 5),), {}))
     assert batched is not None
-    assert product_of(batched, [False, False]) == Product(2, 5, 4, 3)
+    assert product_of(batched, (False, False)) == Product(2, 5, 4, 3)
     image, weight, result = (2, 6, 8, 8), (9, 2, 3, 3), (2, 9, 6, 6)
     grouped = rule_of(OpSignature("Conv", (image, weight), (result,), {"group": 3}))
     assert grouped is not None
-    assert product_of(grouped, [False, True]) == Product(1, 72, 18, 9)
+    assert product_of(grouped, (False, True)) == Product(1, 72, 18, 9)
     query = (2, 4, 3, 8)
     attention = rule_of(OpSignature("Attention", (query, query, query), (query,), {}))
     assert attention is not None
-    assert product_of(attention, [False] * 3) == NO_PRODUCT
+    assert product_of(attention, (False,) * 3) == NO_PRODUCT
 
 
 # ------------------------------------------------------------------ faults of rules
