@@ -93,7 +93,7 @@ def _kind(row: Fields) -> FactorKind:
 
 
 def _access(graph: Graph, row: Fields, places: Mapping[str, int]) -> tuple[int, Access]:
-    tensor, dimensions = row.text("tensor"), row.values.get("dimensions")
+    tensor, dimensions = row.text("tensor"), row.values.get("dimensions", ())
     if not _is_list(dimensions) or not all(_is_list(dimension) for dimension in dimensions):
         raise GraphError(f"{row.where}: 'dimensions' must be a list of lists, not {shown(dimensions)}.")
     access = tuple(tuple(_piece(row, piece, places) for piece in dimension) for dimension in dimensions)
@@ -115,8 +115,8 @@ def _piece(row: Fields, piece: Any, places: Mapping[str, int]) -> int | Affine:
     factor, window = (
         _place(row, piece[field], places) if field in piece else NO_FACTOR for field in ("factor", "window")
     )
-    sizes = (fields.integer(field) for field in ("stride", "dilation"))
-    return Affine(factor, window, *sizes, before, fields.integer("size"))
+    stride, dilation, size = (fields.integer(field) for field in ("stride", "dilation", "size"))
+    return Affine(factor, window, stride, dilation, before, size)
 
 
 def _place(row: Fields, name: Any, places: Mapping[str, int]) -> int:
@@ -214,5 +214,6 @@ def _piece_of(message: graph_pb2.Piece) -> int | Affine:
     if not message.HasField("window"):
         return message.factor
     row = message.window
-    loops = (getattr(row, name) if row.HasField(name) else NO_FACTOR for name in ("factor", "window"))
-    return Affine(*loops, row.stride, row.dilation, row.before, row.size)
+    factor = row.factor if row.HasField("factor") else NO_FACTOR
+    window = row.window if row.HasField("window") else NO_FACTOR
+    return Affine(factor, window, row.stride, row.dilation, row.before, row.size)
