@@ -20,7 +20,7 @@ import numpy as np
 from go_opt.common.arrays import BoolArray, FloatArray
 from go_opt.env.target.simulator_parameters import KindParameters, OpFactor
 from go_opt.model.graph import MATRIX, VECTOR, WEIGHT, Graph
-from go_opt.model.rule import Product, product_of
+from go_opt.model.rule import product_of
 
 _SEVERAL_PRODUCTS: Final = ("Attention", "GRU", "LSTM", "MoE", "RNN")  # how the names of such types end
 _ROUNDING: Final = 1e-9  # relative, of quotients
@@ -43,7 +43,7 @@ def product_shapes(graph: Graph) -> tuple[FloatArray, FloatArray, FloatArray, Fl
     """
     shapes = np.stack(_shapes_by_sizes(graph), axis=1)
     is_weight = (graph.tensor_kind == WEIGHT).tolist()
-    known: dict[tuple[int, ...], Product] = {}  # equal layers share their rules, whose hash takes long
+    known: dict[tuple[int, ...], tuple[int, ...]] = {}  # equal layers share their rules, whose hash takes long
     for op in np.flatnonzero(graph.op_class == MATRIX).tolist():
         row = graph.rule_of(op)
         if row is not None:
