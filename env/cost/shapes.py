@@ -43,7 +43,7 @@ def product_shapes(graph: Graph) -> tuple[FloatArray, FloatArray, FloatArray, Fl
     """
     shapes = np.stack(_shapes_by_sizes(graph), axis=1)
     is_weight = (graph.tensor_kind == WEIGHT).tolist()
-    known: dict[tuple[int, ...], tuple[int, ...]] = {}  # equal layers share their rules, whose hash takes long
+    known: dict[tuple[int, ...], tuple[int, ...]] = {}  # equal layers share rules
     for op in np.flatnonzero(graph.op_class == MATRIX).tolist():
         row = graph.rule_of(op)
         if row is not None:
