@@ -212,7 +212,8 @@ class _SplitSearch:
                     self._try_ways()
                     if self._best is not None and self._best.way:
                         return None
-                    search.advance(self._must_stop)
+                    if not self._must_stop():  # it takes a step before it asks
+                        search.advance(self._must_stop)
                 result = search.answer()
         except InfeasibleError as error:
             return error

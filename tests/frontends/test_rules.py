@@ -300,7 +300,7 @@ def test_a_product_reads_a_tied_weight_as_the_table_does() -> None:
             assert [row.rule.size(piece) for piece in (*words, *features)] == [50, 8]
     (product,) = (row for row, name in zip(graph.op_rules, graph.op_types, strict=True) if name == "MatMul")
     assert product is not None
-    is_weight = [graph.tensor_kind[k] == WEIGHT for k in product.operands]
+    is_weight = tuple(bool(graph.tensor_kind[k] == WEIGHT) for k in product.operands)
     assert product_of(product.rule, is_weight) == Product(1, 3, 8, 50)
 
 

@@ -42,7 +42,7 @@ def search(polls: int = 300, **options: Any) -> OptimizeResult:
     return optimize_request(
         load_zoo("mobilenet_v2"),
         load_target("mcm-6x6"),
-        Request(replication=False, **options),
+        Request(replication=False, splits=False, **options),
         should_stop=lambda: next(asked) >= polls,
     )
 

@@ -62,9 +62,8 @@ def test_the_command(cli: Cli, tmp_path: Path) -> None:
     graph, target = go_opt.load("zoo:squeezenet"), go_opt.target("mcm-6x6")
     intervals_us = []
     for name, replication in (("a.json", True), ("b.json", False)):
-        result = go_opt.optimize(
-            graph, target, max_evaluations=4, policy=None, simulate=False, replication=replication
-        )
+        options = {"policy": None, "simulate": False, "splits": False, "replication": replication}
+        result = go_opt.optimize(graph, target, max_evaluations=4, **options)
         save_plan(result.plan, tmp_path / name, plan_facts(graph, result))
         intervals_us.append(1e6 * result.metrics.interval_s)
     run = cli("diff", "a.json", "b.json", "--model", "zoo:squeezenet")
