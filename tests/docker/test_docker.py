@@ -7,7 +7,8 @@ import shlex
 import subprocess
 import tomllib
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import typer
@@ -16,6 +17,7 @@ from packaging.requirements import Requirement
 
 from go_opt.cli.app import app
 from go_opt.service import health_check
+from go_opt.service.calls.calls import Calls
 from go_opt.service.observability import Metrics
 
 ROOT = Path(__file__).parents[2]
@@ -158,7 +160,7 @@ def test_prometheus_asks_for_metrics_that_there_are() -> None:
     mounted = [volume.split(":")[:2] for volume in COMPOSE["services"]["prometheus"]["volumes"]]
     assert [f"./{rules}", f"/etc/prometheus/{rules}"] in mounted
     metrics = Metrics()
-    metrics.watch_lanes(())
+    metrics.watch_calls(cast(Calls, SimpleNamespace(queues=())))
     known = {family.name for family in metrics.registry.collect()}
     (group,) = yaml.safe_load((DOCKER / rules).read_text("utf-8"))["groups"]
     for rule in group["rules"]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any, Final, NamedTuple
@@ -14,9 +13,9 @@ from hypothesis import strategies as st
 
 from go_opt.env import cost_tables, divided_tables, load_target, target_names
 from go_opt.env.copies.columns import split_sizes
-from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.model.op_costs import OpSignature, op_cost
+from tests.shaped import ShapedBuilder
 
 # One of those that have the same kinds of chips.
 TARGETS: Final = list({repr(target.kinds): target for target in map(load_target, target_names())}.values())
@@ -154,12 +153,15 @@ def one_op(case: Case, sizes: Sizes) -> Graph:
     cost = op_cost(
         OpSignature(case.op_type, tuple(one.shape for one in operands), tuple(outputs), attributes)
     )
-    b = GraphBuilder("one op")
+    b = ShapedBuilder("one op")
     for i, one in enumerate(operands):
         b.add_tensor(f"x{i}", one.shape, "float32", one.kind)
     reads = [(f"x{i}", touched) for i, touched in enumerate(cost.touched)]
-    writes = [(f"y{i}", math.prod(shape), "float32") for i, shape in enumerate(outputs)]
-    b.add_op("op", case.op_type, cost.op_class, flops=cost.flops, dtype="float32", reads=reads, writes=writes)
+    writes = [(f"y{i}", shape, "float32") for i, shape in enumerate(outputs)]
+    b.add_op(
+        "op", case.op_type, cost.op_class, flops=cost.flops, dtype="float32", reads=reads, writes=writes,
+        attributes=attributes,
+    )  # fmt: skip
     for name, _, _ in writes:
         b.mark_output(name)
     return b.build()
