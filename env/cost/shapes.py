@@ -47,6 +47,9 @@ def product_shapes(graph: Graph) -> tuple[FloatArray, FloatArray, FloatArray, Fl
     for op in np.flatnonzero(graph.op_class == MATRIX).tolist():
         row = graph.rule_of(op)
         if row is not None:
+            if graph.op_types[op] == "Einsum" and len(row.operands) > 2:  # several products
+                shapes[op] = 1.0
+                continue
             weights = tuple(is_weight[k] for k in row.operands)
             key = id(row.rule), *weights
             if key not in known:
