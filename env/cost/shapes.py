@@ -41,20 +41,23 @@ def product_shapes(graph: Graph) -> tuple[FloatArray, FloatArray, FloatArray, Fl
 
     Ops that are several products, such as attention, have no shape: all four are 1.
     """
-    shapes = np.stack(_shapes_by_sizes(graph), axis=1)
+    products = np.flatnonzero(graph.op_class == MATRIX).tolist()
+    if any(graph.rule_of(op) is None for op in products):
+        shapes = np.stack(_shapes_by_sizes(graph), axis=1)
+    else:
+        shapes = np.ones((graph.num_ops, 4))
     is_weight = (graph.tensor_kind == WEIGHT).tolist()
     known: dict[tuple[int, ...], tuple[int, ...]] = {}  # equal layers share rules
-    for op in np.flatnonzero(graph.op_class == MATRIX).tolist():
+    for op in products:
         row = graph.rule_of(op)
-        if row is not None:
-            if graph.op_types[op] == "Einsum" and len(row.operands) > 2:  # several products
-                shapes[op] = 1.0
-                continue
-            weights = tuple(is_weight[k] for k in row.operands)
-            key = id(row.rule), *weights
-            if key not in known:
-                known[key] = product_of(row.rule, weights)
-            shapes[op] = known[key]
+        if row is None:
+            continue
+        weights = tuple(is_weight[k] for k in row.operands)
+        is_several = graph.op_types[op] == "Einsum" and len(weights) > 2
+        key = id(row.rule), is_several, *weights
+        if key not in known:
+            known[key] = (1, 1, 1, 1) if is_several else product_of(row.rule, weights)
+        shapes[op] = known[key]
     batch, rows, inner, columns = np.ascontiguousarray(shapes.T)
     return batch, rows, inner, columns
 

@@ -89,7 +89,6 @@ def tensor_shapes(graph: Graph) -> Mapping[int, Shape]:
             for k, access in _tensors(row):
                 seen.setdefault(k, {})[row.rule.shape(access)] = None
     elements = graph.tensor_elements.tolist()
-    elements = graph.tensor_elements.tolist()
     shapes = {k: common_shape(views) for k, views in seen.items()}
     return MappingProxyType(
         {k: shape for k, shape in shapes.items() if shape and math.prod(shape) == elements[k]}

@@ -184,8 +184,7 @@ def multiplicands(rule: Rule) -> tuple[int, ...]:
     return tuple(multiplied)
 
 
-@lru_cache(maxsize=4096)
-def product_of(rule: Rule, is_weight: tuple[bool, ...]) -> Product:
+def product_of(rule: Rule, is_weight: Sequence[bool]) -> Product:
     """The product that a matrix op is; :data:`NO_PRODUCT` of one that is several, such as attention.
 
     A convolution is the product that it lowers to. Inner factors are those that two operands share and the

@@ -11,6 +11,7 @@ from go_opt.model.axes import kept_heads, row_shapes
 from go_opt.model.graph import DATA_MOVEMENT, INPUT, VECTOR, WEIGHT, Graph
 from go_opt.model.op_costs import is_elementwise
 from go_opt.model.plan import Split
+from go_opt.model.rule import factors_in, multiplicands
 from go_opt.solver.verify.row_spans import NamedOp, part_name
 
 
@@ -186,19 +187,10 @@ class ColumnSpans:
         row = self._whole.rule_of(self._whole.op_index[name])
         if row is None:
             return 0
-        summed = {i for i, factor in enumerate(row.rule.factors) if factor.kind == "reduction"}
-        written = {piece for dimension in row.rule.results[0] for piece in dimension}
-        read = [{piece for dimension in access for piece in dimension} for access in row.rule.operands]
-        is_product = [bool(pieces & summed) if summed else i < 2 for i, pieces in enumerate(read)]
-        of_weight = next(
-            (
-                pieces
-                for k, pieces, is_factor in zip(row.operands, read, is_product, strict=True)
-                if is_factor and self._whole.tensor_kind[k] == WEIGHT
-            ),
-            set(),
-        )
-        return math.prod(row.rule.size(piece) for piece in written & of_weight)
+        rule, kinds = row.rule, self._whole.tensor_kind
+        read = [rule.operands[i] for i in multiplicands(rule) if kinds[row.operands[i]] == WEIGHT]
+        of_weight = factors_in(read[0]) if read else set()
+        return rule.points(of_weight & factors_in(rule.results[0]))
 
     def _terms(self, name: str) -> int:
         """The terms of the sums of a product."""

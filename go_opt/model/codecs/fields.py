@@ -51,13 +51,13 @@ class Fields:
 
     def texts(self, key: str, default: Any = _REQUIRED) -> list[str]:
         value = self._value(key, default)
-        if not _is_list(value) or not all(isinstance(entry, str) and _is_encodable(entry) for entry in value):
+        if not is_list(value) or not all(isinstance(entry, str) and _is_encodable(entry) for entry in value):
             raise self._wrong(key, "a list of strings", value)
         return list(value)
 
     def objects(self, key: str, default: Any = _REQUIRED) -> list[Mapping[Any, Any]]:
         value = self._value(key, default)
-        if not _is_list(value) or not all(isinstance(entry, Mapping) for entry in value):
+        if not is_list(value) or not all(isinstance(entry, Mapping) for entry in value):
             raise self._wrong(key, "a list of objects", value)
         return list(value)
 
@@ -119,7 +119,8 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _is_list(value: Any) -> bool:
+def is_list(value: Any) -> bool:
+    """Whether a value is a list of any kind, and no text."""
     return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from go_opt.errors import GraphError
-from go_opt.model.codecs.fields import Fields, shown
+from go_opt.model.codecs.fields import Fields, is_list, shown
 from go_opt.model.graph import Graph, OpRule, with_op_rules
 from go_opt.model.rule import FACTOR_KINDS, NO_FACTOR, Access, Affine, Factor, FactorKind, Rule
 
@@ -94,14 +94,10 @@ def _kind(row: Fields) -> FactorKind:
 
 def _access(graph: Graph, row: Fields, places: Mapping[str, int]) -> tuple[int, Access]:
     tensor, dimensions = row.text("tensor"), row.values.get("dimensions", ())
-    if not _is_list(dimensions) or not all(_is_list(dimension) for dimension in dimensions):
+    if not is_list(dimensions) or not all(is_list(dimension) for dimension in dimensions):
         raise GraphError(f"{row.where}: 'dimensions' must be a list of lists, not {shown(dimensions)}.")
     access = tuple(tuple(_piece(row, piece, places) for piece in dimension) for dimension in dimensions)
     return graph.tensor_index.get(tensor, NO_FACTOR), access
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list | tuple)
 
 
 def _piece(row: Fields, piece: Any, places: Mapping[str, int]) -> int | Affine:

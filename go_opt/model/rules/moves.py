@@ -150,24 +150,14 @@ def scattered(op: RuleMaker) -> None:
 
 def gathered_slices(op: RuleMaker) -> None:
     """StableHLO's gather: a slice of a table for each index; parts of the table as in :func:`gathered`."""
-    table, result, numbers = op.input(0), op.outputs[0], op.attributes
+    result, numbers = op.outputs[0], op.attributes
     offsets, collapsed = numbers["offset_dims"], numbers["collapsed_slice_dims"]
     batches = dict(zip(numbers["operand_batching_dims"], numbers["start_indices_batching_dims"], strict=True))
     of_indices, places = _indices(op, "i", "parallel", {})
     op.reads[1] = of_indices
-    read, inside = list[Dimension](), list[Dimension]()
-    for axis, size in enumerate(table):
-        if axis in batches:
-            read.append(of_indices[batches[axis]])
-        elif axis in collapsed:
-            read.append(op.factor(f"v{axis}", "reduction", size))
-        elif result[offsets[len(inside)]] == size:
-            read.append(op.factor(f"d{axis}", "parallel", size))
-            inside.append(read[-1])
-        else:
-            read.append(op.factor(f"x{axis}", "whole", size))
-            inside.append(op.factor(f"y{axis}", "whole", result[offsets[len(inside)]]))
-    op.reads[0] = tuple(read)
+    known = {axis: of_indices[at] for axis, at in batches.items()}
+    sizes = [result[axis] for axis in offsets]
+    op.reads[0], inside = _in_slices(op, known, dict.fromkeys(collapsed, "reduction"), sizes)
     op.writes[0] = op.aligned(result, _placed(len(result), offsets, inside, places))
 
 
@@ -177,7 +167,7 @@ def scattered_slices(op: RuleMaker) -> None:
     Slices are independent where they are as long as the table. Updates are parallel to each other only if
     partial results can be joined, and positions along the table are never divided.
     """
-    table, updates, numbers = op.input(0), op.input(2), op.attributes
+    updates, numbers = op.input(2), op.attributes
     windows, inserted = numbers["update_window_dims"], numbers["inserted_window_dims"]
     batches = dict(
         zip(numbers["operand_batching_dims"], numbers["scatter_indices_batching_dims"], strict=True)
@@ -185,20 +175,36 @@ def scattered_slices(op: RuleMaker) -> None:
     kind: FactorKind = "reduction" if numbers.get("reduction") else "whole"
     of_indices, places = _indices(op, "i", kind, dict.fromkeys(batches.values(), "parallel"))
     op.reads[1] = of_indices
+    known = {axis: of_indices[at] for axis, at in batches.items()}
+    sizes = [updates[axis] for axis in windows]
+    read, inside = _in_slices(op, known, dict.fromkeys(inserted, "whole"), sizes)
+    op.reads[0] = op.writes[0] = read
+    op.reads[2] = op.aligned(updates, _placed(len(updates), windows, inside, places))
+
+
+def _in_slices(
+    op: RuleMaker, known: Mapping[int, Dimension], alone: Mapping[int, FactorKind], sizes: Sequence[int]
+) -> tuple[Access, list[Dimension]]:
+    """The dimensions of a table and of its slices, which are independent where slices are as long.
+
+    Args:
+      known: dimensions of the table that indices have as well.
+      alone: axes of the table that slices do not have.
+      sizes: of a slice, along the others.
+    """
     read, inside = list[Dimension](), list[Dimension]()
-    for axis, size in enumerate(table):
-        if axis in batches:
-            read.append(of_indices[batches[axis]])
-        elif axis in inserted:
-            read.append(op.factor(f"x{axis}", "whole", size))
-        elif updates[windows[len(inside)]] == size:
+    for axis, size in enumerate(op.input(0)):
+        if axis in known:
+            read.append(known[axis])
+        elif axis in alone:
+            read.append(op.factor(f"v{axis}", alone[axis], size))
+        elif sizes[len(inside)] == size:
             read.append(op.factor(f"d{axis}", "parallel", size))
             inside.append(read[-1])
         else:
             read.append(op.factor(f"x{axis}", "whole", size))
-            inside.append(op.factor(f"u{axis}", "whole", updates[windows[len(inside)]]))
-    op.reads[0] = op.writes[0] = tuple(read)
-    op.reads[2] = op.aligned(updates, _placed(len(updates), windows, inside, places))
+            inside.append(op.factor(f"y{axis}", "whole", sizes[len(inside)]))
+    return tuple(read), inside
 
 
 def _indices(
