@@ -94,14 +94,6 @@ class Value:
         return math.prod(self.shape)
 
     @property
-    def axis_steps(self) -> tuple[int, ...] | None:
-        """How far neighbours along each axis are apart in the tensor; None if it is not known."""
-        steps = viewed_steps(self.shape, self.steps, self.shape)
-        if steps is None or any(len(pieces) > 1 for pieces in steps):
-            return None
-        return tuple(pieces[0][1] if pieces else 0 for pieces in steps)
-
-    @property
     def is_constant(self) -> bool:
         return self.kind in ("weight", "literal")
 

@@ -88,11 +88,6 @@ def load(name: str, families: Families) -> None:
         _loaded.add(name)
 
 
-def are_loaded(families: Families) -> bool:
-    """Whether all of them are."""
-    return _loaded.issuperset(families)
-
-
 def loading() -> tuple[int, int]:
     """The number of the family that is being loaded, or was last, and of how many; zeros before the first."""
     return _position
