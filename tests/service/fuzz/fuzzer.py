@@ -23,6 +23,7 @@ _SEARCH_S: Final = (0.02, 0.3, 1.0)  # of which a search makes the most
 _WATCH_S: Final = 0.05
 _CALL_S: Final = 30.0  # no other call may take so long
 _MOST_MESSAGES: Final = 3  # of a stream
+_LOG_CHARACTERS: Final = 4000
 _ENDS: Final = {  # of an example, where it is not OK
     "CloseSession": "NOT_FOUND",
     "CancelOperation": "NOT_FOUND",
@@ -121,7 +122,13 @@ class Fuzzer:
     def _ask(self, name: str, request: Any) -> None:
         outcome = call(self.channel, METHODS[name], [request.SerializeToString()], _CALL_S)
         if outcome.code != "OK":
-            raise FuzzError(f"{name} of what was just made ended with {outcome.code}: {outcome.text}")
+            raise FuzzError(
+                f"{name} of what was just made ended with {outcome.code}: {outcome.text}\n{self._log()}"
+            )
+
+    def _log(self) -> str:
+        """The end of what the service has printed."""
+        return self._service.log.read_text("utf-8", errors="replace")[-_LOG_CHARACTERS:]
 
 
 def _request(draw: Draw, method: Method, examples: tuple[Message, ...]) -> bytes:
