@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from go_opt.proto import graph_pb2 as go__opt_dot_proto_dot_graph__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17go_opt/proto/plan.proto\x12\tgo_opt.v1\x1a\x18go_opt/proto/graph.proto\"J\n\x06Target\x12\x0e\n\x04name\x18\x01 \x01(\tH\x00\x12\x0e\n\x04toml\x18\x02 \x01(\tH\x00\x12\x13\n\x0btoml_source\x18\x03 \x01(\tB\x0b\n\tselection\"&\n\x05Relay\x12\x0e\n\x06tensor\x18\x01 \x01(\t\x12\r\n\x05\x63hips\x18\x02 \x03(\x05\"%\n\x05\x43lone\x12\n\n\x02op\x18\x01 \x01(\t\x12\x0c\n\x04\x63hip\x18\x02 \x01(\x05:\x02\x18\x01\"B\n\x05Split\x12\n\n\x02op\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\r\n\x05parts\x18\x03 \x01(\x05\x12\x10\n\x08in_parts\x18\x04 \x01(\x08\"\xaa\x05\n\x04Plan\x12\x11\n\tplacement\x18\x01 \x03(\x05\x12\r\n\x05order\x18\x02 \x03(\x05\x12\x14\n\x0c\x66usion_group\x18\x03 \x03(\x05\x12\x13\n\x0breplication\x18\x04 \x03(\x05\x12 \n\x06relays\x18\x05 \x03(\x0b\x32\x10.go_opt.v1.Relay\x12$\n\x06\x63lones\x18\x06 \x03(\x0b\x32\x10.go_opt.v1.CloneB\x02\x18\x01\x12\x12\n\nprovenance\x18\x07 \x03(\t\x12\x15\n\rop_provenance\x18\x08 \x03(\x05\x12\x19\n\x11graph_fingerprint\x18\t \x01(\t\x12\x1a\n\x12target_fingerprint\x18\n \x01(\t\x12\x0e\n\x06target\x18\x0b \x01(\t\x12\'\n\x04\x64ims\x18\x0c \x03(\x0b\x32\x19.go_opt.v1.Plan.DimsEntry\x12\'\n\tprecision\x18\r \x01(\x0e\x32\x14.go_opt.v1.Precision\x12\r\n\x05model\x18\x0e \x01(\t\x12\x10\n\x08op_names\x18\x0f \x03(\t\x12 \n\x06splits\x18\x10 \x03(\x0b\x32\x10.go_opt.v1.Split\x12+\n\x06values\x18\x12 \x03(\x0b\x32\x1b.go_opt.v1.Plan.ValuesEntry\x12)\n\x05trips\x18\x13 \x03(\x0b\x32\x1a.go_opt.v1.Plan.TripsEntry\x12\x10\n\x08\x66orwards\x18\x11 \x03(\x05\x1a+\n\tDimsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a\x41\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.go_opt.v1.Numbers:\x02\x38\x01\x1a,\n\nTripsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xd2\x01\n\nSimulation\x12\x13\n\x0butilisation\x18\x01 \x03(\x01\x12\x15\n\rstall_input_s\x18\x02 \x03(\x01\x12\x14\n\x0cstall_host_s\x18\x03 \x03(\x01\x12\x16\n\x0estall_output_s\x18\x04 \x03(\x01\x12\x17\n\x0fstall_weights_s\x18\x05 \x03(\x01\x12\x18\n\x10link_utilisation\x18\x06 \x03(\x01\x12\x13\n\x0blink_wait_s\x18\x07 \x03(\x01\x12\x0e\n\x06period\x18\x08 \x01(\x05\x12\x12\n\ninferences\x18\t \x01(\x05\"\x9f\x02\n\x07Metrics\x12\x12\n\ninterval_s\x18\x01 \x01(\x01\x12\x18\n\x10throughput_per_s\x18\x02 \x01(\x01\x12\x11\n\tlatency_s\x18\x03 \x01(\x01\x12\x12\n\nmakespan_s\x18\x04 \x01(\x01\x12\x12\n\nbottleneck\x18\x05 \x01(\t\x12\x11\n\tcompute_s\x18\x06 \x03(\x01\x12\x0e\n\x06link_s\x18\x07 \x03(\x01\x12\x14\n\x0cstream_bytes\x18\x08 \x03(\x03\x12\x12\n\npeak_bytes\x18\t \x03(\x03\x12\x14\n\x0cweight_bytes\x18\n \x03(\x03\x12\r\n\x05valid\x18\x0b \x01(\x08\x12\x0e\n\x06reason\x18\x0c \x01(\t\x12)\n\nsimulation\x18\r \x01(\x0b\x32\x15.go_opt.v1.Simulation*l\n\x08\x46idelity\x12\x18\n\x14\x46IDELITY_UNSPECIFIED\x10\x00\x12\x17\n\x13\x46IDELITY_ANALYTICAL\x10\x01\x12\x16\n\x12\x46IDELITY_SIMULATED\x10\x02\x12\x15\n\x11\x46IDELITY_HARDWARE\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17go_opt/proto/plan.proto\x12\tgo_opt.v1\x1a\x18go_opt/proto/graph.proto\"J\n\x06Target\x12\x0e\n\x04name\x18\x01 \x01(\tH\x00\x12\x0e\n\x04toml\x18\x02 \x01(\tH\x00\x12\x13\n\x0btoml_source\x18\x03 \x01(\tB\x0b\n\tselection\"&\n\x05Relay\x12\x0e\n\x06tensor\x18\x01 \x01(\t\x12\r\n\x05\x63hips\x18\x02 \x03(\x05\"%\n\x05\x43lone\x12\n\n\x02op\x18\x01 \x01(\t\x12\x0c\n\x04\x63hip\x18\x02 \x01(\x05:\x02\x18\x01\"V\n\x05Split\x12\n\n\x02op\x18\x01 \x01(\t\x12\x10\n\x04kind\x18\x02 \x01(\tB\x02\x18\x01\x12\r\n\x05parts\x18\x03 \x01(\x05\x12\x10\n\x08in_parts\x18\x04 \x01(\x08\x12\x0e\n\x06\x66\x61\x63tor\x18\x05 \x01(\t\"\xaa\x05\n\x04Plan\x12\x11\n\tplacement\x18\x01 \x03(\x05\x12\r\n\x05order\x18\x02 \x03(\x05\x12\x14\n\x0c\x66usion_group\x18\x03 \x03(\x05\x12\x13\n\x0breplication\x18\x04 \x03(\x05\x12 \n\x06relays\x18\x05 \x03(\x0b\x32\x10.go_opt.v1.Relay\x12$\n\x06\x63lones\x18\x06 \x03(\x0b\x32\x10.go_opt.v1.CloneB\x02\x18\x01\x12\x12\n\nprovenance\x18\x07 \x03(\t\x12\x15\n\rop_provenance\x18\x08 \x03(\x05\x12\x19\n\x11graph_fingerprint\x18\t \x01(\t\x12\x1a\n\x12target_fingerprint\x18\n \x01(\t\x12\x0e\n\x06target\x18\x0b \x01(\t\x12\'\n\x04\x64ims\x18\x0c \x03(\x0b\x32\x19.go_opt.v1.Plan.DimsEntry\x12\'\n\tprecision\x18\r \x01(\x0e\x32\x14.go_opt.v1.Precision\x12\r\n\x05model\x18\x0e \x01(\t\x12\x10\n\x08op_names\x18\x0f \x03(\t\x12 \n\x06splits\x18\x10 \x03(\x0b\x32\x10.go_opt.v1.Split\x12+\n\x06values\x18\x12 \x03(\x0b\x32\x1b.go_opt.v1.Plan.ValuesEntry\x12)\n\x05trips\x18\x13 \x03(\x0b\x32\x1a.go_opt.v1.Plan.TripsEntry\x12\x10\n\x08\x66orwards\x18\x11 \x03(\x05\x1a+\n\tDimsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a\x41\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.go_opt.v1.Numbers:\x02\x38\x01\x1a,\n\nTripsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xd2\x01\n\nSimulation\x12\x13\n\x0butilisation\x18\x01 \x03(\x01\x12\x15\n\rstall_input_s\x18\x02 \x03(\x01\x12\x14\n\x0cstall_host_s\x18\x03 \x03(\x01\x12\x16\n\x0estall_output_s\x18\x04 \x03(\x01\x12\x17\n\x0fstall_weights_s\x18\x05 \x03(\x01\x12\x18\n\x10link_utilisation\x18\x06 \x03(\x01\x12\x13\n\x0blink_wait_s\x18\x07 \x03(\x01\x12\x0e\n\x06period\x18\x08 \x01(\x05\x12\x12\n\ninferences\x18\t \x01(\x05\"\x9f\x02\n\x07Metrics\x12\x12\n\ninterval_s\x18\x01 \x01(\x01\x12\x18\n\x10throughput_per_s\x18\x02 \x01(\x01\x12\x11\n\tlatency_s\x18\x03 \x01(\x01\x12\x12\n\nmakespan_s\x18\x04 \x01(\x01\x12\x12\n\nbottleneck\x18\x05 \x01(\t\x12\x11\n\tcompute_s\x18\x06 \x03(\x01\x12\x0e\n\x06link_s\x18\x07 \x03(\x01\x12\x14\n\x0cstream_bytes\x18\x08 \x03(\x03\x12\x12\n\npeak_bytes\x18\t \x03(\x03\x12\x14\n\x0cweight_bytes\x18\n \x03(\x03\x12\r\n\x05valid\x18\x0b \x01(\x08\x12\x0e\n\x06reason\x18\x0c \x01(\t\x12)\n\nsimulation\x18\r \x01(\x0b\x32\x15.go_opt.v1.Simulation*l\n\x08\x46idelity\x12\x18\n\x14\x46IDELITY_UNSPECIFIED\x10\x00\x12\x17\n\x13\x46IDELITY_ANALYTICAL\x10\x01\x12\x16\n\x12\x46IDELITY_SIMULATED\x10\x02\x12\x15\n\x11\x46IDELITY_HARDWARE\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,6 +34,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CLONE']._loaded_options = None
   _globals['_CLONE']._serialized_options = b'\030\001'
+  _globals['_SPLIT'].fields_by_name['kind']._loaded_options = None
+  _globals['_SPLIT'].fields_by_name['kind']._serialized_options = b'\030\001'
   _globals['_PLAN_DIMSENTRY']._loaded_options = None
   _globals['_PLAN_DIMSENTRY']._serialized_options = b'8\001'
   _globals['_PLAN_VALUESENTRY']._loaded_options = None
@@ -42,8 +44,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PLAN_TRIPSENTRY']._serialized_options = b'8\001'
   _globals['_PLAN'].fields_by_name['clones']._loaded_options = None
   _globals['_PLAN'].fields_by_name['clones']._serialized_options = b'\030\001'
-  _globals['_FIDELITY']._serialized_start=1475
-  _globals['_FIDELITY']._serialized_end=1583
+  _globals['_FIDELITY']._serialized_start=1495
+  _globals['_FIDELITY']._serialized_end=1603
   _globals['_TARGET']._serialized_start=64
   _globals['_TARGET']._serialized_end=138
   _globals['_RELAY']._serialized_start=140
@@ -51,17 +53,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CLONE']._serialized_start=180
   _globals['_CLONE']._serialized_end=217
   _globals['_SPLIT']._serialized_start=219
-  _globals['_SPLIT']._serialized_end=285
-  _globals['_PLAN']._serialized_start=288
-  _globals['_PLAN']._serialized_end=970
-  _globals['_PLAN_DIMSENTRY']._serialized_start=814
-  _globals['_PLAN_DIMSENTRY']._serialized_end=857
-  _globals['_PLAN_VALUESENTRY']._serialized_start=859
-  _globals['_PLAN_VALUESENTRY']._serialized_end=924
-  _globals['_PLAN_TRIPSENTRY']._serialized_start=926
-  _globals['_PLAN_TRIPSENTRY']._serialized_end=970
-  _globals['_SIMULATION']._serialized_start=973
-  _globals['_SIMULATION']._serialized_end=1183
-  _globals['_METRICS']._serialized_start=1186
-  _globals['_METRICS']._serialized_end=1473
+  _globals['_SPLIT']._serialized_end=305
+  _globals['_PLAN']._serialized_start=308
+  _globals['_PLAN']._serialized_end=990
+  _globals['_PLAN_DIMSENTRY']._serialized_start=834
+  _globals['_PLAN_DIMSENTRY']._serialized_end=877
+  _globals['_PLAN_VALUESENTRY']._serialized_start=879
+  _globals['_PLAN_VALUESENTRY']._serialized_end=944
+  _globals['_PLAN_TRIPSENTRY']._serialized_start=946
+  _globals['_PLAN_TRIPSENTRY']._serialized_end=990
+  _globals['_SIMULATION']._serialized_start=993
+  _globals['_SIMULATION']._serialized_end=1203
+  _globals['_METRICS']._serialized_start=1206
+  _globals['_METRICS']._serialized_end=1493
 # @@protoc_insertion_point(module_scope)

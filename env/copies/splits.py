@@ -1,81 +1,80 @@
-"""Defines splits: the graph in which parts, and their join, replace each split op.
+"""Defines splits: the graph in which parts replace each split op, and what joins or adds their results.
 
-:mod:`~go_opt.env.copies.column_parts` makes the parts of ops split by columns or along the inner dimension,
-:mod:`~go_opt.env.copies.row_parts` those of ops split by rows. The op that joins or adds parts has the name
-of the op and writes its tensor, so readers see no difference.
+A part reads the pieces of its operands that its own pieces of the results need. It takes them from parts of
+the op before, where that is divided along the same elements; else from the whole tensor. What joins the parts,
+or adds the last partial result, has the name of the op and writes its tensor, so that others see no difference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from go_opt.env.copies.column_parts import ColumnParts
-from go_opt.env.copies.columns import Columns, Inner, held_columns, inner_of
-from go_opt.env.copies.part_names import part_name
-from go_opt.env.copies.row_parts import RowParts, Span
-from go_opt.env.copies.rows import Rows, rows_of
+from go_opt.env.copies.divisions import JOINED_BY, Division, divisions_of, stops_of
+from go_opt.env.copies.pieces import (
+    Piece,
+    Range,
+    elements_of,
+    part_name,
+    piece_name,
+    piece_of,
+    sum_name,
+)
 from go_opt.errors import PlanError
 from go_opt.model.builder import GraphBuilder
-from go_opt.model.graph import INPUT, NO_PRODUCER, Graph
+from go_opt.model.dtypes import DTYPES
+from go_opt.model.graph import INPUT, MATRIX, NO_PRODUCER, OP_CLASSES, TENSOR_KINDS, WEIGHT, Graph, OpRule
 from go_opt.model.plan import Plan, Split
+from go_opt.model.rule import multiplicands
+
+JOIN: Final = "Concat"
+TAKE: Final = "Slice"
+_Row = dict[str, Any]  # arguments of GraphBuilder.add_op
 
 
-def split_graph(graph: Graph, splits: tuple[Split, ...]) -> Graph:
-    """``graph`` with the ops that ``splits`` name in parts.
+class Part(NamedTuple):
+    """An op of a split graph that computes a part of an op of the whole graph."""
 
-    Raises:
-      PlanError: an op is not in the graph, is named twice, or cannot be split like that.
-    """
-    return _split(graph, splits)[0]
+    op: int  # of the whole graph
+    ranges: tuple[Range, ...]
 
 
-def row_spans(graph: Graph, splits: tuple[Split, ...]) -> Mapping[str, Span]:
-    """Spans of the tensors of :func:`split_graph` that are some rows of a tensor of ``graph``, by name."""
-    return _split(graph, splits)[1]
+class Held(NamedTuple):
+    """What a tensor of a split graph holds of a tensor of the whole graph."""
+
+    tensor: int
+    piece: Piece
+    is_partial: bool = False  # a term of a sum
+
+
+class SplitGraph(NamedTuple):
+    """A graph with ops in parts. Ops that are neither parts nor in the whole graph take, join or add."""
+
+    graph: Graph
+    parts: Mapping[str, Part]  # by name of the op
+    held: Mapping[str, Held]  # by name of the tensor; others are those of the whole graph
 
 
 @lru_cache(maxsize=32)
-def _split(graph: Graph, splits: tuple[Split, ...]) -> tuple[Graph, Mapping[str, Span]]:
-    by_op = {_op_of(graph, split): split for split in splits}
-    if len(by_op) < len(splits):
-        raise PlanError("splits: an op is split twice.", field="splits")
-    columns = held_columns(graph, by_op)
-    divided = {op: _checked(graph, op, split, columns.get(op)) for op, split in by_op.items()}
-    by_rows = {op: (by_op[op], one) for op, one in divided.items() if isinstance(one, Rows)}
-    parts = ColumnParts(
-        graph, {op: (by_op[op], one) for op, one in divided.items() if not isinstance(one, Rows)}
-    )
-    row_parts = RowParts(graph, by_rows, parts.make)
-    ops = [
-        row for op in range(graph.num_ops) for row in (row_parts.of(op) if op in by_rows else parts.of(op))
-    ]
-    builder = GraphBuilder(graph.name, precision=graph.precision, bindings=graph.bindings)
-    read = {name for row in ops for name, _ in row["reads"]}
-    for k in np.flatnonzero(graph.tensor_producer == NO_PRODUCER).tolist():
-        is_whole = graph.tensor_kind[k] == INPUT or graph.reader_ptr[k] == graph.reader_ptr[k + 1]
-        if not is_whole and graph.tensor_names[k] not in read:
-            continue  # a weight of which only slices are read
-        parts.add_tensor(builder, k, graph.tensor_names[k], int(graph.tensor_elements[k]))
-    for name, (k, elements) in (parts.slices | row_parts.slices).items():
-        parts.add_tensor(builder, k, name, elements)
-    for row in ops:
-        builder.add_op(**row)
-    in_parts = {one.output: by_op[op] for op, one in divided.items() if not by_op[op].joined}
-    for name in _outputs(graph, in_parts):
-        builder.mark_output(name)
-    return replace(builder.build(), nodes_without_op=graph.nodes_without_op), row_parts.spans
+def split_graph_and_parts(graph: Graph, splits: tuple[Split, ...]) -> SplitGraph:
+    """``graph`` with the ops that ``splits`` name in parts, and what the parts are.
+
+    Raises:
+      PlanError: an op is not in the graph, or cannot be split like that.
+    """
+    expansion = _Expansion(graph, splits)
+    return SplitGraph(expansion.graph(), expansion.parts, expansion.held)
 
 
-def _outputs(graph: Graph, in_parts: Mapping[int, Split]) -> Iterator[str]:
-    """Names of the tensors that the host reads."""
-    for k in np.flatnonzero(graph.tensor_is_output).tolist():
-        name = graph.tensor_names[k]
-        parts = in_parts[k].parts if k in in_parts else 0
-        yield from (part_name(name, part, parts) for part in range(parts)) if parts else (name,)
+def split_graph(graph: Graph, splits: tuple[Split, ...]) -> Graph:
+    """The graph of :func:`split_graph_and_parts`."""
+    return split_graph_and_parts(graph, splits).graph
 
 
 def planned_graph(graph: Graph, plan: Plan) -> Graph:
@@ -91,28 +90,345 @@ def planned_graph(graph: Graph, plan: Plan) -> Graph:
     if graph.fingerprint != plan.graph_fingerprint:
         return split_graph(graph, plan.splits)
     for split in plan.splits:
-        last = part_name(split.op, split.parts - 1, split.parts)
-        if last not in graph.op_index:
-            raise PlanError(f"splits: the graph of the plan has no op {last[:120]!r}.", field="splits")
+        if not any(name.startswith(f"{split.op}/part 1 of ") for name in graph.op_names):
+            raise PlanError(
+                f"splits: the graph of the plan has no part of op {split.op[:120]!r}.", field="splits"
+            )
     return graph
 
 
-def _op_of(graph: Graph, split: Split) -> int:
-    if split.op not in graph.op_index:
-        raise PlanError(f"splits: the graph has no op {split.op!r}.", field="splits")
-    return graph.op_index[split.op]
+class _Cell(NamedTuple):
+    """Parts that write the same piece of each result, each a term of it."""
+
+    ranges: tuple[Range, ...]  # of factors that results have
+    terms: tuple[tuple[Range, ...], ...]  # of reductions; one, empty, if there is none
 
 
-def _checked(graph: Graph, op: int, split: Split, columns: Columns | None) -> Columns | Inner | Rows:
-    found = {"rows": rows_of, "inner": inner_of}
-    divided = columns or (found[split.kind](graph, op) if split.kind in found else None)
-    where = f"splits: op {split.op!r}"
-    if divided is None:
-        what = "the inner dimension" if split.kind == "inner" else split.kind
-        raise PlanError(f"{where} cannot be split by {what}.", field="splits")
-    if not 2 <= split.parts <= divided.number:
-        what = "terms" if isinstance(divided, Inner) else split.kind
-        raise PlanError(f"{where} has {divided.number} {what} for {split.parts} parts.", field="splits")
-    if isinstance(divided, Inner) and not split.joined:
-        raise PlanError(f"{where} has partial results, which must be joined.", field="splits")
-    return divided
+class _Expansion:
+    """Replaces split ops; ``parts`` and ``held`` are as in :class:`SplitGraph`, complete after ``graph``."""
+
+    def __init__(self, graph: Graph, splits: tuple[Split, ...]) -> None:
+        self._graph = graph
+        divisions = divisions_of(graph, splits)
+        stops = stops_of(graph, divisions)
+        self._cells = {op: _cells_of(_rule_row(graph, op), of, stops) for op, of in divisions.items()}
+        self._leaves_parts = {graph.op_index[one.op] for one in splits if not one.joined}
+        self._whole = {k for k in range(graph.num_tensors) if self._is_needed_whole(k)}
+        self.parts: dict[str, Part] = {}
+        self.held: dict[str, Held] = {}
+        self._slices: dict[str, int] = {}  # of weights: elements
+
+    def graph(self) -> Graph:
+        graph = self._graph
+        ops = [row for op in range(graph.num_ops) for row in self._rows(op)]
+        builder = GraphBuilder(graph.name, precision=graph.precision, bindings=graph.bindings)
+        read = {name for row in ops for name, _ in row["reads"]}
+        for k in np.flatnonzero(graph.tensor_producer == NO_PRODUCER).tolist():
+            is_kept = graph.tensor_kind[k] == INPUT or graph.reader_ptr[k] == graph.reader_ptr[k + 1]
+            if is_kept or graph.tensor_names[k] in read:
+                self._add_tensor(builder, k, graph.tensor_names[k], int(graph.tensor_elements[k]))
+        for name, elements in self._slices.items():
+            self._add_tensor(builder, self.held[name].tensor, name, elements)
+        for row in ops:
+            builder.add_op(**row)
+        for name in self._outputs():
+            builder.mark_output(name)
+        return replace(builder.build(), nodes_without_op=graph.nodes_without_op)
+
+    def _outputs(self) -> Iterator[str]:
+        """Names of the tensors that the host reads."""
+        graph = self._graph
+        for k in np.flatnonzero(graph.tensor_is_output).tolist():
+            op = int(graph.tensor_producer[k])
+            if op in self._leaves_parts:
+                yield from (name for name, _ in self._pieces(k))
+            else:
+                yield graph.tensor_names[k]
+
+    def _add_tensor(self, builder: GraphBuilder, k: int, name: str, elements: int) -> None:
+        graph = self._graph
+        builder.add_tensor(name, elements, DTYPES[graph.tensor_dtype[k]], TENSOR_KINDS[graph.tensor_kind[k]])
+
+    def _is_needed_whole(self, k: int) -> bool:
+        """Whether a tensor of a split op is read whole, or in pieces that its parts cannot make up."""
+        graph, op = self._graph, int(self._graph.tensor_producer[k])
+        if op not in self._cells:
+            return False
+        readers = graph.readers_of(k)
+        if (not readers or graph.tensor_is_output[k]) and op not in self._leaves_parts:
+            return True
+        pieces = [piece for _, piece in self._pieces(k)]
+        return any(
+            not self._can_be_gathered(pieces, piece)
+            for reader in readers
+            for piece in self._pieces_read(reader, k)
+        )
+
+    def _can_be_gathered(self, pieces: Sequence[Piece], wanted: Piece) -> bool:
+        return wanted in pieces or (
+            len(wanted) == 1 and len(pieces[0]) == 1 and pieces[0][0].period == wanted[0].period
+        )
+
+    def _pieces_read(self, op: int, k: int) -> Iterator[Piece]:
+        if op not in self._cells:
+            yield ()
+            return
+        row = _rule_row(self._graph, op)
+        for cell in self._cells[op]:
+            for term in cell.terms:
+                yield from _pieces_of(row, k, cell.ranges + term)
+
+    def _pieces(self, k: int) -> list[tuple[str, Piece]]:
+        """The pieces of a tensor that the parts of its op write, or whose last terms are added."""
+        op, name = int(self._graph.tensor_producer[k]), self._graph.tensor_names[k]
+        row, cells = _rule_row(self._graph, op), self._cells[op]
+        access = row.rule.results[row.results.index(k)]
+        if len(cells) == 1:
+            return [(name, ())]
+        return [
+            (part_name(name, i, len(cells)), piece_of(row.rule, access, cell.ranges))
+            for i, cell in enumerate(cells)
+        ]
+
+    def _rows(self, op: int) -> Iterator[_Row]:
+        """One op, or its parts and what joins or adds their results."""
+        graph, name = self._graph, self._graph.op_names[op]
+        if op not in self._cells:
+            measured = {kind: float(s[op]) for kind, s in graph.measured_s.items() if not np.isnan(s[op])}
+            reads = [(graph.tensor_names[k], touched) for k, touched in graph.reads_of(op)]
+            writes = [self._write(k, graph.tensor_names[k]) for k in graph.outputs_of(op)]
+            yield self._op(op, name, float(graph.op_flops[op]), reads, writes) | {"measured_s": measured}
+            return
+        cells, before, after = self._cells[op], [], []
+        for i, cell in enumerate(cells):
+            of_cell = name if len(cells) == 1 else part_name(name, i, len(cells))
+            results = [
+                (
+                    k,
+                    graph.tensor_names[k]
+                    if len(cells) == 1
+                    else part_name(graph.tensor_names[k], i, len(cells)),
+                )
+                for k in graph.outputs_of(op)
+            ]
+            for moves, row in self._terms(op, cell, of_cell, results):
+                before += moves
+                after.append(row)
+        yield from before
+        yield from after
+        for k in graph.outputs_of(op):
+            if k in self._whole and len(cells) > 1:
+                yield from self._joined(op, k)
+
+    def _terms(
+        self, op: int, cell: _Cell, name: str, results: Sequence[tuple[int, str]]
+    ) -> Iterator[tuple[list[_Row], _Row]]:
+        """The parts of a cell and what adds them, each with what takes their operands."""
+        graph, row = self._graph, _rule_row(self._graph, op)
+        number = len(cell.terms)
+        total = ""
+        for i, term in enumerate(cell.terms):
+            ranges = cell.ranges + term
+            of_part = name if number == 1 else part_name(name, i, number)
+            moves: list[_Row] = []
+            reads = []
+            for k, touched in graph.reads_of(op):
+                pieces = dict.fromkeys(_pieces_of(row, k, ranges))
+                if i > 0 and self._is_read_once(row, k, cell.terms):
+                    continue
+                for piece in pieces:
+                    taken = _moved(self._taken(k, piece), moves)
+                    reads.append((taken, self._touched(row, k, touched, piece, ranges)))
+            writes = []
+            for k, tensor in results:
+                written = tensor if number == 1 else part_name(tensor, i, number)
+                access = row.rule.results[row.results.index(k)]
+                piece = piece_of(row.rule, access, ranges)
+                if written not in graph.tensor_index or number > 1:
+                    self.held[written] = Held(k, piece, is_partial=number > 1)
+                writes.append(self._write(k, written, piece))
+            self.parts[of_part] = Part(op, ranges)
+            yield moves, self._op(op, of_part, self._flops(op, ranges, is_first=i == 0), reads, writes)
+            if number == 1:
+                return
+            if i > 0:
+                yield [], self._sum(op, name, results[0], (total, writes[0][0]), i, number)
+            total = writes[0][0] if i == 0 else sum_name(results[0][1], i, number)
+
+    def _sum(
+        self, op: int, name: str, result: tuple[int, str], added: tuple[str, str], i: int, number: int
+    ) -> _Row:
+        """What adds the partial results up to part ``i``."""
+        k, tensor = result
+        is_last = i == number - 1
+        piece = self.held[added[1]].piece
+        written = tensor if is_last else sum_name(tensor, i, number)
+        if written not in self._graph.tensor_index:
+            self.held[written] = Held(k, piece, is_partial=not is_last)
+        write = self._write(k, written, piece)
+        of = name if is_last else sum_name(name, i, number)
+        sums = self._op(op, of, float(write[1]), [(one, None) for one in added], [write])
+        return sums | {"op_type": JOINED_BY[self._graph.op_types[op]], "op_class": "vector"}
+
+    def _is_read_once(self, row: OpRule, k: int, terms: Sequence[tuple[Range, ...]]) -> bool:
+        """Whether one term alone reads an operand, such as a bias."""
+        reduced = {one.factor for term in terms for one in term}
+        accesses = [one for of, one in zip(row.operands, row.rule.operands, strict=True) if of == k]
+        return bool(accesses) and not any(
+            piece_of(row.rule, access, tuple(Range(factor, 0, 1) for factor in reduced))
+            for access in accesses
+        )
+
+    def _touched(
+        self, row: OpRule, k: int, touched: int, piece: Piece, ranges: tuple[Range, ...]
+    ) -> int | None:
+        """The elements that a part touches: of a tensor that the op reads in part, its share."""
+        elements = int(self._graph.tensor_elements[k])
+        if piece or touched == elements:
+            return elements_of(piece, elements)
+        return max(1, math.ceil(touched * _share(row, ranges)))
+
+    def _flops(self, op: int, ranges: tuple[Range, ...], *, is_first: bool) -> float:
+        """The share of a part; of a bias, which the first term adds, all."""
+        row, flops = _rule_row(self._graph, op), float(self._graph.op_flops[op])
+        reduced = tuple(one for one in ranges if row.rule.factors[one.factor].kind == "reduction")
+        rest = tuple(one for one in ranges if one not in reduced)
+        once = 0.0
+        if reduced and self._graph.op_class[op] == MATRIX:
+            multiplied = [row.rule.operands[i] for i in multiplicands(row.rule)]
+            factors = {i for access in multiplied for dim in access for piece in dim
+                       for i in ([piece] if isinstance(piece, int) else [piece.factor, piece.window])
+                       if i >= 0}  # fmt: skip
+            once = max(0.0, flops - 2.0 * row.rule.points(factors))
+        return ((flops - once) * _share(row, reduced) + once * is_first) * _share(row, rest)
+
+    def _joined(self, op: int, k: int) -> Iterator[_Row]:
+        """What joins the pieces of a tensor, along one cut after the other."""
+        graph, name = self._graph, self._graph.tensor_names[k]
+        pieces = self._pieces(k)
+        while len(pieces) > 1:
+            groups: dict[Piece, list[tuple[str, Piece]]] = {}
+            for one in pieces:
+                groups.setdefault(one[1][:-1], []).append(one)
+            pieces = []
+            for rest, group in groups.items():
+                joined = piece_name(name, rest) if rest else name
+                if rest:
+                    self.held[joined] = Held(k, rest)
+                of = joined if rest or len(graph.outputs_of(op)) > 1 else graph.op_names[op]
+                yield self._move(JOIN, k, of, joined, rest, [one for one, _ in group])
+                pieces.append((joined, rest))
+
+    def _taken(self, k: int, wanted: Piece) -> Iterator[_Row | str]:
+        """Yields the ops that make a piece of tensor ``k``, each once, and then the name of the piece."""
+        graph, name = self._graph, self._graph.tensor_names[k]
+        producer = int(graph.tensor_producer[k])
+        taken = piece_name(name, wanted) if wanted else name
+        if not wanted or taken in self.held:
+            yield taken
+            return
+        if graph.tensor_kind[k] == WEIGHT:
+            self.held[taken] = Held(k, wanted)
+            self._slices[taken] = elements_of(wanted, int(graph.tensor_elements[k]))
+            yield taken
+            return
+        pieces = self._pieces(k) if producer in self._cells else [(name, ())]
+        same = next((made for made, piece in pieces if piece == wanted), None)
+        if same is not None:
+            yield same
+            return
+        self.held[taken] = Held(k, wanted)
+        if producer not in self._cells or not self._can_be_gathered([one for _, one in pieces], wanted):
+            yield self._move(TAKE, k, taken, taken, wanted, [name])
+            yield taken
+            return
+        found = []
+        for made, (cut,) in pieces:
+            start, stop = max(cut.start, wanted[0].start), min(cut.stop, wanted[0].stop)
+            if start >= stop:
+                continue
+            some = (cut._replace(start=start, stop=stop),)
+            if some != (cut,) and some != wanted:
+                part = piece_name(name, some)
+                if part not in self.held:
+                    self.held[part] = Held(k, some)
+                    yield self._move(TAKE, k, part, part, some, [made])
+                made = part
+            elif some == wanted:
+                yield self._move(TAKE, k, taken, taken, wanted, [made])
+                yield taken
+                return
+            found.append(made)
+        yield self._move(JOIN, k, taken, taken, wanted, found)
+        yield taken
+
+    def _move(self, op_type: str, k: int, name: str, written: str, piece: Piece, sources: list[str]) -> _Row:
+        """An op that takes a piece of one tensor, or joins several."""
+        write = self._write(k, written, piece)
+        return {
+            "name": name, "op_type": op_type, "op_class": "data_movement", "flops": 0.0, "dtype": write[2],
+            "reads": [(source, write[1] if op_type == TAKE else None) for source in sources],
+            "writes": [write],
+        }  # fmt: skip
+
+    def _write(self, k: int, name: str, piece: Piece = ()) -> tuple[str, int, str]:
+        graph = self._graph
+        return name, elements_of(piece, int(graph.tensor_elements[k])), DTYPES[graph.tensor_dtype[k]]
+
+    def _op(
+        self,
+        op: int,
+        name: str,
+        flops: float,
+        reads: Sequence[tuple[str, int | None]],
+        writes: Sequence[tuple[str, int, str]],
+    ) -> _Row:
+        graph = self._graph
+        return {
+            "name": name,
+            "op_type": graph.op_types[op],
+            "op_class": OP_CLASSES[graph.op_class[op]],
+            "flops": flops,
+            "dtype": DTYPES[graph.op_dtype[op]],
+            "reads": list(reads),
+            "writes": list(writes),
+            "excluded_kinds": [kind for kind, excluded in graph.excluded.items() if excluded[op]],
+        }
+
+
+def _moved(found: Iterator[_Row | str], moves: list[_Row]) -> str:
+    """Appends the ops to ``moves``; returns the name that comes last."""
+    *rows, name = found
+    moves += [row for row in rows if not isinstance(row, str)]
+    assert isinstance(name, str)
+    return name
+
+
+def _rule_row(graph: Graph, op: int) -> OpRule:
+    row = graph.rule_of(op)
+    assert row is not None, "an op with parts has a rule."
+    return row
+
+
+def _pieces_of(row: OpRule, k: int, ranges: tuple[Range, ...]) -> Iterator[Piece]:
+    """What the operands of an op that are tensor ``k`` need of it; all of it if its rule says nothing."""
+    found = [one for of, one in zip(row.operands, row.rule.operands, strict=True) if of == k]
+    yield from (piece_of(row.rule, access, ranges) for access in found)
+    if not found:
+        yield ()
+
+
+def _share(row: OpRule, ranges: tuple[Range, ...]) -> float:
+    """The points of an op that lie within ranges, of all."""
+    shares = ((one.stop - one.start) / row.rule.factors[one.factor].size for one in ranges)
+    return math.prod(shares)
+
+
+def _cells_of(row: OpRule, divisions: Sequence[Division], stops: Mapping[Division, list[int]]) -> list[_Cell]:
+    def ranges(of: Sequence[Division]) -> list[tuple[Range, ...]]:
+        each = [[Range(one.factor, *pair) for pair in itertools.pairwise([0, *stops[one]])] for one in of]
+        return list(itertools.product(*each))
+
+    is_reduced = {one: row.rule.factors[one.factor].kind == "reduction" for one in divisions}
+    terms = tuple(ranges([one for one in divisions if is_reduced[one]]))
+    return [_Cell(cell, terms) for cell in ranges([one for one in divisions if not is_reduced[one]])]

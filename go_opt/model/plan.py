@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,20 +22,17 @@ class Relay:
     chips: tuple[int, ...]
 
 
-SPLIT_KINDS: Final = ("columns", "heads", "inner", "rows")
-
-
 @dataclass(frozen=True)
 class Split:
-    """An op that is computed in ``parts``; each part is an op of its own."""
+    """An op that is computed in ``parts`` along a factor of its rule; each part is an op of its own.
+
+    An op may have several splits, along different factors: its parts are all combinations.
+    """
 
     op: str
-    # "columns": output features of MatMul and Gemm, output channels of Conv, and what element-wise ops make
-    # of them. "heads": of attention. "inner": terms of the sums of MatMul and Gemm. "rows": of images,
-    # tokens or a batch.
-    kind: str
+    factor: str  # its name in the rule
     parts: int
-    joined: bool = True  # False: its readers read the parts directly
+    joined: bool = True  # False: the host reads the parts of an output of the model
 
 
 class NamedTarget(Protocol):

@@ -16,7 +16,7 @@ from go_opt.errors import PlanError
 from go_opt.model.codecs.bindings import bindings_from
 from go_opt.model.codecs.fields import shown
 from go_opt.model.graph import Precision
-from go_opt.model.plan import SPLIT_KINDS, Plan, Relay, Split, number_by_first_place
+from go_opt.model.plan import Plan, Relay, Split, number_by_first_place
 
 _INT32_MAX: Final = 2**31 - 1
 _TEXTS: Final = ("graph_fingerprint", "target_fingerprint", "target", "model")
@@ -63,15 +63,19 @@ def refuse_clones(clones: object) -> None:
         raise _error("clones", "are no longer supported: search for another plan")
 
 
-def split_from_fields(i: int, op: object, kind: object, parts: object, joined: object) -> Split:
+def split_from_fields(i: int, op: object, factor: object, parts: object, joined: object) -> Split:
     """Split ``i`` of a plan."""
     field = f"splits[{i}]"
     if type(joined) is not bool:
         raise _error(f"{field}.joined", "must be true or false")
-    if kind not in SPLIT_KINDS:
-        raise _error(f"{field}.kind", f"must be one of {', '.join(SPLIT_KINDS)}, not {shown(kind)}")
     number = int(int_array(f"{field}.parts", [parts], 2, _INT32_MAX)[0])
-    return Split(text(f"{field}.op", op), str(kind), number, joined)
+    return Split(text(f"{field}.op", op), text(f"{field}.factor", factor), number, joined)
+
+
+def refuse_split_kinds(kinds: object) -> None:
+    """Raise if a plan of an earlier version says what kind a split is, instead of its factor."""
+    if kinds:
+        raise _error("splits", "of an earlier version are no longer read: search for another plan")
 
 
 def int_array(field: str, values: object, low: int, high: int) -> IntArray:

@@ -17,6 +17,7 @@ from go_opt.model.codecs.plan_facts import FACTS, check_facts, kernel_names, sta
 from go_opt.model.codecs.plan_fields import (
     plan_from_fields,
     refuse_clones,
+    refuse_split_kinds,
     relay_from_fields,
     split_from_fields,
 )
@@ -71,13 +72,15 @@ def plan_from_dict(data: object) -> Plan:
     if data["format"] != FORMAT:
         raise PlanError(f"plan: format must be {FORMAT!r}.", field="format")
     refuse_clones(data.get("clones"))
-    rows = {
+    splits = data.get("splits", [])
+    refuse_split_kinds(
+        isinstance(splits, list) and any(isinstance(one, Mapping) and "kind" in one for one in splits)
+    )
+    parsed = {
         "relays": _rows("relays", data["relays"], ("tensor", "chips"), relay_from_fields),
-        "splits": _rows(
-            "splits", data.get("splits", []), ("op", "kind", "parts", "joined"), split_from_fields
-        ),
+        "splits": _rows("splits", splits, ("op", "factor", "parts", "joined"), split_from_fields),
     }
-    plan = plan_from_fields({"model": "", "forwards": (), **data, **rows})
+    plan = plan_from_fields({"model": "", "forwards": (), **data, **parsed})
     check_facts(data, plan)
     return plan
 

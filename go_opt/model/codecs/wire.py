@@ -18,6 +18,7 @@ from go_opt.model.codecs.graph_columns import graph_from_columns, with_tensor_or
 from go_opt.model.codecs.plan_fields import (
     plan_from_fields,
     refuse_clones,
+    refuse_split_kinds,
     relay_from_fields,
     split_from_fields,
 )
@@ -179,7 +180,7 @@ def plan_to_proto(plan: Plan) -> plan_pb2.Plan:
         precision=_PRECISION_NUMBER[plan.precision],
         model=plan.model,
         splits=[
-            plan_pb2.Split(op=split.op, kind=split.kind, parts=split.parts, in_parts=not split.joined)
+            plan_pb2.Split(op=split.op, factor=split.factor, parts=split.parts, in_parts=not split.joined)
             for split in plan.splits
         ],
         forwards=plan.forwards,
@@ -195,13 +196,14 @@ def plan_from_proto(message: plan_pb2.Plan) -> Plan:
     lists = ("placement", "order", "fusion_group", "replication", "provenance", "op_provenance", "forwards")
     values = ("graph_fingerprint", "target_fingerprint", "target", "model")
     refuse_clones(message.clones)
+    refuse_split_kinds(any(one.kind for one in message.splits))
     return plan_from_fields(
         {
             "relays": tuple(
                 relay_from_fields(i, r.tensor, list(r.chips)) for i, r in enumerate(message.relays)
             ),
             "splits": tuple(
-                split_from_fields(i, s.op, s.kind, s.parts, not s.in_parts)
+                split_from_fields(i, s.op, s.factor, s.parts, not s.in_parts)
                 for i, s in enumerate(message.splits)
             ),
             "precision": precision_from_proto(message.precision, PlanError),

@@ -1,0 +1,91 @@
+"""Pieces of tensors: the elements that a part of an op reads or writes.
+
+A factor lies in a tensor with some blocks before it and some elements behind it, whatever the dimensions
+are called. So a range of a factor is a *cut*: of every ``period`` elements those from ``start`` to ``stop``.
+Rows, columns and heads are cuts with different periods, and two ops that see a tensor in different shapes
+agree on its cuts.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import NamedTuple
+
+from go_opt.model.axes import places
+from go_opt.model.rule import NO_FACTOR, Access, Affine, Rule
+
+
+class Cut(NamedTuple):
+    """Of every ``period`` elements of a tensor, those from ``start`` to ``stop``."""
+
+    period: int
+    start: int
+    stop: int
+
+
+Piece = tuple[Cut, ...]  # by falling period; () is the whole tensor
+
+
+class Range(NamedTuple):
+    """Some of the steps of one factor of an op."""
+
+    factor: int
+    start: int
+    stop: int
+
+
+def piece_of(rule: Rule, access: Access, ranges: tuple[Range, ...]) -> Piece:
+    """What the points of an op within ``ranges`` read or write of a tensor, with no padding.
+
+    A cut is empty (``stop <= start``) if they read padding alone.
+    """
+    cuts = []
+    by_factor = {one.factor: one for one in ranges}
+    for place in places(rule, access):
+        piece = place.piece
+        one = by_factor.get(piece.factor if isinstance(piece, Affine) else piece)
+        if one is None:
+            continue
+        start, stop = one.start, one.stop
+        if isinstance(piece, Affine):
+            start = max(0, start * piece.stride - piece.before)
+            stop = min(piece.size, (stop - 1) * piece.stride - piece.before + reach_of(rule, piece))
+        if (start, stop) != (0, place.size):
+            cuts.append(Cut(place.size * place.behind, start * place.behind, stop * place.behind))
+    return tuple(sorted(cuts, reverse=True))
+
+
+def reach_of(rule: Rule, piece: Affine) -> int:
+    """The elements from the first to the last of one window."""
+    size = rule.factors[piece.window].size if piece.window != NO_FACTOR else 1
+    return (size - 1) * piece.dilation + 1
+
+
+def elements_of(piece: Piece, elements: int) -> int:
+    """The elements of a piece of a tensor with ``elements``."""
+    for cut in piece:
+        elements = int(Fraction(elements * (cut.stop - cut.start), cut.period))
+    return elements
+
+
+def is_within(piece: Piece, other: Piece) -> bool:
+    """Whether ``other``, whose cuts have the same periods, holds all of ``piece``."""
+    return [cut.period for cut in piece] == [cut.period for cut in other] and all(
+        held.start <= cut.start and cut.stop <= held.stop for cut, held in zip(piece, other, strict=True)
+    )
+
+
+def part_name(name: str, part: int, parts: int) -> str:
+    """The name of a part of the op ``name``, or of what it writes of the tensor ``name``."""
+    return f"{name}/part {part + 1} of {parts}"
+
+
+def sum_name(name: str, part: int, parts: int) -> str:
+    """The name of the op, or its tensor, that adds the partial results up to that of a part."""
+    return f"{name}/sum {part + 1} of {parts}"
+
+
+def piece_name(tensor: str, piece: Piece) -> str:
+    """The name of a piece of a tensor, and of the op that takes it from others."""
+    cuts = " and ".join(f"{cut.start} to {cut.stop} of {cut.period}" for cut in piece)
+    return f"{tensor}/elements {cuts}"
