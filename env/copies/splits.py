@@ -1,8 +1,9 @@
 """Defines splits: the graph in which parts replace each split op, and what joins or adds their results.
 
 A part reads the pieces of its operands that its own pieces of the results need. It takes them from parts of
-the op before, where that is divided along the same elements; else from the whole tensor. What joins the parts,
-or adds the last partial result, has the name of the op and writes its tensor, so that others see no difference.
+the op before, where that is divided along the same elements; else from the whole tensor. What joins the
+parts, or adds the last partial result, has the name of the op and writes its tensor, so that others see no
+difference.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Rechecks splits by definition: parts compute the op, what joins them joins all, other ops are unchanged.
 
-What each tensor holds is claimed by :mod:`go_opt.env.copies.splits`. Here each claim is proven from those of the
-tensors that the op reads: a part writes the points of its ranges and reads what its rule says that they need,
-and what takes, joins or adds has no more and no less than what it writes.
+What each tensor holds is claimed by :mod:`go_opt.env.copies.splits`. Here each claim is proven from those of
+the tensors that the op reads: a part writes the points of its ranges and reads what its rule says that they
+need, and what takes, joins or adds has no more and no less than what it writes.
 """
 
 from __future__ import annotations
