@@ -39,6 +39,7 @@ class Division(NamedTuple):
     op: int
     factor: int
     parts: int
+    joined: bool = True  # False: parts of its readers that are divided alike end with its parts
 
 
 @lru_cache(maxsize=16)
@@ -57,17 +58,13 @@ def _can_be_divided(graph: Graph, op: int, row: OpRule, factor: int) -> bool:
     kind = rule.factors[factor].kind
     if kind == "whole" or not row.results:
         return False
-    touched = dict(graph.reads_of(op))
     is_read = False
     for k, access in zip(row.operands, rule.operands, strict=True):
         place = _place_in(rule, access, factor)
         if place is None:
-            is_read |= _is_window(access, factor)
             if _is_window(access, factor):
                 return False
             continue
-        if touched[k] != graph.tensor_elements[k] or rule.shape(access) == ():
-            return False
         if isinstance(place.piece, Affine) and (op_type not in _WINDOWED or place.piece.before < 0):
             return False
         is_read |= graph.tensor_kind[k] != WEIGHT
@@ -132,7 +129,7 @@ def divisions_of(graph: Graph, splits: Sequence[Split]) -> dict[int, list[Divisi
         divisions = found.setdefault(op, [])
         if any(one.factor == factor for one in divisions):
             raise PlanError(f"{where} is split twice along {split.factor!r}.", field="splits")
-        divisions.append(Division(op, factor, split.parts))
+        divisions.append(Division(op, factor, split.parts, split.joined))
     for op, divisions in found.items():
         row = graph.rule_of(op)
         assert row is not None
@@ -143,8 +140,8 @@ def divisions_of(graph: Graph, splits: Sequence[Split]) -> dict[int, list[Divisi
 def stops_of(graph: Graph, divisions: Mapping[int, Sequence[Division]]) -> dict[Division, list[int]]:
     """Where the parts of each division end (exclusive), in steps of its factor.
 
-    Divisions that read each other's parts end together: no part needs anything of the next part, and the
-    parts have equal shares of the work.
+    Divisions that read each other's parts, which are not joined, end together: no part needs anything of the
+    next part, and the parts have equal shares of the work.
 
     Raises:
       PlanError: an op has too few steps for its parts.
@@ -167,7 +164,7 @@ def _part_readers(
     """The divisions that read the parts of a division, each with the tensor."""
     row = graph.rule_of(of.op)
     assert row is not None
-    if row.rule.factors[of.factor].kind == "reduction":
+    if of.joined:
         return []
     found = []
     for k in row.results:
@@ -278,30 +275,34 @@ def split_sizes(count: int, parts: int) -> list[int]:
     return [count // parts + (part < count % parts) for part in range(parts)]
 
 
-def column_factor(graph: Graph, op: int) -> int | None:
-    """The largest factor of what a weight adds to the result of a product: columns, channels or groups."""
+def weight_factor(graph: Graph, op: int) -> int | None:
+    """The largest parallel factor of the largest weight of an op, such as its columns or channels."""
     row = graph.rule_of(op)
-    if row is None or graph.op_class[op] != MATRIX or graph.op_types[op] not in JOINED_BY:
+    if row is None:
         return None
-    rule, multiplied = row.rule, multiplicands(row.rule)
-    weights = [i for i in multiplied if graph.tensor_kind[row.operands[i]] == WEIGHT]
-    if len(weights) != 1:
+    of_weights = [
+        (int(graph.tensor_elements[k]), access)
+        for k, access in zip(row.operands, row.rule.operands, strict=True)
+        if graph.tensor_kind[k] == WEIGHT
+    ]
+    if not of_weights:
         return None
+    _, access = max(of_weights, key=lambda one: one[0])
     found = [
         factor
         for factor in divisible_factors(graph)[op]
-        if rule.factors[factor].kind == "parallel" and _place_in(rule, rule.operands[weights[0]], factor)
+        if row.rule.factors[factor].kind == "parallel" and _place_in(row.rule, access, factor)
     ]
-    return max(found, key=lambda factor: rule.factors[factor].size, default=None)
+    return max(found, key=lambda factor: row.rule.factors[factor].size, default=None)
 
 
-def inner_factor(graph: Graph, op: int) -> int | None:
+def sum_factor(graph: Graph, op: int) -> int | None:
     """The largest reduction of a product of an activation and a weight; None if it has none."""
     row = graph.rule_of(op)
-    if row is None or column_factor(graph, op) is None:
+    if row is None or graph.op_class[op] != MATRIX:
         return None
-    kinds = {int(graph.tensor_kind[row.operands[i]]) for i in multiplicands(row.rule)}
+    kinds = sorted(int(graph.tensor_kind[row.operands[i]]) for i in multiplicands(row.rule))
     found = [i for i in divisible_factors(graph)[op] if row.rule.factors[i].kind == "reduction"]
-    if kinds != {ACTIVATION, WEIGHT}:
+    if kinds != [ACTIVATION, WEIGHT]:
         return None
     return max(found, key=lambda factor: row.rule.factors[factor].size, default=None)

@@ -285,7 +285,7 @@ class _Expansion:
     ) -> int | None:
         """The elements that a part touches: of a tensor that the op reads in part, its share."""
         elements = int(self._graph.tensor_elements[k])
-        if piece or touched == elements:
+        if touched == elements:
             return elements_of(piece, elements)
         return max(1, math.ceil(touched * _share(row, ranges)))
 

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from go_opt.env import Target, cost_tables
-from go_opt.env.copies.part_names import part_name
+from go_opt.env.copies.pieces import part_name
 from go_opt.env.copies.relays import relay_name
 from go_opt.explanations.terms import KernelPart, Place, TensorPart, Terms
 from go_opt.model.graph import WEIGHT, Graph

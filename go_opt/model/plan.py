@@ -32,7 +32,9 @@ class Split:
     op: str
     factor: str  # its name in the rule
     parts: int
-    joined: bool = True  # False: the host reads the parts of an output of the model
+    # False: readers that are divided alike go on with the parts, which end where theirs do; the host reads the
+    # parts of an output of the model.
+    joined: bool = True
 
 
 class NamedTarget(Protocol):

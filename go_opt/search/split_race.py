@@ -29,8 +29,9 @@ from go_opt.search.limits import refuse_latency
 from go_opt.search.methods.events import may_replicate
 from go_opt.search.shared.context import Context
 from go_opt.search.splits.batch_ways import batch_ways, start_by_batch
-from go_opt.search.splits.inner_ways import start_by_blocks
+from go_opt.search.splits.block_ways import blocks_of_way, start_by_blocks
 from go_opt.search.splits.row_starts import start_by_rows
+from go_opt.search.splits.rows import rows_of_way
 from go_opt.search.splits.ways import given_way, open_blocks, row_divisible, ways_in_parts, ways_to_split
 from go_opt.search.whole_ops import Watch, WholeOpsSearch
 
@@ -253,14 +254,14 @@ class _SplitSearch:
             return replace(Start.of_plan(best.result.plan, graph.op_names), method=best.result.method)
         if way == self._given:
             return self._request.start
-        kinds = {split.kind for split in way}
-        if "rows" in kinds and self._request.objective == "latency":
+        has_rows = bool(rows_of_way(self._graph, way))
+        if has_rows and self._request.objective == "latency":
             return start_by_batch(graph, way)
         given = self._graph, graph, way, self._target
         replicates = may_replicate(self._target, self._request)
-        if "rows" in kinds:
+        if has_rows:
             return start_by_rows(*given, replicates=replicates, takes_early=self._takes_early)
-        if "inner" in kinds:
+        if blocks_of_way(self._graph, way):
             return start_by_blocks(*given, replicates=replicates)
         return self._request.start
 

@@ -122,7 +122,7 @@ class _Check:
                 share = math.prod(
                     (one.stop - one.start) / row.rule.factors[one.factor].size for one in part.ranges
                 )
-                is_part = not cuts and touched != elements
+                is_part = touched != elements
                 yield (
                     Held(k, cuts),
                     max(1, math.ceil(touched * share)) if is_part else self._elements(k, cuts),

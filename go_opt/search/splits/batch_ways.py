@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 
 from go_opt.env import Target, cost_tables
-from go_opt.env.copies.part_names import part_name
-from go_opt.env.copies.rows import Rows
+from go_opt.env.copies.pieces import part_name
 from go_opt.model.axes import LEAST_BATCH, row_shapes
 from go_opt.model.graph import INPUT, NO_PRODUCER, Graph
 from go_opt.model.plan import Split
 from go_opt.model.start import OpStart, Start
 from go_opt.search.splits.row_ways import PARTS
+from go_opt.search.splits.rows import Rows, reads_rows, split_along, steps_of
 
 SHARES: Final = (1.0, 0.8, 0.5)  # of the seconds of all ops, in the ops that are divided
 
@@ -27,19 +26,19 @@ def has_batch(graph: Graph) -> bool:
     return bool(shapes) and is_batch
 
 
-def batch_ways(graph: Graph, target: Target, rows: Mapping[int, Rows]) -> list[tuple[Split, ...]]:
+def batch_ways(graph: Graph, target: Target, rows: Rows) -> list[tuple[Split, ...]]:
     """Ops of ``rows`` in as many parts as there are chips, at most 8, and in fewer: all, and the first ones.
 
     What follows the first ones stays whole: its branches may keep the chips busy, at less cost.
     """
     ways = []
     for parts, end in itertools.product(PARTS[::-1], _ends(graph, target)):
-        divided = {op: one for op, one in rows.items() if op <= end and one.number >= 2 * parts}
+        divided = {op: one for op, one in rows.items() if op <= end and steps_of(graph, op, one) >= 2 * parts}
         if parts <= target.num_chips:
             ways.append(
                 tuple(
-                    Split(graph.op_names[op], "rows", parts, joined=not _goes_on(graph, divided, op))
-                    for op in divided
+                    split_along(graph, op, factor, parts, joined=not _goes_on(graph, divided, op))
+                    for op, factor in divided.items()
                 )
             )
     return [way for way in dict.fromkeys(ways) if way]
@@ -59,10 +58,10 @@ def _ends(graph: Graph, target: Target) -> list[int]:
     ]
 
 
-def _goes_on(graph: Graph, rows: Mapping[int, Rows], op: int) -> bool:
+def _goes_on(graph: Graph, rows: Rows, op: int) -> bool:
     """Whether parts of other ops read the parts of an op."""
-    k = rows[op].output
-    by_rows = any(reader in rows and k in rows[reader].windows for reader in graph.readers_of(k))
+    k = graph.outputs_of(op)[0]
+    by_rows = any(reads_rows(graph, rows, reader, k) for reader in graph.readers_of(k))
     return by_rows and not graph.tensor_is_output[k]
 
 

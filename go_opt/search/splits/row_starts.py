@@ -8,14 +8,14 @@ import numpy as np
 
 from go_opt.common.arrays import IntArray, LongArray
 from go_opt.env import CostTables, Target, cost_tables
-from go_opt.env.copies.part_names import part_name
-from go_opt.env.copies.row_parts import JOIN
-from go_opt.env.copies.rows import rows_of
+from go_opt.env.copies.pieces import part_name
+from go_opt.env.copies.splits import JOIN
 from go_opt.env.op_memory import op_sram_bytes
 from go_opt.model.graph import NO_PRODUCER, Graph
 from go_opt.model.plan import Split
 from go_opt.model.start import OpStart, Start
-from go_opt.search.splits.row_ways import FILLED, LINK_SHARES, waits_for, weight_bytes_of
+from go_opt.search.splits.row_ways import FILLED, LINK_SHARES, weight_bytes_of
+from go_opt.search.splits.rows import rows_of_way, waits_for
 from go_opt.solver.problem.replica_allocation import allocated_chips
 
 
@@ -36,7 +36,7 @@ def start_by_rows(
       takes_early: whether rows are always taken before links, for the least latency.
     """
     tables = cost_tables(split, target)
-    stages = _stages(graph, split, {one.op: one for one in way}, tables)
+    stages = _stages(graph, split, way, tables)
     _place_moves(graph, split, tables, stages, takes_early)
     placed = Start({name: OpStart(stage, rank=split.op_index[name]) for name, stage in stages.items()})
     chip, size = chips_of_stages(split, placed.on(split).chip, target, replicates=replicates)
@@ -62,7 +62,7 @@ def chips_of_stages(
     return chip, size
 
 
-def _stages(graph: Graph, split: Graph, splits: Mapping[str, Split], tables: CostTables) -> dict[str, int]:
+def _stages(graph: Graph, split: Graph, way: tuple[Split, ...], tables: CostTables) -> dict[str, int]:
     """Of the ops that are whole or parts."""
     stages: dict[str, int] = {}
     filled_bytes = FILLED * op_sram_bytes(tables)  # [N] of ops of `split`
@@ -70,8 +70,7 @@ def _stages(graph: Graph, split: Graph, splits: Mapping[str, Split], tables: Cos
     parts = 1  # of the current run
     run: set[int] = set()
     ended: set[int] = set()  # its ops that are joined at its end
-    indices = [graph.op_index[name] for name, one in splits.items() if one.kind == "rows"]
-    rows = {op: found for op in indices if (found := rows_of(graph, op)) is not None}
+    splits, rows = {one.op: one for one in way}, rows_of_way(graph, way)
     before_pointers, before = graph.predecessors
     for op, name in enumerate(graph.op_names):
         one = splits.get(name)

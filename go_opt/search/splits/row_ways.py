@@ -17,10 +17,12 @@ from typing import Final
 import numpy as np
 
 from go_opt.env import CostTables, Target, cost_tables
-from go_opt.env.copies.rows import Rows, row_stops
+from go_opt.env.copies.divisions import Division, stops_of
 from go_opt.env.op_memory import op_activation_bytes, op_sram_bytes
+from go_opt.errors import PlanError
 from go_opt.model.graph import MATRIX, NO_PRODUCER, WEIGHT, Graph
 from go_opt.model.plan import Split
+from go_opt.search.splits.rows import Rows, reads_rows, split_along, steps_of, waits_for
 
 PARTS: Final = (2, 4, 8)
 CLEARLY: Final = 0.95  # of the latency of whole ops, at most, by the estimate
@@ -30,14 +32,14 @@ LINK_SHARES: Final = (1.25, 2.0, math.inf)
 
 
 def row_ways(
-    graph: Graph, target: Target, rows: Mapping[int, Rows], is_late: Callable[[], bool] = lambda: False
+    graph: Graph, target: Target, rows: Rows, is_late: Callable[[], bool] = lambda: False
 ) -> list[tuple[Split, ...]]:
     """For up to 2, 4 and 8 parts the runs with the least latency, with little and with more traffic.
 
     Ops that fit no chip are in parts that do; where that is not possible there is no way.
 
     Args:
-      rows: of the ops that may be split by rows, what that divides.
+      rows: the ops that may be split by rows.
       is_late: whether to end with the ways found so far.
     """
     runs = _Runs(graph, target, rows, is_late)
@@ -50,13 +52,11 @@ def row_ways(
 class _Runs:
     """Runs of ops from behind one cut to another; a cut is named by the op that it lies behind."""
 
-    def __init__(
-        self, graph: Graph, target: Target, rows: Mapping[int, Rows], is_late: Callable[[], bool]
-    ) -> None:
+    def __init__(self, graph: Graph, target: Target, rows: Rows, is_late: Callable[[], bool]) -> None:
         tables = cost_tables(graph, target)
         self._is_late = is_late
         self._graph, self._tables, self._rows = graph, tables, rows
-        self._until = {op: self._last_reader(one.output) for op, one in rows.items()}
+        self._until = {op: self._last_reader(graph.outputs_of(op)[0]) for op in rows}
         self._waits = {op: max(waits_for(graph, rows, op), default=NO_PRODUCER) for op in rows}
         self._overhead_s = float(tables.kernel_overhead_s.min())
         self._op_s = tables.kernel_floor_s().min(axis=0)
@@ -100,9 +100,11 @@ class _Runs:
 
     def _aligned(self, op: int, splits: Mapping[int, Split]) -> Split:
         """Leaves an op in parts, beside what joins them for others, if a reader has the same parts."""
-        split, graph, k = splits[op], self._graph, self._rows[op].output
+        split, graph, k = splits[op], self._graph, self._graph.outputs_of(op)[0]
         found = [
-            reader for reader in graph.readers_of(k) if reader in splits and k in self._rows[reader].windows
+            reader
+            for reader in graph.readers_of(k)
+            if reader in splits and reads_rows(graph, self._rows, reader, k)
         ]
         goes_on = any(splits[reader].parts == split.parts for reader in found)
         ends = op in self._ends or graph.tensor_is_output[k]
@@ -131,11 +133,13 @@ class _Runs:
             return None
         if weight_bytes_of(self._graph, self._tables, ops) > FILLED * self._sram_bytes[ops].min():
             return None
-        splits = self._splits(start, end, parts)
-        stops = row_stops(self._graph, {op: (splits[op], self._rows[op]) for op in ops})
-        if not all(stops.values()):
+        divisions = {op: [Division(op, self._rows[op], parts, self._until[op] > end)] for op in ops}
+        try:
+            stops = stops_of(self._graph, divisions)
+        except PlanError:  # too few rows
             return None
-        largest = np.array([max(np.diff([0, *stops[op]])) / self._rows[op].number for op in ops])
+        shares = ((stops[of], steps_of(self._graph, of.op, of.factor)) for (of,) in divisions.values())
+        largest = np.array([max(np.diff([0, *ends])) / number for ends, number in shares])
         if (largest * self._filled[ops] > 0.5).any() or (self._filled[moves] > 1.0).any():
             return math.inf
         run_s = float(largest @ (self._op_s[ops] - self._overhead_s)) + len(ops) * self._overhead_s
@@ -147,24 +151,27 @@ class _Runs:
         """Of tensor ``k``; behind all ops where it is an output, or none takes rows of it."""
         graph, rows = self._graph, self._rows
         readers = graph.readers_of(k)
-        takes_rows = any(op in rows and k in rows[op].windows for op in readers)
+        takes_rows = any(reads_rows(graph, rows, op, k) for op in readers)
         return readers[-1] if takes_rows and not graph.tensor_is_output[k] else graph.num_ops
 
     def _is_needed_whole(self, k: int) -> bool:
         """Whether parts of an op may need all rows of tensor ``k``, maybe moved before."""
         graph, rows = self._graph, self._rows
         return any(
-            k not in rows[op].windows if op in rows else graph.op_flops[op] == 0 for op in graph.readers_of(k)
+            not reads_rows(graph, rows, op, k) if op in rows else graph.op_flops[op] == 0
+            for op in graph.readers_of(k)
         )
 
     def _splits(self, start: int, end: int, parts: int) -> dict[int, Split]:
         """The ops whose outputs live on are joined."""
-        names = self._graph.op_names
         ops = [op for op in range(start + 1, end + 1) if op in self._rows]
-        return {op: Split(names[op], "rows", parts, joined=self._until[op] > end) for op in ops}
+        return {
+            op: split_along(self._graph, op, self._rows[op], parts, joined=self._until[op] > end)
+            for op in ops
+        }
 
 
-def _cuts(graph: Graph, rows: Mapping[int, Rows]) -> Iterator[tuple[int, list[int]]]:
+def _cuts(graph: Graph, rows: Rows) -> Iterator[tuple[int, list[int]]]:
     """Ops behind which runs may end, and the tensors alive there.
 
     Behind an op, that is one tensor alone, which a product reads. Or the next op reads whole what a run has
@@ -182,12 +189,6 @@ def _cuts(graph: Graph, rows: Mapping[int, Rows]) -> Iterator[tuple[int, list[in
             is_barrier |= bool(graph.tensor_producer[alive[0]] == op and is_read_by_product)
         if is_barrier or (op in rows) != (op + 1 in rows):
             yield op, alive
-
-
-def waits_for(graph: Graph, rows: Mapping[int, Rows], op: int) -> list[int]:
-    """The ops done before any part of ``op``: those that are whole, and those that it reads whole."""
-    producers = [(int(graph.tensor_producer[k]), k in rows[op].windows) for k, _ in graph.reads_of(op)]
-    return [source for source, by_rows in producers if not by_rows or source not in rows]
 
 
 def weight_bytes_of(graph: Graph, tables: CostTables, ops: Collection[int]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
@@ -13,19 +13,19 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray
 from go_opt.env import Target, cost_tables
-from go_opt.env.copies.columns import Columns, columns_of, stays_in_parts
-from go_opt.env.copies.rows import Rows, rows_of
+from go_opt.env.copies.divisions import period_in, weight_factor
 from go_opt.env.copies.splits import split_graph
 from go_opt.env.op_memory import op_activation_bytes, op_sram_bytes
 from go_opt.errors import PlanError
-from go_opt.model.graph import Graph
+from go_opt.model.graph import WEIGHT, Graph
 from go_opt.model.kernel_patterns import pattern_kernels
 from go_opt.model.plan import Split
 from go_opt.result import Request
 from go_opt.search.methods.events import has_static_constraints, may_replicate
 from go_opt.search.splits.batch_ways import has_batch
-from go_opt.search.splits.inner_ways import Block, blocks_of, inner_ways
+from go_opt.search.splits.block_ways import Block, block_ways, blocks_of
 from go_opt.search.splits.row_ways import row_ways
+from go_opt.search.splits.rows import Rows, rows_by_op, split_along, steps_of
 
 HEAVY: Final = 1 / 4  # of a chip's memory: the weight of an op that may be split
 SHARES: Final = (1 / 2, 1 / 4, 1 / 8)  # of a chip's memory: the weight of a part, one way to split for each
@@ -36,42 +36,56 @@ def divisible_ops(graph: Graph, target: Target, request: Request) -> BoolArray:
     """[N] the ops that may be split in answers to ``request``."""
     found = np.zeros(graph.num_ops, dtype=np.bool_)
     found[[*_heavy_ops(graph, target, request), *row_divisible(graph, target, request)]] = True
-    found[list(chain.from_iterable(open_blocks(graph, target, request)))] = True
+    found[[op for block in open_blocks(graph, target, request) for op, _ in block]] = True
     found[[graph.op_index[split.op] for split in _given_splits(graph, target, request)]] = True
     return found
 
 
-def _heavy_ops(graph: Graph, target: Target, request: Request) -> dict[int, Columns]:
-    """The ops that may be split by columns: those with heavy weights.
+def _heavy_ops(graph: Graph, target: Target, request: Request) -> dict[int, int]:
+    """The ops with heavy weights that may be split, each with the factor that divides its weights.
 
     Where an output of the model must be joined, a chip holds it in two buffers and all parts but one.
     """
-    return _divided_columns(graph, target, request.output_parts) if _splits_are_open(request) else {}
+    return _heavy_factors(graph, target, request.output_parts) if _splits_are_open(request) else {}
 
 
 @lru_cache(maxsize=16)
-def _divided_columns(graph: Graph, target: Target, output_parts: bool) -> dict[int, Columns]:
-    found: dict[int, Columns] = {}
+def _heavy_factors(graph: Graph, target: Target, output_parts: bool) -> dict[int, int]:
+    found: dict[int, int] = {}
     tables = cost_tables(graph, target)
     sram_bytes = op_sram_bytes(tables)
     is_heavy = tables.stored_bytes[graph.reader_tensor] > HEAVY * sram_bytes[graph.reader_op]
     for op in np.unique(graph.reader_op[is_heavy]).tolist():
-        columns = columns_of(graph, op)
-        if columns is None or tables.stored_bytes[list(columns.weights)].max() <= HEAVY * sram_bytes[op]:
+        factor = weight_factor(graph, op)
+        weights = [] if factor is None else _divided_weights(graph, op, factor)
+        if factor is None or max(tables.stored_bytes[weights], default=0) <= HEAVY * sram_bytes[op]:
             continue
-        stays = output_parts and stays_in_parts(graph, columns)
-        is_output = bool(tables.tensor_is_output[columns.output])
-        joined_bytes = JOINED_OUTPUT * float(tables.tensor_bytes[columns.output])
-        if stays or not is_output or joined_bytes <= sram_bytes[op]:
-            found[op] = columns
+        (output,) = outputs = graph.outputs_of(op)[:1]
+        stays = output_parts and _stays_in_parts(graph, op)
+        joined_bytes = JOINED_OUTPUT * float(tables.tensor_bytes[output])
+        if stays or not tables.tensor_is_output[outputs].any() or joined_bytes <= sram_bytes[op]:
+            found[op] = factor
     return found
+
+
+def _divided_weights(graph: Graph, op: int, factor: int) -> list[int]:
+    """The weights of which each part has a slice."""
+    row = graph.rule_of(op)
+    assert row is not None, "what has factors has a rule."
+    operands = dict.fromkeys(row.operands)
+    return [k for k in operands if graph.tensor_kind[k] == WEIGHT and period_in(row, k, factor)]
+
+
+def _stays_in_parts(graph: Graph, op: int) -> bool:
+    """Whether only the host reads the results, so that they need not be joined."""
+    return all(graph.tensor_is_output[k] and not graph.readers_of(k) for k in graph.outputs_of(op))
 
 
 def _splits_are_open(request: Request) -> bool:
     return request.splits and request.decide == "all" and not request.constraints
 
 
-def row_divisible(graph: Graph, target: Target, request: Request) -> dict[int, Rows]:
+def row_divisible(graph: Graph, target: Target, request: Request) -> Rows:
     """The ops that may be split by rows, where that may gain; for the makespan by the rows of a batch."""
     if not graph.op_rules:
         return {}
@@ -84,10 +98,9 @@ def row_divisible(graph: Graph, target: Target, request: Request) -> dict[int, R
 
 
 @lru_cache(maxsize=16)
-def _rows_by_op(graph: Graph, target: Target) -> dict[int, Rows]:
+def _rows_by_op(graph: Graph, target: Target) -> Rows:
     whole = _in_patterns(graph, target)
-    ops = (op for op in range(graph.num_ops) if op not in whole)
-    return {op: rows for op in ops if (rows := rows_of(graph, op)) is not None}
+    return {op: factor for op, factor in rows_by_op(graph).items() if op not in whole}
 
 
 def open_blocks(graph: Graph, target: Target, request: Request) -> list[Block]:
@@ -98,7 +111,7 @@ def open_blocks(graph: Graph, target: Target, request: Request) -> list[Block]:
 @lru_cache(maxsize=16)
 def _whole_blocks(graph: Graph, target: Target) -> list[Block]:
     whole = _in_patterns(graph, target)
-    return [block for block in blocks_of(graph) if whole.isdisjoint(block)]
+    return [block for block in blocks_of(graph) if whole.isdisjoint(op for op, _ in block)]
 
 
 def _parts_may_gain(graph: Graph, target: Target, request: Request) -> bool:
@@ -122,19 +135,26 @@ def ways_to_split(graph: Graph, target: Target, request: Request) -> list[tuple[
     """
     tables = cost_tables(graph, target)
     sram_bytes = op_sram_bytes(tables)
-    columns_by_op = _heavy_ops(graph, target, request)
+    factors = _heavy_ops(graph, target, request)
     ways = []
     for share in SHARES:
         way = []
-        number_of: dict[int, int] = {}  # weight -> columns: slices serve all ops that divide it alike
-        for op, columns in columns_by_op.items():
-            weight_bytes = float(tables.stored_bytes[list(columns.weights)].max())
+        slices_of: dict[int, tuple[int, int]] = {}  # slices serve all ops that divide a weight alike
+        for op, factor in factors.items():
+            row, weights = graph.rule_of(op), _divided_weights(graph, op, factor)
+            assert row is not None, "what has factors has a rule."
+            steps = steps_of(graph, op, factor)
+            weight_bytes = float(tables.stored_bytes[weights].max())
             doublings = max(0, math.ceil(math.log2(weight_bytes / max(share * sram_bytes[op], 1.0))))
-            parts = min(2**doublings, target.num_chips, columns.number)
-            is_alike = all(number_of.setdefault(k, columns.number) == columns.number for k in columns.weights)
+            parts = min(2**doublings, target.num_chips, steps)
+            is_alike = all(
+                slices_of.setdefault(k, (period_in(row, k, factor), steps))
+                == (period_in(row, k, factor), steps)
+                for k in weights
+            )
             if parts > 1 and is_alike:
-                joined = not (request.output_parts and stays_in_parts(graph, columns))
-                way.append(Split(graph.op_names[op], "columns", parts, joined))
+                joined = not (request.output_parts and _stays_in_parts(graph, op))
+                way.append(split_along(graph, op, factor, parts, joined=joined))
         ways.append(tuple(way))
     return [way for way in dict.fromkeys(ways) if way]
 
@@ -142,7 +162,7 @@ def ways_to_split(graph: Graph, target: Target, request: Request) -> list[tuple[
 def ways_in_parts(
     graph: Graph,
     target: Target,
-    rows: Mapping[int, Rows],
+    rows: Rows,
     blocks: list[Block],
     under_rows: tuple[Split, ...],
     under_blocks: tuple[Split, ...],
@@ -155,7 +175,7 @@ def ways_in_parts(
     names = {one.op for one in under_rows}
     left = {op: one for op, one in rows.items() if graph.op_names[op] not in names}
     ways = [(*way, *under_rows) for way in (row_ways(graph, target, left, is_late) if left else [])]
-    for way in inner_ways(graph, target, blocks, is_late):
+    for way in block_ways(graph, target, blocks, is_late):
         names = {one.op for one in way}
         ways.append((*way, *(one for one in under_blocks if one.op not in names)))
     return ways

@@ -1,0 +1,231 @@
+"""Ways to split blocks along what a product sums over, each part of a block on chips of its own.
+
+A block ends with a product whose sums are divided. Before it are the ops that make the terms of these sums,
+divided along the same elements, back to products that are divided by their columns, such as the first product
+of a feed-forward layer, or those of queries, keys and values. Parts share the weights and the work, and are
+joined once, when their results are added.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from go_opt.common.arrays import IntArray
+from go_opt.env import CostTables, Target, cost_tables
+from go_opt.env.copies.divisions import Division, divisible_factors, period_in, stops_of, sum_factor
+from go_opt.env.copies.pieces import part_name, sum_name
+from go_opt.env.op_memory import op_sram_bytes
+from go_opt.errors import PlanError
+from go_opt.model.graph import ACTIVATION, NO_PRODUCER, WEIGHT, Graph
+from go_opt.model.plan import Split
+from go_opt.model.start import OpStart, Start
+from go_opt.search.splits.row_starts import chips_of_stages
+from go_opt.search.splits.rows import split_along
+
+PARTS: Final = (2, 3, 4)
+FILLED: Final = 3 / 4  # of a memory, at most, with the weights of a stage
+
+# The ops in order, each with the factor that is divided; the last one is a product, divided along its sums.
+Block = tuple[tuple[int, int], ...]
+
+
+@lru_cache(maxsize=16)
+def blocks_of(graph: Graph) -> tuple[Block, ...]:
+    """The blocks of ``graph`` that can be divided in some number of ``PARTS``; no op is in two of them."""
+    found: dict[int, Block] = {}
+    for op in range(graph.num_ops):
+        block = _block_before(graph, op)
+        ops = [one for one, _ in block]
+        if len(block) > 1 and found.keys().isdisjoint(ops) and any(is_open(graph, block, n) for n in PARTS):
+            found |= dict.fromkeys(ops, block)
+    return tuple(dict.fromkeys(found.values()))
+
+
+def blocks_of_way(graph: Graph, way: tuple[Split, ...]) -> list[tuple[Block, int]]:
+    """The blocks that a way to split divides, each with the number of parts."""
+    parts_of = {graph.op_index[one.op]: one for one in way}
+    return [
+        (block, parts_of[block[-1][0]].parts)
+        for block in blocks_of(graph)
+        if all(
+            op in parts_of and split_along(graph, op, factor, 2).factor == parts_of[op].factor
+            for op, factor in block
+        )
+    ]
+
+
+def block_ways(
+    graph: Graph, target: Target, blocks: Sequence[Block], is_late: Callable[[], bool] = lambda: False
+) -> list[tuple[Split, ...]]:
+    """For 2, 3 and 4 parts the blocks that save most of a sample's latency, as far as there are chips.
+
+    Then half as many, which leave more chips to others. Blocks not looked at before ``is_late`` are left out.
+    """
+    tables = cost_tables(graph, target)
+    overhead_s = float(tables.kernel_overhead_s.min())
+    work_s = tables.kernel_floor_s().min(axis=0) - overhead_s
+    setup_s = float(tables.dma_setup_s.max() + tables.link_latency_s.max(initial=0.0))
+    sent_s = tables.tensor_bytes * float(tables.link_s_per_byte.max(initial=0.0)) + setup_s
+    weight_bytes = float(tables.stored_bytes[graph.tensor_kind == WEIGHT].sum())
+    chips = target.num_chips - math.ceil(weight_bytes / (FILLED * float(tables.sram_bytes.max())))
+    ways = []
+    for parts in PARTS:
+        saved_s = {}
+        for block in (block for block in blocks if not is_late() and is_open(graph, block, parts)):
+            # What the block reads and a partial result cross a link one after the other.
+            ops = [op for op, _ in block]
+            between = [*_reads_before(graph, ops), *graph.outputs_of(ops[-1])]
+            between_s = float(sent_s[between].sum())
+            saved_s[block] = float(work_s[ops].sum()) * (1 - 1 / parts) - between_s - overhead_s
+        best = sorted((block for block in saved_s if saved_s[block] > 0), key=lambda block: -saved_s[block])
+        fitting = best[: max(0, chips) // (parts - 1)]
+        for some in (fitting, fitting[: len(fitting) // 2]):
+            ways.append(tuple(splits_of_blocks(graph, sorted(some), parts)))
+    return [way for way in dict.fromkeys(ways) if way]
+
+
+def splits_of_blocks(graph: Graph, blocks: Sequence[Block], parts: int) -> Iterator[Split]:
+    """The splits of some blocks."""
+    for block in blocks:
+        for op, factor in block[:-1]:
+            yield split_along(graph, op, factor, parts, joined=False)
+        yield split_along(graph, *block[-1], parts)
+
+
+def _block_before(graph: Graph, op: int) -> Block:
+    """``op`` and the ops that make the terms of its sums, divided alike; () if there are none."""
+    factor = sum_factor(graph, op)
+    if factor is None:
+        return ()
+    found = {op: factor}
+    waiting = _divided_reads(graph, op, factor)
+    while waiting:
+        k, period = waiting.pop()
+        source = int(graph.tensor_producer[k])
+        along = None if source == NO_PRODUCER else _factor_at(graph, source, k, period)
+        if along is None or found.get(source, along) != along:
+            return ()
+        if source not in found:
+            found[source] = along
+            waiting += _divided_reads(graph, source, along)
+    return tuple(sorted(found.items()))
+
+
+def _divided_reads(graph: Graph, op: int, factor: int) -> list[tuple[int, int]]:
+    """The activations that parts of an op read in parts, with the periods of these."""
+    row = graph.rule_of(op)
+    assert row is not None, "what has factors has a rule."
+    read = {k: period_in(row, k, factor) for k in _activations(graph, op) if k in row.operands}
+    return [(k, period) for k, period in read.items() if period]
+
+
+def _factor_at(graph: Graph, op: int, tensor: int, period: int) -> int | None:
+    """The factor along which parts of an op write pieces with this period, and nothing but pieces."""
+    row = graph.rule_of(op)
+    found = (
+        factor
+        for factor in divisible_factors(graph)[op]
+        if row is not None
+        and row.rule.factors[factor].kind == "parallel"
+        and period_in(row, tensor, factor) == period
+    )
+    return next(found, None)
+
+
+def is_open(graph: Graph, block: Block, parts: int) -> bool:
+    """Whether a block can be divided like that, and nothing else needs what it joins at its end."""
+    ops = {op for op, _ in block}
+    made = [k for op, _ in block[:-1] for k in graph.outputs_of(op)]
+    if any(graph.tensor_is_output[k] or not ops.issuperset(graph.readers_of(k)) for k in made):
+        return False
+    last = block[-1][0]
+    try:
+        stops_of(graph, {op: [Division(op, factor, parts, op == last)] for op, factor in block})
+    except PlanError:  # too few columns or heads
+        return False
+    return True
+
+
+def _reads_before(graph: Graph, block: Sequence[int]) -> list[int]:
+    """Activations that a block reads and does not write."""
+    read = {k for op in block for k in _activations(graph, op)}
+    return [k for k in read if graph.tensor_producer[k] not in block]
+
+
+def _activations(graph: Graph, op: int) -> list[int]:
+    return [k for k, _ in graph.reads_of(op) if graph.tensor_kind[k] == ACTIVATION]
+
+
+def start_by_blocks(
+    graph: Graph, split: Graph, way: tuple[Split, ...], target: Target, *, replicates: bool
+) -> Start:
+    """A plan in which each part of a block is a stage, the first one with what is before the block.
+
+    A kernel ends where it sends something, and another begins where it waits, so that other stages wait no
+    longer. Of parts that are joined the last ones come first, as chips pass others on when theirs are done.
+
+    Args:
+      graph: of whole ops; ``split`` is that with the parts of ``way``.
+      replicates: whether the chips of a stage are replicas; else they share its ops.
+    """
+    stages = _stages(graph, split, way, cost_tables(split, target))
+    chip, size = chips_of_stages(split, stages, target, replicates=replicates)
+    crosses = chip[split.edge_src] != chip[split.edge_dst]
+    sends, waits = np.zeros((2, split.num_ops), np.bool_)
+    sends[split.edge_src[crosses]] = waits[split.edge_dst[crosses]] = True
+    place, at = np.arange(split.num_ops), chip.astype(np.float64)
+    in_blocks = {graph.op_names[op] for block, _ in blocks_of_way(graph, way) for op, _ in block}
+    for one in (one for one in way if one.op not in in_blocks and one.op in split.op_index):
+        parts = [split.op_index[part_name(one.op, part, one.parts)] for part in range(one.parts)]
+        place[parts], at[parts] = parts[::-1], at[split.op_index[one.op]] - 0.5
+    ops: dict[str, OpStart] = {}
+    kernel = 0
+    for rank, op in enumerate(np.lexsort((place, at)).tolist()):
+        kernel += bool(waits[op])
+        ops[split.op_names[op]] = OpStart(int(chip[op]), int(size[op]), kernel, rank)
+        kernel += bool(sends[op])
+    return Start(ops, method="parts of blocks")
+
+
+def _stages(graph: Graph, split: Graph, way: tuple[Split, ...], tables: CostTables) -> IntArray:
+    """[N] stages. Other ops follow each other as far as a memory holds their weights."""
+    part_of: dict[str, tuple[int, int]] = {}  # op of a block -> number of the block, part
+    ends: set[str] = set()  # the ops that add the last results
+    for number, (block, parts) in enumerate(blocks_of_way(graph, way)):
+        for op, part in itertools.product([op for op, _ in block], range(parts)):
+            name = graph.op_names[op]
+            part_of |= dict.fromkeys(
+                (part_name(name, part, parts), sum_name(name, part, parts)), (number, part)
+            )
+        last = graph.op_names[block[-1][0]]
+        part_of[last] = number, parts - 1
+        ends.add(last)
+    filled_bytes = FILLED * op_sram_bytes(tables)
+    weights = split.tensor_kind[split.reader_tensor] == WEIGHT
+    bytes_of = np.bincount(
+        split.reader_op[weights],
+        weights=tables.stored_bytes[split.reader_tensor[weights]],
+        minlength=split.num_ops,
+    )
+    held_bytes = np.zeros(2 * split.num_ops)
+    stages = np.zeros(split.num_ops, np.int32)
+    last_stage, first = 0, dict[int, int]()  # stage of what is whole; of the first part of each block
+    for op, name in enumerate(split.op_names):
+        if held_bytes[last_stage] + bytes_of[op] > filled_bytes[op] and (
+            name not in part_of or part_of[name][0] not in first
+        ):
+            last_stage += 1
+        stage = last_stage
+        if name in part_of:
+            number, part = part_of[name]
+            stage = first.setdefault(number, last_stage) + part
+            last_stage = stage if name in ends else last_stage
+        stages[op] = stage
+        held_bytes[stage] += bytes_of[op]
+    return stages

@@ -1,0 +1,81 @@
+"""The rows of ops: the second-to-last dimension of what they write, by which an image model can be split.
+
+Rows are the height of an image, tokens, or the vectors of a batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+
+from go_opt.env.copies.divisions import divisible_factors, period_in
+from go_opt.model.axes import places, row_shapes
+from go_opt.model.graph import NO_PRODUCER, WEIGHT, Graph
+from go_opt.model.plan import Split
+
+Rows = Mapping[int, int]  # op -> the factor along its rows
+
+
+@lru_cache(maxsize=16)
+def rows_by_op(graph: Graph) -> Rows:
+    """The factor along the rows of each op that can be divided by rows."""
+    return {op: factor for op in range(graph.num_ops) if (factor := _row_factor(graph, op)) is not None}
+
+
+def _row_factor(graph: Graph, op: int) -> int | None:
+    row, outputs = graph.rule_of(op), graph.outputs_of(op)
+    shape = row_shapes(graph).get(outputs[0], ()) if len(outputs) == 1 else ()
+    if row is None or len(shape) < 2:
+        return None
+    at = math.prod(shape[:-2]), shape[-2]
+    for place in places(row.rule, row.rule.results[0]):
+        factor = place.piece
+        if (place.blocks, place.size) != at or factor not in divisible_factors(graph)[op]:
+            continue
+        assert isinstance(factor, int), "no result is read through a window."
+        is_read = (graph.tensor_kind[k] != WEIGHT and period_in(row, k, factor) for k in row.operands)
+        return factor if any(is_read) else None
+    return None
+
+
+def split_along(graph: Graph, op: int, factor: int, parts: int, *, joined: bool = True) -> Split:
+    """The split of an op along a factor of its rule."""
+    row = graph.rule_of(op)
+    assert row is not None, "what has factors has a rule."
+    return Split(graph.op_names[op], row.rule.factors[factor].name, parts, joined)
+
+
+def steps_of(graph: Graph, op: int, factor: int) -> int:
+    """The size of a factor of an op."""
+    row = graph.rule_of(op)
+    return 0 if row is None else row.rule.factors[factor].size
+
+
+def reads_rows(graph: Graph, rows: Rows, op: int, tensor: int) -> bool:
+    """Whether parts of ``op`` read rows of ``tensor``: those that its own op, if it is one of ``rows``, has."""
+    row, producer = graph.rule_of(op), int(graph.tensor_producer[tensor])
+    if row is None or op not in rows:
+        return False
+    period = period_in(row, tensor, rows[op])
+    if not period or producer == NO_PRODUCER or producer not in rows:
+        return period > 0
+    there = graph.rule_of(producer)
+    return there is not None and period_in(there, tensor, rows[producer]) == period
+
+
+def waits_for(graph: Graph, rows: Rows, op: int) -> list[int]:
+    """The ops done before any part of ``op``: those that are whole, and those that it reads whole."""
+    producers = ((int(graph.tensor_producer[k]), k) for k, _ in graph.reads_of(op))
+    return [source for source, k in producers if source not in rows or not reads_rows(graph, rows, op, k)]
+
+
+def rows_of_way(graph: Graph, way: tuple[Split, ...]) -> Rows:
+    """The ops that a way to split divides by rows."""
+    rows = rows_by_op(graph)
+    found = [graph.op_index[one.op] for one in way]
+    return {
+        op: rows[op]
+        for op, one in zip(found, way, strict=True)
+        if op in rows and split_along(graph, op, rows[op], one.parts).factor == one.factor
+    }
