@@ -32,8 +32,8 @@ class Split:
     op: str
     factor: str  # its name in the rule
     parts: int
-    # False: readers that are divided alike go on with the parts, which end where theirs do; the host reads the
-    # parts of an output of the model.
+    # False: readers that are divided alike go on with the parts, which end where theirs do; the host reads
+    # the parts of an output of the model.
     joined: bool = True
 
 

@@ -254,15 +254,14 @@ class _SplitSearch:
             return replace(Start.of_plan(best.result.plan, graph.op_names), method=best.result.method)
         if way == self._given:
             return self._request.start
-        has_rows = bool(rows_of_way(self._graph, way))
-        if has_rows and self._request.objective == "latency":
+        if self._request.objective == "latency" and rows_of_way(self._graph, way):
             return start_by_batch(graph, way)
         given = self._graph, graph, way, self._target
         replicates = may_replicate(self._target, self._request)
-        if has_rows:
-            return start_by_rows(*given, replicates=replicates, takes_early=self._takes_early)
         if blocks_of_way(self._graph, way):
             return start_by_blocks(*given, replicates=replicates)
+        if rows_of_way(self._graph, way):
+            return start_by_rows(*given, replicates=replicates, takes_early=self._takes_early)
         return self._request.start
 
     def _request_of(self, share: float) -> Request | None:

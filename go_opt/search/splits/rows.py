@@ -53,7 +53,7 @@ def steps_of(graph: Graph, op: int, factor: int) -> int:
 
 
 def reads_rows(graph: Graph, rows: Rows, op: int, tensor: int) -> bool:
-    """Whether parts of ``op`` read rows of ``tensor``: those that its own op, if it is one of ``rows``, has."""
+    """Whether parts of ``op`` read rows of ``tensor``, which are those of its producer if that has rows."""
     row, producer = graph.rule_of(op), int(graph.tensor_producer[tensor])
     if row is None or op not in rows:
         return False
