@@ -20,10 +20,9 @@ import numpy as np
 from go_opt.common.arrays import BoolArray, LongArray
 from go_opt.env.copies.pieces import reach_of
 from go_opt.errors import PlanError
-from go_opt.model.axes import Place, places
 from go_opt.model.graph import ACTIVATION, MATRIX, WEIGHT, Graph, OpRule
 from go_opt.model.plan import Split
-from go_opt.model.rule import Access, Affine, Rule, multiplicands
+from go_opt.model.rule import Access, Affine, Place, Rule, multiplicands, places
 
 # Ops whose partial results are added, or joined by another op.
 JOINED_BY: Final[Mapping[str, str]] = {

@@ -11,8 +11,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import NamedTuple
 
-from go_opt.model.axes import places
-from go_opt.model.rule import NO_FACTOR, Access, Affine, Rule
+from go_opt.model.rule import NO_FACTOR, Access, Affine, Rule, places
 
 
 class Cut(NamedTuple):

@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import accumulate
+from operator import mul
 from typing import Final, Literal, NamedTuple
 
 Shape = tuple[int, ...]
@@ -97,6 +99,15 @@ class Rule(NamedTuple):
         return Rule(factors, *(tuple(map(changed, of)) for of in (self.operands, self.results)))
 
 
+class Place(NamedTuple):
+    """Where a factor, or a dimension that is read through a window, lies in a tensor."""
+
+    piece: int | Affine
+    blocks: int  # before it
+    size: int
+    behind: int  # elements
+
+
 class Product(NamedTuple):
     """Sizes of a batch of products of matrices, [rows, inner] by [inner, columns]."""
 
@@ -107,6 +118,18 @@ class Product(NamedTuple):
 
 
 NO_PRODUCT: Final = Product(1, 1, 1, 1)
+
+
+@lru_cache(maxsize=4096)
+def places(rule: Rule, access: Access) -> tuple[Place, ...]:
+    """The factors of an operand or result, from major to minor."""
+    pieces = [piece for dimension in access for piece in dimension]
+    sizes = [rule.size(piece) for piece in pieces]
+    blocks = [1, *accumulate(sizes, mul)]
+    return tuple(
+        Place(piece, before, size, blocks[-1] // (before * size))
+        for piece, before, size in zip(pieces, blocks[:-1], sizes, strict=True)
+    )
 
 
 def factors_in(access: Access) -> set[int]:

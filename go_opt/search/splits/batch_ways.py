@@ -9,12 +9,11 @@ import numpy as np
 
 from go_opt.env import Target, cost_tables
 from go_opt.env.copies.pieces import part_name
-from go_opt.model.axes import LEAST_BATCH, row_shapes
 from go_opt.model.graph import INPUT, NO_PRODUCER, Graph
 from go_opt.model.plan import Split
 from go_opt.model.start import OpStart, Start
 from go_opt.search.splits.row_ways import PARTS
-from go_opt.search.splits.rows import Rows, reads_rows, split_along, steps_of
+from go_opt.search.splits.rows import LEAST_BATCH, Rows, reads_rows, row_shapes, split_along, steps_of
 
 SHARES: Final = (1.0, 0.8, 0.5)  # of the seconds of all ops, in the ops that are divided
 

@@ -6,15 +6,42 @@ Rows are the height of an image, tokens, or the vectors of a batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
+from typing import Final
 
 from go_opt.env.copies.divisions import divisible_factors, period_in
-from go_opt.model.axes import places, row_shapes
-from go_opt.model.graph import NO_PRODUCER, WEIGHT, Graph
+from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT, Graph
 from go_opt.model.plan import Split
+from go_opt.model.rule import Shape, places
+from go_opt.model.shapes import tensor_shapes
 
 Rows = Mapping[int, int]  # op -> the factor along its rows
+LEAST_BATCH: Final = 8  # images whose batch is what rows divide, not the images
+
+
+@lru_cache(maxsize=16)
+def row_shapes(graph: Graph) -> Mapping[int, Shape]:
+    """Shapes whose rows lie along the second-to-last axis; of a batch, the images and their elements."""
+    shapes, kinds = tensor_shapes(graph), graph.tensor_kind.tolist()
+    batch = batch_of([shapes.get(k, ()) for k, kind in enumerate(kinds) if kind == INPUT])
+    if not batch:
+        return shapes
+    return MappingProxyType(  # images are apart in nearly all ops
+        {
+            k: (batch, math.prod(shape) // batch)
+            for k, shape in shapes.items()
+            if kinds[k] != WEIGHT and shape[0] == batch
+        }
+    )
+
+
+def batch_of(inputs: Sequence[Shape]) -> int:
+    """The number of images in every input of a model, if all inputs are such batches; else 0."""
+    sizes = {shape[0] if len(shape) > 3 else 0 for shape in inputs}
+    batch = sizes.pop() if len(sizes) == 1 else 0
+    return batch if batch >= LEAST_BATCH else 0
 
 
 @lru_cache(maxsize=16)

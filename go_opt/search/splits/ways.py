@@ -54,7 +54,9 @@ def _heavy_factors(graph: Graph, target: Target, output_parts: bool) -> dict[int
     found: dict[int, int] = {}
     tables = cost_tables(graph, target)
     sram_bytes = op_sram_bytes(tables)
-    is_heavy = tables.stored_bytes[graph.reader_tensor] > HEAVY * sram_bytes[graph.reader_op]
+    touched = graph.reader_elements / np.maximum(graph.tensor_elements[graph.reader_tensor], 1)
+    read_bytes = tables.stored_bytes[graph.reader_tensor] * touched  # an embedding reads few of its rows
+    is_heavy = read_bytes > HEAVY * sram_bytes[graph.reader_op]
     for op in np.unique(graph.reader_op[is_heavy]).tolist():
         factor = weight_factor(graph, op)
         weights = [] if factor is None else _divided_weights(graph, op, factor)
