@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from go_opt.model.axes import Window, kept_heads, row_windows, tensor_shapes
+from go_opt.env.copies.pieces import reach_of
 from go_opt.model.builder import GraphBuilder
-from go_opt.model.graph import Graph
+from go_opt.model.graph import WEIGHT, Graph
 from go_opt.model.op_costs import OpSignature
+from go_opt.model.rule import Affine, places
 from go_opt.model.rules.table import rule_of
+from go_opt.model.shapes import tensor_shapes
+from go_opt.search.splits.block_ways import blocks_of
+from go_opt.search.splits.rows import row_shapes, rows_by_op
 
 Shape = tuple[int, ...]
+
+
+class Window(NamedTuple):
+    """Input rows that an output row reads: ``size``, from ``i * stride - before`` on."""
+
+    size: int
+    stride: int
+    before: int
+
+
+SAME_ROW = Window(1, 1, 0)
 
 
 class ShapedBuilder(GraphBuilder):
@@ -66,13 +81,43 @@ def shapes_of(graph: Graph) -> dict[str, Shape]:
 
 
 def windows_of(graph: Graph) -> dict[str, set[Window]]:
-    """The windows over rows, by op."""
-    return {graph.op_names[op]: set(windows.values()) for op, windows in row_windows(graph).items()}
+    """The windows over rows of the ops that can be divided by rows, and read rows of all that they divide."""
+    found: dict[str, set[Window]] = {}
+    shapes = row_shapes(graph)
+    for op, factor in rows_by_op(graph).items():
+        row = graph.rule_of(op)
+        assert row is not None
+        windows = set[Window | None]()
+        for k, access in zip(row.operands, row.rule.operands, strict=True):
+            for place in places(row.rule, access):
+                piece, shape = place.piece, shapes.get(k, ())
+                if (piece.factor if isinstance(piece, Affine) else piece) != factor:
+                    continue
+                if len(shape) < 2 or (place.blocks, place.size) != (math.prod(shape[:-2]), shape[-2]):
+                    windows.add(None)
+                elif isinstance(piece, Affine):
+                    windows.add(Window(reach_of(row.rule, piece), piece.stride, piece.before))
+                else:
+                    windows.add(SAME_ROW)
+        if None not in windows:
+            found[graph.op_names[op]] = {one for one in windows if one is not None}
+    return found
 
 
 def heads_of(graph: Graph) -> dict[str, tuple[int, dict[str, int]]]:
-    """Heads that ops keep apart, by op, and the elements behind them by tensor."""
-    return {
-        graph.op_names[op]: (heads.number, {graph.tensor_names[k]: each for k, each in heads.behind.items()})
-        for op, heads in kept_heads(graph).items()
-    }
+    """Heads that ops of blocks keep apart, but for products with weights: how many, elements behind one."""
+    found: dict[str, tuple[int, dict[str, int]]] = {}
+    for op, factor in (one for block in blocks_of(graph) for one in block):
+        row = graph.rule_of(op)
+        assert row is not None
+        tensors = (*zip(row.operands, row.rule.operands, strict=True), (row.results[0], row.rule.results[0]))
+        behind = {
+            k: place.behind
+            for k, access in tensors
+            for place in places(row.rule, access)
+            if place.piece == factor
+        }
+        if row.results[0] in behind and not any(graph.tensor_kind[k] == WEIGHT for k in behind):
+            names = {graph.tensor_names[k]: each for k, each in behind.items()}
+            found[graph.op_names[op]] = row.rule.factors[factor].size, names
+    return found

@@ -11,20 +11,19 @@ from hypothesis import given, settings
 import go_opt
 from go_opt import from_onnx
 from go_opt.env import cost_tables, loop_roles
-from go_opt.env.copies.rows import rows_of
 from go_opt.env.copies.splits import split_graph
 from go_opt.env.target import parse_target, target_text
 from go_opt.errors import InfeasibleError
-from go_opt.model.plan import Split
 from go_opt.result import Request
 from go_opt.search.splits.row_ways import row_ways
+from go_opt.search.splits.rows import rows_by_op, rows_of_way
 from go_opt.search.splits.ways import divisible_ops
 from go_opt.solver import throughput_bound
 from go_opt.solver.scheduling.bounds import latency_bound
-from tests.env.test_row_splits import SAME, images
 from tests.exports import LIGHT, check_stages, saved
 from tests.go_opt.run.test_random_stages import with_random_weights
 from tests.solver.brute_force import all_placements, evaluate_placements
+from tests.split_graphs import SAME, by_rows, images
 from tests.strategies import examples, random_target, seeds
 from tests.transformers import encoder
 
@@ -38,7 +37,7 @@ def test_a_latency_that_no_plan_of_whole_ops_has(tmp_path: Path) -> None:
         go_opt.optimize(path, max_latency_s=LIMIT_S, splits=False, **COUNTED)
     answer = go_opt.optimize(path, max_latency_s=LIMIT_S, **COUNTED)
     assert answer.metrics.latency_s <= LIMIT_S
-    assert {split.kind for split in answer.plan.splits} == {"rows"}
+    assert len(rows_of_way(go_opt.load(path), answer.plan.splits)) == len(answer.plan.splits) > 0
     assert go_opt.verify(path, None, answer.plan) == []
     assert answer.lower_bound_s <= answer.metrics.interval_s < answer.reference_s
     check_stages(path, answer.plan, tmp_path / "out")
@@ -67,7 +66,8 @@ def test_without_replicas_parts_are_what_shares_the_work() -> None:
     whole, split = (
         go_opt.optimize(LIGHT / "light_inception_v1.onnx", splits=splits, **given) for splits in (False, True)
     )
-    assert {one.kind for one in split.plan.splits} == {"rows"}
+    ways = rows_of_way(go_opt.load(LIGHT / "light_inception_v1.onnx"), split.plan.splits)
+    assert len(ways) == len(split.plan.splits) > 0
     assert split.metrics.interval_s < whole.lower_bound_s
     assert (split.plan.replication == 1).all()
 
@@ -98,14 +98,14 @@ def test_no_plan_in_parts_beats_the_bounds(seed: int) -> None:
     rng = np.random.default_rng(seed)
     target = random_target(rng, topology="ring", num_chips=2, sram_bytes=60_000, overlap=True)
     graph = images(int(rng.integers(8, 20)), [("Conv", SAME), ("Relu", None)])
-    divisible = np.array([rows_of(graph, op) is not None for op in range(graph.num_ops)])
+    divisible = np.array([op in rows_by_op(graph) for op in range(graph.num_ops)])
     tables, roles = cost_tables(graph, target), loop_roles(graph)
     interval = throughput_bound(
         graph, tables, roles, fusion_is_open=False, replication_is_open=False, divisible=divisible
     )
     latency = latency_bound(graph, tables, roles, is_alone=False, fusion_is_open=False, divisible=divisible)
     for joined in (True, False):
-        split = split_graph(graph, (Split("op0", "rows", 2, joined), Split("op1", "rows", 2)))
+        split = split_graph(graph, (by_rows(graph, "op0", 2, joined=joined), by_rows(graph, "op1", 2)))
         ops = np.arange(split.num_ops, dtype=np.int32)
         found = evaluate_placements(
             cost_tables(split, target), all_placements(split, cost_tables(split, target)), ops, ops
@@ -117,8 +117,7 @@ def test_no_plan_in_parts_beats_the_bounds(seed: int) -> None:
 def test_runs_end_where_one_tensor_is_alive() -> None:
     """A residual block is in parts as a whole; the second block takes its rows anew."""
     graph, target = from_onnx(LIGHT / "light_resnet50.onnx"), go_opt.target("mcm-6x6")
-    rows = {op: found for op in range(graph.num_ops) if (found := rows_of(graph, op))}
-    for way in row_ways(graph, target, rows):
+    for way in row_ways(graph, target, rows_by_op(graph)):
         split = split_graph(graph, way)
         joined = [one.op for one in way if one.joined]
         assert joined
@@ -130,8 +129,7 @@ def test_runs_end_where_one_tensor_is_alive() -> None:
 def test_each_part_has_a_chip(num_chips: int) -> None:
     graph = from_onnx(LIGHT / "light_resnet50.onnx")
     target = parse_target(target_text("mcm-6x6").replace("count = 36", f"count = {num_chips}"), "chips")
-    rows = {op: found for op in range(graph.num_ops) if (found := rows_of(graph, op))}
-    ways = row_ways(graph, target, rows)
+    ways = row_ways(graph, target, rows_by_op(graph))
     assert max((one.parts for way in ways for one in way), default=1) <= num_chips
 
 

@@ -10,11 +10,10 @@ from hypothesis import given, settings
 
 import go_opt
 from go_opt.env import Target, cost_tables, loop_roles
-from go_opt.env.copies.columns import columns_of
+from go_opt.env.copies.divisions import weight_factor
 from go_opt.env.copies.splits import split_graph
-from go_opt.errors import InfeasibleError, PlanError
+from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Split
 from go_opt.result import OptimizeResult, Request
 from go_opt.search.bounds import lower_bound
 from go_opt.search.splits.ways import divisible_ops, ways_to_split
@@ -22,6 +21,7 @@ from go_opt.solver import throughput_bound
 from tests.go_opt.plan_files import read_back
 from tests.shaped import ShapedBuilder
 from tests.solver.brute_force import all_placements, evaluate_placements
+from tests.split_graphs import by_columns
 from tests.strategies import chip_kind, examples, random_target, seeds, small_mcm, toy_graph
 
 # Replicas forward weights, which is nearly as good on these graphs.
@@ -35,7 +35,7 @@ def answer() -> OptimizeResult:
 
 
 def test_a_product_that_fits_no_chip_no_longer_streams(answer: OptimizeResult) -> None:
-    assert "node_linear" in {split.op for split in answer.plan.splits if split.kind == "columns"}
+    assert "node_linear" in {split.op for split in answer.plan.splits}
     assert answer.status == "OPTIMAL"
     whole = go_opt.optimize("zoo:gpt2_step", splits=False, **COUNTED)
     assert whole.plan.splits == ()
@@ -145,14 +145,14 @@ def test_no_split_plan_beats_the_bound(seed: int) -> None:
     sram_bytes = int(rng.choice([4_000, 9_000, 14_000, 60_000]))
     target = random_target(rng, topology="ring", num_chips=2, sram_bytes=sram_bytes, overlap=True)
     graph = toy_graph()
-    divisible = np.array([columns_of(graph, op) is not None for op in range(graph.num_ops)])
+    divisible = np.array([weight_factor(graph, op) is not None for op in range(graph.num_ops)])
     bound = throughput_bound(
         graph, cost_tables(graph, target), loop_roles(graph),
         fusion_is_open=False, replication_is_open=False, divisible=divisible,
     )  # fmt: skip
     for op in ("dense", "mix", "logits"):
         for joined in (True, False)[: 1 + (op == "logits")]:
-            split = split_graph(graph, (Split(op, "columns", 2, joined),))
+            split = split_graph(graph, (by_columns(graph, op, 2, joined=joined),))
             assert bound.seconds <= least_interval_s(split, target) * (1 + 1e-9)
     assert bound.seconds <= least_interval_s(graph, target) * (1 + 1e-9)
 
@@ -181,6 +181,7 @@ def test_a_weight_that_is_read_both_ways_is_divided_one_way() -> None:
     divisible = divisible_ops(graph, target, Request())
     assert divisible.all()
     assert {split.op for way in ways_to_split(graph, target, Request()) for split in way} == {"there"}
-    with pytest.raises(PlanError, match="divide 'w' differently"):
-        split_graph(graph, tuple(Split(op, "columns", 2) for op in ("there", "back")))
+    both = split_graph(graph, tuple(by_columns(graph, op, 2) for op in ("there", "back")))
+    slices = [name for name in both.tensor_names if name.startswith("w/")]
+    assert len(slices) == 4, "each op has slices of its own"
     go_opt.optimize(graph, target, **COUNTED)

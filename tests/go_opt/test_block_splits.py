@@ -16,14 +16,14 @@ from go_opt.env.copies.splits import split_graph
 from go_opt.errors import InfeasibleError, PlanError
 from go_opt.report.parts.plan_lines import split_lines
 from go_opt.result import OptimizeResult, Request
-from go_opt.search.splits.inner_ways import blocks_of, inner_ways
+from go_opt.search.splits.block_ways import block_ways, blocks_of, blocks_of_way
 from go_opt.search.splits.ways import divisible_ops, open_blocks
 from go_opt.solver import throughput_bound
 from go_opt.solver.scheduling.bounds import latency_bound
-from tests.env.test_inner_splits import BETWEEN, feed_forward, in_parts
 from tests.exports import check_stages, saved
 from tests.go_opt.plan_files import read_back
 from tests.solver.brute_force import all_placements, evaluate_placements
+from tests.split_graphs import BETWEEN, block_in_parts, feed_forward
 from tests.strategies import examples, random_target, seeds
 from tests.transformers import encoder
 
@@ -40,9 +40,8 @@ def test_a_token_in_less_time_than_any_plan_of_whole_ops_needs(answer: OptimizeR
     with pytest.raises(InfeasibleError, match=r"it is at least 504\.7 us, the critical path"):
         go_opt.optimize("zoo:gpt2_step", max_latency_s=LIMIT_S, splits=False, **COUNTED)
     assert answer.metrics.latency_s <= LIMIT_S
-    kinds = [split.kind for split in answer.plan.splits]
-    assert kinds.count("inner") == 12
-    assert "rows" not in kinds
+    blocks = blocks_of_way(go_opt.load("zoo:gpt2_step"), answer.plan.splits)
+    assert len(blocks) == 12
     assert answer.metrics.interval_s == pytest.approx(297.06e-6, rel=1e-4)  # that of the inputs
 
 
@@ -62,27 +61,27 @@ def test_every_door_takes_the_plan(answer: OptimizeResult, tmp_path: Path) -> No
 
 
 def test_a_plan_that_names_other_parts_is_refused(answer: OptimizeResult) -> None:
-    last = next(split for split in answer.plan.splits if split.kind == "inner")
+    last = answer.plan.splits[0]
     others = tuple(replace(split, parts=3) if split == last else split for split in answer.plan.splits)
-    with pytest.raises(PlanError, match="read by others than the host"):
+    with pytest.raises(PlanError, match="of another graph"):
         go_opt.verify("zoo:gpt2_step", None, replace(answer.plan, splits=others))
 
 
 def test_blocks_by_hand() -> None:
     graph = feed_forward(4, 3, 6, 5, gates=2)
-    ((*between, last),) = blocks_of(graph)
-    assert {graph.op_names[op] for op in between} == {*BETWEEN, "gate"}
+    ((*between, (last, _)),) = blocks_of(graph)
+    assert {graph.op_names[op] for op, _ in between} == {*BETWEEN, "gate"}
     assert graph.op_names[last] == "last"
     shown = replace(graph, tensor_is_output=np.array([name == "gelu_t" for name in graph.tensor_names]))
-    assert blocks_of(shown) == [], "the host reads what is between"
+    assert blocks_of(shown) == (), "the host reads what is between"
     encoded = from_onnx(encoder(2, 12, 16, 4))
-    ends = [encoded.op_names[block[-1]] for block in blocks_of(encoded)]
+    ends = [encoded.op_names[block[-1][0]] for block in blocks_of(encoded)]
     assert ends == ["l0o_product", "l0d_product", "l1o_product", "l1d_product"]
     rules = zip(encoded.op_names, encoded.op_rules, strict=True)
     without = replace(
         encoded, op_rules=tuple(None if name.endswith("_scores") else rule for name, rule in rules)
     )
-    assert [encoded.op_names[block[-1]] for block in blocks_of(without)] == ["l0d_product", "l1d_product"]
+    assert [encoded.op_names[block[-1][0]] for block in blocks_of(without)] == ["l0d_product", "l1d_product"]
 
 
 def test_blocks_are_open_only_where_they_may_gain() -> None:
@@ -91,13 +90,13 @@ def test_blocks_are_open_only_where_they_may_gain() -> None:
     assert not divisible_ops(graph, target, Request()).any()
     assert len(open_blocks(graph, target, Request(max_latency_s=1.0))) == 4
     assert open_blocks(graph, target, Request(max_latency_s=1.0, splits=False)) == []
-    ways = inner_ways(graph, target, blocks_of(graph))
-    number = [({split.parts for split in way}, sum(split.kind == "inner" for split in way)) for way in ways]
+    ways = block_ways(graph, target, blocks_of(graph))
+    number = [({split.parts for split in way}, len(blocks_of_way(graph, way))) for way in ways]
     # All, and half of them; of 4 heads there are no 3 or 4 parts of two.
     assert number == [({2}, 4), ({2}, 2), ({3}, 2), ({3}, 1), ({4}, 2), ({4}, 1)]
     # Of a smaller block each part would save less than it takes to send what it reads and adds.
     small = from_onnx(encoder(2, 12, 16, 4))
-    assert inner_ways(small, target, blocks_of(small)) == []
+    assert block_ways(small, target, blocks_of(small)) == []
 
 
 def test_an_encoder_in_parts_is_exported(tmp_path: Path) -> None:
@@ -106,9 +105,7 @@ def test_an_encoder_in_parts_is_exported(tmp_path: Path) -> None:
     limit_s = free.metrics.latency_s / 1.2
     answer = go_opt.optimize(path, max_latency_s=limit_s, **COUNTED)
     assert answer.metrics.latency_s <= limit_s
-    assert {split.kind for split in answer.plan.splits} == {"columns", "heads", "inner"}
-    lines = list(split_lines(go_opt.explain(path, None, answer.plan).splits))
-    assert lines[0] == "8 ops by heads into 2 parts, which share the work of an inference"
+    assert len(blocks_of_way(go_opt.load(path), answer.plan.splits)) == 2
     assert go_opt.verify(path, None, answer.plan) == []
     check_stages(path, answer.plan, tmp_path / "out")
 
@@ -127,7 +124,7 @@ def test_no_plan_in_parts_beats_the_bounds(seed: int) -> None:
         graph, tables, roles, fusion_is_open=False, replication_is_open=False, divisible=divisible
     )
     latency = latency_bound(graph, tables, roles, is_alone=False, fusion_is_open=False, divisible=divisible)
-    for splits in (in_parts(2), in_parts(2)[-1:]):
+    for splits in (block_in_parts(graph, 2), block_in_parts(graph, 2)[-1:]):
         split = split_graph(graph, splits)
         ops = np.arange(split.num_ops, dtype=np.int32)
         found = evaluate_placements(
