@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, LongArray
-from go_opt.env.copies.pieces import reach_of
+from go_opt.env.copies.pieces import Range, piece_of, reach_of
 from go_opt.errors import PlanError
 from go_opt.model.graph import ACTIVATION, MATRIX, WEIGHT, Graph, OpRule
 from go_opt.model.plan import Split
@@ -28,6 +29,7 @@ from go_opt.model.rule import Access, Affine, Place, Rule, multiplicands, places
 JOINED_BY: Final[Mapping[str, str]] = {
     "Conv": "Add", "Gemm": "Add", "MatMul": "Add", "ReduceMax": "Max", "ReduceMin": "Min", "ReduceSum": "Add",
 }  # fmt: skip
+_BIASED: Final = ("Conv", "Gemm")  # what others read beside the operands of a product may be a scale
 _WINDOWED: Final = ("AveragePool", "Conv", "MaxPool")  # whose padding can be that of a part
 _SIZED: Final = ("Resize", "Upsample")  # their arguments are sizes of the whole result
 
@@ -57,24 +59,25 @@ def _can_be_divided(graph: Graph, op: int, row: OpRule, factor: int) -> bool:
     kind = rule.factors[factor].kind
     if kind == "whole" or not row.results:
         return False
-    is_read = False
-    for k, access in zip(row.operands, rule.operands, strict=True):
-        place = _place_in(rule, access, factor)
-        if place is None:
-            if _is_window(access, factor):
-                return False
-            continue
-        if isinstance(place.piece, Affine) and (op_type not in _WINDOWED or place.piece.before < 0):
-            return False
-        is_read |= graph.tensor_kind[k] != WEIGHT
-    if kind == "reduction":
-        is_sum = op_type in JOINED_BY and len(row.results) == 1
-        multiplied = multiplicands(rule)
-        return is_sum and (
-            graph.op_class[op] != MATRIX
-            or (len(multiplied) == 2 and all(_place_in(rule, rule.operands[i], factor) for i in multiplied))
-        )
-    return is_read or any(graph.tensor_kind[k] == WEIGHT for k in row.operands)
+    read = [place for access in rule.operands if (place := _place_in(rule, access, factor)) is not None]
+    if not read or any(_is_window(access, factor) for access in rule.operands):
+        return False
+    pieces = [place.piece for place in read if isinstance(place.piece, Affine)]
+    if pieces and (op_type not in _WINDOWED or any(piece.before < 0 for piece in pieces)):
+        return False
+    return kind != "reduction" or _is_sum(graph, op, row, factor)
+
+
+def _is_sum(graph: Graph, op: int, row: OpRule, factor: int) -> bool:
+    """Whether the results of an op are sums of the results of its parts along a reduction."""
+    rule, op_type = row.rule, graph.op_types[op]
+    if op_type not in JOINED_BY or len(row.results) > 1:
+        return False
+    multiplied = multiplicands(rule)
+    is_product = all(_place_in(rule, rule.operands[i], factor) for i in multiplied) and (
+        len(multiplied) == len(rule.operands) or op_type in _BIASED
+    )
+    return graph.op_class[op] != MATRIX or (len(multiplied) == 2 and is_product)
 
 
 def _is_window(access: Access, factor: int) -> bool:
@@ -143,7 +146,7 @@ def stops_of(graph: Graph, divisions: Mapping[int, Sequence[Division]]) -> dict[
     next part, and the parts have equal shares of the work.
 
     Raises:
-      PlanError: an op has too few steps for its parts.
+      PlanError: an op has too few steps for its parts, or a part would read padding alone.
     """
     readers = {one: _part_readers(graph, one, divisions) for of_op in divisions.values() for one in of_op}
     stops: dict[Division, list[int]] = {}
@@ -154,7 +157,16 @@ def stops_of(graph: Graph, divisions: Mapping[int, Sequence[Division]]) -> dict[
             message = f"splits: op {name!r} has too few steps for {group[0].parts} parts."
             raise PlanError(message, field="splits")
         stops |= ends
+    for one, found in stops.items():
+        if any(_reads_padding(_rule(graph, one), one.factor, *pair) for pair in pairwise([0, *found])):
+            message = f"splits: op {graph.op_names[one.op]!r} would have a part that reads padding alone."
+            raise PlanError(message, field="splits")
     return stops
+
+
+def _reads_padding(rule: Rule, factor: int, start: int, stop: int) -> bool:
+    pieces = [piece_of(rule, access, (Range(factor, start, stop),)) for access in rule.operands]
+    return any(cut.stop <= cut.start for piece in pieces for cut in piece)
 
 
 def _part_readers(

@@ -19,6 +19,7 @@ import numpy as np
 
 from go_opt.env.copies.divisions import JOINED_BY, Division, divisions_of, stops_of
 from go_opt.env.copies.pieces import (
+    Cut,
     Piece,
     Range,
     elements_of,
@@ -30,9 +31,9 @@ from go_opt.env.copies.pieces import (
 from go_opt.errors import PlanError
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.dtypes import DTYPES
-from go_opt.model.graph import INPUT, MATRIX, NO_PRODUCER, OP_CLASSES, TENSOR_KINDS, WEIGHT, Graph, OpRule
+from go_opt.model.graph import MATRIX, NO_PRODUCER, OP_CLASSES, TENSOR_KINDS, WEIGHT, Graph, OpRule
 from go_opt.model.plan import Plan, Split
-from go_opt.model.rule import multiplicands
+from go_opt.model.rule import factors_in, multiplicands
 
 JOIN: Final = "Concat"
 TAKE: Final = "Slice"
@@ -125,8 +126,7 @@ class _Expansion:
         builder = GraphBuilder(graph.name, precision=graph.precision, bindings=graph.bindings)
         read = {name for row in ops for name, _ in row["reads"]}
         for k in np.flatnonzero(graph.tensor_producer == NO_PRODUCER).tolist():
-            is_kept = graph.tensor_kind[k] == INPUT or graph.reader_ptr[k] == graph.reader_ptr[k + 1]
-            if is_kept or graph.tensor_names[k] in read:
+            if graph.tensor_names[k] in read:
                 self._add_tensor(builder, k, graph.tensor_names[k], int(graph.tensor_elements[k]))
         for name, elements in self._slices.items():
             self._add_tensor(builder, self.held[name].tensor, name, elements)
@@ -166,9 +166,9 @@ class _Expansion:
         )
 
     def _can_be_gathered(self, pieces: Sequence[Piece], wanted: Piece) -> bool:
-        return wanted in pieces or (
-            len(wanted) == 1 and len(pieces[0]) == 1 and pieces[0][0].period == wanted[0].period
-        )
+        """Whether a piece is one of those given, or their cuts say where it lies in each of them."""
+        periods = {cut.period for cut in pieces[0]}
+        return wanted in pieces or (bool(wanted) and {cut.period for cut in wanted} <= periods)
 
     def _pieces_read(self, op: int, k: int) -> Iterator[Piece]:
         if op not in self._cells:
@@ -219,7 +219,7 @@ class _Expansion:
         yield from after
         for k in graph.outputs_of(op):
             if k in self._whole and len(cells) > 1:
-                yield from self._joined(op, k)
+                yield from self._joined(k, self._pieces(k), ())
 
     def _terms(
         self, op: int, cell: _Cell, name: str, results: Sequence[tuple[int, str]]
@@ -234,10 +234,7 @@ class _Expansion:
             moves: list[_Row] = []
             reads = []
             for k, touched in graph.reads_of(op):
-                pieces = dict.fromkeys(_pieces_of(row, k, ranges))
-                if i > 0 and self._is_read_once(row, k, cell.terms):
-                    continue
-                for piece in pieces:
+                for piece in dict.fromkeys(_pieces_of(row, k, ranges)):
                     taken = _moved(self._taken(k, piece), moves)
                     reads.append((taken, self._touched(row, k, touched, piece, ranges)))
             writes = []
@@ -271,15 +268,6 @@ class _Expansion:
         sums = self._op(op, of, float(write[1]), [(one, None) for one in added], [write])
         return sums | {"op_type": JOINED_BY[self._graph.op_types[op]], "op_class": "vector"}
 
-    def _is_read_once(self, row: OpRule, k: int, terms: Sequence[tuple[Range, ...]]) -> bool:
-        """Whether one term alone reads an operand, such as a bias."""
-        reduced = {one.factor for term in terms for one in term}
-        accesses = [one for of, one in zip(row.operands, row.rule.operands, strict=True) if of == k]
-        return bool(accesses) and not any(
-            piece_of(row.rule, access, tuple(Range(factor, 0, 1) for factor in reduced))
-            for access in accesses
-        )
-
     def _touched(
         self, row: OpRule, k: int, touched: int, piece: Piece, ranges: tuple[Range, ...]
     ) -> int | None:
@@ -296,29 +284,37 @@ class _Expansion:
         rest = tuple(one for one in ranges if one not in reduced)
         once = 0.0
         if reduced and self._graph.op_class[op] == MATRIX:
-            multiplied = [row.rule.operands[i] for i in multiplicands(row.rule)]
-            factors = {i for access in multiplied for dim in access for piece in dim
-                       for i in ([piece] if isinstance(piece, int) else [piece.factor, piece.window])
-                       if i >= 0}  # fmt: skip
+            multiplied = (row.rule.operands[i] for i in multiplicands(row.rule))
+            factors = set[int]().union(*map(factors_in, multiplied))
             once = max(0.0, flops - 2.0 * row.rule.points(factors))
         return ((flops - once) * _share(row, reduced) + once * is_first) * _share(row, rest)
 
-    def _joined(self, op: int, k: int) -> Iterator[_Row]:
-        """What joins the pieces of a tensor, along one cut after the other."""
-        graph, name = self._graph, self._graph.tensor_names[k]
-        pieces = self._pieces(k)
-        while len(pieces) > 1:
-            groups: dict[Piece, list[tuple[str, Piece]]] = {}
-            for one in pieces:
-                groups.setdefault(one[1][:-1], []).append(one)
+    def _joined(self, k: int, pieces: Sequence[tuple[str, Piece]], wanted: Piece) -> Iterator[_Row]:
+        """What joins pieces of a tensor that make up ``wanted``, along one cut after the other."""
+        name = self._graph.tensor_names[k]
+        for cut in reversed(pieces[0][1]):
+            groups: dict[Piece, list[str]] = {}
+            for made, piece in pieces:
+                rest = [one for one in piece if one.period != cut.period]
+                rest += [one for one in wanted if one.period == cut.period]
+                groups.setdefault(tuple(sorted(rest, reverse=True)), []).append(made)
             pieces = []
-            for rest, group in groups.items():
-                joined = piece_name(name, rest) if rest else name
-                if rest:
-                    self.held[joined] = Held(k, rest)
-                of = joined if rest or len(graph.outputs_of(op)) > 1 else graph.op_names[op]
-                yield self._move(JOIN, k, of, joined, rest, [one for one, _ in group])
-                pieces.append((joined, rest))
+            for rest_of, group in groups.items():
+                joined = group[0]
+                if len(group) > 1:
+                    joined = piece_name(name, rest_of) if rest_of else name
+                    of = joined if rest_of else self._joining_op(k)
+                    if rest_of and joined not in self.held:
+                        self.held[joined] = Held(k, rest_of)
+                        yield self._move(JOIN, k, of, joined, rest_of, group)
+                    elif not rest_of:
+                        yield self._move(JOIN, k, of, joined, (), group)
+                pieces = [*pieces, (joined, rest_of)]
+
+    def _joining_op(self, k: int) -> str:
+        """The name of what joins tensor ``k``: that of the op, if this is its only result."""
+        graph, op = self._graph, int(self._graph.tensor_producer[k])
+        return graph.op_names[op] if len(graph.outputs_of(op)) == 1 else f"{graph.tensor_names[k]}/joined"
 
     def _taken(self, k: int, wanted: Piece) -> Iterator[_Row | str]:
         """Yields the ops that make a piece of tensor ``k``, each once, and then the name of the piece."""
@@ -338,29 +334,22 @@ class _Expansion:
         if same is not None:
             yield same
             return
-        self.held[taken] = Held(k, wanted)
         if producer not in self._cells or not self._can_be_gathered([one for _, one in pieces], wanted):
+            self.held[taken] = Held(k, wanted)
             yield self._move(TAKE, k, taken, taken, wanted, [name])
             yield taken
             return
         found = []
-        for made, (cut,) in pieces:
-            start, stop = max(cut.start, wanted[0].start), min(cut.stop, wanted[0].stop)
-            if start >= stop:
+        for made, piece in pieces:
+            some = _overlap(piece, wanted)
+            if any(cut.start >= cut.stop for cut in some):
                 continue
-            some = (cut._replace(start=start, stop=stop),)
-            if some != (cut,) and some != wanted:
-                part = piece_name(name, some)
-                if part not in self.held:
-                    self.held[part] = Held(k, some)
-                    yield self._move(TAKE, k, part, part, some, [made])
-                made = part
-            elif some == wanted:
-                yield self._move(TAKE, k, taken, taken, wanted, [made])
-                yield taken
-                return
-            found.append(made)
-        yield self._move(JOIN, k, taken, taken, wanted, found)
+            part = made if some == piece else piece_name(name, some)
+            if part != made and part not in self.held:
+                self.held[part] = Held(k, some)
+                yield self._move(TAKE, k, part, part, some, [made])
+            found.append((part, some))
+        yield from self._joined(k, found, wanted)
         yield taken
 
     def _move(self, op_type: str, k: int, name: str, written: str, piece: Piece, sources: list[str]) -> _Row:
@@ -397,6 +386,17 @@ class _Expansion:
         }
 
 
+def _overlap(piece: Piece, wanted: Piece) -> Piece:
+    """What ``wanted`` has of a piece, which has cuts of the same periods and maybe others."""
+    limits = {cut.period: cut for cut in wanted}
+    return tuple(
+        Cut(cut.period, max(cut.start, limits[cut.period].start), min(cut.stop, limits[cut.period].stop))
+        if cut.period in limits
+        else cut
+        for cut in piece
+    )
+
+
 def _moved(found: Iterator[_Row | str], moves: list[_Row]) -> str:
     """Appends the ops to ``moves``; returns the name that comes last."""
     *rows, name = found
@@ -412,9 +412,16 @@ def _rule_row(graph: Graph, op: int) -> OpRule:
 
 
 def _pieces_of(row: OpRule, k: int, ranges: tuple[Range, ...]) -> Iterator[Piece]:
-    """What the operands of an op that are tensor ``k`` need of it; all of it if its rule says nothing."""
+    """What the operands of a part that are tensor ``k`` need of it; all of it if its rule says nothing.
+
+    What no divided sum goes over, such as a bias, belongs to the first term.
+    """
+    reduced = {one.factor for one in ranges if row.rule.factors[one.factor].kind == "reduction"}
+    is_first = all(one.start == 0 for one in ranges if one.factor in reduced)
     found = [one for of, one in zip(row.operands, row.rule.operands, strict=True) if of == k]
-    yield from (piece_of(row.rule, access, ranges) for access in found)
+    yield from (
+        piece_of(row.rule, access, ranges) for access in found if is_first or factors_in(access) & reduced
+    )
     if not found:
         yield ()
 

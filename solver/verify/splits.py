@@ -16,20 +16,29 @@ from typing import NamedTuple
 import numpy as np
 
 from go_opt.env.copies.splits import Held, Part, SplitGraph, split_graph_and_parts
-from go_opt.model.graph import MATRIX, WEIGHT, Graph, OpRule
+from go_opt.model.graph import DATA_MOVEMENT, MATRIX, NO_PRODUCER, VECTOR, WEIGHT, Graph, OpRule
 from go_opt.model.plan import Split
-from go_opt.model.rule import NO_FACTOR, Access, Affine, Rule, multiplicands
+from go_opt.model.rule import NO_FACTOR, Access, Affine, Rule, factors_in, multiplicands
 
 _SUMS = {"ReduceMax": "Max", "ReduceMin": "Min"}  # of partial results; others are added
 _Cuts = tuple[tuple[int, int, int], ...]  # period, start, stop
 
 
+class _Kind(NamedTuple):
+    """What an op is, and where it may run."""
+
+    op_type: str
+    op_class: int
+    dtype: int
+    on_chips: tuple[tuple[str, float, bool], ...] = ()  # by kind: measured seconds, or -1; whether excluded
+
+
 class _Op(NamedTuple):
     """An op in words that do not depend on the numbers of a graph."""
 
-    kind: tuple[str, int, int]  # type, class, dtype
+    kind: _Kind
     flops: float
-    reads: Counter[tuple[str, int, bool]]  # tensor, elements touched, whether a weight
+    reads: Counter[tuple[str, int]]  # tensor, elements touched
     writes: tuple[tuple[str, int, int], ...]  # tensor, elements, dtype
 
 
@@ -65,6 +74,7 @@ class _Check:
         for name in self._before.keys() - self._after.keys():
             if whole.op_index[name] not in self._divided:
                 yield f"op {name!r} was changed."
+        yield from self._wrong_sources()
         yield from self._wrong_outputs()
 
     @property
@@ -87,23 +97,22 @@ class _Check:
         if op.kind != of.kind:
             yield f"{where} is of another type than the op."
         needed = Counter(self._needs(row, part))
-        found = Counter((self._content(tensor), touched) for tensor, touched, _ in op.reads.elements())
+        found = Counter((self._content(tensor), touched) for tensor, touched in op.reads.elements())
         if found != needed:
             yield f"{where} does not read what its part needs."
-        writes = {(self._content(tensor), elements, dtype) for tensor, elements, dtype in op.writes}
-        results = set()
+        results = Counter[tuple[Held | None, int, int]]()
         for k, access in zip(row.results, row.rule.results, strict=True):
             cuts = _cuts(row.rule, access, part)
-            dtype = int(self._whole.tensor_dtype[k])
-            results.add((Held(k, cuts, bool(reduced)), self._elements(k, cuts), dtype))
-        if {(held and (held.tensor, held.piece, held.is_partial), *rest) for held, *rest in writes} != {
-            ((held.tensor, held.piece, held.is_partial), *rest) for held, *rest in results
-        }:
+            results[Held(k, cuts, bool(reduced)), self._elements(k, cuts), self._dtype(k)] += 1
+        if (
+            Counter((self._content(tensor), elements, dtype) for tensor, elements, dtype in op.writes)
+            != results
+        ):
             yield f"{where} does not write the results of its part."
         if abs(op.flops - self._flops(row, part)) > 1e-9 * max(of.flops, 1.0):
             yield f"{where} does not have the flops of its part."
         if reduced:
-            self._terms[op.writes[0][0]] = frozenset([part])
+            self._terms |= {tensor: frozenset([part]) for tensor, _, _ in op.writes}
 
     def _needs(self, row: OpRule, part: Part) -> Iterator[tuple[Held, int]]:
         """What a part must read, with the elements that it touches."""
@@ -111,12 +120,13 @@ class _Check:
         is_first = all(one.start == 0 for one in reduced)
         for k, touched in self._whole.reads_of(part.op):
             accesses = [one for of, one in zip(row.operands, row.rule.operands, strict=True) if of == k]
-            found = dict.fromkeys(_cuts(row.rule, access, part) for access in accesses) or {(): None}
-            is_summed = any(
-                _cuts(row.rule, access, part._replace(ranges=tuple(reduced))) for access in accesses
-            )
-            if reduced and accesses and not is_summed and not is_first:
-                continue  # a bias is added once
+            # What no divided sum goes over, such as a bias, is added once.
+            needed = [
+                one for one in accesses if is_first or factors_in(one) & {each.factor for each in reduced}
+            ]
+            found = dict.fromkeys(_cuts(row.rule, access, part) for access in needed)
+            if not accesses:
+                found[()] = None
             for cuts in found:
                 elements = int(self._whole.tensor_elements[k])
                 share = math.prod(
@@ -140,57 +150,59 @@ class _Check:
                 share *= part_share
         once = 0.0
         if is_reduced and self._whole.op_class[part.op] == MATRIX:
-            seen = set()
-            for i in multiplicands(rule):
-                for piece in (piece for dimension in rule.operands[i] for piece in dimension):
-                    seen |= {piece.factor, piece.window} if isinstance(piece, Affine) else {piece}
-            once = max(0.0, flops - 2.0 * rule.points(seen - {NO_FACTOR}))
+            seen = set().union(*(factors_in(rule.operands[i]) for i in multiplicands(rule)))
+            once = max(0.0, flops - 2.0 * rule.points(seen))
         return share * ((flops - once) * of_sum + (once if is_first else 0.0))
 
     def _wrong_move(self, name: str) -> Iterator[str]:
         """What takes a piece of one tensor, joins pieces that lie side by side, or adds partial results."""
         op, where = self._after[name], f"op {name!r}"
         written = [self._content(tensor) for tensor, _, _ in op.writes]
-        read = [self._content(tensor) for tensor, _, _ in op.reads.elements()]
+        read = [self._content(tensor) for tensor, _ in op.reads.elements()]
         if len(written) != 1 or written[0] is None or any(one is None for one in read) or not read:
             yield f"{where} is not in the model, nor of a split."
             return
         result, sources = written[0], [one for one in read if one is not None]
-        elements = self._elements(result.tensor, result.piece)
-        if any(one.tensor != result.tensor for one in sources) or op.writes[0][1] != elements:
+        elements, dtype = self._elements(result.tensor, result.piece), self._dtype(result.tensor)
+        touched = [(size, self._elements(one.tensor, one.piece))
+                   for (_, size), one in zip(op.reads.elements(), sources, strict=True)]  # fmt: skip
+        if any(one.tensor != result.tensor for one in sources) or op.writes[0][1:] != (elements, dtype):
             yield f"{where} does not write what it reads."
         elif any(one.is_partial for one in sources):
             yield from self._wrong_sum(name, result)
-        elif op.flops or result.is_partial or op.kind[0] not in ("Slice", "Concat"):
+        elif op.flops or result.is_partial or op.kind not in (
+            _Kind("Slice", DATA_MOVEMENT, dtype), _Kind("Concat", DATA_MOVEMENT, dtype)
+        ):  # fmt: skip
             yield f"{where} does not write what it reads."
-        elif op.kind[0] == "Slice":
-            touched = sum(size for _, size, _ in op.reads.elements())
-            if len(sources) != 1 or touched != elements or not _holds(sources[0].piece, result.piece):
+        elif op.kind.op_type == "Slice":
+            is_read = [size for size, _ in touched] == [elements]
+            if not is_read or not _holds(sources[0].piece, result.piece):
                 yield f"{where} does not take what it writes."
-        elif not _tile([one.piece for one in sources], result.piece):
+        elif not _tile([one.piece for one in sources], result.piece) or any(a != b for a, b in touched):
             yield f"{where} does not join what it writes."
 
     def _wrong_sum(self, name: str, result: Held) -> Iterator[str]:
         op = self._after[name]
         read = list(op.reads.elements())
-        terms = [self._terms.get(tensor, frozenset()) for tensor, _, _ in read]
+        terms = [self._terms.get(tensor, frozenset()) for tensor, _ in read]
         added = frozenset().union(*terms)
         one = next(iter(added), None)
         row = None if one is None else self._whole.rule_of(one.op)
         if one is None or row is None or sum(map(len, terms)) != len(added):
             yield f"op {name!r} does not add partial results once."
             return
-        contents = {self._content(tensor) for tensor, _, _ in read}
-        op_type = _SUMS.get(self._whole.op_types[one.op], "Add")
+        contents = {self._content(tensor) for tensor, _ in read}
+        of = self._before[self._whole.op_names[one.op]].kind
+        kind = of._replace(op_type=_SUMS.get(of.op_type, "Add"), op_class=VECTOR)
         all_terms = math.prod(
             len({other.ranges[i] for other in self._parts.values() if other.op == one.op})
-            for i, of in enumerate(one.ranges)
-            if row.rule.factors[of.factor].kind == "reduction"
+            for i, each in enumerate(one.ranges)
+            if row.rule.factors[each.factor].kind == "reduction"
         )
         if (
             {held.piece for held in contents if held is not None} != {result.piece}
-            or op.kind[0] != op_type
-            or op.flops != op.writes[0][1]
+            or op.kind != kind
+            or {op.flops, *(size for _, size in read)} != {op.writes[0][1]}
             or result.is_partial != (len(added) < all_terms)
         ):
             yield f"op {name!r} does not add all partial results."
@@ -213,17 +225,38 @@ class _Check:
         if len(set(parts)) != len(parts) or not len(parts) == number == self._number[name] or not is_tiled:
             yield f"op {name!r} does not have the {self._number[name]} parts that the plan says."
 
+    def _wrong_sources(self) -> Iterator[str]:
+        """Inputs and weights are those of the model; of weights, there may be pieces."""
+        whole, split = self._whole, self._split
+        for k in np.flatnonzero(split.tensor_producer == NO_PRODUCER).tolist():
+            name, held = split.tensor_names[k], self._content(split.tensor_names[k])
+            kind, elements = int(split.tensor_kind[k]), int(split.tensor_elements[k])
+            if (
+                held is None
+                or whole.tensor_producer[held.tensor] != NO_PRODUCER
+                or kind != whole.tensor_kind[held.tensor]
+                or split.tensor_dtype[k] != whole.tensor_dtype[held.tensor]
+                or elements != self._elements(held.tensor, held.piece)
+                or (held.piece and kind != WEIGHT)
+            ):
+                yield f"tensor {name!r} is no input or weight of the model."
+
     def _wrong_outputs(self) -> Iterator[str]:
         """The host reads each output of the model, or pieces that make it up."""
         whole, split = self._whole, self._split
         pieces: dict[int, list[_Cuts]] = defaultdict(list)
         for k in np.flatnonzero(split.tensor_is_output).tolist():
             held = self._content(split.tensor_names[k])
-            if held is not None and not held.is_partial:
+            if held is None or held.is_partial:
+                yield f"tensor {split.tensor_names[k]!r} is no output of the model."
+            else:
                 pieces[held.tensor].append(held.piece)
         outputs = set(np.flatnonzero(whole.tensor_is_output).tolist())
         if set(pieces) != outputs or not all(_tile(found, ()) for found in pieces.values()):
             yield "the outputs of the model are not as they were."
+
+    def _dtype(self, k: int) -> int:
+        return int(self._whole.tensor_dtype[k])
 
     def _elements(self, k: int, cuts: _Cuts) -> int:
         elements = int(self._whole.tensor_elements[k])
@@ -294,14 +327,18 @@ def _is_partition(ranges: Sequence[tuple[int, ...]], stop: int, start: int = 0) 
 def _ops(graph: Graph) -> dict[str, _Op]:
     found = {}
     for op, name in enumerate(graph.op_names):
-        reads = Counter(
-            (graph.tensor_names[k], touched, bool(graph.tensor_kind[k] == WEIGHT))
-            for k, touched in graph.reads_of(op)
-        )
+        reads = Counter((graph.tensor_names[k], touched) for k, touched in graph.reads_of(op))
         writes = tuple(
             (graph.tensor_names[k], int(graph.tensor_elements[k]), int(graph.tensor_dtype[k]))
             for k in graph.outputs_of(op)
         )
-        kind = graph.op_types[op], int(graph.op_class[op]), int(graph.op_dtype[op])
+        seconds = {kind: -1.0 if np.isnan(s[op]) else float(s[op]) for kind, s in graph.measured_s.items()}
+        excluded = {kind: bool(one[op]) for kind, one in graph.excluded.items()}
+        on_chips = tuple(
+            row
+            for kind in sorted({*seconds, *excluded})
+            if (row := (kind, seconds.get(kind, -1.0), excluded.get(kind, False)))[1:] != (-1.0, False)
+        )
+        kind = _Kind(graph.op_types[op], int(graph.op_class[op]), int(graph.op_dtype[op]), on_chips)
         found[name] = _Op(kind, float(graph.op_flops[op]), reads, writes)
     return found

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from go_opt.env import cost_tables, divided_tables, load_target, target_names
-from go_opt.env.copies.columns import split_sizes
+from go_opt.env.copies.divisions import split_sizes
 from go_opt.model.graph import Graph
 from go_opt.model.op_costs import OpSignature, op_cost
 from tests.shaped import ShapedBuilder

@@ -1,0 +1,206 @@
+"""Evaluates graphs over a prime field from sharding rules alone, whole or with ops in parts.
+
+An op is any function that its rule allows: a sum of products over reductions, and along axes that are not
+divided a mixture in which each place has a factor of its own. A tensor of a split graph holds some elements
+of a tensor of the whole graph; a part that lacks an element which its rule says it reads is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.env.copies.divisions import JOINED_BY
+from go_opt.env.copies.pieces import Piece, Range
+from go_opt.env.copies.splits import JOIN, TAKE, SplitGraph
+from go_opt.model.graph import NO_PRODUCER, Graph
+from go_opt.model.rule import NO_FACTOR, Access, Affine, Rule, factors_in
+
+PRIME: Final = 2**31 - 1
+ABSENT: Final = -1
+Numbers = NDArray[np.int64]  # the elements of a tensor; those that it does not hold are ABSENT
+_ADDED: Final = ("Conv", "Gemm", "ReduceMax", "ReduceMin", "ReduceSum")  # what is no factor is added once
+
+
+def whole_values(graph: Graph) -> list[Numbers]:
+    """The elements of each tensor [K]."""
+    values = [_given(graph, k) for k in range(graph.num_tensors)]
+    for op in range(graph.num_ops):
+        row = graph.rule_of(op)
+        assert row is not None
+        operands = [values[k] for k in row.operands]
+        for k, found in zip(row.results, _of_part(graph, op, (), operands), strict=True):
+            values[k] = found
+    return values
+
+
+def split_outputs(graph: Graph, split: SplitGraph) -> list[tuple[int, Numbers]]:
+    """Each tensor that the host reads: which of the whole graph it is, and the elements that it holds."""
+    after, held = split.graph, split.held
+    content = [held[name].tensor if name in held else graph.tensor_index[name] for name in after.tensor_names]
+    values = []
+    for i, k in enumerate(content):
+        name, given = after.tensor_names[i], _given(graph, k)
+        piece = held[name].piece if name in held else ()
+        values.append(np.where(_is_in(piece, len(given)), given, ABSENT))
+    for op in range(after.num_ops):
+        name, outputs = after.op_names[op], after.outputs_of(op)
+        read = [k for k, _ in after.reads_of(op)]
+        if name in split.parts:
+            found = _part_of(graph, *split.parts[name], read, content, values)
+        elif _is_unchanged(graph, split, name):
+            found = _part_of(graph, graph.op_index[name], (), read, content, values)
+        else:
+            written = after.tensor_names[outputs[0]]
+            piece = held[written].piece if written in held else ()
+            found = {content[outputs[0]]: _moved(after.op_types[op], [values[k] for k in read], piece)}
+        for k in outputs:
+            values[k] = found[content[k]]
+    for k in range(after.num_tensors):
+        assert (values[k] != ABSENT).sum() == after.tensor_elements[k], after.tensor_names[k]
+    for op in range(after.num_ops):
+        for k, touched in after.reads_of(op):
+            assert 0 < touched <= after.tensor_elements[k], (after.op_names[op], after.tensor_names[k])
+    return [(content[k], values[k]) for k in np.flatnonzero(after.tensor_is_output).tolist()]
+
+
+def _is_unchanged(graph: Graph, split: SplitGraph, name: str) -> bool:
+    divided = {part.op for part in split.parts.values()}
+    return name in graph.op_index and graph.op_index[name] not in divided
+
+
+def _given(graph: Graph, k: int) -> Numbers:
+    """Random numbers of an input or weight, and of a tensor that is not computed yet none."""
+    elements = int(graph.tensor_elements[k])
+    if graph.tensor_producer[k] != NO_PRODUCER:
+        return np.full(elements, ABSENT)
+    return np.random.default_rng([k, elements]).integers(0, PRIME, elements)
+
+
+def _is_in(piece: Piece, elements: int) -> NDArray[np.bool_]:
+    place = np.arange(elements)
+    inside = np.ones(elements, np.bool_)
+    for cut in piece:
+        inside &= (cut.start <= place % cut.period) & (place % cut.period < cut.stop)
+    return inside
+
+
+def _moved(op_type: str, sources: Sequence[Numbers], piece: Piece) -> Numbers:
+    """What takes, joins or adds: the elements of ``piece`` that are written."""
+    inside = _is_in(piece, len(sources[0]))
+    is_held = np.array([one != ABSENT for one in sources])
+    if op_type == JOIN:
+        assert (is_held.sum(0) == inside).all(), "elements are joined twice, or missing"
+        return np.max(sources, axis=0)
+    assert is_held[:, inside].all(), "an element is missing"
+    if op_type == TAKE:
+        assert len(sources) == 1
+        return np.where(inside, sources[0], ABSENT)
+    assert (is_held == inside).all(), "sums of different elements"
+    joined = {"Add": lambda x: np.sum(x, axis=0) % PRIME, "Max": lambda x: np.max(x, axis=0)}[op_type]
+    return np.where(inside, joined(sources), ABSENT)
+
+
+def _part_of(
+    graph: Graph, op: int, ranges: tuple[Range, ...], read: Sequence[int], content: Sequence[int],
+    values: Sequence[Numbers],
+) -> Mapping[int, Numbers]:  # fmt: skip
+    row = graph.rule_of(op)
+    assert row is not None
+    of_tensor: dict[int, Numbers] = {}
+    for k in read:
+        before = of_tensor.get(content[k], np.full(len(values[k]), ABSENT))
+        of_tensor[content[k]] = np.where(values[k] != ABSENT, values[k], before)
+    nothing = np.full(0, ABSENT)
+    operands = [of_tensor.get(k, nothing) for k in row.operands]
+    return dict(zip(row.results, _of_part(graph, op, ranges, operands), strict=True))
+
+
+def _of_part(graph: Graph, op: int, ranges: tuple[Range, ...], operands: Sequence[Numbers]) -> list[Numbers]:
+    """The results of the points of an op within ranges, absent elsewhere."""
+    row, op_type = graph.rule_of(op), graph.op_types[op]
+    assert row is not None
+    rule, cut = row.rule, {one.factor: (one.start, one.stop) for one in ranges}
+    grid = np.ix_(*(np.arange(*cut.get(i, (0, one.size))) for i, one in enumerate(rule.factors)))
+    summed = {i for i, one in enumerate(rule.factors) if one.kind == "reduction"}
+    is_sum = bool(summed) and op_type in JOINED_BY
+    is_first = all(cut.get(i, (0, 0))[0] == 0 for i in summed)
+    of_terms: list[Any] = []
+    of_rest: list[Any] = []
+    for i, (access, values) in enumerate(zip(rule.operands, operands, strict=True)):
+        is_added = is_sum and op_type in _ADDED and not factors_in(access) & summed
+        if is_added and not is_first:
+            continue
+        read = _read(rule, access, values, grid)
+        mixed = _mixed(rule, factors_in(access), read, grid, seed=(op, i))
+        (of_rest if is_added else of_terms).append(mixed)
+    written = set().union(*map(factors_in, rule.results))
+    other = [i for i in range(len(rule.factors)) if i not in written]
+    if is_sum:
+        found = np.ones((), np.int64)
+        for one in of_terms:
+            found = found * one % PRIME
+        found = _joined(found, other, op_type)
+        for one in of_rest:
+            found = _joined_two(found, _joined(one, other, "Add"), op_type)
+    else:
+        found = np.ones((), np.int64)
+        for i, one in enumerate(of_terms):
+            found = found * (_joined(one, other, "Add") + i + 1) % PRIME
+    results = []
+    for r, (k, access) in enumerate(zip(row.results, rule.results, strict=True)):
+        mine = _mixed(rule, factors_in(access), found, grid, seed=(op, r, 0))
+        index, _ = _index(rule, access, grid)
+        result = np.full(int(graph.tensor_elements[k]), ABSENT)
+        result[index] = mine
+        results.append(result)
+    return results
+
+
+def _joined(values: Any, axes: Sequence[int], op_type: str) -> Any:
+    for axis in axes if values.ndim else ():
+        joined = np.max if JOINED_BY.get(op_type) == "Max" else np.sum
+        values = joined(values, axis=axis, keepdims=True) % PRIME
+    return values
+
+
+def _joined_two(one: Any, other: Any, op_type: str) -> Any:
+    return np.maximum(one, other) if JOINED_BY[op_type] == "Max" else (one + other) % PRIME
+
+
+def _mixed(rule: Rule, factors: set[int], values: Any, grid: tuple[Any, ...], seed: tuple[int, ...]) -> Any:
+    """Values times numbers that belong to each place along the factors that are not divided."""
+    for i in factors:
+        if rule.factors[i].kind == "whole":
+            numbers = np.random.default_rng([*seed, i]).integers(1, PRIME, rule.factors[i].size)
+            values = values * numbers[grid[i]] % PRIME
+    return values
+
+
+def _index(rule: Rule, access: Access, grid: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Of the points of a grid: the elements that they read, and whether these are no padding."""
+    index: Any = np.zeros((1,) * len(grid), np.int64)
+    inside: Any = np.ones((1,) * len(grid), np.bool_)
+    for piece in (piece for dimension in access for piece in dimension):
+        if isinstance(piece, Affine):
+            along = 0 if piece.factor == NO_FACTOR else grid[piece.factor]
+            within = 0 if piece.window == NO_FACTOR else grid[piece.window]
+            place = piece.stride * along + piece.dilation * within - piece.before
+            inside = inside & (place >= 0) & (place < piece.size)
+        else:
+            place = grid[piece]
+        index = index * rule.size(piece) + place
+    return index, inside
+
+
+def _read(rule: Rule, access: Access, values: Numbers, grid: tuple[Any, ...]) -> Any:
+    index, inside = _index(rule, access, grid)
+    index, inside = np.broadcast_arrays(index, inside)
+    found = np.zeros(index.shape, np.int64)
+    needed = index[inside]
+    assert ABSENT not in values[needed], "an element is not read"
+    found[inside] = values[needed]
+    return found
