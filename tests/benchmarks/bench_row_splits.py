@@ -23,11 +23,10 @@ from typing import Any
 import go_opt
 from go_opt import from_onnx
 from go_opt.env import Target, cost_tables, loop_roles
-from go_opt.env.copies.rows import rows_of
 from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Split
 from go_opt.result import OptimizeResult
+from go_opt.search.splits.rows import rows_by_op, rows_of_way, split_along, steps_of
 from go_opt.solver.scheduling.bounds import latency_bound
 from tests.benchmarks.split_rivals import RIVALS, Walk
 from tests.exports import LIGHT
@@ -81,14 +80,17 @@ def row(name: str, target: Target, budget_s: float, seeds: int, *, heads: bool) 
             cells.append("none")
             continue
         latency_us = found.metrics.latency_s * 1e6
-        by_rows = sum(one.kind == "rows" for one in found.plan.splits)
+        by_rows = len(rows_of_way(graph, found.plan.splits))
         numbers = f"{len(found.plan.splits) - by_rows}, {by_rows}"
         cells.append(f"{found.objective_s * 1e6:,.1f} ({latency_us:,.1f}; {numbers})")
     options["replication"] = False
     whole = median(graph, target, options | {"splits": False}, seeds)
     split = median(graph, target, options, seeds)
-    rows = {op: found for op in range(graph.num_ops) if (found := rows_of(graph, op))}
-    most = tuple(Split(graph.op_names[op], "rows", min(MOST_PARTS, one.number)) for op, one in rows.items())
+    rows = rows_by_op(graph)
+    most = tuple(
+        split_along(graph, op, factor, min(MOST_PARTS, steps_of(graph, op, factor)))
+        for op, factor in rows.items()
+    )
     figures = [whole.objective_s, whole.lower_bound_s, split.objective_s]
     for rival in RIVALS.values() if rows else ():
         walk = Walk(graph, target, most, budget_s, seed=0)

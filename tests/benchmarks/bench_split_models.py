@@ -24,13 +24,14 @@ from onnx import numpy_helper
 
 import go_opt
 from go_opt import from_onnx
-from go_opt.env.copies.columns import columns_of, inner_of
+from go_opt.env.copies.divisions import sum_factor, weight_factor
 from go_opt.env.copies.splits import split_graph
 from go_opt.errors import InfeasibleError, ModelError, PlanError
 from go_opt.model.plan import Plan, Split
 from go_opt.run.export.exporting import export
 from go_opt.run.pipeline.check import MOST_DIFFERENCE, difference, whole_outputs
 from go_opt.run.pipeline.inputs import random_inputs
+from go_opt.search.splits.rows import split_along, steps_of
 from tests.exports import LIGHT, run_stages, saved
 from tests.go_opt.run.test_inner_splits import in_blocks
 from tests.go_opt.run.test_random_stages import with_random_weights
@@ -74,24 +75,20 @@ def compared(path: Path, plan: Plan, folder: Path) -> float:
 def all_split(path: Path, parts: int) -> Plan:
     """Every product in parts by columns, on chips one after the other."""
     graph = from_onnx(path)
-    columns = {op: columns_of(graph, op) for op in range(graph.num_ops)}
-    return allowed(
-        path,
-        tuple(
-            Split(graph.op_names[op], "columns", min(parts, found.number))
-            for op, found in columns.items()
-            if found
-        ),
-    )
+    factors = {op: weight_factor(graph, op) for op in range(graph.num_ops)}
+    found = ((op, factor) for op, factor in factors.items() if factor is not None)
+    splits = (split_along(graph, op, factor, min(parts, steps_of(graph, op, factor))) for op, factor in found)
+    return allowed(path, tuple(splits))
 
 
 def sums_split(path: Path, parts: int) -> Plan:
-    """Every block in parts, and all other products by their inner dimension."""
+    """Every block in parts, and all other products along their sums."""
     graph = from_onnx(path)
     blocks = in_blocks(graph, parts)
     names = {split.op for split in blocks}
-    rest = [op for op in range(graph.num_ops) if inner_of(graph, op) and graph.op_names[op] not in names]
-    return allowed(path, (*blocks, *(Split(graph.op_names[op], "inner", parts) for op in rest)))
+    sums = {op: sum_factor(graph, op) for op in range(graph.num_ops) if graph.op_names[op] not in names}
+    rest = [split_along(graph, op, factor, parts) for op, factor in sums.items() if factor is not None]
+    return allowed(path, (*blocks, *rest))
 
 
 def allowed(path: Path, splits: tuple[Split, ...]) -> Plan:

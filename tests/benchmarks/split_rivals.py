@@ -55,7 +55,7 @@ class Walk:
 
     def _problem(self, parts: tuple[int, ...]) -> Problem:
         chosen = [
-            Split(op.op, op.kind, number, op.joined)
+            Split(op.op, op.factor, number, op.joined)
             for op, number in zip(self.most, parts, strict=True)
             if number > 1
         ]

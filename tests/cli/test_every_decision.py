@@ -22,9 +22,10 @@ from go_opt.model.codecs.plan_json import load_plan, names_to_dict, save_plan
 from go_opt.model.codecs.wire import plan_from_proto, plan_to_proto
 from go_opt.model.graph import Graph, Precision
 from go_opt.model.plan import Plan, Relay, Split
-from go_opt.search.splits.inner_ways import blocks_of, splits_of_blocks
+from go_opt.search.splits.block_ways import blocks_of, splits_of_blocks
 from tests.cli.conftest import Cli
 from tests.exports import info, model, node, saved, weight
+from tests.split_graphs import by_columns, by_rows, by_sums
 from tests.transformers import encoder
 
 
@@ -63,8 +64,16 @@ class Case(NamedTuple):
     more: tuple[str, ...] = ()  # options of the commands that take constraints
 
 
-def run_of_rows(*ops: str, parts: int) -> tuple[Split, ...]:
-    return tuple(Split(op, "rows", parts, joined=op == ops[-1]) for op in ops)
+def columns(
+    proto: onnx.ModelProto, dims: Mapping[str, int] = MappingProxyType({}), **parts: int
+) -> tuple[Split, ...]:
+    graph = from_onnx(proto, dims=dims)
+    return tuple(by_columns(graph, op, number) for op, number in parts.items())
+
+
+def run_of_rows(proto: onnx.ModelProto, *ops: str, parts: int) -> tuple[Split, ...]:
+    graph = from_onnx(proto)
+    return tuple(by_rows(graph, op, parts, joined=op == ops[-1]) for op in ops)
 
 
 def blocks(proto: onnx.ModelProto) -> tuple[Split, ...]:
@@ -74,13 +83,15 @@ def blocks(proto: onnx.ModelProto) -> tuple[Split, ...]:
 IMAGES, ENCODER, LAYERS = images(), encoder(1, 8, 16, 4), layers()
 CASES: Final = {
     "whole ops": Case(LAYERS),
-    "columns": Case(LAYERS, (Split("op2", "columns", 3), Split("op0", "columns", 2))),
-    "inner": Case(ENCODER, (Split("l0d_product", "inner", 3), Split("l0q_product", "columns", 2))),
+    "columns": Case(LAYERS, columns(LAYERS, op2=3, op0=2)),
+    "sums": Case(
+        ENCODER, (by_sums(from_onnx(ENCODER), "l0d_product", 3), *columns(ENCODER, l0q_product=2))
+    ),
     "blocks by heads": Case(ENCODER, blocks(ENCODER)),
-    "rows": Case(IMAGES, run_of_rows("conv0", "norm0", "relu0", "conv1", "norm1", "relu1", parts=3)),
-    "rows of one op": Case(IMAGES, (Split("norm1", "rows", 2),)),
+    "rows": Case(IMAGES, run_of_rows(IMAGES, "conv0", "norm0", "relu0", "conv1", "norm1", "relu1", parts=3)),
+    "rows of one op": Case(IMAGES, run_of_rows(IMAGES, "norm1", parts=2)),
     "a batch": Case(
-        LAYERS, run_of_rows(*(f"op{i}" for i in range(6)), parts=2), objective="latency"
+        LAYERS, run_of_rows(LAYERS, *(f"op{i}" for i in range(6)), parts=2), objective="latency"
     ),
     "relays": Case(LAYERS, target="mcm-2x2", changes={
         "placement": np.array([0, 0, 1, 1, 2, 2]), "relays": (Relay("a0", (1,)),),
@@ -92,8 +103,8 @@ CASES: Final = {
         "replication": np.full(6, 4), "forwards": (0,),
     }),
     "a constraint": Case(LAYERS, more=("--constraints", "c.toml")),
-    "as it is": Case(LAYERS, (Split("op2", "columns", 2),), precision="as-is"),
-    "a dimension": Case(layers("n"), (Split("op2", "columns", 2),), dims={"n": 8}),
+    "as it is": Case(LAYERS, columns(LAYERS, op2=2), precision="as-is"),
+    "a dimension": Case(layers("n"), columns(layers("n"), {"n": 8}, op2=2), dims={"n": 8}),
 }  # fmt: skip
 
 
@@ -281,6 +292,6 @@ def test_no_message_holds_nonsense(name: str) -> None:
 def test_splits_that_the_plan_of_whole_ops_only_claims(tmp_path: Path) -> None:
     """The fingerprint is that of whole ops, so the splits are of no graph."""
     graph, target, plan = made(CASES["whole ops"])
-    for split in (Split("nothing", "columns", 2), Split("op2", "columns", 10**9), Split("op2", "rows", 2)):
+    for split in (Split("nothing", "j", 2), Split("op2", "j", 10**9), Split("op2", "n", 2)):
         with pytest.raises(PlanError, match="splits"):
             verify(graph, target, replace(plan, splits=(split,)))

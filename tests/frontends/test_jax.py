@@ -425,7 +425,7 @@ def test_attention_by_heads(parts: int) -> None:
     number, behind = next(heads[op] for op in heads if graph.op_types[graph.op_index[op]] == "MatMul")
     assert (number, sorted(behind.values())) == (6, [4, 4, 25])
     (block,) = blocks_of(graph)
-    assert len(block) == len(heads) + 4, "products of queries, keys, values and of the result"
+    assert len(block) == len(heads) + 7, "products and biases of queries, keys, values; the last product"
     splits = tuple(splits_of_blocks(graph, [block], parts))
     assert list(broken_splits(graph, split_graph(graph, splits), splits)) == []
     text = jax.jit(lambda x: module(jnp.exp(x))).lower(_shape(1, 5, 24)).as_text()
