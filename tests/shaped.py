@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from go_opt.model.axes import Window, kept_heads, row_windows, tensor_shapes
+from go_opt.env.copies.pieces import reach_of
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.model.op_costs import OpSignature
+from go_opt.model.rule import Affine, places
 from go_opt.model.rules.table import rule_of
+from go_opt.model.shapes import tensor_shapes
+from go_opt.search.splits.rows import row_shapes, rows_by_op
 
 Shape = tuple[int, ...]
 
@@ -65,14 +68,33 @@ def shapes_of(graph: Graph) -> dict[str, Shape]:
     return {graph.tensor_names[k]: shape for k, shape in tensor_shapes(graph).items()}
 
 
+class Window(NamedTuple):
+    """Row ``i`` of a result needs ``size`` rows of an operand from ``i * stride - before`` on."""
+
+    size: int
+    stride: int
+    before: int  # rows of padding
+
+
+SAME_ROW = Window(size=1, stride=1, before=0)
+
+
 def windows_of(graph: Graph) -> dict[str, set[Window]]:
-    """The windows over rows, by op."""
-    return {graph.op_names[op]: set(windows.values()) for op, windows in row_windows(graph).items()}
-
-
-def heads_of(graph: Graph) -> dict[str, tuple[int, dict[str, int]]]:
-    """Heads that ops keep apart, by op, and the elements behind them by tensor."""
-    return {
-        graph.op_names[op]: (heads.number, {graph.tensor_names[k]: each for k, each in heads.behind.items()})
-        for op, heads in kept_heads(graph).items()
-    }
+    """The windows over rows of operands, by op that can be split by rows."""
+    found: dict[str, set[Window]] = {}
+    shapes = row_shapes(graph)
+    for op, factor in rows_by_op(graph).items():
+        row = graph.rule_of(op)
+        assert row is not None
+        for k, access in zip(row.operands, row.rule.operands, strict=True):
+            shape = shapes.get(k, ())
+            rows = (math.prod(shape[:-2]), *shape[-2:-1])
+            for place in places(row.rule, access):
+                if (place.blocks, place.size) != rows:
+                    continue
+                piece, window = place.piece, SAME_ROW
+                if isinstance(piece, Affine):
+                    window = Window(reach_of(row.rule, piece), piece.stride, piece.before)
+                if factor == (piece.factor if isinstance(piece, Affine) else piece):
+                    found.setdefault(graph.op_names[op], set()).add(window)
+    return found

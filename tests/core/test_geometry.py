@@ -1,4 +1,4 @@
-"""What rules say of shapes, rows and heads; rules go with a graph through every format."""
+"""What rules say of shapes and rows; rules go with a graph through every format."""
 
 from __future__ import annotations
 
@@ -11,20 +11,14 @@ import pytest
 
 from go_opt import from_networkx, from_onnx, to_networkx
 from go_opt.errors import GraphError
-from go_opt.model.axes import (
-    SAME_ROW,
-    Shape,
-    Window,
-    batch_of,
-    common_shape,
-    row_axis,
-    row_shapes,
-)
 from go_opt.model.codecs.graph_json import graph_from_dict, graph_to_dict
 from go_opt.model.codecs.wire import graph_from_proto, graph_to_proto
 from go_opt.model.graph import Graph
+from go_opt.model.rule import Shape
+from go_opt.model.shapes import common_shape, row_axis
+from go_opt.search.splits.rows import batch_of, row_shapes
 from tests.exports import info, integers, model, node, weight
-from tests.shaped import ShapedBuilder, heads_of, shapes_of, windows_of
+from tests.shaped import SAME_ROW, ShapedBuilder, Window, shapes_of, windows_of
 from tests.transformers import encoder
 
 CONVOLUTION = model(
@@ -68,29 +62,6 @@ def test_through_every_format(through: Callable[[Graph], Graph]) -> None:
         assert back.op_rules == graph.op_rules
         assert all(graph.op_rules)
         assert back.fingerprint == graph.fingerprint
-
-
-def test_heads_by_hand() -> None:
-    """3 tokens, 2 heads of 4: heads are 4 elements apart before a Transpose, 12 behind it."""
-    heads = heads_of(from_onnx(encoder(1, 3, 8, 2, causal=True, weights=False)))
-    assert heads["l0k_turn"] == (2, {"l0k": 4, "l0kt": 12})
-    assert heads["l0_scores"] == (2, {"l0qt": 12, "l0kt": 12, "l0s": 9})
-    assert heads["l0_masked"] == (2, {"l0f": 9, "l0fm": 9}), "the mask has no heads"
-    assert heads["l0_back"] == (2, {"l0c": 12, "l0ct": 4})
-    kept = [f"l0{name}" for name in ("q_turn", "k_turn", "v_turn", "_scaled", "_softmax", "_context")]
-    assert heads.keys() == {*kept, "l0k_turn", "l0_scores", "l0_masked", "l0_back"}
-
-
-@pytest.mark.parametrize("axis", [1, -1])
-def test_what_mixes_heads_passes_none_on(axis: int) -> None:
-    sizes = (1, 2, 3, 3)
-    nodes = [
-        node("Relu", "x", "r", "relu"),
-        node("MatMul", "r x", "s", "scores"),
-        node("Softmax", "s", "y", "op", axis=axis),
-    ]
-    heads = heads_of(from_onnx(model(nodes, [info("x", sizes)], [info("y", sizes)])))
-    assert ("op" in heads, heads["scores"][0]) == (axis == -1, 2)
 
 
 def changed_rule(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
@@ -184,7 +155,7 @@ KEPT = {
     "a mean that goes": (node("ReduceMean", "x last", "y", "op", keepdims=0), False),
     "rows of another axis": (node("Transpose", "x", "y", "op", perm=[1, 0, 2]), False),
     "the same rows": (node("Transpose", "x", "y", "op", perm=[0, 1, 2]), None),
-    "a figure per channel": (node("BatchNormalization", "x c c c c", "y", "op"), False),
+    "a figure per channel": (node("BatchNormalization", "x c c c c", "y", "op"), True),
     "columns beside": (node("Concat", "x x", "y", "op", axis=-1), True),
     "rows behind": (node("Concat", "x x", "y", "op", axis=1), False),
     "a weight with rows": (node("Add", "x w", "y", "op"), True),

@@ -13,9 +13,8 @@ import pytest
 
 import go_opt
 from go_opt.errors import ModelError
-from go_opt.model.axes import SAME_ROW, Window
 from go_opt.model.graph import INPUT, MATRIX, WEIGHT, Graph
-from tests.shaped import shapes_of, windows_of
+from tests.shaped import SAME_ROW, Window, shapes_of, windows_of
 
 
 def shape(*sizes: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:

@@ -18,9 +18,8 @@ from go_opt.errors import ModelError
 from go_opt.frontends.torch.aten import operator_cost
 from go_opt.frontends.torch.formulas import Operand
 from go_opt.frontends.torch.sizes import Sizes
-from go_opt.model.axes import WINDOWED, Window
 from go_opt.model.graph import INPUT, MATRIX, WEIGHT, Graph
-from tests.shaped import shapes_of, windows_of
+from tests.shaped import Window, shapes_of, windows_of
 from tests.torch_programs import FOLDER, exported, models
 
 ONNX_DIMS = {"cnn": None, "decoder": {"s27": 8}, "mlp": {"s31": 3}}
@@ -94,8 +93,8 @@ def test_a_decoder() -> None:
 
 def windows(graph: Graph) -> list[tuple[str, set[Window]]]:
     """Of convolutions and pooling, by type."""
-    found = windows_of(graph)
-    return [(op_type, found[op]) for op, op_type in op_types(graph) if op_type in WINDOWED and op in found]
+    found, windowed = windows_of(graph), ("AveragePool", "Conv", "MaxPool")
+    return [(op_type, found[op]) for op, op_type in op_types(graph) if op_type in windowed and op in found]
 
 
 @pytest.mark.parametrize("name", ["cnn", "decoder", "mlp"])
