@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Final
 
 import numpy as np
 
 from go_opt.env import Target, cost_tables
-from go_opt.env.copies.pieces import part_name
 from go_opt.env.copies.relays import relay_name
+from go_opt.env.copies.splits import JOIN
 from go_opt.explanations.terms import KernelPart, Place, TensorPart, Terms
 from go_opt.model.graph import WEIGHT, Graph
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Plan, Split
 
 
 @dataclass(frozen=True)
@@ -67,37 +67,47 @@ class RelayUse:
     seconds: float  # sum over all copies
 
 
-_BLOCK: Final = "in blocks, by columns and inner dimensions,"
-SHARED: Final = {"rows": "by rows", "heads": "by heads", "inner": _BLOCK}
-
-
 @dataclass(frozen=True)
 class SplitUse:
     """A split op, with the memory figures that explain the split."""
 
     op: str
-    kind: str
+    factors: tuple[str, ...]  # loops of the op along which it is divided
     parts: int
     joined: bool
-    how: str  # ops that share the work of an inference, for a lower latency; "" if weights are heavy
+    is_summed: bool  # the results of parts are added, or joined by max or min
+    is_shared: bool  # parts share the work of an inference, for a lower latency; else weights are heavy
     weight_bytes: int  # of all parts
     sram_bytes: int  # of the chip with the least memory
 
 
 def split_uses(graph: Graph, target: Target, plan: Plan) -> tuple[SplitUse, ...]:
-    """The splits of a plan, heaviest first; ``graph`` is the graph with the parts."""
-    tables = cost_tables(graph, target)
-    found = []
+    """The split ops of a plan, heaviest first; ``graph`` is the graph with the parts."""
+    tensor_bytes, least = cost_tables(graph, target).tensor_bytes, int(target.chip_sram_bytes.min())
+    of_op: dict[str, list[Split]] = {}
     for split in plan.splits:
-        parts = [graph.op_index[part_name(split.op, i, split.parts)] for i in range(split.parts)]
-        read = graph.reader_tensor[np.isin(graph.reader_op, parts)]
-        weights = np.unique(read[graph.tensor_kind[read] == WEIGHT])
-        weight_bytes = int(tables.tensor_bytes[weights].sum())
-        least = int(target.chip_sram_bytes.min())
-        outputs = graph.op_outputs[1][graph.op_outputs[0][parts]]
-        is_left = split.kind == "columns" and not split.joined and not graph.tensor_is_output[outputs].all()
-        how = _BLOCK if is_left or split.kind == "inner" else SHARED.get(split.kind, "")
-        use = SplitUse(split.op, split.kind, split.parts, split.joined, how, weight_bytes, least)
+        of_op.setdefault(split.op, []).append(split)
+    found = []
+    for name, splits in of_op.items():
+        parts = [op for op, other in enumerate(graph.op_names) if other.startswith(f"{name}/part ")]
+        reads = [
+            frozenset(k for k, _ in graph.reads_of(op) if graph.tensor_kind[k] == WEIGHT) for op in parts
+        ]
+        weights = frozenset[int]().union(*reads)
+        types = {graph.op_types[op] for op in (*parts, graph.op_index.get(name, parts[0]))} - {JOIN}
+        joined, is_summed = all(one.joined for one in splits), len(types) > 1
+        outputs = [k for op in parts for k in graph.outputs_of(op)]
+        stays = not joined and not graph.tensor_is_output[outputs].all()
+        use = SplitUse(
+            op=name,
+            factors=tuple(one.factor for one in splits),
+            parts=math.prod(one.parts for one in splits),
+            joined=joined,
+            is_summed=is_summed,
+            is_shared=is_summed or stays or all(one == weights for one in reads),
+            weight_bytes=int(tensor_bytes[sorted(weights)].sum()),
+            sram_bytes=least,
+        )
         found.append(use)
     return tuple(sorted(found, key=lambda use: -use.weight_bytes))
 

@@ -96,6 +96,6 @@ def test_demands_exceed_the_memory_of_chips_that_may_run_the_op(seed: int) -> No
 
 
 def test_weights_that_fit_a_chip_are_no_reason_for_a_split() -> None:
-    heavy = SplitUse("op", "columns", 2, True, "", weight_bytes=80_000_000, sram_bytes=64_000_000)
+    heavy = SplitUse("op", ("j",), 2, True, False, False, weight_bytes=80_000_000, sram_bytes=64_000_000)
     assert "take 80 MB, a chip has 64 MB" in next(split_lines([heavy]))
     assert "a chip has" not in next(split_lines([replace(heavy, sram_bytes=256_000_000)]))

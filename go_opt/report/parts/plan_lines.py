@@ -10,7 +10,7 @@ from go_opt.env import Metrics
 from go_opt.env.peak_memory import Held
 from go_opt.explanations import PlanExplanation
 from go_opt.explanations.plan_diff import PlanDiff
-from go_opt.explanations.uses import SHARED, SplitUse
+from go_opt.explanations.uses import SplitUse
 from go_opt.model.plan import Plan
 from go_opt.report.parts.wording import (
     MOST_LINES,
@@ -103,25 +103,31 @@ def origin_lines(explanation: PlanExplanation) -> Iterator[str]:
 
 
 def split_lines(splits: Sequence[SplitUse]) -> Iterator[str]:
-    """A line for rows, heads and blocks each, one for each of the heaviest others, and one for the rest."""
-    for how in SHARED.values():
-        uses = [use for use in splits if use.how == how]
+    """A line for parts that share the work, and one for sums; one for each of the heaviest others."""
+    for is_summed, ending in ((False, ""), (True, ", and whose results are added")):
+        uses = [use for use in splits if use.is_shared and use.is_summed == is_summed]
         if uses:
             parts = " or ".join(str(number) for number in sorted({use.parts for use in uses}))
-            yield f"{counted(len(uses), 'op')} {how} into {parts} parts, which share the work of an inference"
-    splits = [use for use in splits if not use.how]
+            ops = f"{counted(len(uses), 'op')} {_along(uses)}"
+            yield f"{ops} into {parts} parts, which share the work of an inference{ending}"
+    splits = [use for use in splits if not use.is_shared]
     for use in splits[:_MOST_NAMED]:
         output = "" if use.joined else "; its output stays in parts"
         # Weights that fit may be too many beside those of other ops, or slow to read: no chip is to blame.
         room = f", a chip has {format_bytes(use.sram_bytes)}" if use.weight_bytes > use.sram_bytes else ""
         yield (
-            f"{use.op!r} is split into {use.parts} by {use.kind}: its weights take "
-            f"{format_bytes(use.weight_bytes)}{room}{output}"
+            f"{use.op!r} is split into {use.parts} {_along([use])}, each with a piece of its weights: "
+            f"they take {format_bytes(use.weight_bytes)}{room}{output}"
         )
     others = splits[_MOST_NAMED:]
     if others:
         least, most = others[-1].weight_bytes, others[0].weight_bytes
         yield f"and {len(others)} more, whose weights take {format_bytes(least)} to {format_bytes(most)}"
+
+
+def _along(uses: Sequence[SplitUse]) -> str:
+    factors = sorted({factor for use in uses for factor in use.factors})
+    return "along " + listed([repr(factor) for factor in factors], MOST_NAMES)
 
 
 def diff_lines(diff: PlanDiff, costed: Sequence[tuple[Plan, Metrics]]) -> Iterator[str]:
