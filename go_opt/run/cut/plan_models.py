@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
-from go_opt.env.copies.splits import planned_graph, row_spans
+from go_opt.env.copies.splits import planned_graph
 from go_opt.env.evaluation import evaluate_plan
 from go_opt.env.peak_memory import plan_buffers
 from go_opt.env.target import Target
@@ -20,7 +20,6 @@ from go_opt.model.plan import Plan
 from go_opt.run import manifest as facts
 from go_opt.run.cut.cutting import CutStage, stages_of_plan
 from go_opt.run.cut.reads import Reads
-from go_opt.run.cut.row_splits import split_rows
 from go_opt.run.cut.source import model_of_plan
 from go_opt.run.cut.splits import split_nodes
 from go_opt.run.cut.stage_model import output_tensor, stage_model, weight_bytes
@@ -48,11 +47,7 @@ def plan_models(lowered: LoweredModel, graph: Graph, target: Target, plan: Plan)
     """
     whole = model_of_plan(lowered)
     _refuse_views_of_parts(whole.graph, graph, plan)
-    output_parts = split_nodes(whole, graph, plan.splits)
-    by_rows = [one for one in plan.splits if one.kind == "rows"]
-    if by_rows:
-        spans = row_spans(graph, plan.splits)
-        output_parts |= split_rows(whole.graph, graph, planned_graph(graph, plan), by_rows, spans)
+    output_parts = split_nodes(whole.graph, graph, plan.splits)
     graph = planned_graph(graph, plan)
     cut = cut_models(whole, Reads(whole.graph, graph.op_index), graph, target, plan)
     return replace(cut, output_parts=output_parts, is_split=bool(plan.splits))

@@ -128,6 +128,7 @@ class _Rewriting:
             if known is not None:
                 value.type = ir.TensorType(ir.DataType(known.elem_type))
                 value.shape = ir.Shape(known.shape)
+                value.meta.update(tensor=known.tensor, steps=known.steps)
 
     def _make_constant(self, graph: ir.Graph, node: ir.Node, prefixes: tuple[str, ...]) -> None:
         known = self._lookup(node.outputs[0], prefixes)
@@ -190,6 +191,7 @@ def _inline(graph: ir.Graph, node: ir.Node, branch: ir.Graph, prefix: str) -> No
 def _take_place(graph: ir.Graph, old: ir.Node, new: list[ir.Node], results: Sequence[ir.Value]) -> None:
     for value, result in zip(old.outputs, results, strict=True):
         result.name, result.type, result.shape = value.name, value.type, value.shape
+        result.meta.update(value.meta)
         value.replace_all_uses_with(result, replace_graph_outputs=True)
     graph.insert_before(old, new)
     graph.remove(old, safe=True)

@@ -1,31 +1,55 @@
-"""Splits by columns, heads and the inner dimension as nodes of the model: slices, parts, joins and sums."""
+"""Ops in parts as nodes of a model: the parts, and what takes, joins and adds pieces of their tensors."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise
-from types import MappingProxyType
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
 
+import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
+from onnx.reference import ReferenceEvaluator
 
-from go_opt.env.copies.column_parts import SUM
-from go_opt.env.copies.columns import Columns, Inner, held_columns, inner_of, split_sizes
-from go_opt.env.copies.part_names import inner_name, part_name, sum_name
+from go_opt.env.copies.pieces import Cut, Piece, Range, piece_of, reach_of
+from go_opt.env.copies.splits import JOIN, TAKE, Held, split_graph_and_parts
 from go_opt.errors import ModelError
-from go_opt.model.graph import Graph
+from go_opt.model.graph import Graph, OpRule
 from go_opt.model.plan import Split
-from go_opt.run.cut.axes import column_axes, inner_axes, shape_of, size_along
+from go_opt.model.rule import Access, Affine
+from go_opt.model.rules.strided import row_major
 from go_opt.run.cut.reads import Reads
-from go_opt.run.cut.slices import Slices, sizes_of, take_node, tensor_name, view_node
 from go_opt.run.manifest import OutputPart
 
-_GEMM_WITHOUT_BIAS: Final = 11  # operator set
+_GEMM_WITHOUT_BIAS: Final = 11  # operator sets
+_SLICE_READS_LIMITS: Final = 10
+# Attributes that count steps of factors: the factors, by the letters of their names.
+_COUNTS: Final[Mapping[str, str]] = {
+    "block_size": "e", "group": "g", "kv_num_heads": "g", "num_groups": "g", "num_heads": "gh",
+    "q_num_heads": "gh",
+}  # fmt: skip
+_Loops = list[
+    list[tuple[int, int]]
+]  # of each axis, major to minor: sizes, and steps in the tensor; 0: copies
 
 
-def split_nodes(model: ir.Model, graph: Graph, splits: Sequence[Split]) -> dict[str, OutputPart]:
-    """Replace ops by their parts, other than by rows, under the names of the split graph.
+class _Frame(NamedTuple):
+    """A shape of a tensor in which each cut lies along an axis."""
+
+    sizes: Sequence[int]
+    axes: Mapping[int, tuple[int, int]]  # period -> axis, elements of one step
+
+    def shape(self, piece: Piece) -> list[int]:
+        sizes = list(self.sizes)
+        for cut in piece:
+            axis, step = self.axes[cut.period]
+            sizes[axis] = (cut.stop - cut.start) // step
+        return sizes
+
+
+def split_nodes(nodes: ir.Graph, graph: Graph, splits: Sequence[Split]) -> dict[str, OutputPart]:
+    """Replace the ops that ``splits`` name by their parts, under the names of the split graph.
 
     Args:
       graph: the graph of the unsplit model.
@@ -34,244 +58,404 @@ def split_nodes(model: ir.Model, graph: Graph, splits: Sequence[Split]) -> dict[
       outputs of the model that stay in parts, by name.
 
     Raises:
-      ModelError: an op cannot be split; the message names it.
+      ModelError: an op cannot be split like that; the message names it.
+      PlanError: as of :func:`go_opt.env.copies.splits.split_graph_and_parts`.
     """
-    maker = _Maker(model.graph, graph)
-    by_op = {graph.op_index[split.op]: split for split in splits if split.kind != "rows"}
-    columns = held_columns(graph, by_op)
-    for op, split in sorted(by_op.items()):
-        if op not in columns:
-            inner = inner_of(graph, op)
-            assert inner is not None, "the plan's graph was made."
-            maker.split_sums(split, inner)
-        elif columns[op].activations:
-            maker.pass_columns(split, columns[op])
-        else:
-            maker.split_columns(split, columns[op])
-    maker.remove_held()
-    return maker.outputs
+    return _Maker(nodes, graph, splits).outputs() if splits else {}
 
 
 class _Maker:
-    """Makes nodes of one model; ``outputs`` are those that stay in parts."""
+    """Makes the nodes of one model."""
 
-    def __init__(self, nodes: ir.Graph, graph: Graph) -> None:
+    def __init__(self, nodes: ir.Graph, graph: Graph, splits: Sequence[Split]) -> None:
         self._nodes, self._graph = nodes, graph
-        self._reads, self._slices = Reads(nodes, graph.op_index), Slices(nodes)
-        self._held: dict[ir.Value, list[ir.Value]] = {}  # an output that is not joined -> its parts
-        self._taken: dict[str, ir.Value] = {}  # slices of activations
-        self.outputs: dict[str, OutputPart] = {}
+        self._split = split_graph_and_parts(graph, tuple(splits))
+        self._reads = Reads(nodes, graph.op_index)
+        self._divided = {self._reads.op_node[split.op] for split in splits}
+        self._whole = {str(value.name): value for value in (*nodes.inputs, *self._reads.written.values())}
+        self._values = dict(self._whole)  # by name, with those of the split graph
+        self._slices: dict[tuple[str, ir.Value, tuple[int, ...]], ir.Value] = {}  # of constants
+        self._new: list[ir.Node] = []  # not in the model yet
 
-    def split_columns(self, split: Split, columns: Columns) -> None:
-        """Replace a product by parts that have some of its columns."""
-        node = self._reads.op_node[split.op]
-        axes = column_axes(node, self._reads)
-        number = size_along(node.outputs[0], axes.output)
-        sizes = split_sizes(number, split.parts) if number else []
-        if [size * columns.number for size in sizes] != [
-            size * number for size in split_sizes(columns.number, split.parts)
-        ]:
-            raise ModelError(f"op {split.op!r} cannot be split into {split.parts}: it has {number} columns.")
-        weights = [self._graph.tensor_names[k] for k in columns.weights]
-        names = {
-            place: tensor_name(value, weights)
-            for place, axis in axes.operands.items()
-            if (value := node.inputs[place]) is not None and self._slices.size(value, axis) == number
-        }
-        parts = []
-        for i, bounds in enumerate(_bounds(sizes)):
-            inputs = list(node.inputs)
-            for place in self._in_order(names):
-                name = part_name(names[place], i, split.parts)
-                inputs[place] = self._sliced(inputs[place], axes.operands[place], bounds, name)
-            parts.append(_part(node, inputs, split, i, (axes.output, sizes[i])))
-        self._replace(node, parts, split, axes.output)
-
-    def pass_columns(self, split: Split, columns: Columns) -> None:
-        """Replace an op, of which operands are in parts, by parts that have some columns or heads."""
-        node, sizes = self._reads.op_node[split.op], split_sizes(columns.number, split.parts)
-        behind = {self._graph.tensor_names[k]: each for k, each in columns.behind.items()}
-        axis = self._column_axis(node, node.outputs[0], columns.run(columns.output), columns.number)
-        weights = [self._graph.tensor_names[k] for k in columns.weights]
-        places = {
-            place: tensor_name(value, weights)
-            for place, value in enumerate(node.inputs)
-            if value is not None and not self._reads.bases_of([value])
-        }
-        sliced = {place: name for place, name in places.items() if name in weights}
-        views: list[ir.Node] = []
-        parts = []
-        for i, bounds in enumerate(_bounds(sizes)):
-            inputs = [
-                value if value is None else self._part_of(node, value, i, columns.number, views, behind)[0]
-                for value in node.inputs
-            ]
-            for place in self._in_order(sliced):
-                name, weight = part_name(sliced[place], i, split.parts), node.inputs[place]
-                assert weight is not None
-                run = columns.number * behind.get(sliced[place], 1)
-                along = self._column_axis(node, weight, run, columns.number) if behind else -1
-                inputs[place] = self._sliced(weight, along, bounds, name)
-            parts.append(_part(node, inputs, split, i, (axis, sizes[i])))
-        self._nodes.insert_before(node, views)
-        self._replace(node, parts, split, axis)
-
-    def split_sums(self, split: Split, inner: Inner) -> None:
-        """Replace a product by parts that multiply slices of both operands, and the sums of their results."""
-        node, whole = self._reads.op_node[split.op], self._reads.op_node[split.op].outputs[0]
-        at, axis, other = inner_axes(node, self._reads)
-        weight, activation = node.inputs[at], node.inputs[1 - at]
-        assert weight is not None
-        assert activation is not None
-        other %= len(sizes_of(activation))
-        if (self._slices.size(weight, axis), sizes_of(activation)[other]) != (inner.number, inner.number):
-            raise ModelError(f"op {split.op!r} cannot be split: its sums have not {inner.number} terms.")
-        if node.op_type == "Gemm" and self._nodes.opset_imports[""] < _GEMM_WITHOUT_BIAS:
-            problem = f"before operator set {_GEMM_WITHOUT_BIAS} a Gemm has a bias"
-            raise ModelError(f"op {split.op!r} cannot be split by the inner dimension: {problem}.")
-        result: ir.Value | None = None
-        for i, bounds in enumerate(_bounds(split_sizes(inner.number, split.parts))):
-            new: list[ir.Node] = []
-            taken, along = self._part_of(node, activation, i, inner.number, new)
-            if taken is activation:
-                name = inner_name(self._graph.tensor_names[inner.activation], i, split.parts)
-                taken, along = self._take(node, activation, other, bounds, name, new), other
-            if along != other:
-                raise ModelError(f"op {split.op!r} cannot be split: its sums do not run along the columns.")
-            name = inner_name(self._graph.tensor_names[inner.weight], i, split.parts)
-            inputs = [*node.inputs[: 2 if i else None]]
-            inputs[at], inputs[1 - at] = self._sliced(weight, axis, bounds, name), taken
-            part = _part(node, inputs, split, i)
-            self._nodes.insert_before(node, [*new, part])
-            if result is None:
-                result = part.outputs[0]
+    def outputs(self) -> dict[str, OutputPart]:
+        """Make all nodes; returns the outputs that stay in parts, by name."""
+        graph, split = self._graph, self._split
+        last: ir.Node | None = None  # the node that is being replaced
+        for op, name in enumerate(split.graph.op_names):
+            reads = [split.graph.tensor_names[k] for k, _ in split.graph.reads_of(op)]
+            writes = [split.graph.tensor_names[k] for k in split.graph.outputs_of(op)]
+            if name in split.parts:
+                last = self._reads.op_node[graph.op_names[split.parts[name].op]]
+                self._add_part(name, last, reads, writes)
+            elif name in graph.op_index and self._reads.op_node[name] not in self._divided:
+                last = None
                 continue
-            is_last = i == split.parts - 1
-            sums = ir.node(SUM, [result, part.outputs[0]], name=sum_name(split.op, i, split.parts))
-            result = sums.outputs[0]
-            _describe(result, whole, sum_name(str(whole.name), i, split.parts))
-            if is_last:
-                sums.name, result.name = split.op, whole.name
-                whole.replace_all_uses_with(result, replace_graph_outputs=True)
-            self._nodes.insert_before(node, sums)
-        self._nodes.remove(node, safe=True)
+            else:
+                self._add_move(name, split.graph.op_types[op], reads, writes[0])
+            if last is not None and self._whole_of(writes[0]).producer() is last:
+                self._nodes.insert_before(last, self._new)
+                self._new = []
+        shown = self._show_parts()
+        for value in (value for node in self._divided for value in node.outputs):
+            joined = self._values.get(str(value.name), value)
+            if joined is not value:
+                value.replace_all_uses_with(joined, replace_graph_outputs=True)
+        self._remove_divided()
+        return shown
 
-    def remove_held(self) -> None:
-        """Remove the ops that are not joined, and the views of what they wrote."""
-        gone = {value.producer() for value in self._held}
-        for node in self._nodes:
-            if node.name not in self._graph.op_index and gone & {
-                value.producer() for value in node.inputs if value
-            }:
-                gone.add(node)
-        self._nodes.remove([node for node in gone if node is not None])
+    def _held(self, tensor: str) -> Held:
+        return self._split.held.get(tensor) or Held(self._graph.tensor_index[tensor], ())
 
-    def _replace(self, node: ir.Node, parts: Sequence[ir.Node], split: Split, axis: int) -> None:
-        """Insert parts, and what joins them, in place of a node."""
-        whole, results = node.outputs[0], [part.outputs[0] for part in parts]
-        self._nodes.insert_before(node, parts)
-        if split.joined:
-            join = ir.node("Concat", results, {"axis": axis}, name=split.op)
-            _describe(join.outputs[0], whole, str(whole.name))
-            whole.replace_all_uses_with(join.outputs[0], replace_graph_outputs=True)
-            self._nodes.insert_before(node, join)
-            self._nodes.remove(node, safe=True)
-            return
-        self._held[whole] = results
-        if whole in (shown := list(self._nodes.outputs)):
-            at = shown.index(whole)
-            self._nodes.outputs[at : at + 1] = results
-            bounds = _bounds([size_along(result, axis) for result in results])
-            for result, bound in zip(results, bounds, strict=True):
-                self.outputs[str(result.name)] = OutputPart(str(whole.name), axis, *bound)
+    def _whole_of(self, tensor: str) -> ir.Value:
+        """The value of the whole model of which a tensor holds a piece."""
+        return self._whole[self._graph.tensor_names[self._held(tensor).tensor]]
 
-    def _part_of(
+    def _add_part(self, name: str, node: ir.Node, reads: Sequence[str], writes: Sequence[str]) -> None:
+        part = self._split.parts[name]
+        row = self._graph.rule_of(part.op)
+        assert row is not None, "an op with parts has a rule."
+        written = {self._whole_of(tensor): tensor for tensor in writes}
+        results = []
+        for output in node.outputs:
+            loops = _loops_of(output) if output in written else []
+            for cut in self._held(written[output]).piece if output in written else ():
+                _leave(loops, cut, node)
+            results.append((written.get(output, ""), _sizes(loops), output))
+        inputs = self._inputs(name, node, row, part.ranges, reads, results[0][1])
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        is_bare = node.op_type == "Gemm" and len(inputs) < len(node.inputs)
+        if is_bare and self._nodes.opset_imports[""] < _GEMM_WITHOUT_BIAS:
+            problem = f"before operator set {_GEMM_WITHOUT_BIAS} a Gemm has a bias"
+            raise ModelError(f"op {node.name!r} cannot be split along its sums: {problem}.")
+        made = ir.node(
+            node.op_type,
+            inputs,
+            overload=node.overload,
+            domain=node.domain,
+            name=name,
+            num_outputs=len(results),
+        )
+        made.attributes.update(_attributes(node, row, part.ranges))
+        self._add(made, results)
+
+    def _inputs(
         self,
-        node: ir.Node,
-        value: ir.Value,
-        part: int,
-        number: int,
-        views: list[ir.Node],
-        behind: Mapping[str, int] = MappingProxyType({}),
-    ) -> tuple[ir.Value, int]:
-        """A part of an operand that is in parts, seen as the operand is, and the axis along which it is."""
-        bases = self._reads.bases_of([value])
-        if len(bases) != 1 or bases[0] not in self._held:
-            return value, 0
-        found, sizes = self._held[bases[0]][part], sizes_of(value)
-        axis = self._column_axis(node, value, number * behind.get(str(bases[0].name), 1), number)
-        sizes[axis] = math.prod(sizes_of(found)) * number // math.prod(sizes)
-        if sizes_of(found) == sizes:
-            return found, axis
-        views.append(view_node(self._nodes, found, sizes, f"{node.name}/view {part} of {value.name}"))
-        return views[-1].outputs[0], axis
-
-    def _column_axis(self, node: ir.Node, value: ir.Value, run: int, number: int) -> int:
-        """The axis of a view along which ``number`` columns or heads lie, in all a run of elements."""
-        sizes = sizes_of(value)
-        rows = math.prod(sizes) // run
-        before = accumulate(sizes, lambda a, b: a * b, initial=1)
-        places = [i for i, count in enumerate(before) if count == rows and sizes[i : i + 1] == [number]]
-        if not places:
-            raise ModelError(f"op {node.name!r} cannot be split: it sees its columns as several axes.")
-        return places[-1]
-
-    def _take(
-        self,
-        node: ir.Node,
-        value: ir.Value,
-        axis: int,
-        bounds: tuple[int, int],
         name: str,
-        new: list[ir.Node],
+        node: ir.Node,
+        row: OpRule,
+        ranges: tuple[Range, ...],
+        reads: Sequence[str],
+        result: Sequence[int],
+    ) -> list[ir.Value | None]:
+        """What a part reads, seen as the node sees it; None for what another part adds."""
+        tensors = {self._held(tensor)[:2]: tensor for tensor in reads}
+        inputs: list[ir.Value | None] = []
+        accesses: dict[int, list[Access]] = {}
+        for k, access in zip(row.operands, row.rule.operands, strict=True):
+            accesses.setdefault(k, []).append(access)
+        for place, value in enumerate(node.inputs):
+            k = -1 if value is None else self._graph.tensor_index.get(self._tensor_of(value), -1)
+            if value is None or not accesses.get(k):
+                inputs.append(value)
+                continue
+            piece = piece_of(row.rule, accesses[k].pop(0), ranges)
+            if any(cut.stop <= cut.start for cut in piece):
+                raise ModelError(f"op {node.name!r} cannot be split: a part reads padding alone.")
+            tensor, view = tensors.get((k, piece)), f"{name}/view {place}"
+            inputs.append(None if tensor is None else self._seen(node, value, tensor, view, result))
+        return inputs
+
+    def _tensor_of(self, value: ir.Value) -> str:
+        """The tensor of the graph that a value is a view of."""
+        bases = self._reads.bases_of([value])
+        return str(bases[0].name if bases else value.meta.get("tensor", value.name))
+
+    def _seen(
+        self, node: ir.Node, value: ir.Value, tensor: str, name: str, result: Sequence[int]
     ) -> ir.Value:
-        """A slice of an activation, once for all ops that read it."""
-        if name not in self._taken:
-            sizes = sizes_of(value)
-            take = take_node(self._nodes, value, axis, bounds, name)
-            sizes[axis] = bounds[1] - bounds[0]
-            take.outputs[0].type, take.outputs[0].shape = value.type, ir.Shape(sizes)
-            take.outputs[0].name = name
-            self._taken[name] = take.outputs[0]
-            new.append(take)
-        taken = self._taken[name].producer()
-        if taken is None or taken.inputs[0] is not value:
-            raise ModelError(f"op {node.name!r} cannot be split: another op takes slices of another view.")
-        return self._taken[name]
+        """What a tensor of the split graph holds, seen as a node sees the whole in ``value``."""
+        loops, piece = _loops_of(value), self._held(tensor).piece
+        is_constant = not self._reads.bases_of([value])
+        array = _values_of(value).reshape(_flat(loops)) if is_constant and piece else None
+        for cut in piece:
+            place, steps, count = _leave(loops, cut, node)
+            if array is not None:
+                sizes = array.shape
+                blocks = array.reshape(*sizes[:place], -1, count, *sizes[place + 1 :])
+                array = blocks.take(steps, place + 1).reshape(_flat(loops))
+        has_copies = any(step == 0 for axis in loops for _, step in axis)
+        if has_copies:
+            loops = _with_copies(loops, sizes_of(value), sizes_of(node.outputs[0]), result)
+        sizes = _sizes(loops)
+        if not piece and sizes == sizes_of(value):
+            return value
+        if is_constant:
+            if array is None:
+                array = _values_of(value).reshape(_flat(_loops_of(value)))
+            return self._slice(tensor, value, loops, name, array)
+        if not has_copies:
+            return self._reshaped(self._values[tensor], sizes, name)
+        once = [1 if step == 0 else size for axis in loops for size, step in axis]
+        seen = self._reshaped(self._values[tensor], once, f"{name}/once")
+        copied = f"{name}/copied"
+        expand = ir.node("Expand", [seen, self._integers(f"{copied}/shape", _flat(loops))], name=copied)
+        self._add(expand, [(copied, _flat(loops), seen)])
+        return self._reshaped(expand.outputs[0], sizes, name)
 
-    def _sliced(self, value: ir.Value | None, axis: int, bounds: tuple[int, int], name: str) -> ir.Value:
-        assert value is not None
-        return self._slices.of(value, axis, *bounds, name)
+    def _slice(self, tensor: str, value: ir.Value, loops: _Loops, name: str, array: NDArray) -> ir.Value:
+        """An initializer that is what a node sees of a constant, made once."""
+        sizes = _sizes(loops)
+        key = tensor, value, tuple(sizes)
+        if key not in self._slices:
+            for place, (size, step) in enumerate(one for axis in loops for one in axis):
+                array = array.take(range(size), place) if step == 0 else array
+            unique = tensor if tensor not in self._nodes.initializers else name
+            self._slices[key] = self._constant(unique, array.reshape(sizes), value.dtype)
+        return self._slices[key]
 
-    def _in_order(self, names: Mapping[int, str]) -> list[int]:
-        """Places of operands; slices are made in the order of the graph."""
-        return sorted(names, key=lambda place: self._graph.tensor_index.get(names[place], -1))
+    def _add_move(self, name: str, op_type: str, reads: Sequence[str], written: str) -> None:
+        """Add what takes a piece of a tensor, or joins or adds several."""
+        result, sources = self._held(written), [self._held(read) for read in reads]
+        whole, values = self._whole_of(written), [self._values[read] for read in reads]
+        if op_type not in (JOIN, TAKE):
+            self._add(ir.node(op_type, values, name=name), [(written, sizes_of(values[0]), whole)])
+            return
+        frame = _frame_of(whole, (sources[0] if op_type == JOIN else result).piece)
+        sizes = frame.shape(result.piece)
+        if not result.piece and whole in self._nodes.outputs and sizes != sizes_of(whole):
+            problem = f"its parts lie along no axis of the output {whole.name!r} of the model"
+            raise ModelError(f"op {name!r} cannot be split: {problem}.")
+        values = [
+            self._reshaped(value, frame.shape(held.piece), f"{name}/view {i}")
+            for i, (value, held) in enumerate(zip(values, sources, strict=True))
+        ]
+        if op_type == JOIN:
+            differing = zip(sources[0].piece, sources[1].piece, strict=True)
+            axis, _ = frame.axes[next(one.period for one, other in differing if one != other)]
+            move = ir.node(JOIN, values, {"axis": axis}, name=name)
+        else:
+            move = self._take_node(values[0], frame, result.piece, sources[0].piece, name)
+        self._add(move, [(written, sizes, whole)])
+
+    def _take_node(self, value: ir.Value, frame: _Frame, piece: Piece, of: Piece, name: str) -> ir.Node:
+        """A node that takes a piece out of ``value``, which is a piece or the whole."""
+        first = {cut.period: cut.start for cut in of}
+        rows = [(frame.axes[cut.period], first.get(cut.period, 0), cut) for cut in piece]
+        given = {
+            "starts": [(cut.start - before) // step for (_, step), before, cut in rows],
+            "ends": [(cut.stop - before) // step for (_, step), before, cut in rows],
+            "axes": [axis for (axis, _), _, _ in rows],
+        }
+        if self._nodes.opset_imports[""] < _SLICE_READS_LIMITS:
+            return ir.node(TAKE, [value], given, name=name)
+        read = [self._integers(f"{name}/{what}", numbers) for what, numbers in given.items()]
+        return ir.node(TAKE, [value, *read], name=name)
+
+    def _constant(self, name: str, array: NDArray, dtype: ir.DataType | None = None) -> ir.Value:
+        tensor = ir.tensor(np.ascontiguousarray(array), dtype=dtype, name=name)
+        shape = ir.Shape(tensor.shape.numpy())
+        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
+        self._nodes.register_initializer(value)
+        return value
+
+    def _integers(self, name: str, numbers: Sequence[int]) -> ir.Value:
+        return self._constant(name, np.array(numbers, np.int64))
+
+    def _reshaped(self, value: ir.Value, sizes: Sequence[int], name: str) -> ir.Value:
+        if sizes_of(value) == list(sizes):
+            return value
+        view = ir.node("Reshape", [value, self._integers(f"{name}/shape", sizes)], name=name)
+        self._add(view, [(name, sizes, value)])
+        return view.outputs[0]
+
+    def _add(self, node: ir.Node, tensors: Sequence[tuple[str, Sequence[int], ir.Value]]) -> None:
+        """Add a node, with names, sizes and types (those of other values) for its outputs."""
+        for output, (name, sizes, like) in zip(node.outputs, tensors, strict=True):
+            output.name, output.type, output.shape = name, like.type, ir.Shape(sizes)
+            self._values[name] = output
+        self._new.append(node)
+
+    def _show_parts(self) -> dict[str, OutputPart]:
+        """Let the host read the parts of outputs that are not joined."""
+        shown, split = {}, self._split.graph
+        pieces: dict[ir.Value, list[str]] = {}
+        for k in np.flatnonzero(split.tensor_is_output).tolist():
+            if self._held(split.tensor_names[k]).piece:
+                pieces.setdefault(self._whole_of(split.tensor_names[k]), []).append(split.tensor_names[k])
+        for whole, parts in pieces.items():
+            frame = _frame_of(whole, self._held(parts[0]).piece)
+            if len(frame.axes) > 1 or list(frame.sizes) != sizes_of(whole):
+                problem = "its parts must lie along one axis"
+                raise ModelError(f"output {whole.name!r} of the model cannot stay in parts: {problem}.")
+            at = list(self._nodes.outputs).index(whole)
+            self._nodes.outputs[at : at + 1] = [self._values[part] for part in parts]
+            for part in parts:
+                (cut,) = self._held(part).piece
+                axis, step = frame.axes[cut.period]
+                shown[part] = OutputPart(str(whole.name), axis, cut.start // step, cut.stop // step)
+        return shown
+
+    def _remove_divided(self) -> None:
+        """Remove the nodes that have parts, and views of what they wrote."""
+        gone = set(self._divided)
+        for node in self._nodes:
+            is_op = node.name in self._graph.op_index or node.name in self._split.graph.op_index
+            if not is_op and gone & {value.producer() for value in node.inputs if value is not None}:
+                gone.add(node)
+        self._nodes.remove(gone)
 
 
-def _bounds(sizes: Sequence[int]) -> list[tuple[int, int]]:
-    return list(pairwise([0, *accumulate(sizes)]))
+def _loops_of(value: ir.Value) -> _Loops:
+    """The loops over a value, in the order of its axes."""
+    sizes = sizes_of(value)
+    steps = value.meta.get("steps") or [[one] for one in zip(sizes, row_major(tuple(sizes)), strict=True)]
+    return [list(axis) for axis in steps]
 
 
-def _part(
-    node: ir.Node,
-    inputs: Sequence[ir.Value | None],
-    split: Split,
-    i: int,
-    along: tuple[int, int] | None = None,
-) -> ir.Node:
-    """A copy of a node for a part, with another size along an axis."""
-    name = part_name(split.op, i, split.parts)
-    part = ir.node(node.op_type, inputs, overload=node.overload, domain=node.domain, name=name)
-    for attr in node.attributes.values():
-        part.attributes.add(attr)
-    whole = node.outputs[0]
-    _describe(part.outputs[0], whole, part_name(str(whole.name), i, split.parts), along)
-    return part
+def _flat(loops: _Loops) -> list[int]:
+    return [size for axis in loops for size, _ in axis]
 
 
-def _describe(value: ir.Value, like: ir.Value, name: str, along: tuple[int, int] | None = None) -> None:
-    """Name a value, with the type and shape of another, except for the size along an axis."""
-    shape = list(shape_of(like))
-    if along is not None:
-        shape[along[0]] = along[1]
-    value.name, value.type, value.shape = name, like.type, ir.Shape(shape)
+def _sizes(loops: _Loops) -> list[int]:
+    return [math.prod(size for size, _ in axis) for axis in loops]
+
+
+def _leave(loops: _Loops, cut: Cut, node: ir.Node) -> tuple[int, range, int]:
+    """Leave of the loops what lies in a cut.
+
+    Returns:
+      the place of the loop among all; the steps that stay, and of how many in a period.
+    """
+    before = 0
+    for axis in loops:
+        for i, (size, step) in enumerate(axis):
+            count = cut.period // step if step else 1
+            if count > 1 and not any((cut.period % step, size % count, cut.start % step, cut.stop % step)):
+                steps = range(cut.start // step, cut.stop // step)
+                outer = [(size // count, cut.period)] if size > count else []
+                axis[i : i + 1] = [*outer, (len(steps), step)]
+                return before + i, steps, count
+        before += len(axis)
+    problem = f"elements {cut.start} to {cut.stop} of {cut.period} lie along no axis that it sees"
+    raise ModelError(f"op {node.name!r} cannot be split: {problem}.")
+
+
+def _with_copies(loops: _Loops, sizes: Sequence[int], whole: Sequence[int], part: Sequence[int]) -> _Loops:
+    """The loops of an operand, with as many copies along each axis as the part of a result has there."""
+    found = []
+    for behind, axis in enumerate(reversed(loops), 1):
+        is_shared = behind <= len(whole) and whole[-behind] == sizes[-behind]
+        copies = part[-behind] // math.prod(size for size, step in axis if step) if is_shared else 0
+        found.append([(copies or size, step) if step == 0 else (size, step) for size, step in axis])
+    return found[::-1]
+
+
+def _frame_of(whole: ir.Value, piece: Piece) -> _Frame:
+    """The shape of a tensor, if the cuts of a piece lie along its axes; else one that has such axes."""
+    sizes = sizes_of(whole)
+    ends = [math.prod(sizes), *(cut.period for cut in piece), 1]
+    for one in (sizes, [before // after for before, after in pairwise(ends)]):
+        steps = row_major(tuple(one))
+        axes = {
+            cut.period: (axis, step)
+            for cut in piece
+            for axis, (size, step) in enumerate(zip(one, steps, strict=True))
+            if size > 1 and size * step == cut.period and cut.start % step == cut.stop % step == 0
+        }
+        if len(axes) == len(piece):
+            return _Frame(one, axes)
+    raise ModelError(f"tensor {whole.name!r} cannot be split: its parts lie along no axes.")
+
+
+def _attributes(node: ir.Node, row: OpRule, ranges: tuple[Range, ...]) -> dict[str, ir.Attr]:
+    """The attributes of a part: its padding, and numbers of what is divided."""
+    attributes, factors = dict(node.attributes.items()), row.rule.factors
+    for one in ranges:
+        name, size = factors[one.factor].name, factors[one.factor].size
+        if name.startswith("k") and node.op_type == "Conv":
+            attributes.pop("kernel_shape", None)  # that of the weight
+        for counted in attributes.keys() & _COUNTS.keys():
+            if name[0] in _COUNTS[counted]:
+                number = attributes[counted].as_int() * (one.stop - one.start) // size
+                attributes[counted] = ir.AttrInt64(counted, number)
+    windows = {
+        piece.factor: (axis, piece)
+        for axis, dimension in enumerate(row.rule.operands[0][2:])
+        for piece in dimension
+        if isinstance(piece, Affine)
+    }
+    padded = [(*windows[one.factor], one) for one in ranges if one.factor in windows]
+    if not padded:
+        return attributes
+    if all(_numbers_in(node, name, [0])[0] for name in ("count_include_pad", "ceil_mode")):
+        raise ModelError(f"op {node.name!r} cannot be split: it counts padding and rounds up.")
+    image = node.inputs[0]
+    assert image is not None
+    before, after = _padding(node, sizes_of(image)[2:], sizes_of(node.outputs[0])[2:])
+    for axis, piece, one in padded:
+        first = one.start * piece.stride - piece.before
+        last = (one.stop - 1) * piece.stride - piece.before + reach_of(row.rule, piece)
+        before[axis], after[axis] = max(0, -first), max(0, last - piece.size)
+    attributes.pop("auto_pad", None)
+    return attributes | {"pads": ir.AttrInt64s("pads", [*before, *after])}
+
+
+def _padding(node: ir.Node, sizes: Sequence[int], results: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Padding before and after, along each axis of an image."""
+    axes = len(sizes)
+    automatic = node.attributes["auto_pad"].as_string() if "auto_pad" in node.attributes else "NOTSET"
+    if automatic in ("NOTSET", "VALID"):
+        pads = _numbers_in(node, "pads", [0] * 2 * axes) if automatic == "NOTSET" else [0] * 2 * axes
+        return pads[:axes], pads[axes:]
+    weight = node.inputs[1] if len(node.inputs) > 1 else None
+    kernel = _numbers_in(node, "kernel_shape", [] if weight is None else sizes_of(weight)[2:])
+    strides, dilations = (_numbers_in(node, name, [1] * axes) for name in ("strides", "dilations"))
+    rows = zip(sizes, results, kernel, strides, dilations, strict=True)
+    missing = [max(0, (out - 1) * s + (k - 1) * d + 1 - size) for size, out, k, s, d in rows]
+    less, more = [pad // 2 for pad in missing], [(pad + 1) // 2 for pad in missing]
+    return (less, more) if automatic == "SAME_UPPER" else (more, less)
+
+
+def _numbers_in(node: ir.Node, name: str, otherwise: Sequence[int]) -> list[int]:
+    if name not in node.attributes:
+        return list(otherwise)
+    attr = node.attributes[name]
+    return [attr.as_int()] if attr.type == ir.AttributeType.INT else list(attr.as_ints())
+
+
+def sizes_of(value: ir.Value) -> list[int]:
+    """The sizes of a value.
+
+    Raises:
+      ModelError: one of them is not known.
+    """
+    if value.shape is None or not value.shape.is_static():
+        raise ModelError(f"tensor {value.name!r} has no known size, so that it cannot be split.")
+    return list(value.shape.numpy())
+
+
+def _values_of(value: ir.Value) -> NDArray:
+    """The values of a constant: an initializer, or what nodes compute from initializers alone."""
+    if value.const_value is not None:
+        return value.const_value.numpy()
+    nodes: dict[ir.Node, None] = {}
+    initializers: dict[ir.Value, None] = {}
+
+    def collect(values: Iterable[ir.Value | None]) -> None:
+        for one in values:
+            producer = None if one is None else one.producer()
+            if producer is not None:
+                collect(producer.inputs)
+                nodes[producer] = None
+            elif one is not None:
+                initializers[one] = None
+
+    collect([value])
+    graph = value.graph
+    assert graph is not None
+    view = ir.GraphView(
+        [], [value], nodes=list(nodes), initializers=list(initializers), opset_imports=graph.opset_imports
+    )
+    (array,) = ReferenceEvaluator(ir.to_proto(ir.Model(view.clone(), ir_version=10))).run(None, {})
+    return np.asarray(array)
