@@ -8,6 +8,7 @@ difference.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from go_opt.env.copies.divisions import JOINED_BY, Division, divisions_of, stops_of
+from go_opt.env.copies.divisions import JOINED_BY, Division, divisions_of, first_of_group, stops_of
 from go_opt.env.copies.pieces import (
     Cut,
     Piece,
@@ -113,6 +114,7 @@ class _Expansion:
         self._graph = graph
         divisions = divisions_of(graph, splits)
         stops = stops_of(graph, divisions)
+        self._firsts = first_of_group(graph, divisions)
         self._cells = {op: _cells_of(_rule_row(graph, op), of, stops) for op, of in divisions.items()}
         self._leaves_parts = {graph.op_index[one.op] for one in splits if not one.joined}
         self._whole = {k for k in range(graph.num_tensors) if self._is_needed_whole(k)}
@@ -122,7 +124,7 @@ class _Expansion:
 
     def graph(self) -> Graph:
         graph = self._graph
-        ops = [row for op in range(graph.num_ops) for row in self._rows(op)]
+        ops = _in_turn([turn for op in range(graph.num_ops) for turn in self._turns(op)])
         builder = GraphBuilder(graph.name, precision=graph.precision, bindings=graph.bindings)
         read = {name for row in ops for name, _ in row["reads"]}
         for k in np.flatnonzero(graph.tensor_producer == NO_PRODUCER).tolist():
@@ -191,16 +193,21 @@ class _Expansion:
             for i, cell in enumerate(cells)
         ]
 
-    def _rows(self, op: int) -> Iterator[_Row]:
-        """One op, or its parts and what joins or adds their results."""
+    def _turns(self, op: int) -> Iterator[tuple[tuple[int, int], _Row]]:
+        """One op, or its parts and what joins or adds their results, each with its turn.
+
+        Where ops go on with each other's parts, the first parts of all of them come first: a chip that has
+        all of them holds the pieces of one part at a time.
+        """
         graph, name = self._graph, self._graph.op_names[op]
         if op not in self._cells:
             measured = {kind: float(s[op]) for kind, s in graph.measured_s.items() if not np.isnan(s[op])}
             reads = [(graph.tensor_names[k], touched) for k, touched in graph.reads_of(op)]
             writes = [self._write(k, graph.tensor_names[k]) for k in graph.outputs_of(op)]
-            yield self._op(op, name, float(graph.op_flops[op]), reads, writes) | {"measured_s": measured}
+            row = self._op(op, name, float(graph.op_flops[op]), reads, writes)
+            yield (op, 0), row | {"measured_s": measured}
             return
-        cells, before, after = self._cells[op], [], []
+        cells, numbers = self._cells[op], itertools.count()
         for i, cell in enumerate(cells):
             of_cell = name if len(cells) == 1 else part_name(name, i, len(cells))
             results = [
@@ -212,19 +219,16 @@ class _Expansion:
                 )
                 for k in graph.outputs_of(op)
             ]
-            for moves, row in self._terms(op, cell, of_cell, results):
-                before += moves
-                after.append(row)
-        yield from before
-        yield from after
+            for rows, number in zip(self._terms(op, cell, of_cell, results), numbers, strict=False):
+                yield from (((self._firsts[op], number), row) for row in rows)
         for k in graph.outputs_of(op):
             if k in self._whole and len(cells) > 1:
-                yield from self._joined(k, self._pieces(k), ())
+                yield from (((op, len(cells)), row) for row in self._joined(k, self._pieces(k), ()))
 
     def _terms(
         self, op: int, cell: _Cell, name: str, results: Sequence[tuple[int, str]]
-    ) -> Iterator[tuple[list[_Row], _Row]]:
-        """The parts of a cell and what adds them, each with what takes their operands."""
+    ) -> Iterator[list[_Row]]:
+        """For each part of a cell what takes its operands, the part, and what adds it to those before."""
         graph, row = self._graph, _rule_row(self._graph, op)
         number = len(cell.terms)
         total = ""
@@ -246,11 +250,13 @@ class _Expansion:
                     self.held[written] = Held(k, piece, is_partial=number > 1)
                 writes.append(self._write(k, written, piece))
             self.parts[of_part] = Part(op, ranges)
-            yield moves, self._op(op, of_part, self._flops(op, ranges, is_first=i == 0), reads, writes)
+            flops = self._flops(op, ranges, is_first=i == 0)
+            rows = [*moves, self._op(op, of_part, flops, reads, writes)]
+            if i > 0:
+                rows.append(self._sum(op, name, results[0], (total, writes[0][0]), i, number))
+            yield rows
             if number == 1:
                 return
-            if i > 0:
-                yield [], self._sum(op, name, results[0], (total, writes[0][0]), i, number)
             total = writes[0][0] if i == 0 else sum_name(results[0][1], i, number)
 
     def _sum(
@@ -395,6 +401,27 @@ def _overlap(piece: Piece, wanted: Piece) -> Piece:
         else cut
         for cut in piece
     )
+
+
+def _in_turn(turns: Sequence[tuple[tuple[int, int], _Row]]) -> list[_Row]:
+    """Rows in the order of their turns, as far as they do not wait for others."""
+    made_by = {written: i for i, (_, row) in enumerate(turns) for written, _, _ in row["writes"]}
+    waits = [{made_by[name] for name, _ in row["reads"] if name in made_by} for _, row in turns]
+    readers: list[list[int]] = [[] for _ in turns]
+    for i, sources in enumerate(waits):
+        for source in sources:
+            readers[source].append(i)
+    ready = [(turns[i][0], i) for i, sources in enumerate(waits) if not sources]
+    heapq.heapify(ready)
+    ordered = []
+    while ready:
+        _, i = heapq.heappop(ready)
+        ordered.append(turns[i][1])
+        for reader in readers[i]:
+            waits[reader].discard(i)
+            if not waits[reader]:
+                heapq.heappush(ready, (turns[reader][0], reader))
+    return ordered
 
 
 def _moved(found: Iterator[_Row | str], moves: list[_Row]) -> str:
