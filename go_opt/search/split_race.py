@@ -39,7 +39,7 @@ WHOLE_SHARE: Final = 1 / 4  # of the budget, at most, before ways to split are t
 CLOSE: Final = 0.01  # gap of whole ops below which ways to split are tried at once
 TRIAL_SHARE: Final = 1 / 4  # of the budget, at most, for the ways by columns, and for those by rows
 CLOSE_SHARE: Final = 3 / 5  # the same if the gap of whole ops is below ``CLOSE``
-CLEARLY: Final = 0.95  # of the interval of another way; in a short search, smaller gains may be luck
+CLEARLY: Final = 0.95  # of the interval of another way that took fewer steps: smaller gains may be luck
 FIRST_STEPS: Final = 8  # of a search by rows, which begins with a plan made for it; of one without a plan
 LEAST_S: Final = 1e-3  # of the search of whole ops
 OPS_PER_S: Final = 1600  # ways with more ops and parts per second of the time limit are not tried
@@ -67,6 +67,7 @@ def search_with_splits(
 class _Found(NamedTuple):
     result: OptimizeResult  # on the graph with the parts of its way
     way: tuple[Split, ...]
+    steps: int = 0  # of its search so far
 
 
 class _SplitSearch:
@@ -91,6 +92,7 @@ class _SplitSearch:
         self._tries = True  # whether ways to split are still to try
         self._history: list[Step] = []
         self._reference_s = math.inf  # of the greedy plan of whole ops
+        self._replicates = request.max_latency_s is None and may_replicate(target, request)
         self._takes_early = False  # of starts by rows
         self._is_stopped = False
         self._best: _Found | None = None
@@ -164,7 +166,7 @@ class _SplitSearch:
         spent = TRIAL_SHARE if self._best is not None else 1 / 2
         is_late = self._context.after(spent * self._request.time_limit_s)
         given = graph, target, self._rows, self._blocks, under_rows, under_blocks
-        ways = ways_in_parts(*given, is_late)
+        ways = ways_in_parts(*given, is_late, in_turn=self._replicates)
         self._try_each(ways, most_ops, share, FIRST_STEPS)
         if self._best is None and self._rows:  # for a limit on the latency, or memories that are small
             self._takes_early = True
@@ -198,13 +200,14 @@ class _SplitSearch:
         requested = self._request_of(share)
         if requested is None:
             return None
-        first_steps = len(self._history) + FIRST_STEPS
+        begun = len(self._history)
+        first_steps = begun + FIRST_STEPS
         try:
             search = self._begin(
                 graph,
                 replace(requested, start=start),
                 on_step=self._take_step,
-                on_improvement=lambda found: self._take(_Found(found, way)),
+                on_improvement=lambda found: self._take(_Found(found, way, len(self._history) - begun)),
             )
             with closing(search):
                 search.advance(lambda: self._must_stop() or until() or self._is_late(search, first_steps))
@@ -257,11 +260,10 @@ class _SplitSearch:
         if self._request.objective == "latency" and rows_of_way(self._graph, way):
             return start_by_batch(graph, way)
         given = self._graph, graph, way, self._target
-        replicates = may_replicate(self._target, self._request)
         if blocks_of_way(self._graph, way):
-            return start_by_blocks(*given, replicates=replicates)
+            return None if self._replicates else start_by_blocks(*given)
         if rows_of_way(self._graph, way):
-            return start_by_rows(*given, replicates=replicates, takes_early=self._takes_early)
+            return start_by_rows(*given, replicates=self._replicates, takes_early=self._takes_early)
         return self._request.start
 
     def _request_of(self, share: float) -> Request | None:
@@ -292,9 +294,11 @@ class _SplitSearch:
         self._watch.on_step(self._history[-1])
 
     def _take(self, found: _Found) -> None:
-        before_s = math.inf if self._best is None else self._best.result.objective_s
-        if self._request.objective != "latency" and self._best is not None and found.way != self._best.way:
-            before_s *= CLEARLY
+        best = self._best
+        before_s = math.inf if best is None else best.result.objective_s
+        if self._request.objective != "latency" and best is not None and found.way != best.way:
+            is_sooner = bool(best.way and found.way) and found.steps <= best.steps
+            before_s *= 1.0 if is_sooner else CLEARLY
         if found.result.objective_s < before_s:
             self._best = found
             self._watch.on_improvement(self._as_answer(found))

@@ -20,7 +20,7 @@ from go_opt.common.arrays import IntArray
 from go_opt.env import CostTables, Target, cost_tables
 from go_opt.env.copies.divisions import Division, divisible_factors, period_in, stops_of, sum_factor
 from go_opt.env.copies.pieces import part_name, sum_name
-from go_opt.env.op_memory import op_sram_bytes
+from go_opt.env.op_memory import op_activation_bytes, op_sram_bytes
 from go_opt.errors import PlanError
 from go_opt.model.graph import ACTIVATION, NO_PRODUCER, WEIGHT, Graph
 from go_opt.model.plan import Split
@@ -29,6 +29,8 @@ from go_opt.search.splits.row_starts import chips_of_stages
 from go_opt.search.splits.rows import split_along
 
 PARTS: Final = (2, 3, 4)
+TILES: Final = (2, 4)
+TILED: Final = 1 / 4  # of a memory, at least: the activations of an op of a block that is worked off in parts
 FILLED: Final = 3 / 4  # of a memory, at most, with the weights of a stage
 
 # The ops in order, each with the factor that is divided; the last one is a product, divided along its sums.
@@ -87,6 +89,20 @@ def block_ways(
         fitting = best[: max(0, chips) // (parts - 1)]
         for some in (fitting, fitting[: len(fitting) // 2]):
             ways.append(tuple(splits_of_blocks(graph, sorted(some), parts)))
+    return [way for way in dict.fromkeys(ways) if way]
+
+
+def tiled_ways(graph: Graph, target: Target, blocks: Sequence[Block]) -> list[tuple[Split, ...]]:
+    """The blocks with an op that fills much of a memory, in parts that one chip works off in turn.
+
+    A chip then holds the activations of one part at a time, and more weights beside them.
+    """
+    filled = op_activation_bytes(graph, target) / np.maximum(op_sram_bytes(cost_tables(graph, target)), 1)
+    large = [block for block in blocks if filled[[op for op, _ in block]].max() > TILED]
+    ways = (
+        tuple(splits_of_blocks(graph, [block for block in large if is_open(graph, block, parts)], parts))
+        for parts in TILES
+    )
     return [way for way in dict.fromkeys(ways) if way]
 
 
@@ -162,9 +178,7 @@ def _activations(graph: Graph, op: int) -> list[int]:
     return [k for k, _ in graph.reads_of(op) if graph.tensor_kind[k] == ACTIVATION]
 
 
-def start_by_blocks(
-    graph: Graph, split: Graph, way: tuple[Split, ...], target: Target, *, replicates: bool
-) -> Start:
+def start_by_blocks(graph: Graph, split: Graph, way: tuple[Split, ...], target: Target) -> Start:
     """A plan in which each part of a block is a stage, the first one with what is before the block.
 
     A kernel ends where it sends something, and another begins where it waits, so that other stages wait no
@@ -172,10 +186,9 @@ def start_by_blocks(
 
     Args:
       graph: of whole ops; ``split`` is that with the parts of ``way``.
-      replicates: whether the chips of a stage are replicas; else they share its ops.
     """
     stages = _stages(graph, split, way, cost_tables(split, target))
-    chip, size = chips_of_stages(split, stages, target, replicates=replicates)
+    chip, size = chips_of_stages(split, stages, target, replicates=False)
     crosses = chip[split.edge_src] != chip[split.edge_dst]
     sends, waits = np.zeros((2, split.num_ops), np.bool_)
     sends[split.edge_src[crosses]] = waits[split.edge_dst[crosses]] = True

@@ -23,12 +23,13 @@ from go_opt.model.plan import Split
 from go_opt.result import Request
 from go_opt.search.methods.events import has_static_constraints, may_replicate
 from go_opt.search.splits.batch_ways import has_batch
-from go_opt.search.splits.block_ways import Block, block_ways, blocks_of
+from go_opt.search.splits.block_ways import Block, block_ways, blocks_of, tiled_ways
 from go_opt.search.splits.row_ways import row_ways
 from go_opt.search.splits.rows import Rows, rows_by_op, split_along, steps_of
 
 HEAVY: Final = 1 / 4  # of a chip's memory: the weight of an op that may be split
 SHARES: Final = (1 / 2, 1 / 4, 1 / 8)  # of a chip's memory: the weight of a part, one way to split for each
+TIGHT: Final = 1 / 2  # of all memory, at least, in weights, for blocks whose parts one chip works off in turn
 JOINED_OUTPUT: Final = 2.5  # times its bytes, at least, that a chip holds which joins an output of the model
 
 
@@ -106,8 +107,22 @@ def _rows_by_op(graph: Graph, target: Target) -> Rows:
 
 
 def open_blocks(graph: Graph, target: Target, request: Request) -> list[Block]:
-    """The blocks that may be split by columns and the inner dimension, where that may gain."""
-    return _whole_blocks(graph, target) if _parts_may_gain(graph, target, request) else []
+    """The blocks that may be split, where that may gain: also where weights fill most of the memory."""
+    is_open = _parts_may_gain(graph, target, request) or (
+        _splits_are_open(request)
+        and target.goes_forward
+        and request.objective == "throughput"
+        and _weights_share(graph, target) > TIGHT
+    )
+    return _whole_blocks(graph, target) if is_open else []
+
+
+@lru_cache(maxsize=16)
+def _weights_share(graph: Graph, target: Target) -> float:
+    """The share of all memory that the weights fill."""
+    tables = cost_tables(graph, target)
+    weight_bytes = float(tables.stored_bytes[graph.tensor_kind == WEIGHT].sum())
+    return weight_bytes / max(float(tables.sram_bytes.sum()), 1.0)
 
 
 @lru_cache(maxsize=16)
@@ -169,15 +184,18 @@ def ways_in_parts(
     under_rows: tuple[Split, ...],
     under_blocks: tuple[Split, ...],
     is_late: Callable[[], bool],
+    *,
+    in_turn: bool,
 ) -> list[tuple[Split, ...]]:
     """Ways by rows on top of ``under_rows``, which keep their ops, and ways of blocks, which take theirs.
 
-    Once ``is_late``, only those found so far.
+    Once ``is_late``, only those found so far. Parts of blocks have chips of their own, or take turns on one.
     """
     names = {one.op for one in under_rows}
     left = {op: one for op, one in rows.items() if graph.op_names[op] not in names}
     ways = [(*way, *under_rows) for way in (row_ways(graph, target, left, is_late) if left else [])]
-    for way in block_ways(graph, target, blocks, is_late):
+    found = tiled_ways(graph, target, blocks) if in_turn else block_ways(graph, target, blocks, is_late)
+    for way in found:
         names = {one.op for one in way}
         ways.append((*way, *(one for one in under_blocks if one.op not in names)))
     return ways
