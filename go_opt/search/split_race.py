@@ -114,7 +114,7 @@ class _SplitSearch:
         if self._best is None:
             # For whole ops, it may be proven that there is no plan.
             raise InfeasibleError(f"no plan was found with split ops; without splits, {failure}")
-        result, way = self._best
+        result, way, _ = self._best
         checks = is_simulated(self._target, self._request) and not self._is_stopped
         if checks and result.simulated_interval_s is None:
             load_simulator(self._context)
