@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from go_opt.env.copies.pieces import Cut, Piece
 from go_opt.env.copies.splits import Held, Part, SplitGraph, split_graph_and_parts
 from go_opt.model.graph import DATA_MOVEMENT, MATRIX, NO_PRODUCER, VECTOR, WEIGHT, Graph, OpRule
 from go_opt.model.plan import Split
 from go_opt.model.rule import NO_FACTOR, Access, Affine, Rule, factors_in, multiplicands
 
 _SUMS = {"ReduceMax": "Max", "ReduceMin": "Min"}  # of partial results; others are added
-_Cuts = tuple[tuple[int, int, int], ...]  # period, start, stop
 
 
 class _Kind(NamedTuple):
@@ -244,7 +244,7 @@ class _Check:
     def _wrong_outputs(self) -> Iterator[str]:
         """The host reads each output of the model, or pieces that make it up."""
         whole, split = self._whole, self._split
-        pieces: dict[int, list[_Cuts]] = defaultdict(list)
+        pieces: dict[int, list[Piece]] = defaultdict(list)
         for k in np.flatnonzero(split.tensor_is_output).tolist():
             held = self._content(split.tensor_names[k])
             if held is None or held.is_partial:
@@ -258,14 +258,14 @@ class _Check:
     def _dtype(self, k: int) -> int:
         return int(self._whole.tensor_dtype[k])
 
-    def _elements(self, k: int, cuts: _Cuts) -> int:
+    def _elements(self, k: int, cuts: Piece) -> int:
         elements = int(self._whole.tensor_elements[k])
         for period, start, stop in cuts:
             elements = elements * (stop - start) // period
         return elements
 
 
-def _cuts(rule: Rule, access: Access, part: Part) -> _Cuts:
+def _cuts(rule: Rule, access: Access, part: Part) -> Piece:
     """What the points of a part need of an operand, or write of a result."""
     ranges = {one.factor: (one.start, one.stop) for one in part.ranges}
     found, behind = [], 1
@@ -278,12 +278,12 @@ def _cuts(rule: Rule, access: Access, part: Part) -> _Cuts:
             last = (stop - 1) * piece.stride - piece.before + (taps - 1) * piece.dilation
             start, stop = max(first, 0), min(last + 1, size)
         if (start, stop) != (0, size):
-            found.append((size * behind, start * behind, stop * behind))
+            found.append(Cut(size * behind, start * behind, stop * behind))
         behind *= size
     return tuple(sorted(found, reverse=True))
 
 
-def _holds(piece: _Cuts, part: _Cuts) -> bool:
+def _holds(piece: Piece, part: Piece) -> bool:
     """Whether a piece, which may be the whole tensor, holds a part of it."""
     if not piece:
         return True
@@ -295,7 +295,7 @@ def _holds(piece: _Cuts, part: _Cuts) -> bool:
     )
 
 
-def _tile(pieces: Sequence[_Cuts], whole: _Cuts) -> bool:
+def _tile(pieces: Sequence[Piece], whole: Piece) -> bool:
     """Whether pieces, none of which overlap, make up a piece or, as (), the tensor."""
     if len(set(pieces)) < len(pieces) or not pieces:
         return False

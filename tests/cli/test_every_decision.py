@@ -258,8 +258,8 @@ WRONG_MESSAGES: Final[dict[str, tuple[Any, ...]]] = {
     "fusion_group": ("twice",),
     "relays": ({"tensor": "nothing"}, {"tensor": ""}, {"chips": [9]}, {"chips": [2**31 - 1]}, "twice"),
     "splits": (
-        {"op": "nothing"}, {"kind": "bogus"}, {"kind": ""}, {"parts": 10**9}, {"parts": 1}, {"parts": 4},
-        {"in_parts": None}, "twice",
+        {"op": "nothing"}, {"factor": "bogus"}, {"factor": ""}, {"kind": "columns"}, {"parts": 10**9},
+        {"parts": 1}, {"parts": 4}, {"in_parts": None}, "twice",
     ),
 }  # fmt: skip
 

@@ -10,15 +10,14 @@ import pytest
 from tests.cli.conftest import Cli
 
 COMMON = ("zoo:gpt2_step", "--max-evaluations", "100", "--policy", "none")
-SPLIT = "split       'node_linear' is split into 8 by columns:"
+SPLIT = "split       'node_linear' is split into 8 along 'j', each with a piece of its weights: they take"
+ROW = {"op": "node_linear", "factor": "j", "parts": 8, "joined": True}
 
 
 def test_from_the_search_to_the_page(cli: Cli, tmp_path: Path) -> None:
     found = cli("optimize", *COMMON, "--out", "plan.json")
     assert SPLIT in found.out
-    assert json.loads((tmp_path / "plan.json").read_text())["splits"] == [
-        {"op": "node_linear", "kind": "columns", "parts": 8, "joined": True}
-    ]
+    assert json.loads((tmp_path / "plan.json").read_text())["splits"] == [ROW]
     assert SPLIT in cli("evaluate", "zoo:gpt2_step", "plan.json").out
     assert cli("verify", "zoo:gpt2_step", "plan.json").code == 0
     assert SPLIT.removeprefix("split       ") in cli("explain", "plan.json").out
@@ -29,7 +28,7 @@ def test_from_the_search_to_the_page(cli: Cli, tmp_path: Path) -> None:
     assert "node_linear/part 2 of 8" in page
     assert "node_linear into 8" in page
     again = cli("optimize", *COMMON, "--start", "plan.json", "--json").json
-    assert again["splits"] == [{"op": "node_linear", "kind": "columns", "parts": 8, "joined": True}]
+    assert again["splits"] == [ROW]
 
 
 def test_no_splits(cli: Cli) -> None:
@@ -62,9 +61,10 @@ def test_a_plan_that_splits_what_is_not_there_is_refused(cli: Cli, tmp_path: Pat
     for change, sentence in (
         ({"op": "logits"}, "the graph has no op 'logits'"),
         ({"parts": 1}, "splits[0].parts"),
-        ({"kind": "rows"}, "cannot be split by rows"),
+        ({"factor": "rows"}, "splits: op 'node_linear' cannot be split along 'rows'"),
+        ({"kind": "columns"}, "splits of an earlier version are no longer read"),
         ({"joined": "no"}, "splits[0].joined must be true or false"),
     ):
-        plan["splits"] = [{"op": "node_linear", "kind": "columns", "parts": 8, "joined": True} | change]
+        plan["splits"] = [ROW | change]
         (tmp_path / "wrong.json").write_text(json.dumps(plan))
         cli("evaluate", "zoo:gpt2_step", "wrong.json").is_refused(sentence)

@@ -141,7 +141,7 @@ def test_a_search_begins_with_what_is_given(client: Any, graph: Graph, plan: Pla
         {"placement": 77 * np.ones(6, dtype=np.int32)},
         {"replication": np.full(6, 2**31 - 1, dtype=np.int32)},
         {"relays": (Relay("nothing", (900, 901)),)},
-        {"splits": (Split("nothing", "columns", 2**31 - 1, True),)},
+        {"splits": (Split("nothing", "j", 2**31 - 1, True),)},
         {"order": np.arange(6, dtype=np.int32)[::-1].copy()},
     ],
     ids=lambda changes: next(iter(changes)),

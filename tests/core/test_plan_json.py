@@ -32,7 +32,9 @@ GOOD: dict[str, Any] = {
     "dims": {"batch": 8},
     "precision": "as-is",
     "model": "zoo:resnet50",
+    "splits": [{"op": "op é", "factor": "k.0", "parts": 3, "joined": False}],
 }
+OPTIONAL = ("model", "splits")
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -83,6 +85,22 @@ BAD: list[tuple[str, Any]] = [
     ("relays", [{"tensor": "t", "chips": [-1]}]),
     ("relays", [{"tensor": "t", "chips": 1}]),
     ("clones", 3),
+    ("splits", {}),
+    *(
+        ("splits", [GOOD["splits"][0] | change])
+        for change in (
+            {"more": 1},
+            {"op": 5},
+            {"factor": None},
+            {"factor": "\ud800"},
+            {"parts": 1},
+            {"parts": 2.0},
+            {"parts": True},
+            {"parts": 2**31},
+            {"joined": "no"},
+            {"joined": 1},
+        )
+    ),
     ("provenance", "slice"),
     ("provenance", []),
     ("provenance", [1]),
@@ -124,12 +142,22 @@ def test_older_files_list_clones(tmp_path: Path) -> None:
     assert error.value.field == "clones"
 
 
-def test_older_files_have_no_model() -> None:
-    plan = plan_from_dict({name: value for name, value in GOOD.items() if name != "model"})
-    assert plan.model == ""
+def test_splits_of_older_files_have_a_kind_and_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "old.json"
+    old = {"op": "mask", "kind": "columns", "parts": 2, "joined": True}
+    path.write_text(json.dumps(GOOD | {"splits": [old]}))
+    sentence = r"old.json': plan: splits of an earlier version are no longer read: search for another plan\.$"
+    with pytest.raises(PlanError, match=sentence) as error:
+        load_plan(path)
+    assert error.value.field == "splits"
 
 
-@pytest.mark.parametrize("field", [name for name in GOOD if name != "model"])
+def test_older_files_have_no_model_and_no_splits() -> None:
+    plan = plan_from_dict({name: value for name, value in GOOD.items() if name not in OPTIONAL})
+    assert (plan.model, plan.splits) == ("", ())
+
+
+@pytest.mark.parametrize("field", [name for name in GOOD if name not in OPTIONAL])
 def test_missing_field_is_named(field: str) -> None:
     data = copy.deepcopy(GOOD)
     del data[field]

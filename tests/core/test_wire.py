@@ -25,7 +25,7 @@ from go_opt.model.codecs.wire import (
     plan_to_proto,
 )
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Plan, Relay
+from go_opt.model.plan import Plan, Relay, Split
 from go_opt.proto import graph_pb2, plan_pb2
 
 ARRAYS = [
@@ -236,6 +236,9 @@ def test_any_bytes_are_a_graph_or_one_error(data: bytes) -> None:
         graph_from_proto(graph_pb2.Graph.FromString(data))
 
 
+splits = st.builds(Split, NAMES, NAMES, st.integers(2, 2**31 - 1), st.booleans())
+
+
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
     num_ops = draw(st.integers(1, 8))
@@ -254,6 +257,7 @@ def plans(draw: st.DrawFn) -> Plan:
     values = {field: getattr(base, field) for field in base.__dataclass_fields__}
     values |= {
         "relays": tuple(relays),
+        "splits": tuple(draw(st.lists(splits, max_size=2))),
         "replication": np.array(draw(st.lists(st.integers(1, 9), min_size=num_ops, max_size=num_ops))),
         "op_provenance": np.zeros(num_ops, dtype=np.int32),
         "bindings": draw(bindings()),
@@ -292,6 +296,8 @@ def test_plan_round_trip_is_exact(plan: Plan) -> None:
         ("op_provenance", [0, 1]),
         ("provenance", []),
         ("clones", [plan_pb2.Clone(op="a", chip=1)]),
+        ("splits", [plan_pb2.Split(op="a", factor="k", parts=1)]),
+        ("splits", [plan_pb2.Split(op="a", kind="columns", parts=2)]),
     ],
 )
 def test_malformed_plan_is_refused_by_field(field: str, value: list) -> None:
@@ -302,7 +308,7 @@ def test_malformed_plan_is_refused_by_field(field: str, value: list) -> None:
     plan_from_proto(message)
     message.ClearField(field)
     getattr(message, field).extend(value)
-    with pytest.raises(PlanError, match=r"plan: \w+ .*\.$"):
+    with pytest.raises(PlanError, match=r"plan: [\w.\[\]]+ .*\.$"):
         plan_from_proto(message)
 
 

@@ -148,8 +148,8 @@ def test_a_block_moves_nothing_between_its_parts() -> None:
     )
     split = checked(graph, Split("up", "j", 2, False), Split("act", "d1", 2, False), Split("down", "k", 2))
     assert split.op_names == (
-        "up/part 1 of 2", "up/part 2 of 2", "act/part 1 of 2", "act/part 2 of 2",
-        "down/part 1 of 2", "down/part 2 of 2", "down",
+        "up/part 1 of 2", "act/part 1 of 2", "down/part 1 of 2",
+        "up/part 2 of 2", "act/part 2 of 2", "down/part 2 of 2", "down",
     )  # fmt: skip
     assert row(split, "down/part 2 of 2")[2] == {"act/part 2 of 2": 16, "d/elements 24 to 48 of 48": 24}
     # Joined, the columns may end elsewhere, and are whole for who reads them whole.
@@ -371,7 +371,7 @@ def factors(graph: Graph, op: str) -> set[str]:
 
 
 def test_what_can_be_divided() -> None:
-    sources = {"x": (4, 6), "w": (6, 6), "s": (1,), "i": (4, 6)}
+    sources = {"x": (4, 6), "w": (6, 6), "s": (1,), "i": (4, 6), "d": (1, 8, 2, 3)}
     ops = {
         "Gemm": ("x w s", (4, 6), {"activation": "Relu"}, "ij"),  # a function of whole sums
         "MatMul": ("x w s", (4, 6), {}, "ij"),  # the third operand is a scale, not a bias
@@ -383,6 +383,7 @@ def test_what_can_be_divided() -> None:
         "Pad": ("x", (6, 6), {"pads": [1, 0, 1, 0]}, ["d1"]),  # its padding is an argument
         "Slice": ("x", (4, 2), {"starts": [1], "axes": [1]}, ["d0"]),
         "Resize": ("x", (4, 12), {}, []),  # its size is an argument
+        "DepthToSpace": ("d", (1, 2, 4, 6), {"blocksize": 2}, ["c", "y0", "y1"]),  # blocks stay square
         "Concat": ("x i", (8, 6), {"axis": 0}, ["d1"]),
     }
     for op_type, (operands, shape, attributes, divisible) in ops.items():

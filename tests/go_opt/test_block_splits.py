@@ -52,9 +52,11 @@ def test_every_door_takes_the_plan(answer: OptimizeResult, tmp_path: Path) -> No
     assert metrics[0].interval_s == answer.metrics.interval_s
     assert metrics[1].interval_s == pytest.approx(answer.simulated_interval_s)
     lines = list(split_lines(go_opt.explain(graph, None, plan).splits))
-    blocks = "120 ops in blocks, by columns and inner dimensions, into 2 parts"
-    assert lines[0] == f"{blocks}, which share the work of an inference"
-    assert lines[1].startswith("'node_linear' is split into 8 by columns")
+    assert lines[0].startswith("108 ops along ")
+    assert lines[0].endswith(" into 2 parts, which share the work of an inference")
+    ending = "into 2 parts, which share the work of an inference, and whose results are added"
+    assert lines[1] == f"12 ops along 'k' {ending}"
+    assert lines[2].startswith("'node_linear' is split into 8 along 'j', each with a piece of its weights")
     again = go_opt.optimize(graph, start=plan, max_latency_s=LIMIT_S, **COUNTED)
     assert again.plan.splits == plan.splits
     assert go_opt.timeline(graph, None, plan, inferences=2).metrics.valid

@@ -16,11 +16,12 @@ from go_opt.env.target import parse_target, target_text
 from go_opt.errors import InvalidInputError, PlanError
 from go_opt.model.codecs.plan_json import save_plan
 from go_opt.model.codecs.start_files import load_placement, load_start
-from go_opt.model.plan import Plan, Split
+from go_opt.model.plan import Plan
 from go_opt.model.start import OpStart, Start
 from go_opt.result_json import plan_facts
 from tests.cli.test_every_decision import layers
 from tests.exports import saved as saved_model
+from tests.split_graphs import by_rows
 from tests.strategies import examples, random_graph, seeds, small_mcm, toy_graph
 
 
@@ -169,7 +170,7 @@ def test_a_batch_in_parts_is_a_start(tmp_path: Path) -> None:
     """Its parts are not joined, and no search for throughput would look for them."""
     path = saved_model(layers(64), tmp_path)
     graph, target = go_opt.load(path), go_opt.target("gpu-2")
-    splits = tuple(Split(f"op{i}", "rows", 2, joined=i == 5) for i in range(6))
+    splits = tuple(by_rows(graph, f"op{i}", 2, joined=i == 5) for i in range(6))
     parts = split_graph(graph, splits)
     chips = np.array([int("part 2" in name) for name in parts.op_names])
     each = np.arange(parts.num_ops)
