@@ -30,12 +30,10 @@ JOINED_BY: Final[Mapping[str, str]] = {
     "Conv": "Add", "Gemm": "Add", "MatMul": "Add", "ReduceMax": "Max", "ReduceMin": "Min", "ReduceSum": "Add",
 }  # fmt: skip
 _BIASED: Final = ("Conv", "Gemm")  # what others read beside the operands of a product may be a scale
-_BLOCKS: Final = (
-    "DepthToSpace",
-    "SpaceToDepth",
-)  # whose square blocks, "b0" by "b1", stay whole
 _WINDOWED: Final = ("AveragePool", "Conv", "MaxPool")  # whose padding can be that of a part
 _SIZED: Final = ("Resize", "Upsample")  # their arguments are sizes of the whole result
+# Factors that an attribute counts, by the letters of their names, where parts would be another op.
+_COUNTED: Final[Mapping[str, str]] = {"DepthToSpace": "b", "SpaceToDepth": "b"}
 
 
 class Division(NamedTuple):
@@ -61,7 +59,7 @@ def divisible_factors(graph: Graph) -> tuple[tuple[int, ...], ...]:
 def _can_be_divided(graph: Graph, op: int, row: OpRule, factor: int) -> bool:
     rule, op_type = row.rule, graph.op_types[op]
     kind = rule.factors[factor].kind
-    if kind == "whole" or not row.results or (op_type in _BLOCKS and rule.factors[factor].name[0] == "b"):
+    if kind == "whole" or not row.results or rule.factors[factor].name[0] in _COUNTED.get(op_type, ""):
         return False
     read = [place for access in rule.operands if (place := _place_in(rule, access, factor)) is not None]
     if not read or any(_is_window(access, factor) for access in rule.operands):

@@ -13,6 +13,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -293,7 +294,8 @@ class _Expansion:
             multiplied = (row.rule.operands[i] for i in multiplicands(row.rule))
             factors = set[int]().union(*map(factors_in, multiplied))
             once = max(0.0, flops - 2.0 * row.rule.points(factors))
-        return ((flops - once) * _share(row, reduced) + once * is_first) * _share(row, rest)
+        terms = Fraction(flops - once) * _share(row, reduced) + Fraction(once * is_first)
+        return float(terms * _share(row, rest))
 
     def _joined(self, k: int, pieces: Sequence[tuple[str, Piece]], wanted: Piece) -> Iterator[_Row]:
         """What joins pieces of a tensor that make up ``wanted``, along one cut after the other."""
@@ -453,10 +455,10 @@ def _pieces_of(row: OpRule, k: int, ranges: tuple[Range, ...]) -> Iterator[Piece
         yield ()
 
 
-def _share(row: OpRule, ranges: tuple[Range, ...]) -> float:
+def _share(row: OpRule, ranges: tuple[Range, ...]) -> Fraction:
     """The points of an op that lie within ranges, of all."""
-    shares = ((one.stop - one.start) / row.rule.factors[one.factor].size for one in ranges)
-    return math.prod(shares)
+    shares = (Fraction(one.stop - one.start, row.rule.factors[one.factor].size) for one in ranges)
+    return math.prod(shares, start=Fraction(1))
 
 
 def _cells_of(row: OpRule, divisions: Sequence[Division], stops: Mapping[Division, list[int]]) -> list[_Cell]:

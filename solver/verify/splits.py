@@ -11,6 +11,7 @@ import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -130,7 +131,7 @@ class _Check:
             for cuts in found:
                 elements = int(self._whole.tensor_elements[k])
                 share = math.prod(
-                    (one.stop - one.start) / row.rule.factors[one.factor].size for one in part.ranges
+                    Fraction(one.stop - one.start, row.rule.factors[one.factor].size) for one in part.ranges
                 )
                 is_part = touched != elements
                 yield (

@@ -75,6 +75,7 @@ class _Maker:
         self._whole = {str(value.name): value for value in (*nodes.inputs, *self._reads.written.values())}
         self._values = dict(self._whole)  # by name, with those of the split graph
         self._slices: dict[tuple[str, ir.Value, tuple[int, ...]], ir.Value] = {}  # of constants
+        self._joined: dict[ir.Value, ir.Value] = {}  # results of divided ops, joined again
         self._new: list[ir.Node] = []  # not in the model yet
 
     def outputs(self) -> dict[str, OutputPart]:
@@ -96,10 +97,8 @@ class _Maker:
                 self._nodes.insert_before(last, self._new)
                 self._new = []
         shown = self._show_parts()
-        for value in (value for node in self._divided for value in node.outputs):
-            joined = self._values.get(str(value.name), value)
-            if joined is not value:
-                value.replace_all_uses_with(joined, replace_graph_outputs=True)
+        for value, joined in self._joined.items():
+            value.replace_all_uses_with(joined, replace_graph_outputs=True)
         self._remove_divided()
         return shown
 
@@ -216,31 +215,35 @@ class _Maker:
 
     def _add_move(self, name: str, op_type: str, reads: Sequence[str], written: str) -> None:
         """Add what takes a piece of a tensor, or joins or adds several."""
+        reads = sorted(reads, key=lambda read: self._held(read).piece)
         result, sources = self._held(written), [self._held(read) for read in reads]
         whole, values = self._whole_of(written), [self._values[read] for read in reads]
-        if op_type not in (JOIN, TAKE):
-            self._add(ir.node(op_type, values, name=name), [(written, sizes_of(values[0]), whole)])
-            return
-        frame = _frame_of(whole, (sources[0] if op_type == JOIN else result).piece)
-        sizes = frame.shape(result.piece)
-        if not result.piece and whole in self._nodes.outputs and sizes != sizes_of(whole):
-            problem = f"its parts lie along no axis of the output {whole.name!r} of the model"
-            raise ModelError(f"op {name!r} cannot be split: {problem}.")
-        values = [
-            self._reshaped(value, frame.shape(held.piece), f"{name}/view {i}")
-            for i, (value, held) in enumerate(zip(values, sources, strict=True))
-        ]
-        if op_type == JOIN:
-            differing = zip(sources[0].piece, sources[1].piece, strict=True)
-            axis, _ = frame.axes[next(one.period for one, other in differing if one != other)]
-            move = ir.node(JOIN, values, {"axis": axis}, name=name)
-        else:
-            move = self._take_node(values[0], frame, result.piece, sources[0].piece, name)
+        sizes = sizes_of(values[0])
+        move = ir.node(op_type, values, name=name)
+        if op_type in (JOIN, TAKE):
+            frame = _frame_of(whole, (sources[0] if op_type == JOIN else result).piece)
+            sizes = frame.shape(result.piece)
+            values = [
+                self._reshaped(value, frame.shape(held.piece), f"{name}/view {i}")
+                for i, (value, held) in enumerate(zip(values, sources, strict=True))
+            ]
+            move = self._move_node(op_type, values, frame, (result, *sources), name)
         self._add(move, [(written, sizes, whole)])
+        if not result.piece and not result.is_partial:
+            self._joined[whole] = self._reshaped(move.outputs[0], sizes_of(whole), f"{name}/view")
+            if whole in self._nodes.outputs and sizes != sizes_of(whole):
+                problem = f"its parts lie along no axis of the output {whole.name!r} of the model"
+                raise ModelError(f"op {name!r} cannot be split: {problem}.")
 
-    def _take_node(self, value: ir.Value, frame: _Frame, piece: Piece, of: Piece, name: str) -> ir.Node:
-        """A node that takes a piece out of ``value``, which is a piece or the whole."""
-        first = {cut.period: cut.start for cut in of}
+    def _move_node(
+        self, op_type: str, values: Sequence[ir.Value], frame: _Frame, held: Sequence[Held], name: str
+    ) -> ir.Node:
+        """A node that takes a piece out of a value, or joins several; ``held`` are the result and they."""
+        piece, *pieces = (one.piece for one in held)
+        if op_type == JOIN:
+            differing = (one.period for one, other in zip(*pieces[:2], strict=True) if one != other)
+            return ir.node(JOIN, values, {"axis": frame.axes[next(differing)][0]}, name=name)
+        first = {cut.period: cut.start for cut in pieces[0]}
         rows = [(frame.axes[cut.period], first.get(cut.period, 0), cut) for cut in piece]
         given = {
             "starts": [(cut.start - before) // step for (_, step), before, cut in rows],
@@ -248,9 +251,9 @@ class _Maker:
             "axes": [axis for (axis, _), _, _ in rows],
         }
         if self._nodes.opset_imports[""] < _SLICE_READS_LIMITS:
-            return ir.node(TAKE, [value], given, name=name)
+            return ir.node(TAKE, values, given, name=name)
         read = [self._integers(f"{name}/{what}", numbers) for what, numbers in given.items()]
-        return ir.node(TAKE, [value, *read], name=name)
+        return ir.node(TAKE, [*values, *read], name=name)
 
     def _constant(self, name: str, array: NDArray, dtype: ir.DataType | None = None) -> ir.Value:
         tensor = ir.tensor(np.ascontiguousarray(array), dtype=dtype, name=name)
