@@ -180,8 +180,8 @@ class _Maker:
         for cut in piece:
             place, steps, count = _leave(loops, cut, node)
             if array is not None:
-                sizes = array.shape
-                blocks = array.reshape(*sizes[:place], -1, count, *sizes[place + 1 :])
+                before, after = array.shape[:place], array.shape[place + 1 :]
+                blocks = array.reshape(*before, -1, count, *after)
                 array = blocks.take(steps, place + 1).reshape(_flat(loops))
         has_copies = any(step == 0 for axis in loops for _, step in axis)
         if has_copies:
