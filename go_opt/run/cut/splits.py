@@ -101,6 +101,9 @@ class _Maker:
         shown = self._show_parts()
         for value, joined in self._joined.items():
             value.replace_all_uses_with(joined, replace_graph_outputs=True)
+        for name in split.graph.tensor_names:  # slices of weights in the order of the split graph
+            if name in split.held and name in self._nodes.initializers:
+                self._nodes.register_initializer(self._nodes.initializers.pop(name))
         self._remove_divided()
         self._nodes.sort()  # views of what is joined after parts of later ops
         return shown
