@@ -81,25 +81,31 @@ class _Maker:
     def outputs(self) -> dict[str, OutputPart]:
         """Make all nodes; returns the outputs that stay in parts, by name."""
         graph, split = self._graph, self._split
-        last: ir.Node | None = None  # the node that is being replaced
+        place = {node: i for i, node in enumerate(self._nodes)}
+        last: ir.Node | None = None  # of the nodes that are being replaced
         for op, name in enumerate(split.graph.op_names):
             reads = [split.graph.tensor_names[k] for k, _ in split.graph.reads_of(op)]
             writes = [split.graph.tensor_names[k] for k in split.graph.outputs_of(op)]
             if name in split.parts:
-                last = self._reads.op_node[graph.op_names[split.parts[name].op]]
-                self._add_part(name, last, reads, writes)
+                node = self._reads.op_node[graph.op_names[split.parts[name].op]]
+                last = node if last is None else max(last, node, key=place.__getitem__)
+                self._add_part(name, node, reads, writes)
             elif name in graph.op_index and self._reads.op_node[name] not in self._divided:
                 last = None
                 continue
             else:
                 self._add_move(name, split.graph.op_types[op], reads, writes[0])
-            if last is not None and self._whole_of(writes[0]).producer() is last:
+            if last is not None and self._whole_of(writes[0]).producer() in self._divided:
                 self._nodes.insert_before(last, self._new)
                 self._new = []
         shown = self._show_parts()
         for value, joined in self._joined.items():
             value.replace_all_uses_with(joined, replace_graph_outputs=True)
+        for name in split.graph.tensor_names:  # slices of weights in the order of the split graph
+            if name in split.held and name in self._nodes.initializers:
+                self._nodes.register_initializer(self._nodes.initializers.pop(name))
         self._remove_divided()
+        self._nodes.sort()  # views of what is joined after parts of later ops
         return shown
 
     def _held(self, tensor: str) -> Held:
@@ -180,8 +186,8 @@ class _Maker:
         for cut in piece:
             place, steps, count = _leave(loops, cut, node)
             if array is not None:
-                sizes = array.shape
-                blocks = array.reshape(*sizes[:place], -1, count, *sizes[place + 1 :])
+                before, after = array.shape[:place], array.shape[place + 1 :]
+                blocks = array.reshape(*before, -1, count, *after)
                 array = blocks.take(steps, place + 1).reshape(_flat(loops))
         has_copies = any(step == 0 for axis in loops for _, step in axis)
         if has_copies:
