@@ -26,7 +26,7 @@ from go_opt.model.graph import ACTIVATION, NO_PRODUCER, WEIGHT, Graph
 from go_opt.model.plan import Split
 from go_opt.model.start import OpStart, Start
 from go_opt.search.splits.row_starts import chips_of_stages
-from go_opt.search.splits.rows import split_along
+from go_opt.search.splits.rows import ranks_by_op, split_along
 
 PARTS: Final = (2, 3, 4)
 TILES: Final = (2, 4)
@@ -192,11 +192,11 @@ def start_by_blocks(graph: Graph, split: Graph, way: tuple[Split, ...], target: 
     crosses = chip[split.edge_src] != chip[split.edge_dst]
     sends, waits = np.zeros((2, split.num_ops), np.bool_)
     sends[split.edge_src[crosses]] = waits[split.edge_dst[crosses]] = True
-    place, at = np.arange(split.num_ops), chip.astype(np.float64)
+    place, at = ranks_by_op(graph, way), chip.astype(np.float64)
     in_blocks = {graph.op_names[op] for block, _ in blocks_of_way(graph, way) for op, _ in block}
     for one in (one for one in way if one.op not in in_blocks and one.op in split.op_index):
         parts = [split.op_index[part_name(one.op, part, one.parts)] for part in range(one.parts)]
-        place[parts], at[parts] = parts[::-1], at[split.op_index[one.op]] - 0.5
+        place[parts], at[parts] = place[parts[::-1]], at[split.op_index[one.op]] - 0.5
     ops: dict[str, OpStart] = {}
     kernel = 0
     for rank, op in enumerate(np.lexsort((place, at)).tolist()):

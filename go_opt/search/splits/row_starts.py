@@ -13,7 +13,7 @@ from go_opt.model.graph import NO_PRODUCER, Graph
 from go_opt.model.plan import Split
 from go_opt.model.start import OpStart, Start
 from go_opt.search.splits.row_ways import FILLED, LINK_SHARES, weight_bytes_of
-from go_opt.search.splits.rows import rows_of_way, waits_for
+from go_opt.search.splits.rows import ranks_by_op, rows_of_way, waits_for
 from go_opt.solver.problem.replica_allocation import allocated_chips
 
 
@@ -36,10 +36,11 @@ def start_by_rows(
     tables = cost_tables(split, target)
     stages = _stages(graph, split, way, tables)
     _place_moves(graph, split, tables, stages, takes_early)
-    placed = Start({name: OpStart(stage, rank=split.op_index[name]) for name, stage in stages.items()})
+    ranks = ranks_by_op(graph, way).tolist()
+    placed = Start({name: OpStart(stage, rank=ranks[split.op_index[name]]) for name, stage in stages.items()})
     chip, size = chips_of_stages(split, placed.on(split).chip, target, replicates=replicates)
-    rows = zip(split.op_names, chip.tolist(), size.tolist(), strict=True)
-    ops = {name: OpStart(first, count, rank=rank) for rank, (name, first, count) in enumerate(rows)}
+    rows = zip(split.op_names, chip.tolist(), size.tolist(), ranks, strict=True)
+    ops = {name: OpStart(first, count, rank=rank) for name, first, count, rank in rows}
     return Start(ops, method="parts by rows")
 
 
