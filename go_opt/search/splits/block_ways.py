@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.common.arrays import IntArray
+from go_opt.common.arrays import IntArray, LongArray
 from go_opt.env import CostTables, Target, cost_tables
 from go_opt.env.copies.divisions import Division, divisible_factors, period_in, stops_of, sum_factor
 from go_opt.env.copies.pieces import part_name, sum_name
@@ -187,12 +187,13 @@ def start_by_blocks(graph: Graph, split: Graph, way: tuple[Split, ...], target: 
     Args:
       graph: of whole ops; ``split`` is that with the parts of ``way``.
     """
-    stages = _stages(graph, split, way, cost_tables(split, target))
-    chip, size = chips_of_stages(split, stages, target, replicates=False)
+    place = ranks_by_op(graph, way)
+    stages = _stages(graph, split, way, np.argsort(place), cost_tables(split, target))
+    chip, size = chips_of_stages(split, stages, place, target, replicates=False)
     crosses = chip[split.edge_src] != chip[split.edge_dst]
     sends, waits = np.zeros((2, split.num_ops), np.bool_)
     sends[split.edge_src[crosses]] = waits[split.edge_dst[crosses]] = True
-    place, at = ranks_by_op(graph, way), chip.astype(np.float64)
+    at = chip.astype(np.float64)
     in_blocks = {graph.op_names[op] for block, _ in blocks_of_way(graph, way) for op, _ in block}
     for one in (one for one in way if one.op not in in_blocks and one.op in split.op_index):
         parts = [split.op_index[part_name(one.op, part, one.parts)] for part in range(one.parts)]
@@ -206,8 +207,10 @@ def start_by_blocks(graph: Graph, split: Graph, way: tuple[Split, ...], target: 
     return Start(ops, method="parts of blocks")
 
 
-def _stages(graph: Graph, split: Graph, way: tuple[Split, ...], tables: CostTables) -> IntArray:
-    """[N] stages. Other ops follow each other as far as a memory holds their weights."""
+def _stages(
+    graph: Graph, split: Graph, way: tuple[Split, ...], order: LongArray, tables: CostTables
+) -> IntArray:
+    """[N] stages. Other ops follow each other in ``order`` [N] as far as a memory holds their weights."""
     part_of: dict[str, tuple[int, int]] = {}  # op of a block -> number of the block, part
     ends: set[str] = set()  # the ops that add the last results
     for number, (block, parts) in enumerate(blocks_of_way(graph, way)):
@@ -229,7 +232,8 @@ def _stages(graph: Graph, split: Graph, way: tuple[Split, ...], tables: CostTabl
     held_bytes = np.zeros(2 * split.num_ops)
     stages = np.zeros(split.num_ops, np.int32)
     last_stage, first = 0, dict[int, int]()  # stage of what is whole; of the first part of each block
-    for op, name in enumerate(split.op_names):
+    for op in order.tolist():
+        name = split.op_names[op]
         if held_bytes[last_stage] + bytes_of[op] > filled_bytes[op] and (
             name not in part_of or part_of[name][0] not in first
         ):

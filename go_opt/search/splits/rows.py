@@ -116,7 +116,8 @@ def rows_of_way(graph: Graph, way: tuple[Split, ...]) -> Rows:
 def ranks_by_op(graph: Graph, way: tuple[Split, ...]) -> IntArray:
     """[N] Ranks of the ops of the split graph in which all parts of an op come before those of the next one.
 
-    So on chips of their own the parts of several ops run at the same time.
+    So on chips of their own the parts of several ops run at the same time. What parts take comes before all
+    of them, so that no part waits behind another for what a later chip reads.
     """
     split, parts, _ = split_graph_and_parts(graph, way)
     out_pointers, readers = split.successors
@@ -125,14 +126,15 @@ def ranks_by_op(graph: Graph, way: tuple[Split, ...]) -> IntArray:
         if at[op] is None:  # what takes or adds pieces goes with its first reader
             at[op] = min(at[reader] for reader in readers[out_pointers[op] : out_pointers[op + 1]])
     waits = np.diff(split.predecessors[0])
-    ready = [(at[op], op) for op in np.flatnonzero(waits == 0).tolist()]
+    turns = [(one, name in parts, op) for op, (one, name) in enumerate(zip(at, split.op_names, strict=True))]
+    ready = [turns[op] for op in np.flatnonzero(waits == 0).tolist()]
     heapq.heapify(ready)
     ranks = np.empty(split.num_ops, np.int32)
     for rank in range(split.num_ops):
-        _, op = heapq.heappop(ready)
+        *_, op = heapq.heappop(ready)
         ranks[op] = rank
         for reader in readers[out_pointers[op] : out_pointers[op + 1]].tolist():
             waits[reader] -= 1
             if waits[reader] == 0:
-                heapq.heappush(ready, (at[reader], reader))
+                heapq.heappush(ready, turns[reader])
     return ranks
