@@ -150,7 +150,7 @@ def stops_of(graph: Graph, divisions: Mapping[int, Sequence[Division]]) -> dict[
     Raises:
       PlanError: an op has too few steps for its parts, or a part would read padding alone.
     """
-    readers = _readers_by_division(graph, divisions)
+    readers = {one: _part_readers(graph, one, divisions) for of_op in divisions.values() for one in of_op}
     stops: dict[Division, list[int]] = {}
     for group in _groups(readers):
         ends = _balanced(graph, group, readers)
@@ -169,21 +169,6 @@ def stops_of(graph: Graph, divisions: Mapping[int, Sequence[Division]]) -> dict[
 def _reads_padding(rule: Rule, factor: int, start: int, stop: int) -> bool:
     pieces = [piece_of(rule, access, (Range(factor, start, stop),)) for access in rule.operands]
     return any(cut.stop <= cut.start for piece in pieces for cut in piece)
-
-
-def first_of_group(graph: Graph, divisions: Mapping[int, Sequence[Division]]) -> dict[int, int]:
-    """For each divided op the first of those that go on with each other's parts."""
-    firsts: dict[int, int] = {}
-    for group in _groups(_readers_by_division(graph, divisions)):
-        for one in group:
-            firsts[one.op] = min(group[0].op, firsts.get(one.op, one.op))
-    return firsts
-
-
-def _readers_by_division(
-    graph: Graph, divisions: Mapping[int, Sequence[Division]]
-) -> dict[Division, list[tuple[Division, int]]]:
-    return {one: _part_readers(graph, one, divisions) for of_op in divisions.values() for one in of_op}
 
 
 def _part_readers(

@@ -8,7 +8,6 @@ difference.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from go_opt.env.copies.divisions import JOINED_BY, Division, divisions_of, first_of_group, stops_of
+from go_opt.env.copies.divisions import JOINED_BY, Division, divisions_of, stops_of
 from go_opt.env.copies.pieces import (
     Cut,
     Piece,
@@ -115,7 +114,6 @@ class _Expansion:
         self._graph = graph
         divisions = divisions_of(graph, splits)
         stops = stops_of(graph, divisions)
-        self._firsts = first_of_group(graph, divisions)
         self._cells = {op: _cells_of(_rule_row(graph, op), of, stops) for op, of in divisions.items()}
         self._leaves_parts = {graph.op_index[one.op] for one in splits if not one.joined}
         self._whole = {k for k in range(graph.num_tensors) if self._is_needed_whole(k)}
@@ -125,7 +123,7 @@ class _Expansion:
 
     def graph(self) -> Graph:
         graph = self._graph
-        ops = _in_turn([turn for op in range(graph.num_ops) for turn in self._turns(op)])
+        ops = [row for op in range(graph.num_ops) for row in self._rows(op)]
         builder = GraphBuilder(graph.name, precision=graph.precision, bindings=graph.bindings)
         read = {name for row in ops for name, _ in row["reads"]}
         for k in np.flatnonzero(graph.tensor_producer == NO_PRODUCER).tolist():
@@ -194,49 +192,38 @@ class _Expansion:
             for i, cell in enumerate(cells)
         ]
 
-    def _turns(self, op: int) -> Iterator[tuple[tuple[int, int], _Row]]:
-        """One op, or its parts and what joins or adds their results, each with its turn.
-
-        Where ops go on with each other's parts, the first parts of all of them come first: a chip that has
-        all of them holds the pieces of one part at a time.
-        """
+    def _rows(self, op: int) -> Iterator[_Row]:
+        """One op, or what its parts take, the parts, and what joins or adds their results."""
         graph, name = self._graph, self._graph.op_names[op]
         if op not in self._cells:
             measured = {kind: float(s[op]) for kind, s in graph.measured_s.items() if not np.isnan(s[op])}
             reads = [(graph.tensor_names[k], touched) for k, touched in graph.reads_of(op)]
             writes = [self._write(k, graph.tensor_names[k]) for k in graph.outputs_of(op)]
-            row = self._op(op, name, float(graph.op_flops[op]), reads, writes)
-            yield (op, 0), row | {"measured_s": measured}
+            yield self._op(op, name, float(graph.op_flops[op]), reads, writes) | {"measured_s": measured}
             return
-        cells, numbers = self._cells[op], itertools.count()
+        cells = self._cells[op]
+        outputs = {k: [made for made, _ in self._pieces(k)] for k in graph.outputs_of(op)}
+        moves: list[_Row] = []
+        parts: list[_Row] = []
         for i, cell in enumerate(cells):
             of_cell = name if len(cells) == 1 else part_name(name, i, len(cells))
-            results = [
-                (
-                    k,
-                    graph.tensor_names[k]
-                    if len(cells) == 1
-                    else part_name(graph.tensor_names[k], i, len(cells)),
-                )
-                for k in graph.outputs_of(op)
-            ]
-            for rows, number in zip(self._terms(op, cell, of_cell, results), numbers, strict=False):
-                yield from (((self._firsts[op], number), row) for row in rows)
-        for k in graph.outputs_of(op):
+            parts += self._terms(op, cell, of_cell, [(k, made[i]) for k, made in outputs.items()], moves)
+        yield from moves
+        yield from parts
+        for k in outputs:
             if k in self._whole and len(cells) > 1:
-                yield from (((op, len(cells)), row) for row in self._joined(k, self._pieces(k), ()))
+                yield from self._joined(k, self._pieces(k), ())
 
     def _terms(
-        self, op: int, cell: _Cell, name: str, results: Sequence[tuple[int, str]]
-    ) -> Iterator[list[_Row]]:
-        """For each part of a cell what takes its operands, the part, and what adds it to those before."""
+        self, op: int, cell: _Cell, name: str, results: Sequence[tuple[int, str]], moves: list[_Row]
+    ) -> Iterator[_Row]:
+        """The parts of a cell, and what adds each to those before; what takes operands goes to ``moves``."""
         graph, row = self._graph, _rule_row(self._graph, op)
         number = len(cell.terms)
         total = ""
         for i, term in enumerate(cell.terms):
             ranges = cell.ranges + term
             of_part = name if number == 1 else part_name(name, i, number)
-            moves: list[_Row] = []
             reads = []
             for k, touched in graph.reads_of(op):
                 for piece in dict.fromkeys(_pieces_of(row, k, ranges)):
@@ -251,13 +238,11 @@ class _Expansion:
                     self.held[written] = Held(k, piece, is_partial=number > 1)
                 writes.append(self._write(k, written, piece))
             self.parts[of_part] = Part(op, ranges)
-            flops = self._flops(op, ranges, is_first=i == 0)
-            rows = [*moves, self._op(op, of_part, flops, reads, writes)]
-            if i > 0:
-                rows.append(self._sum(op, name, results[0], (total, writes[0][0]), i, number))
-            yield rows
+            yield self._op(op, of_part, self._flops(op, ranges, is_first=i == 0), reads, writes)
             if number == 1:
                 return
+            if i > 0:
+                yield self._sum(op, name, results[0], (total, writes[0][0]), i, number)
             total = writes[0][0] if i == 0 else sum_name(results[0][1], i, number)
 
     def _sum(
@@ -403,27 +388,6 @@ def _overlap(piece: Piece, wanted: Piece) -> Piece:
         else cut
         for cut in piece
     )
-
-
-def _in_turn(turns: Sequence[tuple[tuple[int, int], _Row]]) -> list[_Row]:
-    """Rows in the order of their turns, as far as they do not wait for others."""
-    made_by = {written: i for i, (_, row) in enumerate(turns) for written, _, _ in row["writes"]}
-    waits = [{made_by[name] for name, _ in row["reads"] if name in made_by} for _, row in turns]
-    readers: list[list[int]] = [[] for _ in turns]
-    for i, sources in enumerate(waits):
-        for source in sources:
-            readers[source].append(i)
-    ready = [(turns[i][0], i) for i, sources in enumerate(waits) if not sources]
-    heapq.heapify(ready)
-    ordered = []
-    while ready:
-        _, i = heapq.heappop(ready)
-        ordered.append(turns[i][1])
-        for reader in readers[i]:
-            waits[reader].discard(i)
-            if not waits[reader]:
-                heapq.heappush(ready, (turns[reader][0], reader))
-    return ordered
 
 
 def _moved(found: Iterator[_Row | str], moves: list[_Row]) -> str:

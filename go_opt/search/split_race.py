@@ -29,7 +29,7 @@ from go_opt.search.limits import refuse_latency
 from go_opt.search.methods.events import may_replicate
 from go_opt.search.shared.context import Context
 from go_opt.search.splits.batch_ways import batch_ways, start_by_batch
-from go_opt.search.splits.block_ways import blocks_of_way, start_by_blocks
+from go_opt.search.splits.block_ways import blocks_of_way, start_by_blocks, start_in_turn
 from go_opt.search.splits.row_starts import start_by_rows
 from go_opt.search.splits.rows import rows_of_way
 from go_opt.search.splits.ways import given_way, open_blocks, row_divisible, ways_in_parts, ways_to_split
@@ -261,7 +261,7 @@ class _SplitSearch:
             return start_by_batch(graph, way)
         given = self._graph, graph, way, self._target
         if blocks_of_way(self._graph, way):
-            return None if self._replicates else start_by_blocks(*given)
+            return start_in_turn(self._graph, way) if self._replicates else start_by_blocks(*given)
         if rows_of_way(self._graph, way):
             return start_by_rows(*given, replicates=self._replicates, takes_early=self._takes_early)
         return self._request.start

@@ -10,23 +10,25 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
 import numpy as np
 
-from go_opt.common.arrays import IntArray, LongArray
+from go_opt.common.arrays import IntArray
 from go_opt.env import CostTables, Target, cost_tables
 from go_opt.env.copies.divisions import Division, divisible_factors, period_in, stops_of, sum_factor
 from go_opt.env.copies.pieces import part_name, sum_name
+from go_opt.env.copies.splits import split_graph_and_parts
 from go_opt.env.op_memory import op_activation_bytes, op_sram_bytes
 from go_opt.errors import PlanError
 from go_opt.model.graph import ACTIVATION, NO_PRODUCER, WEIGHT, Graph
 from go_opt.model.plan import Split
 from go_opt.model.start import OpStart, Start
 from go_opt.search.splits.row_starts import chips_of_stages
-from go_opt.search.splits.rows import ranks_by_op, split_along
+from go_opt.search.splits.rows import split_along
 
 PARTS: Final = (2, 3, 4)
 TILES: Final = (2, 4)
@@ -187,17 +189,16 @@ def start_by_blocks(graph: Graph, split: Graph, way: tuple[Split, ...], target: 
     Args:
       graph: of whole ops; ``split`` is that with the parts of ``way``.
     """
-    place = ranks_by_op(graph, way)
-    stages = _stages(graph, split, way, np.argsort(place), cost_tables(split, target))
-    chip, size = chips_of_stages(split, stages, place, target, replicates=False)
+    stages = _stages(graph, split, way, cost_tables(split, target))
+    chip, size = chips_of_stages(split, stages, target, replicates=False)
     crosses = chip[split.edge_src] != chip[split.edge_dst]
     sends, waits = np.zeros((2, split.num_ops), np.bool_)
     sends[split.edge_src[crosses]] = waits[split.edge_dst[crosses]] = True
-    at = chip.astype(np.float64)
+    place, at = np.arange(split.num_ops), chip.astype(np.float64)
     in_blocks = {graph.op_names[op] for block, _ in blocks_of_way(graph, way) for op, _ in block}
     for one in (one for one in way if one.op not in in_blocks and one.op in split.op_index):
         parts = [split.op_index[part_name(one.op, part, one.parts)] for part in range(one.parts)]
-        place[parts], at[parts] = place[parts[::-1]], at[split.op_index[one.op]] - 0.5
+        place[parts], at[parts] = parts[::-1], at[split.op_index[one.op]] - 0.5
     ops: dict[str, OpStart] = {}
     kernel = 0
     for rank, op in enumerate(np.lexsort((place, at)).tolist()):
@@ -207,10 +208,8 @@ def start_by_blocks(graph: Graph, split: Graph, way: tuple[Split, ...], target: 
     return Start(ops, method="parts of blocks")
 
 
-def _stages(
-    graph: Graph, split: Graph, way: tuple[Split, ...], order: LongArray, tables: CostTables
-) -> IntArray:
-    """[N] stages. Other ops follow each other in ``order`` [N] as far as a memory holds their weights."""
+def _stages(graph: Graph, split: Graph, way: tuple[Split, ...], tables: CostTables) -> IntArray:
+    """[N] stages. Other ops follow each other as far as a memory holds their weights."""
     part_of: dict[str, tuple[int, int]] = {}  # op of a block -> number of the block, part
     ends: set[str] = set()  # the ops that add the last results
     for number, (block, parts) in enumerate(blocks_of_way(graph, way)):
@@ -232,8 +231,7 @@ def _stages(
     held_bytes = np.zeros(2 * split.num_ops)
     stages = np.zeros(split.num_ops, np.int32)
     last_stage, first = 0, dict[int, int]()  # stage of what is whole; of the first part of each block
-    for op in order.tolist():
-        name = split.op_names[op]
+    for op, name in enumerate(split.op_names):
         if held_bytes[last_stage] + bytes_of[op] > filled_bytes[op] and (
             name not in part_of or part_of[name][0] not in first
         ):
@@ -246,3 +244,22 @@ def _stages(
         stages[op] = stage
         held_bytes[stage] += bytes_of[op]
     return stages
+
+
+def start_in_turn(graph: Graph, way: tuple[Split, ...]) -> Start:
+    """An order in which each block works off its first parts, then its second ones, to be cut."""
+    split, parts, _ = split_graph_and_parts(graph, way)
+    first_of = {op: block[0][0] for block, _ in blocks_of_way(graph, way) for op, _ in block}
+    number: Counter[int] = Counter()
+    turns: list[tuple[int, int, int]] = []
+    for name in split.op_names:
+        op = parts[name].op if name in parts else graph.op_index.get(name, graph.num_ops)
+        turns.append((first_of.get(op, op) if name in parts else op, number[op], op))
+        number[op] += name in parts
+    out_pointers, readers = split.successors
+    for op in range(split.num_ops)[::-1]:  # what takes or adds pieces goes with its first reader
+        if turns[op][2] == graph.num_ops:
+            turns[op] = min(turns[reader] for reader in readers[out_pointers[op] : out_pointers[op + 1]])
+    order = sorted(range(split.num_ops), key=lambda op: (turns[op], op))
+    ops = {split.op_names[op]: OpStart(0, rank=rank) for rank, op in enumerate(order)}
+    return Start(ops, method="parts in turn")

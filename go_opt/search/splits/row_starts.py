@@ -13,7 +13,7 @@ from go_opt.model.graph import NO_PRODUCER, Graph
 from go_opt.model.plan import Split
 from go_opt.model.start import OpStart, Start
 from go_opt.search.splits.row_ways import FILLED, LINK_SHARES, weight_bytes_of
-from go_opt.search.splits.rows import ranks_by_op, rows_of_way, waits_for
+from go_opt.search.splits.rows import rows_of_way, waits_for
 from go_opt.solver.problem.replica_allocation import allocated_chips
 
 
@@ -36,31 +36,24 @@ def start_by_rows(
     tables = cost_tables(split, target)
     stages = _stages(graph, split, way, tables)
     _place_moves(graph, split, tables, stages, takes_early)
-    ranks = ranks_by_op(graph, way)
-    rank_of = dict(zip(split.op_names, ranks.tolist(), strict=True))
-    placed = Start({name: OpStart(stage, rank=rank_of[name]) for name, stage in stages.items()})
-    chip, size = chips_of_stages(split, placed.on(split).chip, ranks, target, replicates=replicates)
-    rows = zip(split.op_names, chip.tolist(), size.tolist(), ranks.tolist(), strict=True)
-    ops = {name: OpStart(first, count, rank=rank) for name, first, count, rank in rows}
+    placed = Start({name: OpStart(stage, rank=split.op_index[name]) for name, stage in stages.items()})
+    chip, size = chips_of_stages(split, placed.on(split).chip, target, replicates=replicates)
+    rows = zip(split.op_names, chip.tolist(), size.tolist(), strict=True)
+    ops = {name: OpStart(first, count, rank=rank) for rank, (name, first, count) in enumerate(rows)}
     return Start(ops, method="parts by rows")
 
 
 def chips_of_stages(
-    split: Graph, stages: IntArray, ranks: IntArray, target: Target, *, replicates: bool
+    split: Graph, stages: IntArray, target: Target, *, replicates: bool
 ) -> tuple[LongArray, LongArray]:
-    """The first chip and the number of chips of each op's stage: as many as the stages [N] have work for.
-
-    Args:
-      replicates: whether the chips of a stage are replicas; else they share its ops, by ``ranks`` [N].
-    """
+    """The first chip and the number of chips of each op's stage: as many as the stages [N] have work for."""
     _, stage = np.unique(stages, return_inverse=True)
     stage = np.minimum(stage, target.num_chips - 1)
     op_s = cost_tables(split, target).kernel_floor_s().min(axis=0)
     sizes = allocated_chips(np.bincount(stage, weights=op_s).astype(np.float64), target.num_chips)
     size, chip = sizes[stage], (np.cumsum(sizes) - sizes)[stage]
     if not replicates:
-        by_rank = np.argsort(ranks)
-        for here in (by_rank[stage[by_rank] == number] for number in range(len(sizes))):
+        for here in (stage == number for number in range(len(sizes))):
             share = np.cumsum(op_s[here]) - op_s[here]
             chip[here] += (share / op_s[here].sum() * size[here]).astype(np.int64)
         size = np.ones_like(size)

@@ -5,18 +5,13 @@ Rows are the height of an image, tokens, or the vectors of a batch.
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
-import numpy as np
-
-from go_opt.common.arrays import IntArray
 from go_opt.env.copies.divisions import divisible_factors, period_in
-from go_opt.env.copies.splits import split_graph_and_parts
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT, Graph
 from go_opt.model.plan import Split
 from go_opt.model.rule import Shape, places
@@ -111,30 +106,3 @@ def rows_of_way(graph: Graph, way: tuple[Split, ...]) -> Rows:
         for op, one in zip(found, way, strict=True)
         if op in rows and split_along(graph, op, rows[op], one.parts).factor == one.factor
     }
-
-
-def ranks_by_op(graph: Graph, way: tuple[Split, ...]) -> IntArray:
-    """[N] Ranks of the ops of the split graph in which all parts of an op come before those of the next one.
-
-    So on chips of their own the parts of several ops run at the same time. What parts take comes before all
-    of them, so that no part waits behind another for what a later chip reads.
-    """
-    split, parts, _ = split_graph_and_parts(graph, way)
-    out_pointers, readers = split.successors
-    at = [parts[name].op if name in parts else graph.op_index.get(name) for name in split.op_names]
-    for op in range(split.num_ops)[::-1]:
-        if at[op] is None:  # what takes or adds pieces goes with its first reader
-            at[op] = min(at[reader] for reader in readers[out_pointers[op] : out_pointers[op + 1]])
-    waits = np.diff(split.predecessors[0])
-    turns = [(one, name in parts, op) for op, (one, name) in enumerate(zip(at, split.op_names, strict=True))]
-    ready = [turns[op] for op in np.flatnonzero(waits == 0).tolist()]
-    heapq.heapify(ready)
-    ranks = np.empty(split.num_ops, np.int32)
-    for rank in range(split.num_ops):
-        *_, op = heapq.heappop(ready)
-        ranks[op] = rank
-        for reader in readers[out_pointers[op] : out_pointers[op + 1]].tolist():
-            waits[reader] -= 1
-            if waits[reader] == 0:
-                heapq.heappush(ready, turns[reader])
-    return ranks
