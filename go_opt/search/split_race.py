@@ -92,7 +92,8 @@ class _SplitSearch:
         self._tries = True  # whether ways to split are still to try
         self._history: list[Step] = []
         self._reference_s = math.inf  # of the greedy plan of whole ops
-        self._replicates = request.max_latency_s is None and may_replicate(target, request)
+        self._replicates = may_replicate(target, request)
+        self._takes_turns = self._replicates and request.max_latency_s is None  # parts of blocks, on one chip
         self._takes_early = False  # of starts by rows
         self._is_stopped = False
         self._best: _Found | None = None
@@ -166,7 +167,7 @@ class _SplitSearch:
         spent = TRIAL_SHARE if self._best is not None else 1 / 2
         is_late = self._context.after(spent * self._request.time_limit_s)
         given = graph, target, self._rows, self._blocks, under_rows, under_blocks
-        ways = ways_in_parts(*given, is_late, in_turn=self._replicates)
+        ways = ways_in_parts(*given, is_late, in_turn=self._takes_turns)
         self._try_each(ways, most_ops, share, FIRST_STEPS)
         if self._best is None and self._rows:  # for a limit on the latency, or memories that are small
             self._takes_early = True
@@ -261,7 +262,9 @@ class _SplitSearch:
             return start_by_batch(graph, way)
         given = self._graph, graph, way, self._target
         if blocks_of_way(self._graph, way):
-            return start_in_turn(self._graph, way) if self._replicates else start_by_blocks(*given)
+            if self._takes_turns:
+                return start_in_turn(self._graph, way)
+            return start_by_blocks(*given, replicates=self._replicates)
         if rows_of_way(self._graph, way):
             return start_by_rows(*given, replicates=self._replicates, takes_early=self._takes_early)
         return self._request.start

@@ -67,7 +67,10 @@ def given(search: SearchView) -> Iterator[Event]:
     for group in kernels:
         yield Proposal(start.method, stages.first_chip, order, group, replication=stages.size)
     # The order and the kernels are as good on other chips, where they are cut anew.
-    whole = _kept_kernels(search.roles, order, np.zeros_like(order), matched.kernel)
+    one_chip = np.zeros_like(order)
+    whole = fused_within_chips(search.roles, order, one_chip)
+    if (matched.kernel != NO_KERNEL).any():
+        whole = _kept_kernels(search.roles, order, one_chip, matched.kernel)
     yield from widest_slices(search, f"{start.method}: {RESLICED}", order, whole)
 
 

@@ -180,7 +180,9 @@ def _activations(graph: Graph, op: int) -> list[int]:
     return [k for k, _ in graph.reads_of(op) if graph.tensor_kind[k] == ACTIVATION]
 
 
-def start_by_blocks(graph: Graph, split: Graph, way: tuple[Split, ...], target: Target) -> Start:
+def start_by_blocks(
+    graph: Graph, split: Graph, way: tuple[Split, ...], target: Target, *, replicates: bool
+) -> Start:
     """A plan in which each part of a block is a stage, the first one with what is before the block.
 
     A kernel ends where it sends something, and another begins where it waits, so that other stages wait no
@@ -188,9 +190,10 @@ def start_by_blocks(graph: Graph, split: Graph, way: tuple[Split, ...], target: 
 
     Args:
       graph: of whole ops; ``split`` is that with the parts of ``way``.
+      replicates: whether the chips of a stage are replicas; else they share its ops.
     """
     stages = _stages(graph, split, way, cost_tables(split, target))
-    chip, size = chips_of_stages(split, stages, target, replicates=False)
+    chip, size = chips_of_stages(split, stages, target, replicates=replicates)
     crosses = chip[split.edge_src] != chip[split.edge_dst]
     sends, waits = np.zeros((2, split.num_ops), np.bool_)
     sends[split.edge_src[crosses]] = waits[split.edge_dst[crosses]] = True
