@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from go_opt.common.arrays import FloatArray, IntArray, LongArray, row_pointers
+from go_opt.common.arrays import FloatArray, IntArray, LongArray, csr
 from go_opt.env.cost import CostTables
 from go_opt.env.cost.routes import hop_seconds_per_byte
 from go_opt.model.graph import WEIGHT
@@ -68,9 +68,9 @@ def _weights(tables: CostTables, kernel_of: IntArray, num_kernels: int) -> dict[
     before = np.full(len(reads), -1, dtype=np.int64)
     again = 1 + np.flatnonzero(reads[1:, 0] == reads[:-1, 0])
     before[again] = reads[again - 1, 1]
-    by_kernel = np.argsort(reads[:, 1], kind="stable")
+    weight_ptr, by_kernel = csr(reads[:, 1], num_kernels)
     return {
-        "weight_ptr": row_pointers(reads[:, 1], num_kernels),
+        "weight_ptr": weight_ptr,
         "weight_bytes": tables.stored_bytes[reads[by_kernel, 0]],
         "weight_before": before[by_kernel],
     }

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from go_opt.common.arrays import BoolArray, IntArray, LongArray, row_pointers
+from go_opt.common.arrays import BoolArray, IntArray, LongArray, csr, row_pointers
 from go_opt.common.compiling import compiled, uncounted
 from go_opt.env.cost import CostTables
 from go_opt.env.model.addresses import most_alive, place_buffers
@@ -66,10 +66,10 @@ def segment_memory(
         pairs = pairs[home[pairs[:, 1]] < 0]
         entering_bytes = 2 * crossing_bytes[:-1]
     stored = np.flatnonzero((home >= 0) & ((last >= 0) | tables.tensor_is_output))
-    stored = stored[np.argsort(home[stored], kind="stable")]
+    write_ptr, by_home = csr(home[stored], num_kernels)
     return SegmentMemory(
-        row_pointers(home[stored], num_kernels),
-        stored.astype(np.int32),
+        write_ptr,
+        stored[by_home].astype(np.int32),
         row_pointers(pairs[:, 0], num_kernels),
         pairs[:, 1].astype(np.int32),
         tables.stored_bytes,
