@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
-from typing import Any, Final, Literal, get_args
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final, Literal, NamedTuple, get_args
 
 from go_opt.common.units import format_duration, format_ratio
 from go_opt.common.version import VERSION
@@ -32,25 +33,76 @@ DEFAULT_BUDGET_S: Final = 5.0
 OPTIMAL_GAP: Final = 1e-6
 
 
-@dataclass(frozen=True)
-class Request:
-    """The problem to solve; bound, gap and status refer to exactly this problem."""
+class CommandOption(NamedTuple):
+    """Marks the type of a field of :class:`Request` that is an option of commands."""
 
-    objective: Objective = "throughput"
-    budget_s: float | None = None  # None: DEFAULT_BUDGET_S, or no limit with max_evaluations
-    max_evaluations: int | None = None
-    seed: int = 0
-    decide: Decide = "all"  # "placement": one kernel per op, default order, no replication
-    relays: bool = True  # whether a plan may have relays
-    replication: bool = True  # whether a plan may replicate stages
-    splits: bool = True  # whether ops with heavy weights may be split
-    output_parts: bool = False  # whether outputs of the model may stay in parts
-    fidelity: Fidelity = "analytical"  # how plans are evaluated
-    constraints: tuple[UserConstraint, ...] = ()  # the user's; the bound holds without them too
-    max_latency_s: float | None = None  # of one inference; the bound holds without it too
-    simulate: bool = True  # whether the answer is simulated before it is given
-    start: Start | None = None  # a plan to start from
-    early_end: bool = True  # whether the search ends when no gain is to be expected
+    help: str
+    metavar: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The problem to solve and how to search; bound, gap and status refer to exactly this problem.
+
+    This is the only list of the options of a search. Functions and clients take the fields as keywords.
+    Commands have options for the fields with a help text, and the service's messages have fields of the
+    same names; both say ``no_NAME`` where ``NAME`` is on by default.
+
+    Args:
+      objective: ``throughput`` minimises the interval, ``latency`` the makespan.
+      budget_s: seconds of search; 5 by default, no limit if ``max_evaluations`` is given.
+      max_evaluations: evaluations at most; the same seed and count give the same answer.
+      policy: ``default`` is the shipped policy, a path is your own, None or ``none`` means no policy.
+        With ``only`` the shipped policy decides placement, order and kernels, and no other method runs.
+      decide: ``all``, or ``placement`` with one kernel per op in the default order.
+      fidelity: ``simulated`` evaluates proposed plans in the simulator; no bound is proven then.
+      simulate: whether to simulate the best plans and answer with the one that is best in the
+        simulator; off for budgets below two seconds.
+      relays, replication: whether plans may use them; they add plans for which the lower bound
+        must hold.
+      splits: whether ops with a weight of more than a quarter of a chip's memory may be split; splits
+        also add plans for which the lower bound must hold.
+      early_end: whether the search ends before its limits when no gain is to be expected: after 0.3 s,
+        200 evaluations, and as long as the last gain of 0.1 % took, without one. With
+        ``max_evaluations``, only evaluations count.
+      output_parts: whether model outputs may stay split into the parts of split ops.
+      max_latency_s: the longest ``latency_s`` of a plan, while its interval is minimised; the bound
+        holds without it too.
+      constraints: constraints that plans must satisfy (:class:`go_opt.Pin`, …); the bound holds without
+        them too.
+      start: a plan to start from. The plan may be for another version of the model or another target;
+        ops are matched by name. The answer is no worse than this plan.
+
+    Raises:
+      InvalidInputError: a field is out of range.
+    """
+
+    objective: Annotated[Objective, CommandOption("Interval, or time of one sample.")] = "throughput"
+    budget_s: Annotated[
+        float | None,
+        CommandOption("Time to search: 500ms, 2s, 1m. [default: 5s, none with --max-evaluations]"),
+    ] = None
+    max_evaluations: Annotated[int | None, CommandOption("Plans to evaluate at most.")] = None
+    seed: Annotated[int, CommandOption("Same seed and evaluations, same answer.")] = 0
+    policy: Annotated[
+        str | Path | None,
+        CommandOption("none, default, a policy file, or only: no other method.", "NAME|PATH"),
+    ] = "none"
+    decide: Annotated[Decide, CommandOption("placement: one kernel per op, default order.")] = "all"
+    fidelity: Annotated[Fidelity, CommandOption("What evaluates plans; simulated proves no bound.")] = (
+        "analytical"
+    )
+    simulate: Annotated[bool, CommandOption("Do not simulate the answer.")] = True
+    relays: Annotated[bool, CommandOption("The strict triangle rule.")] = True
+    replication: Annotated[bool, CommandOption("One chip per stage.")] = True
+    splits: Annotated[bool, CommandOption("No op in parts.")] = True
+    early_end: Annotated[bool, CommandOption("Search on when no gain is to be expected.")] = True
+    output_parts: Annotated[bool, CommandOption("Outputs of the model may stay in parts.")] = False
+    max_latency_s: Annotated[
+        float | None, CommandOption("Longest latency allowed, such as 2ms (throughput only).")
+    ] = None
+    constraints: tuple[UserConstraint, ...] = ()
+    start: Start | None = None
 
     def __post_init__(self) -> None:
         check_objective(self.objective)
@@ -64,6 +116,8 @@ class Request:
             )
         check_seed(self.seed)
         self._check_latency()
+        if self.policy == ONLY and self.decide != "all":
+            raise InvalidInputError("policy 'only' decides all, so decide must be 'all'.", field="decide")
         object.__setattr__(self, "constraints", checked_constraints(self.constraints))
 
     def _check_latency(self) -> None:
@@ -77,11 +131,6 @@ class Request:
         else:
             return
         raise InvalidInputError(f"max_latency_s {problem}.", field="max_latency_s")
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The fields by name, as :func:`go_opt.optimize` takes them."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def time_limit_s(self) -> float:

@@ -41,7 +41,7 @@ MANY_PARAMETERS: Final = {
 }
 # What users call: with each option a parameter, `help()` and editors show names, types and defaults.
 PUBLIC_API: Final = {
-    "api.searching:optimize": 27,
+    "api.searching:optimize": 12,
     "training:finetune": 11,
     "training:pretrain": 16,
 }
@@ -92,7 +92,7 @@ WIDE_FOLDERS: Final = {
     "search.methods": 28,
     "search.splits": 11,
     "service.calls": 13,
-    "service.messages": 31,
+    "service.messages": 29,
     "service.transport": 14,
     "solver": 33,
     "solver.certify.problem": 18,

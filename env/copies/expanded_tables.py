@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.common.arrays import IntArray, LongArray
-from go_opt.common.compiling import compiled, compiled_inner
+from go_opt.common.compiling import compiled
 from go_opt.env.copies.relays import Relays, relays_of
 from go_opt.env.copies.stages import size_by_chip, with_sharers
 from go_opt.env.cost import COPY, CostTables, cost_tables
 from go_opt.env.model.analytical import BatchMetrics, evaluate_batch
+from go_opt.env.model.memory import csr_of
 from go_opt.env.target import Target
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
@@ -97,29 +98,6 @@ def _with_columns(table: NDArray, num_relays: int, of_relay: float | bool) -> ND
     return np.concatenate([table, np.full((len(table), num_relays), of_relay, table.dtype)], axis=1)
 
 
-@compiled_inner
-def _pointers(row_of: IntArray | LongArray, num_rows: int) -> LongArray:
-    """CSR pointers of entries in ascending order of rows."""
-    pointers = np.zeros(num_rows + 1, np.int64)
-    for row in row_of:
-        pointers[row + 1] += 1
-    for row in range(num_rows):
-        pointers[row + 1] += pointers[row]
-    return pointers
-
-
-@compiled_inner
-def _rows_of(row_of: IntArray | LongArray, num_rows: int) -> tuple[LongArray, IntArray]:
-    """CSR of entries in any order; the entries of a row keep their order."""
-    pointers = _pointers(row_of, num_rows)
-    filled = pointers.copy()
-    entries = np.empty(len(row_of), np.int32)
-    for i in range(len(row_of)):
-        entries[filled[row_of[i]]] = i
-        filled[row_of[i]] += 1
-    return pointers, entries
-
-
 @compiled
 def _read_again(
     tables: CostTables, placed: IntArray, relays: Relays
@@ -127,7 +105,7 @@ def _read_again(
     """Reads with relays: each takes the last relay before its chip, or the original."""
     num_ops, num_tensors = len(tables.op_read_ptr) - 1, len(tables.tensor_kind)
     num_reads, num_relays = len(tables.reader_op), len(relays.tensor)
-    relay_ptr = _pointers(relays.tensor, num_tensors)
+    relay_ptr, _ = csr_of(relays.tensor, num_tensors)
     reader = np.empty(num_reads + num_relays, np.int32)
     source = np.empty(num_reads + num_relays, np.int32)
     touched = np.empty(num_reads + num_relays, np.int64)
@@ -141,9 +119,9 @@ def _read_again(
         at, tensor = num_reads + p, relays.tensor[p]
         reader[at], touched[at] = num_ops + p, tables.tensor_bytes[tensor]
         source[at] = tensor if p == relay_ptr[tensor] else num_tensors + p - 1
-    reader_ptr, by_tensor = _rows_of(source, num_tensors + num_relays)
+    reader_ptr, by_tensor = csr_of(source, num_tensors + num_relays)
     reader = reader[by_tensor]
-    op_read_ptr, op_read = _rows_of(reader, num_ops + num_relays)
+    op_read_ptr, op_read = csr_of(reader, num_ops + num_relays)
     return reader_ptr, reader, touched[by_tensor], source[by_tensor], op_read_ptr, op_read
 
 
@@ -151,7 +129,7 @@ def _read_again(
 def _order(tables: CostTables, order: IntArray, group: IntArray, relays: Relays) -> IntArray:
     """The order with relays after the kernels that produce their tensors."""
     num_ops = len(order)
-    relay_ptr, relay = _rows_of(tables.tensor_producer[relays.tensor], num_ops)
+    relay_ptr, relay = csr_of(tables.tensor_producer[relays.tensor], num_ops)
     result = np.empty(num_ops + len(relay), np.int32)
     at = begin = 0
     for end in range(1, num_ops + 1):

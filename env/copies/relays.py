@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from go_opt.common.arrays import IntArray, LongArray, row_pointers
 from go_opt.env.copies.stages import size_by_chip
 from go_opt.env.cost.tables import COPY_TYPE
+from go_opt.env.kernels.numbering import number_kernels
 from go_opt.env.target import Target
 from go_opt.errors import PlanError
 from go_opt.model.graph import DATA_MOVEMENT, NO_PRODUCER, Graph
@@ -122,9 +123,7 @@ class _Numbered:
         order = self.plan.order
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
-        # The kernels are runs of one group along the order.
-        group = self.plan.fusion_group[order]
-        kernel = np.cumsum(np.concatenate([[0], group[1:] != group[:-1]]))[place]
+        kernel = number_kernels(order, self.plan.fusion_group)
         before = np.concatenate([kernel, kernel[self.producer]])
         is_relay = np.repeat([False, True], [len(order), len(self.producer)])
         return np.lexsort((np.concatenate([place, place[self.producer]]), is_relay, before))

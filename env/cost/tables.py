@@ -76,6 +76,11 @@ class CostTables(NamedTuple):
     def num_chips(self) -> int:
         return len(self.chip_kind)
 
+    @property
+    def may_forward(self) -> bool:
+        """Whether stages may forward weights: on rings where transfers overlap compute."""
+        return self.is_ring and self.overlap and self.num_chips > 1
+
     def with_reads(self, keeps: BoolArray) -> CostTables:
         """The tables without the reads that are False in ``keeps`` [R]; the seconds of ops stay."""
         ends = np.concatenate([[0], np.cumsum(keeps)])

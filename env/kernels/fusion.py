@@ -26,6 +26,7 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray, CodeArray, IntArray, LongArray
 from go_opt.common.compiling import compiled, int64
+from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.graph import ACTIVATION, DATA_MOVEMENT, MATRIX, NO_PRODUCER, Graph
 from go_opt.model.kernel_patterns import pattern_kernels
 from go_opt.model.op_costs import is_elementwise, is_reduction
@@ -79,11 +80,7 @@ def greedy_fusion(roles: LoopRoles, order: IntArray) -> IntArray:
 
 def fused_within_chips(roles: LoopRoles, order: IntArray, placement: IntArray) -> IntArray:
     """[N] greedy kernels along ``order`` [N], cut where the chip changes: each is on one chip."""
-    along, chip = greedy_fusion(roles, order)[order], placement[order]
-    starts = np.concatenate([[True], (along[1:] != along[:-1]) | (chip[1:] != chip[:-1])])
-    group = np.empty_like(along)
-    group[order] = np.cumsum(starts) - 1
-    return group
+    return number_kernels(order, greedy_fusion(roles, order) * (placement.max() + 1) + placement)
 
 
 def is_one_loop(roles: LoopRoles, ops: IntArray) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from go_opt.common.arrays import FloatArray, IntArray, LongArray, row_pointers
+from go_opt.common.arrays import FloatArray, IntArray, LongArray, csr
 from go_opt.common.compiling import compiled, int64
 from go_opt.env.kernels.heap import heap_pop, heap_push
 from go_opt.model.graph import Graph
@@ -24,13 +24,9 @@ def list_schedule(graph: Graph, fusion_group: IntArray, priority: FloatArray) ->
     source, reader = source[is_between], reader[is_between]
     num_kernels = len(priority)
     place = np.full(num_kernels, -1)
-    schedule_kernels(
-        row_pointers(source, num_kernels),
-        reader[np.argsort(source, kind="stable")],
-        np.bincount(reader, minlength=num_kernels),
-        priority,
-        place,
-    )
+    pointers, by_source = csr(source, num_kernels)
+    num_read = np.bincount(reader, minlength=num_kernels)
+    schedule_kernels(pointers, reader[by_source], num_read, priority, place)
     place_of_op = place[fusion_group]
     return np.argsort(place_of_op, kind="stable")[(place_of_op < 0).sum() :].astype(np.int32)
 

@@ -60,19 +60,19 @@ class Fit(NamedTuple):
 
 
 @compiled_inner
-def rows_of(row_of: IntArray, num_items: int, num_rows: int) -> tuple[LongArray, IntArray]:
-    """CSR of items by row, in item order; items whose row is NONE are left out."""
+def csr_of(row_of: IntArray, num_rows: int) -> tuple[LongArray, IntArray]:
+    """CSR of items by row, in item order: pointers, and items; those with a negative row are left out."""
     pointers = np.zeros(num_rows + 1, np.int64)
-    for item in range(num_items):
-        if row_of[item] != NONE:
-            pointers[row_of[item] + 1] += 1
+    for row in row_of:
+        if row >= 0:
+            pointers[row + 1] += 1
     for row in range(num_rows):
         pointers[row + 1] += pointers[row]
     items = np.empty(pointers[num_rows], np.int32)
-    filled = pointers[:num_rows].copy()
-    for item in range(num_items):
+    filled = pointers.copy()
+    for item in range(len(row_of)):
         row = row_of[item]
-        if row != NONE:
+        if row >= 0:
             items[filled[row]] = item
             filled[row] += 1
     return pointers, items
@@ -111,11 +111,11 @@ def holdings(tables: CostTables, kernel_of: IntArray, kernel_chip: IntArray) -> 
         elif last != NONE:
             home_of[k] = home
             dead_of[k] = last
-    _, by_kernel = rows_of(home_of, num_tensors, len(kernel_chip))
+    _, by_kernel = csr_of(home_of, len(kernel_chip))
     chip_of = np.empty(len(by_kernel), np.int32)
     for i in range(len(by_kernel)):
         chip_of[i] = kernel_chip[home_of[by_kernel[i]]]
-    activation_ptr, place = rows_of(chip_of, len(chip_of), num_chips)
+    activation_ptr, place = csr_of(chip_of, num_chips)
     activation = np.empty(len(place), np.int32)
     born, dead, size = (
         np.empty(len(place), np.int64),
@@ -180,7 +180,7 @@ def _weights(
             slot = slot_of[chip]
             touched[slot] = max(touched[slot], tables.read_bytes[r])
             reader[slot] = min(reader[slot], kernel)
-    weight_ptr, place = rows_of(chip_of, pairs, num_chips)
+    weight_ptr, place = csr_of(chip_of[:pairs], num_chips)
     by_chip, read_bytes, first = (
         np.empty(pairs, np.int32),
         np.empty(pairs, np.int64),

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from go_opt.common.arrays import FloatArray, IntArray, LongArray, RecordArray, record, row_pointers
+from go_opt.common.arrays import FloatArray, IntArray, LongArray, RecordArray, csr, record, row_pointers
 from go_opt.env.cost import CostTables
 from go_opt.model.graph import INPUT, NO_PRODUCER
 
@@ -54,11 +54,10 @@ def package_of(tables: CostTables) -> Package:
     """Buffers for executions of plans of ``tables``."""
     num_ops, num_tensors, num_links = tables.num_ops, len(tables.tensor_kind), len(tables.link_s_per_byte)
     produced = np.flatnonzero(tables.tensor_producer != NO_PRODUCER)
-    producer = tables.tensor_producer[produced]
     read = tables.reader_tensor[tables.op_read]
     is_input = tables.tensor_kind[read] == INPUT
     op_lists = np.zeros(num_ops + 1, OP_LISTS)
-    op_lists["outputs"] = row_pointers(producer, num_ops)
+    op_lists["outputs"], by_op = csr(tables.tensor_producer[produced], num_ops)
     op_lists["inputs"] = row_pointers(tables.reader_op[tables.op_read][is_input], num_ops)
     tensors = np.zeros(num_tensors + 1, TENSOR)
     tensors["size_bytes"][:-1] = tables.tensor_bytes
@@ -70,7 +69,7 @@ def package_of(tables: CostTables) -> Package:
     links["s_per_byte"] = tables.link_s_per_byte
     return Package(
         op_lists=op_lists,
-        outputs=produced[np.argsort(producer, kind="stable")].astype(np.int32),
+        outputs=produced[by_op].astype(np.int32),
         inputs=read[is_input].astype(np.int32),
         tensors=tensors,
         readers=tables.reader_op,

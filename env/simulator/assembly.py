@@ -12,7 +12,7 @@ from go_opt.common.compiling import compiled, compiled_inner, int64, uncounted_i
 from go_opt.env.cost.tables import CostTables
 from go_opt.env.kernels.numbering import seconds_of_kernels
 from go_opt.env.kernels.plain_loops import largest
-from go_opt.env.model.memory import Fit, Holdings, fit_chips, holdings, rows_of
+from go_opt.env.model.memory import Fit, Holdings, csr_of, fit_chips, holdings
 from go_opt.env.simulator.credit import grant_credit
 from go_opt.env.simulator.links import lay_links
 from go_opt.env.simulator.package import (
@@ -147,7 +147,7 @@ def _stages(
     """Kernels that wait or are waited for are stages of their own; each run between them is one stage."""
     num_chips, num_kernels = len(replicas), len(kernel_chip)
     stands_alone = _interacting_kernels(plumbing, num_kernels)
-    chip_kernel_ptr, chip_kernel = rows_of(kernel_chip, num_kernels, num_chips)
+    chip_kernel_ptr, chip_kernel = csr_of(kernel_chip[:num_kernels], num_chips)
     chips = np.zeros(num_chips, CHIP)
     most_stages = int64(0)
     for number in range(num_chips):
@@ -211,9 +211,9 @@ def _connect(plumbing: Plumbing, chips: RecordArray, stages: RecordArray, stage_
     for i in range(num_ends):
         first[i] = _stage_on(chips, deliveries[i], stage_of[plumbing.first_reader[i]])
         last[i] = _stage_on(chips, deliveries[i], stage_of[plumbing.last_reader[i]])
-    needs_ptr, needs = rows_of(first, num_ends, num_stages)
-    frees_ptr, frees = rows_of(last, num_ends, num_stages)
-    makes_ptr, makes = rows_of(maker, len(maker), num_stages)
+    needs_ptr, needs = csr_of(first, num_stages)
+    frees_ptr, frees = csr_of(last, num_stages)
+    makes_ptr, makes = csr_of(maker, num_stages)
     for i in range(num_stages):
         stage = stages[i]
         stage.needs_begin, stage.needs_end = needs_ptr[i], needs_ptr[i + 1]

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from go_opt.api.inputs import as_target
 from go_opt.common.units import format_duration
@@ -20,13 +20,13 @@ from go_opt.env import Target, evaluate_plan
 from go_opt.env.copies.splits import planned_graph
 from go_opt.env.target import first_chips
 from go_opt.errors import InfeasibleError, InvalidInputError
+from go_opt.given_request import as_request, takes_options
 from go_opt.model.graph import Graph
-from go_opt.result import ONLY, OptimizeResult, Request, Step
+from go_opt.result import OptimizeResult, Request, Step
 from go_opt.search.bounds import lower_bound
 from go_opt.search.final_simulation import simulated_answer
 from go_opt.search.limits import refuse_unreachable
 from go_opt.search.optimizer import optimize_request
-from go_opt.search.policies import find_policy
 from go_opt.search.splits.ways import divisible_ops
 
 _Count = Callable[[int], "ChipCount"]
@@ -63,16 +63,17 @@ class FewestChips:
         return f"for {self.chips - 1} none was found, which proves nothing."
 
 
+@takes_options
 def fewest_chips(
     graph: Graph,
     target: Target | str | Path = "mcm-6x6",
     request: Request | None = None,
     *,
     rate_per_s: float | None = None,
-    policy: str | Path | None = None,
     on_count: Callable[[ChipCount], None] = lambda found: None,
     on_step: Callable[[Step], None] = lambda step: None,
     should_stop: Callable[[], bool] = lambda: False,
+    **options: Any,
 ) -> FewestChips:
     """Finds the fewest chips whose plan meets ``rate_per_s`` and the latency limit of ``request``.
 
@@ -84,15 +85,16 @@ def fewest_chips(
       rate_per_s: inferences per second, predicted and simulated; None: only the latency is limited.
       on_count: called with the result for each number of chips that was searched.
       should_stop: called after every evaluation; a stopped search answers with its best plan so far.
+      options: fields of :class:`Request`, in place of those of ``request``, as :func:`optimize` takes them.
 
     Raises:
       InfeasibleError: even with all chips no plan meets the limits.
       InvalidInputError: no rate or latency limit is given, or the objective is not throughput.
       TargetError: the target cannot be divided.
     """
-    on, requested = as_target(target), request or Request()
+    on, requested = as_target(target), as_request(request, options, graph)
     longest_s = required_interval_s(requested, rate_per_s) * (1 + TOLERANCE)
-    count = _counter(graph, on, requested, policy, on_step, should_stop)
+    count = _counter(graph, on, requested, on_step, should_stop)
     if requested.objective != "throughput":
         raise InvalidInputError("the fewest chips are those of objective throughput.", field="objective")
     tried: dict[int, ChipCount] = {}
@@ -136,15 +138,16 @@ def required_interval_s(request: Request, rate_per_s: float | None) -> float:
     return math.inf if rate_per_s is None else 1.0 / rate_per_s
 
 
+@takes_options
 def chip_counts(
     graph: Graph,
     target: Target | str | Path = "mcm-6x6",
     request: Request | None = None,
     *,
     counts: Sequence[int] | None = None,
-    policy: str | Path | None = None,
     on_step: Callable[[Step], None] = lambda step: None,
     should_stop: Callable[[], bool] = lambda: False,
+    **options: Any,
 ) -> Iterator[ChipCount]:
     """Yields the result for each number of chips once it is known; by default 1, 2, 4, … and all.
 
@@ -152,7 +155,7 @@ def chip_counts(
     """
     on = as_target(target)
     doubled = [2**power for power in range(on.num_chips.bit_length())]
-    count = _counter(graph, on, request or Request(), policy, on_step, should_stop)
+    count = _counter(graph, on, as_request(request, options, graph), on_step, should_stop)
     return map(count, sorted({*doubled, on.num_chips}) if counts is None else counts)
 
 
@@ -160,25 +163,15 @@ def _counter(
     graph: Graph,
     target: Target,
     request: Request,
-    policy: str | Path | None,
     on_step: Callable[[Step], None],
     should_stop: Callable[[], bool],
 ) -> _Count:
     """Returns a function that searches for a plan on the first ``chips`` chips of ``target``."""
-    file = find_policy(policy)
 
     def count(chips: int) -> ChipCount:
         part = first_chips(target, chips)
         try:
-            result = optimize_request(
-                graph,
-                part,
-                request,
-                policy=file,
-                policy_alone=policy == ONLY,
-                on_step=on_step,
-                should_stop=should_stop,
-            )
+            result = optimize_request(graph, part, request, on_step=on_step, should_stop=should_stop)
         except InfeasibleError as error:
             return ChipCount(chips, None, error.is_proven, str(error))
         return ChipCount(chips, _on_whole(graph, target, request, result), result.status == "OPTIMAL", "")

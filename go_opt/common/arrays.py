@@ -28,10 +28,15 @@ def row_pointers(rows: NDArray, num_rows: int) -> LongArray:
     """``[num_rows + 1]`` pointers of CSR: row ``i`` of ``x`` is ``x[ptr[i]:ptr[i + 1]]``.
 
     Args:
-      rows: the row of each entry, ascending.
+      rows: the row of each entry.
     """
     counts = np.bincount(rows, minlength=num_rows)
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def csr(rows: NDArray, num_rows: int) -> tuple[LongArray, LongArray]:
+    """CSR of entries by their ``rows``: :func:`row_pointers`, and the entries, in their order in each row."""
+    return row_pointers(rows, num_rows), np.argsort(rows, kind="stable")
 
 
 def record(integers: str, floats: str = "") -> np.dtype:

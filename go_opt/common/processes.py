@@ -25,13 +25,6 @@ def module_environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path}
 
 
-def resident_bytes() -> int:
-    """Resident memory of this process; 0 if the system does not report it."""
-    with suppress(OSError), open("/proc/self/statm", "rb") as numbers:
-        return int(numbers.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return 0
-
-
 def give_back() -> None:
     """Return free memory to the system; the allocator keeps the freed memory of each thread."""
     with suppress(OSError, AttributeError):  # another C library

@@ -17,7 +17,7 @@ from typing import Final, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.common.arrays import BoolArray, CodeArray, FloatArray, IntArray, LongArray, frozen, row_pointers
+from go_opt.common.arrays import BoolArray, CodeArray, FloatArray, IntArray, LongArray, csr, frozen
 from go_opt.errors import GraphError, ModelError
 from go_opt.model.bindings import NO_BINDINGS, Bindings
 from go_opt.model.dtypes import DTYPES
@@ -136,16 +136,15 @@ class Graph:
     @cached_property
     def op_reads(self) -> tuple[LongArray, IntArray]:
         """CSR over ops: ``(ptr[N + 1], read[R])``, the indices of each op's reads."""
-        by_op = np.argsort(self.reader_op, kind="stable").astype(np.int32)
-        return row_pointers(self.reader_op, self.num_ops), by_op
+        pointers, by_op = csr(self.reader_op, self.num_ops)
+        return pointers, by_op.astype(np.int32)
 
     @cached_property
     def op_outputs(self) -> tuple[LongArray, IntArray]:
         """CSR over ops: ``(ptr[N + 1], tensor[...])``, the tensors each op produces."""
         produced = np.flatnonzero(self.tensor_producer != NO_PRODUCER).astype(np.int32)
-        producers = self.tensor_producer[produced]
-        by_op = np.argsort(producers, kind="stable")
-        return row_pointers(producers, self.num_ops), produced[by_op]
+        pointers, by_op = csr(self.tensor_producer[produced], self.num_ops)
+        return pointers, produced[by_op]
 
     def rule_of(self, op: int) -> OpRule | None:
         """The sharding rule of an op; None if it is not known."""
@@ -197,16 +196,14 @@ class Graph:
     @cached_property
     def successors(self) -> tuple[LongArray, IntArray]:
         """CSR over ops: ``(ptr[N + 1], op[E])``, the readers of each op's tensors."""
-        return row_pointers(self.edge_src, self.num_ops), np.ascontiguousarray(self.edge_dst)
+        pointers, by_producer = csr(self.edge_src, self.num_ops)
+        return pointers, self.edge_dst[by_producer]
 
     @cached_property
     def predecessors(self) -> tuple[LongArray, IntArray]:
         """CSR over ops: ``(ptr[N + 1], op[E])``, the producers each op reads from."""
-        by_reader = np.argsort(self.edge_dst, kind="stable")
-        return (
-            row_pointers(self.edge_dst, self.num_ops),
-            np.ascontiguousarray(self.edge_src[by_reader]),
-        )
+        pointers, by_reader = csr(self.edge_dst, self.num_ops)
+        return pointers, self.edge_src[by_reader]
 
     @cached_property
     def fingerprint(self) -> str:

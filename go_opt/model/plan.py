@@ -150,11 +150,9 @@ class Plan:
             )
 
 
-def number_by_first_place(fusion_group: NDArray, order: NDArray) -> IntArray:
+def number_by_first_place(group: NDArray, order: NDArray | slice = slice(None)) -> IntArray:
     """Renumber groups 0, 1, … by their first op in ``order``, so that equal fusions compare equal."""
-    _, first, inverse = np.unique(fusion_group[order], return_index=True, return_inverse=True)
-    rank = np.empty(len(first), dtype=np.int32)
-    rank[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
-    numbered = np.empty(len(order), dtype=np.int32)
-    numbered[order] = rank[inverse]
+    _, first, inverse = np.unique(group[order], return_index=True, return_inverse=True)
+    numbered = np.empty(len(group), dtype=np.int32)
+    numbered[order] = np.argsort(np.argsort(first))[inverse]
     return numbered

@@ -25,7 +25,7 @@ _REQUESTS: Final = (
     Request(max_evaluations=_EVALUATIONS, decide="placement"),
     Request(max_evaluations=_EVALUATIONS, decide="placement", relays=False),
 )
-_LATENCY: Final = (Request("latency", max_evaluations=_EVALUATIONS),)
+_LATENCY: Final = (Request(objective="latency", max_evaluations=_EVALUATIONS),)
 _CONSTRAINED: Final = (
     Request(max_evaluations=_EVALUATIONS, constraints=(Colocate(("op0", "op1")), Forbid(("op2",), (3,)))),
 )

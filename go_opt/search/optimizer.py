@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from go_opt.env import Target
-from go_opt.errors import InvalidInputError
 from go_opt.model.graph import Graph
-from go_opt.result import OptimizeResult, Request, Step
+from go_opt.result import ONLY, OptimizeResult, Request, Step
 from go_opt.search.bounds import without_false_claim
 from go_opt.search.compiling.warm_up import bound_families, load
+from go_opt.search.policies import find_policy
 from go_opt.search.shared.context import Context
 from go_opt.search.split_race import search_with_splits
 from go_opt.search.splits.ways import divisible_ops
@@ -28,8 +27,6 @@ def optimize_request(
     target: Target,
     request: Request,
     *,
-    policy: Path | None = None,
-    policy_alone: bool = False,
     on_step: Callable[[Step], None] = lambda step: None,
     on_improvement: Callable[[OptimizeResult], None] = lambda result: None,
     should_stop: Callable[[], bool] = lambda: False,
@@ -37,17 +34,13 @@ def optimize_request(
     """Answer ``request``. ``on_step`` receives every step; ``should_stop`` is called after each.
 
     Args:
-      policy: the file of the policy that takes part.
-      policy_alone: whether only the policy proposes plans.
       on_improvement: receives every better plan, as the answer if the search ended there.
 
     Raises:
       InfeasibleError: no valid plan was found; the message names op, demand and limit.
-      InvalidInputError: ``policy_alone`` without ``decide="all"``.
-      PolicyError: the file is malformed.
+      PolicyError: the policy's file is missing, malformed or of another version.
     """
-    if policy_alone and request.decide != "all":
-        raise InvalidInputError("policy 'only' decides all, so decide must be 'all'.", field="decide")
+    policy = find_policy(request.policy)
 
     def show(result: OptimizeResult) -> None:
         on_improvement(without_false_claim(result))
@@ -57,7 +50,6 @@ def optimize_request(
         target=target,
         context=(context := Context(request.time_limit_s)),
         policy=policy,
-        is_policy_alone=policy_alone,
     )
     with context.excludes_compilation():
         if request.objective == "latency" or request.max_latency_s is not None:
@@ -65,7 +57,7 @@ def optimize_request(
                 for name in (kernels := bound_families()):
                     load(name, kernels)
         divisible = divisible_ops(graph, target, request)
-        if divisible.any() and not policy_alone:
+        if divisible.any() and request.policy != ONLY:
             watch = Watch(on_step, show, should_stop)
             answer = search_with_splits(graph, target, request, divisible, context, begin, watch)
             return without_false_claim(answer)

@@ -40,7 +40,7 @@ def warm_up_search(graph: Graph, target: Target, request: Request) -> Families:
     if request.objective == "throughput" and target.goes_forward and not kinds:
         return {}
     like = Request(
-        request.objective,
+        objective=request.objective,
         max_evaluations=_EVALUATIONS,
         decide=request.decide,
         relays=request.relays,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from go_opt.env import Target
 from go_opt.model.graph import Graph
-from go_opt.result import OptimizeResult, Request, Step
+from go_opt.result import ONLY, OptimizeResult, Request, Step
 from go_opt.search.compiling.kernel_cache import start_compiling
 from go_opt.search.compiling.warm_up import FIRST, common_families, load
 from go_opt.search.final_simulation import is_simulated, load_simulator
@@ -36,7 +36,7 @@ class WholeOpsSearch:
     """Goes on where it is advanced, and may pause between two events.
 
     Args:
-      policy: the file of the policy that takes part; ``is_policy_alone``: no other method does.
+      policy: the file of the request's policy.
       on_step: receives every step; ``on_improvement`` every better plan, as the answer at that time.
 
     Raises:
@@ -51,13 +51,13 @@ class WholeOpsSearch:
         target: Target,
         context: Context,
         policy: Path | None,
-        is_policy_alone: bool,
         on_step: Callable[[Step], None],
         on_improvement: Callable[[OptimizeResult], None],
     ) -> None:
         refuse_unreachable(graph, target, request)
-        takes_part = is_policy_alone or policy_takes_part(target, request)
-        self._policy, self._is_policy_alone = policy if takes_part else None, is_policy_alone
+        self._is_policy_alone = request.policy == ONLY
+        takes_part = self._is_policy_alone or policy_takes_part(target, request)
+        self._policy = policy if takes_part else None
         self._on_improvement, self._is_over = on_improvement, False
         if request.objective == "throughput" and target.goes_forward:
             start_compiling()

@@ -67,7 +67,7 @@ class Assembly:
         manager, plans = None, None
         if self.data_dir is not None:
             limits = JobLimits(running=1 if self.jobs is None else self.jobs)
-            manager = JobManager(DataDirectory(self.data_dir), _runner(self.runner), limits)
+            manager = JobManager(DataDirectory(self.data_dir), self.job_runner(), limits)
             plans = self.data_dir / "plans" if self.remember else None
         find_policy = no_policies if manager is None else manager.find_policy
         return (
@@ -77,13 +77,13 @@ class Assembly:
             OperationsService(manager),
         )
 
+    def job_runner(self) -> Runner:
+        """What runs the jobs."""
+        if self.runner == "local":
+            return LocalRunner()
+        from go_opt.service.jobs.runners.ray_runner import RayRunner
 
-def _runner(name: RunnerName) -> Runner:
-    if name == "local":
-        return LocalRunner()
-    from go_opt.service.jobs.runners.ray_runner import RayRunner
-
-    return RayRunner()
+        return RayRunner()
 
 
 class _Environment(EnvironmentService):

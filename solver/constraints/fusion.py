@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, IntArray
+from go_opt.env.kernels.numbering import number_kernels
 from go_opt.solver.problem.op_constraints import OpConstraints
 
 
@@ -14,13 +15,12 @@ def constrained_fusion(requested: OpConstraints, order: IntArray, fusion_group: 
     Along ``order`` a kernel continues while some chip is open to all its ops and no cut point
     precedes the next op. Contiguous parts of a legal kernel are legal kernels.
     """
-    group = fusion_group[order]
-    starts = np.concatenate([[True], group[1:] != group[:-1]])
+    kernel = number_kernels(order, fusion_group)[order]
+    starts = np.diff(kernel, prepend=-1) > 0
     cuts_into = np.zeros(len(order), np.bool_)  # [N] ops that a cut point stands before
     at_cut = requested.rise > 0
     cuts_into[requested.graph.edge_dst[at_cut]] = True
     is_bound = cuts_into | ~requested.allowed.all(axis=1)
-    kernel = np.cumsum(starts) - 1
     first = np.append(np.flatnonzero(starts), len(order))
     for k in np.unique(kernel[is_bound[order]]):
         begin, end = first[k], first[k + 1]

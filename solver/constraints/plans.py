@@ -17,7 +17,7 @@ import numpy as np
 
 from go_opt.common.arrays import IntArray
 from go_opt.env.cost import CostTables, cost_tables
-from go_opt.env.kernels.fusion import greedy_fusion, loop_roles
+from go_opt.env.kernels.fusion import fused_within_chips, loop_roles
 from go_opt.model.plan import Plan
 from go_opt.solver.constraints.limits import loosest_limits
 from go_opt.solver.constraints.problem import (
@@ -232,12 +232,8 @@ def _start(
         along = order[np.argsort(placement[order], kind="stable")]
     if kernels is not None:
         return placement, along, kernels
-    group = greedy_fusion(loop_roles(requested.graph, requested.target.kernel_patterns), along)[along]
-    chip = placement[along]
-    starts = np.concatenate([[True], (group[1:] != group[:-1]) | (chip[1:] != chip[:-1])])
-    split = np.empty_like(along)
-    split[along] = np.cumsum(starts) - 1
-    return placement, along, split
+    roles = loop_roles(requested.graph, requested.target.kernel_patterns)
+    return placement, along, fused_within_chips(roles, along, placement)
 
 
 def _is_kept(

@@ -11,13 +11,14 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from go_opt.common.arrays import BoolArray, IntArray, LongArray, row_pointers
+from go_opt.common.arrays import BoolArray, IntArray, LongArray, csr
 from go_opt.common.compiling import compiled, uncounted_inner
 from go_opt.env.cost import kinds_that_run
 from go_opt.env.kernels.schedule import list_schedule
 from go_opt.env.target import Target
 from go_opt.errors import PlanError
 from go_opt.model.graph import Graph
+from go_opt.model.plan import number_by_first_place
 
 NO_SKIP_RULES: Final = ("off", "prefix", "all")
 NO_SKIP_OFF, NO_SKIP_PREFIX, NO_SKIP_ALL = range(3)
@@ -70,11 +71,13 @@ def placement_problem(
     Raises:
       PlanError: contracting the kernels leaves a cycle.
     """
-    unit_of_op = _number_along(fusion_group, graph.num_ops)
+    ops = np.arange(graph.num_ops, dtype=np.int32)
+    unit_of_op = ops if fusion_group is None else number_by_first_place(fusion_group)
     num_units = int(unit_of_op.max()) + 1
     source, reader = _unit_edges(graph, unit_of_op)
-    successor_ptr, successor = _rows(source, reader, num_units)
-    predecessor_ptr, predecessor = _rows(reader, source, num_units)
+    successor_ptr, by_source = csr(source, num_units)
+    predecessor_ptr, by_reader = csr(reader, num_units)
+    successor, predecessor = reader[by_source], source[by_reader]
     component = _components(successor_ptr, successor, predecessor_ptr, predecessor)
     rules = target.constraints
     return PlacementProblem(
@@ -127,24 +130,11 @@ def span_from_sources(problem: PlacementProblem) -> IntArray:
     return _span_from_sources(problem)
 
 
-def _number_along(fusion_group: IntArray | None, num_ops: int) -> IntArray:
-    if fusion_group is None:
-        return np.arange(num_ops, dtype=np.int32)
-    _, first, group = np.unique(fusion_group, return_index=True, return_inverse=True)
-    number = np.empty(len(first), dtype=np.int32)
-    number[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
-    return number[group]
-
-
 def _unit_edges(graph: Graph, unit_of_op: IntArray) -> tuple[IntArray, IntArray]:
     """Returns edges between units, each once, sorted by source and then by reader."""
     pairs = np.stack([unit_of_op[graph.edge_src], unit_of_op[graph.edge_dst]], axis=1)
     pairs = np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0)
     return pairs[:, 0], pairs[:, 1]
-
-
-def _rows(row: IntArray, entry: IntArray, num_rows: int) -> tuple[LongArray, IntArray]:
-    return row_pointers(row, num_rows), np.ascontiguousarray(entry[np.argsort(row, kind="stable")])
 
 
 def _topological(graph: Graph, unit_of_op: IntArray, num_units: int) -> IntArray:

@@ -1,7 +1,7 @@
 """A sequence of kernels along an order, with all data that slicing needs.
 
 Positions: kernel ``m`` is between cut ``m`` and cut ``m + 1``; a segment ``[i, j)``
-consists of kernels i … j - 1. Axes: ``M`` kernels, ``N`` ops, ``Q`` chip kinds.
+consists of kernels i … j - 1. Axes: ``M`` kernels, ``N`` ops, ``K`` tensors, ``Q`` chip kinds.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ class KernelSequence(NamedTuple):
     """Costs of kernels and cuts along one order."""
 
     kernel_of: IntArray  # [N] position of each op's kernel
+    home: LongArray  # [K] kernel that produces the tensor, -1: none
+    last: LongArray  # [K] last kernel that reads it from another, -1: none, or the tensor is a weight
     kernel_s: FloatArray  # [Q, M] seconds of each kernel on each kind
     can_run: BoolArray  # [Q, M] True where the kind may run the kernel
     crossing_bytes: LongArray  # [M + 1] produced before a cut and read after it
@@ -58,34 +60,42 @@ def kernel_sequence(
     can_run = np.ones_like(kernel_s, dtype=np.bool_)
     kind, op = np.nonzero(~tables.can_run)
     can_run[kind, kernel_of[op]] = False
-    crossing, last_reader, inputs, outputs = _sequence(tables, kernel_of, num_kernels)
-    again = _repeated_input_reads(tables, kernel_of)
+    home, last, crossing, last_reader, inputs, outputs = _sequence(tables, kernel_of, num_kernels)
+    kernel, before, tensor = reads_by_kernel(tables, kernel_of, INPUT)
+    again = before >= 0
     cuts = np.arange(1, num_kernels + 2)
     reach = cuts if not adjacent else np.maximum(cuts, np.concatenate([[0], last_reader + 1]))
     is_input = tables.tensor_kind == INPUT
     return KernelSequence(
         kernel_of,
+        home,
+        last,
         kernel_s,
         can_run,
         crossing,
         reach,
         inputs,
         outputs,
-        *again,
+        kernel[again],
+        before[again],
+        tables.tensor_bytes[tensor[again]],
         input_bytes=int(tables.tensor_bytes[is_input].sum()),
         adjacent=adjacent,
     )
 
 
-def _repeated_input_reads(tables: CostTables, kernel_of: IntArray) -> tuple[LongArray, LongArray, LongArray]:
-    """Returns consecutive pairs of kernels that read the same input, sorted by the later kernel."""
-    is_input = tables.tensor_kind[tables.reader_tensor] == INPUT
-    reads = unique_pairs(tables.reader_tensor[is_input], kernel_of[tables.reader_op[is_input]])
-    is_again = reads[1:, 0] == reads[:-1, 0]
-    kernel, before = reads[1:, 1][is_again], reads[:-1, 1][is_again]
-    size = tables.tensor_bytes[reads[1:, 0][is_again]]
-    by_kernel = np.argsort(kernel, kind="stable")
-    return kernel[by_kernel], before[by_kernel], size[by_kernel]
+def reads_by_kernel(
+    tables: CostTables, kernel_of: IntArray, kind: int
+) -> tuple[LongArray, LongArray, LongArray]:
+    """Returns the kernels [P] that read tensors of ``kind``, ascending, the previous readers (-1: none), and
+    the tensors."""
+    is_kind = tables.tensor_kind[tables.reader_tensor] == kind
+    reads = unique_pairs(tables.reader_tensor[is_kind], kernel_of[tables.reader_op[is_kind]])
+    before = np.full(len(reads), -1)
+    again = 1 + np.flatnonzero(reads[1:, 0] == reads[:-1, 0])
+    before[again] = reads[again - 1, 1]
+    by_kernel = np.argsort(reads[:, 1], kind="stable")
+    return reads[by_kernel, 1], before[by_kernel], reads[by_kernel, 0]
 
 
 def unique_pairs(a: NDArray[np.integer], b: NDArray[np.integer]) -> LongArray:
@@ -100,7 +110,9 @@ def unique_pairs(a: NDArray[np.integer], b: NDArray[np.integer]) -> LongArray:
 @compiled
 def _sequence(
     tables: CostTables, kernel_of: IntArray, num_kernels: int
-) -> tuple[LongArray, LongArray, LongArray, LongArray]:
+) -> tuple[LongArray, LongArray, LongArray, LongArray, LongArray, LongArray]:
+    home_of = np.full(len(tables.tensor_kind), -1, np.int64)
+    last_of = np.full(len(tables.tensor_kind), -1, np.int64)
     crossing = np.zeros(num_kernels + 1, np.int64)
     last_reader = np.full(num_kernels, -1, np.int64)
     inputs = np.zeros(num_kernels, np.int64)
@@ -109,7 +121,7 @@ def _sequence(
     for k in range(len(tables.tensor_kind)):
         size = tables.tensor_bytes[k]
         producer = tables.tensor_producer[k]
-        home = kernel_of[producer] if producer != NO_PRODUCER else -1
+        home = home_of[k] = kernel_of[producer] if producer != NO_PRODUCER else -1
         last = -1
         for r in range(tables.reader_ptr[k], tables.reader_ptr[k + 1]):
             kernel = kernel_of[tables.reader_op[r]]
@@ -119,7 +131,10 @@ def _sequence(
             if tables.tensor_kind[k] == INPUT and seen[kernel] != k:
                 seen[kernel] = k
                 inputs[kernel] += size
-        if tables.tensor_kind[k] == WEIGHT or home < 0:
+        if tables.tensor_kind[k] == WEIGHT:
+            continue
+        last_of[k] = last
+        if home < 0:
             continue
         if tables.tensor_is_output[k]:
             outputs[home] += size
@@ -131,4 +146,4 @@ def _sequence(
         last_reader[m] = max(last_reader[m], last_reader[m - 1])
     for m in range(num_kernels):
         crossing[m + 1] += crossing[m]
-    return crossing, last_reader, inputs, outputs
+    return home_of, last_of, crossing, last_reader, inputs, outputs

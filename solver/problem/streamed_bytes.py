@@ -23,17 +23,12 @@ def least_host_s(tables: CostTables, divisible: BoolArray | None = None, *, forw
     """
     input_bytes = float(tables.tensor_bytes[tables.tensor_kind == INPUT].sum())
     streamed, host_s = _streamed_by_stages(tables, divisible), tables.host_in_s_per_byte
-    if not (forwards and may_forward(tables)):
+    if not (forwards and tables.may_forward):
         return (input_bytes + float(streamed[-1])) * host_s
     shared = _streamed_by_stages(tables, divisible, sharers=tables.num_chips)
     links_inside = np.arange(tables.num_chips)[::-1]
     bytes_per_s = 1.0 / host_s + links_inside / float(tables.link_s_per_byte.min())
     return float(np.maximum((input_bytes + shared) * host_s, (input_bytes + streamed) / bytes_per_s).min())
-
-
-def may_forward(tables: CostTables) -> bool:
-    """Returns whether stages may forward weights: on rings where transfers overlap compute."""
-    return tables.is_ring and tables.overlap and tables.num_chips > 1
 
 
 def least_streamed_bytes(tables: CostTables) -> float:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, row_pointers
+from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, csr
 from go_opt.common.compiling import compiled
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, LoopRoles, may_share
@@ -116,8 +116,8 @@ def _flows(
     sent_s = np.where(~is_in_parts & counts_transfers, _transfer_s(tables, first, second), 0.0)
 
     def flow(before: IntArray, behind: IntArray, of_floor_s: FloatArray) -> Flow:
-        by = np.argsort(behind, kind="stable")
-        return Flow(row_pointers(behind, len(floor_s)), before[by], shares[by], sent_s[by], of_floor_s)
+        ptr, by = csr(behind, len(floor_s))
+        return Flow(ptr, before[by], shares[by], sent_s[by], of_floor_s)
 
     return flow(first, second, floor_s), flow(last - second, last - first, floor_s[::-1].copy())
 
@@ -148,8 +148,8 @@ class _Between(NamedTuple):
 
 
 def _between(first: LongArray, last: LongArray, seconds: FloatArray, tables: CostTables) -> _Between:
-    by = np.argsort(last, kind="stable")
-    return _Between(row_pointers(last, tables.num_ops), first[by], seconds[by])
+    ptr, by = csr(last, tables.num_ops)
+    return _Between(ptr, first[by], seconds[by])
 
 
 def _pairs(forward: Flow, reverse: Flow) -> LongArray:

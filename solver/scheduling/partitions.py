@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from go_opt.common.arrays import FloatArray, IntArray, LongArray, row_pointers
+from go_opt.common.arrays import FloatArray, IntArray, LongArray, csr
 from go_opt.common.compiling import compiled, int64
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.numbering import kernel_seconds
@@ -42,12 +42,11 @@ def linked_kernels(tables: CostTables, kernel_of: IntArray) -> Linked:
     pairs = np.unique(np.stack([source, reader, tensor[is_made]])[:, source != reader], axis=1)
     setup_s = float(tables.dma_setup_s.mean() + tables.dependency_s.mean() + tables.link_latency_s.mean())
     sent_s = setup_s + tables.tensor_bytes[pairs[2]] * float(tables.link_s_per_byte.mean())
-    first = np.concatenate([pairs[0], pairs[1]])
-    by_first = np.argsort(first, kind="stable")
+    ptr, by_first = csr(np.concatenate([pairs[0], pairs[1]]), len(seconds))
     return Linked(
         seconds,
         _heads(seconds, pairs[0].astype(np.int32), pairs[1].astype(np.int32)),
-        row_pointers(first, len(seconds)),
+        ptr,
         np.concatenate([pairs[1], pairs[0]])[by_first].astype(np.int32),
         np.tile(sent_s, 2)[by_first],
     )

@@ -47,7 +47,7 @@ def problem_along(
     sequence = kernel_sequence(tables, order, fusion_group, adjacent=passing == "adjacent")
     relays = None
     if passing == "relayed":
-        relays = relay_terms(tables, sequence.kernel_of, sequence.num_kernels)
+        relays = relay_terms(tables, sequence)
     return sequence, slice_problem(tables, sequence, relays=relays, **rules)
 
 

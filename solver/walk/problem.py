@@ -10,7 +10,7 @@ from go_opt.common.arrays import FloatArray, IntArray, LongArray, row_pointers
 from go_opt.env.cost import CostTables
 from go_opt.env.cost.routes import hop_seconds_per_byte
 from go_opt.model.graph import WEIGHT
-from go_opt.solver.problem.sequence import kernel_sequence, unique_pairs
+from go_opt.solver.problem.sequence import kernel_sequence, reads_by_kernel
 from go_opt.solver.slicing.segments.memory import SegmentMemory, segment_memory
 
 
@@ -48,6 +48,7 @@ def walk_problem(tables: CostTables, order: IntArray, fusion_group: IntArray) ->
     left_s = np.append(np.cumsum(sequence.kernel_s.min(axis=0)[::-1])[::-1], 0.0)
     rates, hop = np.unique(hop_seconds_per_byte(tables), return_inverse=True)
     fair_share_s = max(left_s[0] / tables.num_chips, np.finfo(np.float64).tiny)
+    reader, before, weight = reads_by_kernel(tables, sequence.kernel_of, WEIGHT)
     return WalkProblem(
         kernel_of=sequence.kernel_of,
         kernel_s=sequence.kernel_s,
@@ -55,22 +56,9 @@ def walk_problem(tables: CostTables, order: IntArray, fusion_group: IntArray) ->
         chip_kind=tables.chip_kind,
         traffic=np.log10(sequence.crossing_bytes[:-1] * (rates[:, None] / fair_share_s) + 0.01),
         hop=hop.astype(np.int64),
-        **_weights(tables, sequence.kernel_of, sequence.num_kernels),
+        weight_ptr=row_pointers(reader, sequence.num_kernels),
+        weight_bytes=tables.stored_bytes[weight],
+        weight_before=before,
         memory=segment_memory(tables, sequence),
         sent_bytes=sequence.crossing_bytes,
     )
-
-
-def _weights(tables: CostTables, kernel_of: IntArray, num_kernels: int) -> dict[str, LongArray]:
-    is_weight = tables.tensor_kind[tables.reader_tensor] == WEIGHT
-    # By weight, then by kernel.
-    reads = unique_pairs(tables.reader_tensor[is_weight], kernel_of[tables.reader_op[is_weight]])
-    before = np.full(len(reads), -1, dtype=np.int64)
-    again = 1 + np.flatnonzero(reads[1:, 0] == reads[:-1, 0])
-    before[again] = reads[again - 1, 1]
-    by_kernel = np.argsort(reads[:, 1], kind="stable")
-    return {
-        "weight_ptr": row_pointers(reads[:, 1], num_kernels),
-        "weight_bytes": tables.stored_bytes[reads[by_kernel, 0]],
-        "weight_before": before[by_kernel],
-    }

@@ -90,7 +90,7 @@ def measure(address: str, graph: Graph, seeds: range, *, is_new: bool) -> dict[s
     taken: dict[str, list[float]] = {"in process": [], "service": [], "echo": []}
     with Client(address) as client, grpc.insecure_channel(address, options=MESSAGE_OPTIONS) as channel:
         ask, record = (channel.unary_unary(f"/bench.Echo/{method}") for method in ("Ask", "Record"))
-        message = request_to_proto(Request(max_evaluations=EVALUATIONS), policy="none")
+        message = request_to_proto(Request(max_evaluations=EVALUATIONS))
         message.graph.CopyFrom(graph_to_proto(graph))
         message.target.name = TARGET
         request = message.SerializeToString()

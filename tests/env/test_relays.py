@@ -177,7 +177,8 @@ def names_by_number(graph: Graph, plan: Plan, expanded: Graph) -> tuple[np.ndarr
     copied = [relay_name(graph.tensor_names[k], chip) for k, chip in pairs]
     op_of, tensor_of = expanded.op_index, expanded.tensor_index
     ops, tensors = [*graph.op_names, *copied], [*graph.tensor_names, *copied]
-    return np.array([op_of[name] for name in ops]), np.array([tensor_of[name] for name in tensors])
+    numbers = [op_of[name] for name in ops], [tensor_of[name] for name in tensors]
+    return np.array(numbers[0], np.int32), np.array(numbers[1], np.int32)
 
 
 @given(seed=seeds)

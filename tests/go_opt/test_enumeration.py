@@ -89,7 +89,7 @@ def least_s(graph: Graph, target: Target, request: Request) -> float:
 def of_single_stages(objective, decide, constraints, **options: Any) -> Request:
     """A request for plans that split and replicate nothing."""
     return Request(
-        objective, decide=decide, constraints=constraints,
+        objective=objective, decide=decide, constraints=constraints,
         replication=False, splits=False, simulate=False, **options,
     )  # fmt: skip
 
@@ -115,10 +115,10 @@ def test_the_best_of_all_plans_is_found_and_proven(objective, decide, seed: int)
     expected_s = least_s(graph, target, request)
     if np.isinf(expected_s):
         with pytest.raises(InfeasibleError) as error:
-            go_opt.optimize(graph, target, **request.options)
+            go_opt.optimize(graph, target, request=request)
         assert error.value.is_proven
         return
-    result = go_opt.optimize(graph, target, **request.options)
+    result = go_opt.optimize(graph, target, request=request)
     assert result.objective_s == pytest.approx(expected_s, rel=1e-6)
     assert result.status == "OPTIMAL"
 
@@ -167,7 +167,7 @@ def test_no_replicated_plan_beats_the_proof(seed: int) -> None:
 def proven_s(graph: Graph, target: Target, request: Request) -> float:
     """The proven lower bound; infinite if it is proven that there is no plan."""
     try:
-        return go_opt.optimize(graph, target, **request.options).lower_bound_s
+        return go_opt.optimize(graph, target, request=request).lower_bound_s
     except InfeasibleError as error:
         return np.inf if error.is_proven else 0.0
 

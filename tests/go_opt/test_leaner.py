@@ -40,7 +40,7 @@ def test_no_answer_can_be_made_leaner(seed: int) -> None:
     target = random_target(rng, num_chips=int(rng.integers(2, 9)))
     graph = random_graph(rng, int(rng.integers(2, 25)), kinds=kind_names(target))
     request = Request(
-        ("throughput", "latency")[int(rng.integers(2))],
+        objective=("throughput", "latency")[int(rng.integers(2))],
         max_evaluations=200,
         decide=("placement", "all")[int(rng.integers(2))],
         replication=bool(rng.integers(2)),
@@ -49,7 +49,7 @@ def test_no_answer_can_be_made_leaner(seed: int) -> None:
         splits=False,
     )
     try:
-        result = go_opt.optimize(graph, target, **request.options)
+        result = go_opt.optimize(graph, target, request=request)
     except InfeasibleError:
         return
     if result.evaluations < request.max_evaluations:

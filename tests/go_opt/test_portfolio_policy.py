@@ -17,7 +17,7 @@ from go_opt.env import Target, load_target
 from go_opt.errors import InfeasibleError, InvalidInputError, PolicyError
 from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult, Request, Step
-from go_opt.search import portfolio, table
+from go_opt.search import optimizer, portfolio, table
 from go_opt.search.finish.leaner import FEWER
 from go_opt.search.methods import events, guesses
 from go_opt.search.methods.guesses import PATIENCE
@@ -94,16 +94,15 @@ def asking(monkeypatch: pytest.MonkeyPatch, graph: Graph, target: Target) -> Ask
             return Asked(opinion(graph, on) if said == "an opinion" else said, looks)
 
         monkeypatch.setattr(portfolio, "ask_policy", ask)
+        monkeypatch.setattr(optimizer, "find_policy", lambda policy: None if policy == "none" else FILE)
         return questions
 
     return of
 
 
-def search(graph: Graph, target: Target, policy: Path | None = FILE, **options: Any) -> OptimizeResult:
-    calls = {
-        name: options.pop(name) for name in ("on_step", "should_stop", "policy_alone") if name in options
-    }
-    return optimize_request(graph, target, Request(**options), policy=policy, **calls)
+def search(graph: Graph, target: Target, policy: str = "default", **options: Any) -> OptimizeResult:
+    calls = {name: options.pop(name) for name in ("on_step", "should_stop") if name in options}
+    return optimize_request(graph, target, Request(policy=policy, **options), **calls)
 
 
 def methods(result: OptimizeResult) -> list[str]:
@@ -119,7 +118,7 @@ def by_policy(result: OptimizeResult) -> list[str]:
 
 def test_alone_it_makes_every_plan(graph: Graph, target: Target, asking: Asking) -> None:
     asking()
-    first, again = (search(graph, target, policy_alone=True, max_evaluations=9, seed=seed) for seed in (5, 5))
+    first, again = (search(graph, target, "only", max_evaluations=9, seed=seed) for seed in (5, 5))
     assert set(methods(first)) == {"policy: placement"}
     assert_consistent(graph, target, first)
     assert (first.metrics.interval_s, methods(first)) == (again.metrics.interval_s, methods(again))
@@ -128,13 +127,13 @@ def test_alone_it_makes_every_plan(graph: Graph, target: Target, asking: Asking)
 def test_alone_it_decides_all(graph: Graph, target: Target, asking: Asking) -> None:
     asking()
     with pytest.raises(InvalidInputError, match="decide must be 'all'"):
-        search(graph, target, policy_alone=True, decide="placement")
+        search(graph, target, "only", decide="placement")
 
 
 def test_alone_without_an_answer_there_is_no_plan(graph: Graph, target: Target, asking: Asking) -> None:
     asking(None)
     with pytest.raises(InfeasibleError, match="no answer"):
-        search(graph, target, policy_alone=True, max_evaluations=9)
+        search(graph, target, "only", max_evaluations=9)
 
 
 # --------------------------------------------------------------------------- who takes part
@@ -159,7 +158,7 @@ def test_who_takes_no_part_is_not_asked(graph: Graph, target: Target, asking: As
 
 
 def test_without_a_policy_random_orders_have_their_patience(graph: Graph, target: Target) -> None:
-    result = search(graph, target, None, budget_s=60.0)
+    result = search(graph, target, "none", budget_s=60.0)
     assert by_policy(result) == []
     assert methods(result)[-1].startswith("slice: random order")
     in_vain = [step.method for step in result.history if step.best_s == result.history[-1].best_s][1:]
@@ -199,14 +198,14 @@ def test_turns_alternate_from_the_first_guess_on(graph: Graph, target: Target, a
 def test_the_rest_of_the_search_is_as_without_it(graph: Graph, target: Target, asking: Asking) -> None:
     asking()
     mixed = search(graph, target, max_evaluations=40)
-    alone = search(graph, target, None, max_evaluations=40)
+    alone = search(graph, target, "none", max_evaluations=40)
     others = [m for m in methods(mixed) if not m.startswith(OWN)]
     assert others == methods(alone)[: len(others)]
 
 
 def test_one_that_cannot_be_run_changes_nothing(graph: Graph, target: Target, asking: Asking) -> None:
     asking(said=None, looks=3)
-    without = search(graph, target, None, max_evaluations=40)
+    without = search(graph, target, "none", max_evaluations=40)
     assert answer(search(graph, target, max_evaluations=40)) == answer(without)
 
 
@@ -282,7 +281,7 @@ def test_an_interrupt_during_the_wait_keeps_the_plan(graph: Graph, target: Targe
 def test_the_answer_says_when_it_won(
     graph: Graph, target: Target, asking: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    best = search(graph, target, None, max_evaluations=300, seed=1, replication=False)
+    best = search(graph, target, "none", max_evaluations=300, seed=1, replication=False)
     assert "random" in best.method
 
     def plans(*_: Any) -> Iterator[PolicyPlan]:

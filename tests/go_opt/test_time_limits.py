@@ -133,7 +133,7 @@ def test_the_clock_stands_still_while_kernels_compile_but_not_for_ever() -> None
 
 def answered(graph: Graph, deadline_s: float) -> float:
     """Seconds until a worker of the service answers a request for an hour of search."""
-    message = request_to_proto(Request(budget_s=3600.0), policy=None)
+    message = request_to_proto(Request(budget_s=3600.0))
     message.graph.CopyFrom(graph_to_proto(graph))
     message.target.name = "mcm-6x6"
     began_s = time.monotonic()

@@ -32,7 +32,7 @@ CONSTRAINTS = (
 def test_they_come_back_as_they_were() -> None:
     assert constraints_from_proto(constraints_to_proto(CONSTRAINTS)) == CONSTRAINTS
     request = Request(constraints=CONSTRAINTS)
-    assert request_from_proto(request_to_proto(request, policy=None)) == request
+    assert request_from_proto(request_to_proto(request)) == request
 
 
 @pytest.mark.parametrize(

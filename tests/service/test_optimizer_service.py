@@ -170,7 +170,7 @@ def test_the_deadline_caps_the_budget(address: str, optimizer: Any, graph: Graph
 
 
 def test_a_search_stops_when_its_caller_leaves(address: str, optimizer: Any, graph: Graph) -> None:
-    asked = request_to_proto(Request(seed=SEED_SLOW), policy=None)
+    asked = request_to_proto(Request(seed=SEED_SLOW))
     asked.graph.CopyFrom(graph_to_proto(graph))
     asked.target.name = "mcm-6x6"
     with grpc.insecure_channel(address) as channel:

@@ -50,7 +50,7 @@ class Long:
         adjacent = bool(rng.random() < 0.5) and not relayed
         self.tables: CostTables = cost_tables(graph, target)
         self.sequence: KernelSequence = kernel_sequence(self.tables, order, order, adjacent=adjacent)
-        relays = relay_terms(self.tables, self.sequence.kernel_of, num_kernels) if relayed else None
+        relays = relay_terms(self.tables, self.sequence) if relayed else None
         self.problem: SliceProblem = slice_problem(self.tables, self.sequence, relays=relays)
         self.memory: SegmentMemory = segment_memory(self.tables, self.sequence, relayed=relayed)
 

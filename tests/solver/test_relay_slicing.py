@@ -141,7 +141,7 @@ def test_the_fast_relayed_slicer_agrees_with_the_general_one(seed: int) -> None:
     tables = plenty_of_memory(cost_tables(graph, target))
     order = random_order(rng, graph)
     sequence = kernel_sequence(tables, order, order, adjacent=False)
-    relays = relay_terms(tables, sequence.kernel_of, num_kernels)
+    relays = relay_terms(tables, sequence)
     problem = slice_problem(tables, sequence, relays=relays)
     memory = segment_memory(tables, sequence, relayed=True)
     chips = min(target.num_chips, num_kernels)

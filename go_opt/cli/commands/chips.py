@@ -34,10 +34,8 @@ def chips(
     from go_opt.api.chips import chip_counts
     from go_opt.report.parts.chip_tables import count_line, counts_table
     from go_opt.report.progress import announce_compilation
-    from go_opt.result import Request
 
-    options = search.keywords()
-    policy = options.pop("policy")
+    request = search.request()
     requested = None if counts is None else _parse_counts(counts)
     on = api.target(target)
     graph = with_costs(loading.load(model), on, costs)
@@ -47,9 +45,8 @@ def chips(
         for one in chip_counts(
             graph,
             on,
-            Request(**options),
+            request,
             counts=requested,
-            policy=policy,
             on_step=interrupt.on_step,
             should_stop=interrupt.is_requested,
         ):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -47,7 +47,7 @@ from go_opt.result import Objective
 if TYPE_CHECKING:
     from go_opt.env import Target
     from go_opt.model.graph import Graph
-    from go_opt.result import OptimizeResult
+    from go_opt.result import OptimizeResult, Request
     from go_opt.solver import Violation
 
 INVALID_PLAN: Final = 3
@@ -87,34 +87,34 @@ def optimize(
 
     if cost_model == "paper" and not target.endswith(PAPER):
         target += PAPER
-    options = search.keywords()
+    request = search.request()
     connection.refuse_without_server()
     rate_per_s = search.rate_per_s()
     on = api.target(target)
     graph = with_costs(beginning.load(model), on, costs)
-    options["start"] = beginning.start_of(graph)
+    request = replace(request, start=beginning.start_of(graph))
     if beginning.remember is not None and (search.fewest_chips or connection.server is not None):
         problem = "a service keeps its own plans" if connection.server else "--fewest-chips is many searches"
         raise InvalidInputError(f"--remember: {problem}.", field="remember")
     try:
         if search.fewest_chips:
             if connection.server is None:
-                fewest = fewest_chips_here(graph, on, rate_per_s, options)
+                fewest = fewest_chips_here(graph, on, rate_per_s, request)
             else:
-                fewest = fewest_chips_there(connection, graph, target, rate_per_s, options)
+                fewest = fewest_chips_there(connection, graph, target, rate_per_s, request)
             typer.echo(fewest_line(fewest, on.num_chips), err=True)
             result = fewest.result
         elif connection.server is not None:
-            result = ask_server(connection, graph, target, options)
+            result = ask_server(connection, graph, target, request)
         else:
-            result = search_here(graph, on, options | {"remember": beginning.remember})
+            result = search_here(graph, on, request, beginning.remember)
     except InfeasibleError as error:
         if as_json:
             from go_opt.result_json import infeasible_to_dict
 
             print_json(infeasible_to_dict(error))
         raise
-    hint = _hint(graph, on, result, options)
+    hint = _hint(graph, on, result, request)
     whole, graph = graph, planned_graph(graph, result.plan)
     if written.out is not None:
         from go_opt.costs.remembered import costs_fact
@@ -256,12 +256,10 @@ def _show_result(
         print_result(console(), graph, target, result, verbose=verbose)
 
 
-def _hint(graph: Graph, target: Target, result: OptimizeResult, options: dict[str, Any]) -> str:
+def _hint(graph: Graph, target: Target, result: OptimizeResult, request: Request) -> str:
     """A hint to use ``--output-parts``, if an output that must be joined prevents a split."""
-    from go_opt.result import Request
     from go_opt.search.splits.ways import outputs_in_parts
 
-    request = Request(**{name: value for name, value in options.items() if name != "policy"})
     helps = result.metrics.stream_bytes.any() or result.plan.splits  # else splits are not tried
     if result.status == "OPTIMAL" or request.output_parts or not helps:
         return ""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 
 from go_opt.cli.commands.options import ConstraintsOption, read_constraints
 from go_opt.common.units import parse_duration_s, parse_rate_per_s
-from go_opt.env.model.metrics import Fidelity
 from go_opt.errors import InvalidInputError
-from go_opt.result import Decide, Objective, Step
+from go_opt.result import Request, Step
 
 if TYPE_CHECKING:
     from go_opt.api.chips import FewestChips
@@ -21,67 +21,56 @@ if TYPE_CHECKING:
     from go_opt.model.graph import Graph
     from go_opt.result import OptimizeResult
 
+_T = TypeVar("_T")
+
+_HINTS: Final = get_type_hints(Request, include_extras=True)
+# By name; one that begins with "no_" switches off what is on by default.
+_OPTIONS: Final = {
+    f"no_{field.name}" if field.default is True else field.name.removesuffix("_s"): field
+    for field in fields(Request)
+    if get_origin(_HINTS[field.name]) is Annotated
+}
+_TYPED: Final[dict[Any, Any]] = {float | None: str | None, str | Path | None: str}  # durations have a unit
+
+
+def _with_request_options(group: type[_T]) -> type[_T]:
+    """Adds a field to ``group`` for each option that :class:`Request` describes."""
+    annotations: dict[str, Any] = {}
+    for name, field in _OPTIONS.items():
+        kind, described = get_args(_HINTS[field.name])
+        flag = (_flag(name),) if kind is bool else ()
+        annotations[name] = Annotated[_TYPED.get(kind, kind), typer.Option(*flag, **described._asdict())]
+        setattr(group, name, False if flag else field.default)
+    group.__annotations__ = annotations | group.__annotations__
+    return group
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
 
 @dataclass(frozen=True)
+@_with_request_options
 class Search:
     """Options of a search."""
 
-    objective: Annotated[Objective, typer.Option(help="Interval, or time of one sample.")] = "throughput"
-    budget: Annotated[
-        str | None,
-        typer.Option(help="Time to search: 500ms, 2s, 1m. [default: 5s, none with --max-evaluations]"),
-    ] = None
-    max_evaluations: Annotated[int | None, typer.Option(help="Plans to evaluate at most.")] = None
-    seed: Annotated[int, typer.Option(help="Same seed and evaluations, same answer.")] = 0
-    policy: Annotated[
-        str,
-        typer.Option(metavar="NAME|PATH", help="none, default, a policy file, or only: no other method."),
-    ] = "none"
-    decide: Annotated[Decide, typer.Option(help="placement: one kernel per op, default order.")] = "all"
-    fidelity: Annotated[Fidelity, typer.Option(help="What evaluates plans; simulated proves no bound.")] = (
-        "analytical"
-    )
-    no_simulate: Annotated[bool, typer.Option("--no-simulate", help="Do not simulate the answer.")] = False
-    no_relays: Annotated[bool, typer.Option("--no-relays", help="The strict triangle rule.")] = False
-    no_replication: Annotated[bool, typer.Option("--no-replication", help="One chip per stage.")] = False
-    no_splits: Annotated[bool, typer.Option("--no-splits", help="No op in parts.")] = False
-    no_early_end: Annotated[
-        bool, typer.Option("--no-early-end", help="Search on when no gain is to be expected.")
-    ] = False
-    output_parts: Annotated[
-        bool, typer.Option("--output-parts", help="Outputs of the model may stay in parts.")
-    ] = False
     constraints: ConstraintsOption = None
     stages: Annotated[
         int | None, typer.Option(help="Exactly so many chips, or groups of replicas, run ops.")
     ] = None
-    max_latency: Annotated[
-        str | None, typer.Option(help="Longest latency allowed, such as 2ms (throughput only).")
-    ] = None
 
-    def keywords(self) -> dict[str, Any]:
-        """The keyword arguments of :func:`go_opt.optimize`."""
+    def request(self) -> Request:
+        """The request of the options."""
         from go_opt.solver.problem.user_constraints import Stages
 
-        latency = self.max_latency
         stages = () if self.stages is None else (Stages(self.stages),)
-        return {
-            "objective": self.objective,
-            "budget_s": None if self.budget is None else parse_duration_s(self.budget, "--budget"),
-            "max_evaluations": self.max_evaluations,
-            "seed": self.seed,
-            "policy": self.policy,
-            "decide": self.decide,
-            "fidelity": self.fidelity,
-            "simulate": not self.no_simulate,
-            "relays": not self.no_relays,
-            "replication": not self.no_replication,
-            "splits": not self.no_splits,
-            "early_end": not self.no_early_end,
-            "output_parts": self.output_parts,
-            "constraints": (*read_constraints(self.constraints), *stages),
-            "max_latency_s": None if latency is None else parse_duration_s(latency, "--max-latency"),
-        }
+        given: dict[str, Any] = {"constraints": (*read_constraints(self.constraints), *stages)}
+        for name, field in _OPTIONS.items():
+            value = getattr(self, name)
+            if value is not None and field.name.endswith("_s"):
+                value = parse_duration_s(value, _flag(name))
+            given[field.name] = not value if field.default is True else value
+        return Request(**given)
 
 
 @dataclass(frozen=True)
@@ -106,25 +95,21 @@ class SizedSearch(Search):
 
 
 def fewest_chips_here(
-    graph: Graph, target: Target, rate_per_s: float | None, options: dict[str, Any]
+    graph: Graph, target: Target, rate_per_s: float | None, request: Request
 ) -> FewestChips:
     """Searches in this process; reports each searched number of chips on stderr."""
     from go_opt.api.chips import fewest_chips
     from go_opt.cli.inputs.interrupt import InterruptAsks
     from go_opt.report.parts.chip_tables import count_line
     from go_opt.report.progress import announce_compilation
-    from go_opt.result import Request
 
-    requested = dict(options)
-    policy = requested.pop("policy")
     announce_compilation()
     with InterruptAsks() as interrupt:
         return fewest_chips(
             graph,
             target,
-            Request(**requested),
+            request,
             rate_per_s=rate_per_s,
-            policy=policy,
             on_count=lambda found: typer.echo(count_line(found), err=True),
             on_step=interrupt.on_step,
             should_stop=interrupt.is_requested,
@@ -132,25 +117,25 @@ def fewest_chips_here(
 
 
 def fewest_chips_there(
-    connection: Connection, graph: Graph, target: str, rate_per_s: float | None, options: dict[str, Any]
+    connection: Connection, graph: Graph, target: str, rate_per_s: float | None, request: Request
 ) -> FewestChips:
     """The service's answer; afterwards reports each searched number of chips on stderr."""
     from go_opt.report.parts.chip_tables import count_line
 
     with connection.client() as client:
-        fewest = client.fewest_chips(graph, target, rate_per_s=rate_per_s, **options)
+        fewest = client.fewest_chips(graph, target, request, rate_per_s=rate_per_s)
     for found in fewest.tried:
         typer.echo(count_line(found), err=True)
     return fewest
 
 
-def search_here(graph: Graph, target: Target, options: dict[str, Any]) -> OptimizeResult:
-    """Searches in this process."""
+def search_here(graph: Graph, target: Target, request: Request, remember: Path | None) -> OptimizeResult:
+    """Searches in this process; ``remember`` is the folder of known plans."""
     from go_opt import api
     from go_opt.cli.inputs.interrupt import InterruptAsks
     from go_opt.report.progress import SearchProgress, announce_compilation
 
-    progress = SearchProgress(options["objective"])
+    progress = SearchProgress(request.objective)
     announce_compilation(lambda: progress.best)
     with InterruptAsks() as interrupt:
 
@@ -158,17 +143,21 @@ def search_here(graph: Graph, target: Target, options: dict[str, Any]) -> Optimi
             interrupt.on_step(step)
             progress.on_step(step)
 
-        return api.optimize(graph, target, on_step=on_step, should_stop=interrupt.is_requested, **options)
+        watch: dict[str, Any] = {"on_step": on_step, "should_stop": interrupt.is_requested}
+        return api.optimize(graph, target, request=request, remember=remember, **watch)
 
 
-def ask_server(connection: Connection, graph: Graph, target: str, options: dict[str, Any]) -> OptimizeResult:
+def ask_server(connection: Connection, graph: Graph, target: str, request: Request) -> OptimizeResult:
     """The service's answer; Ctrl-C ends its search and keeps the best plan it has sent."""
     from go_opt.cli.inputs.interrupt import interrupts_raised
     from go_opt.report.progress import SearchProgress
 
-    progress, steps = SearchProgress(options["objective"]), list[Step]()
+    progress, steps = SearchProgress(request.objective), list[Step]()
     best: OptimizeResult | None = None
-    with connection.client() as client, closing(client.optimize_stream(graph, target, **options)) as updates:
+    with (
+        connection.client() as client,
+        closing(client.optimize_stream(graph, target, request=request)) as updates,
+    ):
         try:
             with interrupts_raised():
                 for best in updates:

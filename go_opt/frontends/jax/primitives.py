@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from go_opt.model.matrix_flops import FACTORISATION_FLOPS, fft_flops
-from go_opt.model.op_costs import OpCost, OpSignature, conv_flops, matmul_flops, onnx_name, op_cost
+from go_opt.model.matrix_flops import FACTORISATION_FLOPS, conv_flops, fft_flops, matmul_flops
+from go_opt.model.op_costs import OpCost, OpSignature, onnx_name, op_cost
 
 Shape = tuple[int, ...]
 

@@ -13,7 +13,8 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.common.arrays import row_pointers
+from go_opt.common.arrays import csr
+from go_opt.model.plan import number_by_first_place
 from go_opt.report.page.subject import Subject
 
 MOST_LANES: Final = 10  # per column; further boxes take another column
@@ -61,9 +62,8 @@ def _columns_by_stage(boxes: Boxes, lane: NDArray[np.int32]) -> Iterator[_Column
     """The columns of each stage, in the order of stages; fills in ``lane``."""
     inside = boxes.stage[boxes.edges[:, 0]] == boxes.stage[boxes.edges[:, 1]]
     edges = boxes.edges[inside]
-    by_reader = edges[np.argsort(edges[:, 1], kind="stable")]
-    ptr = row_pointers(by_reader[:, 1], len(boxes.stage)).tolist()
-    source = by_reader[:, 0].tolist()
+    pointers, by_reader = csr(edges[:, 1], len(boxes.stage))
+    ptr, source = pointers.tolist(), edges[by_reader, 0].tolist()
     layer = _layers(boxes, ptr, source)
     for stage in range(int(boxes.stage.max()) + 1):
         layers: dict[int, list[int]] = {}
@@ -189,10 +189,7 @@ def _runs(kernel_stage: NDArray[np.int32], in_a_row: int) -> NDArray[np.int32]:
         of_stage = np.flatnonzero(kernel_stage == stage)
         place[of_stage] = np.arange(len(of_stage)) // in_a_row
     run = place * (int(kernel_stage.max()) + 1) + kernel_stage
-    _, first, inverse = np.unique(run, return_index=True, return_inverse=True)
-    number = np.empty(len(first), dtype=np.int32)
-    number[np.argsort(first)] = np.arange(len(first))
-    return number[inverse]
+    return number_by_first_place(run)
 
 
 def _boxes(subject: Subject, level: Level, box_of_op: NDArray[np.int32], kernels_per_box: int) -> Boxes:

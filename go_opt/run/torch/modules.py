@@ -11,6 +11,7 @@ import numpy as np
 from go_opt.common.arrays import IntArray
 from go_opt.errors import PlanError
 from go_opt.model.graph import Graph
+from go_opt.model.plan import number_by_first_place
 
 _NUMBERED = re.compile(r"(.+?)\.(\d+)(?=\.|$)")
 
@@ -94,11 +95,7 @@ def cuts(graph: Graph, stage: IntArray, positions: Sequence[int], what: str) -> 
 
 def stage_numbers(placement: IntArray) -> tuple[IntArray, list[int]]:
     """[N] the stage of each op, and the first chip of each stage, in the order of the model."""
-    chips, first, inverse = np.unique(placement, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    number = np.empty_like(order)
-    number[order] = np.arange(len(order))
-    return number[inverse].astype(np.int32), chips[order].tolist()
+    return number_by_first_place(placement), list(dict.fromkeys(placement.tolist()))
 
 
 def device_map(graph: Graph, placement: IntArray) -> dict[str, int]:

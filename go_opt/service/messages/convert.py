@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypedDict, TypeVar, get_args
+from typing import Any, Final, TypeVar, get_args
 
 import numpy as np
 from google.protobuf import json_format, struct_pb2
@@ -14,16 +15,12 @@ from numpy.typing import DTypeLike
 
 from go_opt.api.chips import ChipCount, FewestChips
 from go_opt.common.arrays import frozen
-from go_opt.constraint_file import as_constraints
 from go_opt.env import Metrics, Target, load_target, parse_target, shipped_target, target_names
 from go_opt.env.model.metrics import STALL_CAUSES, Fidelity, Simulation
 from go_opt.env.target.toml import target_to_toml
 from go_opt.errors import InvalidInputError, ServiceError, TargetError
 from go_opt.frontends.onnx_model import OnnxModel
-from go_opt.given_start import as_start
 from go_opt.model.codecs.wire import bindings_to_proto, plan_from_proto, plan_to_proto
-from go_opt.model.graph import Graph
-from go_opt.model.plan import Plan
 from go_opt.model.start import NO_KERNEL, OpStart, Start
 from go_opt.proto import graph_pb2, optimizer_pb2, plan_pb2
 from go_opt.result import Decide, Objective, OptimizeResult, Request, Status, Step
@@ -35,10 +32,6 @@ from go_opt.solver.problem.user_constraints import KINDS, UserConstraint
 _OBJECTIVES: Final[tuple[Objective, ...]] = ("throughput", "throughput", "latency")
 _DECIDES: Final[tuple[Decide, ...]] = ("all", "all", "placement")
 _FIDELITIES: Final[tuple[Fidelity, ...]] = ("analytical", "analytical", "simulated")
-# Fields of a request: those that its message shares, those it may lack, and flags that it negates.
-_SAME: Final = ("seed", "output_parts")
-_OPTIONAL: Final = ("budget_s", "max_evaluations", "max_latency_s")
-_ON_BY_DEFAULT: Final = ("relays", "replication", "simulate", "splits", "early_end")
 _Name = TypeVar("_Name", bound=str)
 _LEAST: Final = {"chip": 0, "replication": 1, "kernel": 0}  # smallest values of an op's fields
 _STATUSES: Final[tuple[Status, ...]] = get_args(Status)
@@ -151,43 +144,9 @@ def _constraint_from_proto(i: int, message: optimizer_pb2.Constraint) -> UserCon
         raise InvalidInputError(f"constraints[{i}]: {error}", field="constraints") from None
 
 
-def request_to_proto(request: Request, *, policy: str | None) -> optimizer_pb2.OptimizeRequest:
-    """The message for a request, without its graph and target.
-
-    Args:
-      policy: ``"default"``, ``"none"`` or None, or the name of a policy that the service trained.
-    """
-    same: dict[str, Any] = {name: getattr(request, name) for name in (*_SAME, *_OPTIONAL)}
-    off: dict[str, Any] = {f"no_{name}": not getattr(request, name) for name in _ON_BY_DEFAULT}
-    return optimizer_pb2.OptimizeRequest(
-        objective=f"OBJECTIVE_{request.objective.upper()}",
-        decide=f"DECIDE_{request.decide.upper()}",
-        policy=policy or "none",
-        fidelity=f"FIDELITY_{request.fidelity.upper()}",
-        constraints=constraints_to_proto(request.constraints),
-        start=None if request.start is None else start_to_proto(request.start),
-        **same,
-        **off,
-    )
-
-
 def objective_from_proto(number: int) -> Objective:
     """The objective for an enum number."""
     return named("objective", _OBJECTIVES, number)
-
-
-def request_from_proto(message: optimizer_pb2.OptimizeRequest) -> Request:
-    """The validated request in a message, without its graph and target."""
-    return Request(
-        objective=objective_from_proto(message.objective),
-        decide=named("decide", _DECIDES, message.decide),
-        fidelity=fidelity_from_proto(message.fidelity),
-        constraints=constraints_from_proto(message.constraints),
-        start=start_from_proto(message.start) if message.HasField("start") else None,
-        **{name: getattr(message, name) for name in _SAME},
-        **{name: optional(message, name) for name in _OPTIONAL},
-        **{name: not getattr(message, f"no_{name}") for name in _ON_BY_DEFAULT},
-    )
 
 
 def fidelity_from_proto(number: int) -> Fidelity:
@@ -209,46 +168,49 @@ def optional(message: Message, field: str) -> Any:
     return getattr(message, field) if message.HasField(field) else None
 
 
-class SearchOptions(TypedDict, total=False):
-    """The options of :func:`go_opt.optimize` that a service supports, with the same defaults."""
-
-    objective: Objective
-    budget_s: float | None
-    max_evaluations: int | None
-    seed: int
-    decide: Decide
-    relays: bool
-    replication: bool
-    splits: bool
-    output_parts: bool
-    fidelity: Fidelity
-    constraints: Sequence[UserConstraint] | str | Path  # a path is a file on the client
-    max_latency_s: float | None
-    simulate: bool
-    early_end: bool
-    start: Start | Plan | str | Path | None  # a path is a file on the client
-    policy: str | None  # "default", "none" or None, or the name of a policy that the service trained
+# Fields of a request that are written differently in its message, with the functions there and back.
+_CONVERTED: Final[Mapping[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]]] = {
+    "objective": (lambda name: f"OBJECTIVE_{name.upper()}", objective_from_proto),
+    "decide": (lambda name: f"DECIDE_{name.upper()}", partial(named, "decide", _DECIDES)),
+    "fidelity": (lambda name: f"FIDELITY_{name.upper()}", fidelity_from_proto),
+    "constraints": (constraints_to_proto, constraints_from_proto),
+    "start": (start_to_proto, start_from_proto),
+}
 
 
-def read_options(options: SearchOptions, graph: Graph | None) -> tuple[Request, str | None]:
-    """The request and the policy in the options.
-
-    Args:
-      graph: None if this process does not know the graph.
+def request_to_proto(request: Request) -> optimizer_pb2.OptimizeRequest:
+    """The message for a request, without its graph and target; :func:`request_from_proto` is the inverse.
 
     Raises:
-      InvalidInputError: a value is out of range.
-      TypeError: there is no such option.
+      InvalidInputError: the policy is a file.
     """
-    requested: dict[str, Any] = {"constraints": (), "policy": None, **options}
-    policy = requested.pop("policy")
-    if not isinstance(policy, str | None):
+    if not isinstance(request.policy, str | None):
         raise InvalidInputError(
-            f"policy must be the name of one that the service has, not {policy!r}.", field="policy"
+            f"policy must be the name of one that the service has, not {request.policy!r}.", field="policy"
         )
-    requested["constraints"] = as_constraints(requested["constraints"])
-    requested["start"] = as_start(requested.get("start"), graph)
-    return Request(**requested), policy
+    message: dict[str, Any] = {}
+    for field in fields(Request):
+        name, value = field.name, getattr(request, field.name)
+        if field.default is True:
+            message[f"no_{name}"] = not value
+        elif value is not None:
+            message[name] = _CONVERTED[name][0](value) if name in _CONVERTED else value
+    return optimizer_pb2.OptimizeRequest(**message)
+
+
+def request_from_proto(message: optimizer_pb2.OptimizeRequest) -> Request:
+    """The validated request in a message, without its graph and target."""
+    request: dict[str, Any] = {}
+    for field in fields(Request):
+        name = field.name
+        if field.default is True:
+            request[name] = not getattr(message, f"no_{name}")
+        elif message.DESCRIPTOR.fields_by_name[name].has_presence and not message.HasField(name):
+            request[name] = None
+        else:
+            value = getattr(message, name)
+            request[name] = _CONVERTED[name][1](value) if name in _CONVERTED else value
+    return Request(**request)
 
 
 def target_to_proto(target: str | Path | Target, *, as_text: bool = False) -> plan_pb2.Target:

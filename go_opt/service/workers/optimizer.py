@@ -128,7 +128,7 @@ class LocalOptimizer(Optimizer):
         target = target_from_proto(message.target)
         import_ends_s = min(ends_s, begin_s + max(requested.time_limit_s, DEFAULT_BUDGET_S))
         sent = self._graph(message, graph_bytes, partial(_check_import, control.stop, import_ends_s))
-        requested = replace(requested, start=sent.stored_start(requested.start))
+        requested = replace(requested, policy=control.policy, start=sent.stored_start(requested.start))
         if message.HasField("onnx"):
             requested = _without_import(requested, time.monotonic() - begin_s)
         is_sized = message.HasField("fewest_chips")
@@ -144,16 +144,15 @@ class LocalOptimizer(Optimizer):
         searches = 1 + target.num_chips.bit_length() if is_sized else 1
         within = _within(requested, control.deadline_s, len(request), searches)
         if is_sized:
-            response = _fewest_chips(message.fewest_chips, sent, target, within, control.policy, should_stop)
+            response = _fewest_chips(message.fewest_chips, sent, target, within, should_stop)
             return Answer(response, not (control.stop.is_set() or within != requested))
         result = self._api.optimize(
             sent.graph,
             target,
-            policy=control.policy,
             remember=_store(control.remember),
             on_improvement=improve,
             should_stop=should_stop,
-            **within.options,
+            **vars(within),
         )
         is_cut_short = within != requested and result.wall_s >= within.time_limit_s
         return Answer(result_to_proto(result, sent), not (control.stop.is_set() or is_cut_short))
@@ -244,20 +243,12 @@ def _fewest_chips(
     sent: SentGraph,
     target: Target,
     request: Request,
-    policy: Policy,
     should_stop: Callable[[], bool],
 ) -> optimizer_pb2.OptimizeResponse:
     rate_per_s = message.rate_per_s if message.HasField("rate_per_s") else None
     with request_part("fewest_chips", optimizer_pb2.FewestChips):
         required_interval_s(request, rate_per_s)
-    found = fewest_chips(
-        sent.graph,
-        target,
-        request,
-        rate_per_s=rate_per_s,
-        policy=policy,
-        should_stop=should_stop,
-    )
+    found = fewest_chips(sent.graph, target, request, rate_per_s=rate_per_s, should_stop=should_stop)
     return fewest_chips_to_proto(found, sent)
 
 

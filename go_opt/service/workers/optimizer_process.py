@@ -12,13 +12,14 @@ import os
 import queue
 import threading
 import traceback
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final, cast
 
 from google.protobuf.message import Message
 
-from go_opt.common.processes import give_back, resident_bytes
+from go_opt.common.processes import give_back
 from go_opt.errors import GoOptError
 from go_opt.proto import optimizer_pb2
 from go_opt.search.compiling.warm_up import warm_up
@@ -44,7 +45,7 @@ class _Worker:
         for number in range(1, _MOST_CALLS + 1):
             request, stop = self._calls.get()
             kind, body, is_whole = self._outcome(request, stop)
-            retires = number == _MOST_CALLS or resident_bytes() > _MOST_BYTES
+            retires = number == _MOST_CALLS or _resident_bytes() > _MOST_BYTES
             send(self._connection, kind, body, is_whole=is_whole, retires=retires)
             del request, body
             give_back()
@@ -82,6 +83,13 @@ class _Worker:
 
     def _improve(self, response: optimizer_pb2.OptimizeResponse) -> None:
         send(self._connection, "improvement", response.SerializeToString())
+
+
+def _resident_bytes() -> int:
+    """Resident memory of this process; 0 if the system does not report it."""
+    with suppress(OSError), open("/proc/self/statm", "rb") as numbers:
+        return int(numbers.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
 
 
 def _policy(text: str | None) -> Policy:

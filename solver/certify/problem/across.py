@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.common.arrays import BoolArray, IntArray, LongArray, row_pointers
+from go_opt.common.arrays import BoolArray, IntArray, LongArray, csr
 from go_opt.common.compiling import compiled
 from go_opt.solver.certify.problem.traffic import UnitTensors
 
@@ -41,7 +41,7 @@ def alive_across(
       read_bytes: [R] by reader, then tensor; above zero if the reader is never in the producer's kernel.
     """
     tensor_of_read = np.repeat(np.arange(len(tensors.bytes), dtype=np.int32), np.diff(tensors.reader_ptr))
-    by_reader = np.argsort(tensors.reader, kind="stable")
+    read_ptr, by_reader = csr(tensors.reader, num_units)
     is_apart = np.zeros(len(tensors.reader), np.bool_)
     is_apart[by_reader] = read_bytes > 0
     unit, tensor, reader = _walks(
@@ -51,11 +51,11 @@ def alive_across(
         tensors.reader_ptr,
         tensors.reader,
         is_apart,
-        row_pointers(tensors.reader, num_units),
+        read_ptr,
         tensors.producer[tensor_of_read[by_reader]],
     )
-    by_unit = np.argsort(unit, kind="stable")
-    return AliveAcross(row_pointers(unit, num_units), tensor[by_unit], reader[by_unit])
+    ptr, by_unit = csr(unit, num_units)
+    return AliveAcross(ptr, tensor[by_unit], reader[by_unit])
 
 
 @compiled

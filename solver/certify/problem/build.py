@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, row_pointers
+from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, csr, row_pointers
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.model.graph import Graph
@@ -120,12 +120,13 @@ def _without_memory(
     relay_s = _relay_s(tables, units, tensors)
     floor = _host_floor(tables, forwards=forwards)
     tensor_of_read = np.repeat(np.arange(len(tensors.bytes), dtype=np.int32), np.diff(tensors.reader_ptr))
+    read_ptr, by_reader = csr(tensors.reader, num_units)
     graph_of_units = UnitGraph(
         unit_ticks=unit_ticks,
         **_neighbours(tensors, num_units, units.sure_only),
         produced_ptr=row_pointers(tensors.producer, num_units),
-        read_ptr=row_pointers(tensors.reader, num_units),
-        read=tensor_of_read[np.argsort(tensors.reader, kind="stable")],
+        read_ptr=read_ptr,
+        read=tensor_of_read[by_reader],
         tensor_producer=tensors.producer,
         tensor_bytes=tensors.bytes,
         reader_ptr=tensors.reader_ptr,

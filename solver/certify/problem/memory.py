@@ -21,7 +21,6 @@ import numpy as np
 from go_opt.common.arrays import BoolArray, IntArray, LongArray, row_pointers
 from go_opt.env.cost import CostTables
 from go_opt.model.graph import NO_PRODUCER, WEIGHT
-from go_opt.solver.problem.streamed_bytes import may_forward
 
 
 class UnitMemory(NamedTuple):
@@ -126,7 +125,7 @@ def least_memory(
     held = _Held(num_units)
     reserved_bytes = 0
     pays = bool(tables.pays_transfers.all())  # otherwise a chip may stream at no cost
-    forwards = may_forward(tables)
+    forwards = tables.may_forward
     most_sram = int(tables.sram_bytes.max())
     room_bytes = max(int((tables.sram_bytes - tables.stream_buffer_bytes).max()), 0)
     alive_bytes = np.zeros(num_units, np.int64)

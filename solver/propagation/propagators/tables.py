@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from go_opt.common.arrays import BoolArray, FloatArray, LongArray, WordArray
+from go_opt.common.arrays import BoolArray, FloatArray, LongArray, WordArray, csr
 from go_opt.solver.problem.problem import (
     NO_SKIP_ALL,
     NO_SKIP_OFF,
@@ -163,6 +163,5 @@ def _bounds(problem: PlacementProblem) -> tuple[LongArray, ...]:
 def _around(num_units: int, between_ptr: LongArray, between: LongArray) -> tuple[LongArray, LongArray]:
     """Returns the transpose of ``between`` (CSR): the edges around each unit."""
     edge = np.repeat(np.arange(len(between_ptr) - 1), np.diff(between_ptr))
-    by_unit = np.argsort(between, kind="stable")
-    counts = np.bincount(between, minlength=num_units)
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), edge[by_unit].astype(np.int64)
+    around_ptr, by_unit = csr(between, num_units)
+    return around_ptr, edge[by_unit]

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from go_opt.common.arrays import BoolArray, IntArray, LongArray, row_pointers
+from go_opt.common.arrays import BoolArray, IntArray, LongArray, csr, row_pointers
 from go_opt.common.compiling import compiled, uncounted
 from go_opt.env.cost import CostTables
 from go_opt.env.model.addresses import most_alive, place_buffers
-from go_opt.model.graph import NO_PRODUCER, WEIGHT
+from go_opt.model.graph import WEIGHT
 from go_opt.solver.problem.sequence import KernelSequence, unique_pairs
 
 
@@ -49,14 +49,10 @@ def segment_memory(
     Args:
       relayed: tensors that pass a chip are copied there.
     """
-    kernel_of, num_kernels = sequence.kernel_of, sequence.num_kernels
-    producer = tables.tensor_producer
-    home = np.where(producer == NO_PRODUCER, -1, kernel_of[producer]).astype(np.int64)
-    tensor, reader = tables.reader_tensor, kernel_of[tables.reader_op].astype(np.int64)
+    home, last, num_kernels = sequence.home, sequence.last, sequence.num_kernels
+    tensor, reader = tables.reader_tensor, sequence.kernel_of[tables.reader_op].astype(np.int64)
     is_activation = (tables.tensor_kind[tensor] != WEIGHT) & (reader != home[tensor])
     pairs = unique_pairs(reader[is_activation], tensor[is_activation])
-    last = np.full(len(home), -1, dtype=np.int64)
-    np.maximum.at(last, pairs[:, 1], pairs[:, 0])
     reads_weights = np.zeros(num_kernels, dtype=np.bool_)
     reads_weights[reader[(tables.tensor_kind[tensor] == WEIGHT) & (tables.stored_bytes[tensor] > 0)]] = True
     last_that_reads = np.maximum.accumulate(np.where(reads_weights, np.arange(num_kernels), -1))
@@ -66,10 +62,10 @@ def segment_memory(
         pairs = pairs[home[pairs[:, 1]] < 0]
         entering_bytes = 2 * crossing_bytes[:-1]
     stored = np.flatnonzero((home >= 0) & ((last >= 0) | tables.tensor_is_output))
-    stored = stored[np.argsort(home[stored], kind="stable")]
+    write_ptr, by_home = csr(home[stored], num_kernels)
     return SegmentMemory(
-        row_pointers(home[stored], num_kernels),
-        stored.astype(np.int32),
+        write_ptr,
+        stored[by_home].astype(np.int32),
         row_pointers(pairs[:, 0], num_kernels),
         pairs[:, 1].astype(np.int32),
         tables.stored_bytes,

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from go_opt.common.arrays import FloatArray, IntArray, LongArray
+from go_opt.common.arrays import FloatArray, LongArray, csr
 from go_opt.common.compiling import compiled, uncounted, uncounted_inner
 from go_opt.env.cost import CostTables
-from go_opt.model.graph import NO_PRODUCER, WEIGHT
+from go_opt.solver.problem.sequence import KernelSequence
 
 
 class RelayTerms(NamedTuple):
@@ -46,10 +46,13 @@ def no_relays(tables: CostTables, num_kernels: int) -> RelayTerms:
     return RelayTerms(last_ptr, nothing, nothing, *_copy_costs(tables))
 
 
-def relay_terms(tables: CostTables, kernel_of: IntArray, num_kernels: int) -> RelayTerms:
+def relay_terms(tables: CostTables, sequence: KernelSequence) -> RelayTerms:
     """Returns the terms of slicings in which every tensor that passes a chip is relayed there."""
-    last_ptr, home, size_bytes = _crossing_tensors(tables, kernel_of, num_kernels)
-    return RelayTerms(last_ptr, home, size_bytes, *_copy_costs(tables))
+    home, last = sequence.home, sequence.last
+    crosses = np.flatnonzero((home >= 0) & (last > home))
+    last_ptr, by_last = csr(last[crosses], sequence.num_kernels)
+    crosses = crosses[by_last]
+    return RelayTerms(last_ptr, home[crosses], tables.tensor_bytes[crosses], *_copy_costs(tables))
 
 
 def no_tensors_alive(terms: RelayTerms) -> Alive:
@@ -115,33 +118,3 @@ def relays_of_segments(terms: RelayTerms, cuts: LongArray) -> LongArray:
 
 def _copy_costs(tables: CostTables) -> tuple[FloatArray, FloatArray]:
     return 2.0 * tables.sram_s_per_byte, tables.kernel_overhead_s
-
-
-@compiled
-def _crossing_tensors(
-    tables: CostTables, kernel_of: IntArray, num_kernels: int
-) -> tuple[LongArray, LongArray, LongArray]:
-    num_tensors = len(tables.tensor_kind)
-    last = np.full(num_tensors, -1, np.int64)  # last kernel that reads the tensor, -1: no later kernel
-    last_ptr = np.zeros(num_kernels + 1, np.int64)
-    for k in range(num_tensors):
-        producer = tables.tensor_producer[k]
-        if producer == NO_PRODUCER or tables.tensor_kind[k] == WEIGHT:
-            continue
-        for r in range(tables.reader_ptr[k], tables.reader_ptr[k + 1]):
-            last[k] = max(last[k], kernel_of[tables.reader_op[r]])
-        if last[k] > kernel_of[producer]:
-            last_ptr[last[k] + 1] += 1
-        else:
-            last[k] = -1
-    for m in range(num_kernels):
-        last_ptr[m + 1] += last_ptr[m]
-    home = np.empty(last_ptr[num_kernels], np.int64)
-    size_bytes = np.empty(last_ptr[num_kernels], np.int64)
-    place = last_ptr.copy()
-    for k in range(num_tensors):
-        if last[k] >= 0:
-            home[place[last[k]]] = kernel_of[tables.tensor_producer[k]]
-            size_bytes[place[last[k]]] = tables.tensor_bytes[k]
-            place[last[k]] += 1
-    return last_ptr, home, size_bytes

@@ -103,6 +103,12 @@ class Fuzzer:
                 raise FuzzError(f"after all, {name} ended with {outcome.code}: {outcome.text}")
             if outcome.code == "OK":
                 self._forget(method, outcome)
+        name = self.examples.jobs[-1]
+        request = operations_pb2.GetOperationRequest(name=name)
+        if operations_pb2.Operation.FromString(
+            self.examples.ask(f"{_OPERATIONS}/GetOperation", request)
+        ).done:
+            raise FuzzError(f"{name}, which waits, has ended")
 
     def _forget(self, method: Method, outcome: Outcome) -> None:
         """Close the session, or cancel and delete the job, that the call has made."""

@@ -20,7 +20,7 @@ _WORKERS = 1
 
 @dataclass(frozen=True)
 class _FuzzedAssembly(Assembly):
-    def _runner(self) -> Runner:
+    def job_runner(self) -> Runner:
         return LocalRunner((sys.executable, "-P", str(_FAKE_JOB)))
 
 
