@@ -92,7 +92,7 @@ def decode(
             placed = _walked(walk_case(instance, order, group), decisions, draws, rng)
         else:
             cheapest = cheapest_slicing(instance, order, group)
-            placed = _Placed(cheapest.placement[None], np.array([not cheapest.fits]), ())
+            placed = _Placed(cheapest.placement[None], np.array([cheapest.expected_s == np.inf]), ())
         num_plans = len(placed.placement)
         orders, groups = np.tile(order, (num_plans, 1)), np.tile(group, (num_plans, 1))
         parts.append(Decoded(placed.placement, orders, groups, placed.is_repaired, placed.walks))
