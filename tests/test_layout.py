@@ -97,7 +97,7 @@ WIDE_FOLDERS: Final = {
     "solver": 33,
     "solver.certify.problem": 18,
     "solver.certify.states": 15,
-    "solver.orders": 19,
+    "solver.orders": 18,
     "solver.problem": 39,
     "solver.propagation": 12,
     "solver.propagation.propagators": 36,

@@ -56,6 +56,7 @@ class Decoded:
     fusion_group: IntArray  # [S, N]
     is_repaired: BoolArray  # [S] whether FIX moved a kernel of the walk, or no slicing fits
     walks: tuple[Walked, ...]  # [S]; none for slice_cheapest
+    misses: int | None  # for the next call
 
     def chosen(self, samples: LongArray) -> Decoded:
         """Those of ``samples``."""
@@ -65,16 +66,24 @@ class Decoded:
             self.fusion_group[samples],
             self.is_repaired[samples],
             tuple(self.walks[s] for s in samples) if self.walks else (),
+            self.misses,
         )
 
 
 def decode(
-    instance: OrderProblem, decisions: Decisions, mode: Mode, *, seed: int = 0, draws: int = 1
+    instance: OrderProblem,
+    decisions: Decisions,
+    mode: Mode,
+    *,
+    seed: int = 0,
+    draws: int = 1,
+    misses: int | None = None,
 ) -> Decoded:
     """``S = R * draws`` plans, grouped by row of keys; deterministic for a seed.
 
     Args:
       draws: placements per row of keys; must be 1 for ``slice_cheapest``, which draws nothing.
+      misses: see :meth:`WalkCase.draw`.
 
     Raises:
       InfeasibleError: not all required chips can be used, or no allowed chip can run an op.
@@ -89,13 +98,14 @@ def decode(
         group, order = schedule(instance, schedule_priority, fusion_priority)
         if mode == "walk":
             rng = np.random.default_rng((seed, r))
-            placed = _walked(walk_case(instance, order, group), decisions, draws, rng)
+            case = walk_case(instance, order, group)
+            placed, misses = _walked(case, decisions, draws, rng, misses)
         else:
             cheapest = cheapest_slicing(instance, order, group)
-            placed = _Placed(cheapest.placement[None], np.array([not cheapest.fits]), ())
+            placed = _Placed(cheapest.placement[None], np.array([cheapest.expected_s == np.inf]), ())
         num_plans = len(placed.placement)
         orders, groups = np.tile(order, (num_plans, 1)), np.tile(group, (num_plans, 1))
-        parts.append(Decoded(placed.placement, orders, groups, placed.is_repaired, placed.walks))
+        parts.append(Decoded(placed.placement, orders, groups, placed.is_repaired, placed.walks, misses))
     return _joined(parts)
 
 
@@ -107,6 +117,7 @@ def _joined(parts: Sequence[Decoded]) -> Decoded:
         np.concatenate([part.fusion_group for part in parts]),
         np.concatenate([part.is_repaired for part in parts]),
         tuple(walk for part in parts for walk in part.walks),
+        parts[-1].misses,
     )
 
 
@@ -118,9 +129,11 @@ class _Placed(NamedTuple):
     walks: tuple[Walked, ...]
 
 
-def _walked(case: WalkCase, decisions: Decisions, draws: int, rng: np.random.Generator) -> _Placed:
-    drawn = case.draw(decisions.walk_weights, decisions.walk_head, draws, rng)
+def _walked(
+    case: WalkCase, decisions: Decisions, draws: int, rng: np.random.Generator, misses: int | None
+) -> tuple[_Placed, int | None]:
+    drawn = case.draw(decisions.walk_weights, decisions.walk_head, draws, rng, misses)
     if (drawn.placement < 0).any():
         raise InfeasibleError("no placement was found that uses the chips it must and may use.")
     walks = tuple(Walked(case, is_cut) for is_cut in drawn.is_cut)
-    return _Placed(drawn.placement[:, case.units.unit_of_op], drawn.is_repaired, walks)
+    return _Placed(drawn.placement[:, case.units.unit_of_op], drawn.is_repaired, walks), drawn.misses

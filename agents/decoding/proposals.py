@@ -8,7 +8,7 @@ the proposals. Draws come in antithetic pairs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import Final, NamedTuple
@@ -82,10 +82,11 @@ def own_plans(advised: Advice, instance: OrderProblem, seed: int) -> Iterator[Po
     outputs, rng = advised.outputs, np.random.default_rng((seed, 4))
     space = key_space(advised.directions)
     keys = outputs.schedule_key[None], outputs.fusion_key[None]
+    misses: int | None = 0
     with suppress(InfeasibleError):
         while True:
             decisions = Decisions(*keys, outputs.walk_weights, outputs.walk_head)
-            yield from _decoded(instance, decisions, 1, rng)
+            misses = yield from _decoded(instance, decisions, 1, rng, misses)
             keys = _drawn_keys(space, outputs, rng)
 
 
@@ -117,14 +118,18 @@ def _walks(instance: OrderProblem, outputs: Outputs, seed: tuple[int, int]) -> I
     neutral = np.zeros((1, instance.graph.num_ops))
     decisions = Decisions(neutral, neutral, outputs.walk_weights, outputs.walk_head)
     rng = np.random.default_rng(seed)
+    misses: int | None = 0
     with suppress(InfeasibleError):
         while True:
-            yield from _decoded(instance, decisions, WALKS_AT_A_TIME, rng)
+            misses = yield from _decoded(instance, decisions, WALKS_AT_A_TIME, rng, misses)
 
 
 def _decoded(
-    instance: OrderProblem, decisions: Decisions, draws: int, rng: np.random.Generator
-) -> Iterator[PolicyPlan]:
-    decoded = decode(instance, decisions, "walk", seed=int(rng.integers(2**31)), draws=draws)
+    instance: OrderProblem, decisions: Decisions, draws: int, rng: np.random.Generator, misses: int | None
+) -> Generator[PolicyPlan, None, int | None]:
+    """Returns ``misses`` for the next call."""
+    seed = int(rng.integers(2**31))
+    decoded = decode(instance, decisions, "walk", seed=seed, draws=draws, misses=misses)
     for placement, order, group in zip(decoded.placement, decoded.order, decoded.fusion_group, strict=True):
         yield PolicyPlan("policy: placement", order, group, placement)
+    return decoded.misses

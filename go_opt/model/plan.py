@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -148,6 +149,33 @@ class Plan:
                 f"{self.target_fingerprint[:12]}, given: {target_fingerprint[:12]}).",
                 field="target_fingerprint",
             )
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A plan that a method has found, of the graph and target at hand; it may be invalid, or have no gain."""
+
+    method: str
+    placement: IntArray  # [N] first chip of each op's stage
+    order: IntArray  # [N] ops in execution order
+    fusion_group: IntArray  # [N] kernel of each op
+    replication: IntArray | None = None  # [N] chips of each op's stage; None: one each
+    forwards: tuple[int, ...] = ()  # first chips of the stages that forward streamed weights
+    expected_s: float = math.inf  # the objective by the method's own reckoning; infinite: it does not fit
+
+    def plan(self, graph: Graph, target: NamedTarget) -> Plan:
+        """The plan, without relays."""
+        return Plan.create(
+            graph,
+            target.source,
+            target.fingerprint,
+            placement=self.placement,
+            order=self.order,
+            fusion_group=self.fusion_group,
+            provenance=self.method,
+            replication=self.replication,
+            forwards=self.forwards,
+        )
 
 
 def number_by_first_place(group: NDArray, order: NDArray | slice = slice(None)) -> IntArray:

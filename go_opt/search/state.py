@@ -154,17 +154,7 @@ class Search:
         return not self._shortlist or (plan.chips_used, metrics.latency_s) < size_of(leanest(self._shortlist))
 
     def _plan(self, proposal: Proposal) -> Plan:
-        plan = Plan.create(
-            self.graph,
-            self.target.source,
-            self.target.fingerprint,
-            placement=proposal.placement,
-            order=proposal.order,
-            fusion_group=proposal.fusion_group,
-            provenance=proposal.method,
-            replication=proposal.replication,
-            forwards=proposal.forwards,
-        )
+        plan = proposal.plan(self.graph, self.target)
         if proposal.relays is not None:
             return replace(plan, relays=relays_of_arrays(self.graph, *proposal.relays))
         if self.passing != "relayed":

@@ -36,7 +36,7 @@ def unit_plan(problem: RefinementProblem, units: UnitGraph, placement: IntArray)
         interval_s = problem.floor_s
         if units.held.counts and units.overlap:
             interval_s = max(interval_s, _host_s(problem, units.held, int(streams.sum())))
-        stage_s += streams * units.held.stream_ticks_per_byte * problem.tick_s
+        stage_s += streams * units.held.chip.stream_ticks_per_byte * problem.tick_s
         interval_s = max(interval_s, float(_chip_s(units, stage_s, enters_s, link_s, 1).max()))
         if units.overlap:
             interval_s = max(interval_s, float(link_s.max()))
@@ -54,7 +54,7 @@ def unit_plan(problem: RefinementProblem, units: UnitGraph, placement: IntArray)
     streams = _streamed_bytes(units.memory, stage, len(used))
     if (streams == NEVER_FITS).any():
         return UnitPlan(placement.astype(np.int32), np.ones(units.num_units, np.int32), math.inf)
-    stage_s += streams * units.memory.stream_ticks_per_byte * problem.tick_s
+    stage_s += streams * units.memory.chip.stream_ticks_per_byte * problem.tick_s
     size = np.ones(len(used), np.int32)
     alone = streams if units.overlap else np.zeros_like(streams)
 
@@ -110,9 +110,9 @@ def _streamed_bytes(memory: UnitMemory, stage: IntArray, num_stages: int) -> Lon
     reads = np.unique(np.stack([stage[unit], memory.shared], axis=1), axis=0)
     np.add.at(held, reads[:, 0], memory.shared_bytes[reads[:, 1]])
     np.maximum.at(alive, stage, memory.alive_bytes)
-    excess = held + alive - memory.sram_bytes
-    streamed = np.where(excess > 0, excess + memory.stream_buffer_bytes, 0)
-    return np.where(alive > memory.sram_bytes, NEVER_FITS, streamed)
+    excess = held + alive - memory.chip.sram_bytes
+    streamed = np.where(excess > 0, excess + memory.chip.stream_buffer_bytes, 0)
+    return np.where(alive > memory.chip.sram_bytes, NEVER_FITS, streamed)
 
 
 def _streamed_by_chips(units: UnitGraph, placement: IntArray) -> LongArray:
@@ -138,7 +138,7 @@ def _streamed_by_chips(units: UnitGraph, placement: IntArray) -> LongArray:
 
 def _host_s(problem: RefinementProblem, memory: HeldMemory, streamed_bytes: int) -> float:
     """Returns the seconds of the host's link for ``streamed_bytes`` and the reserved bytes."""
-    return (memory.reserved_bytes + streamed_bytes) / memory.stream_bytes_per_tick * problem.tick_s
+    return (memory.chip.reserved_bytes + streamed_bytes) / memory.chip.stream_bytes_per_tick * problem.tick_s
 
 
 def _forwarding_s(
@@ -147,8 +147,8 @@ def _forwarding_s(
     """Returns the seconds [S] to send each stage of ``size`` chips its streamed bytes, if it were alone."""
     if not streams.any():
         return np.zeros(len(streams))
-    per_tick = memory.stream_bytes_per_tick + (size - 1) * memory.forward_bytes_per_tick
-    return np.where(streams > 0, memory.reserved_bytes + streams, 0) / per_tick * problem.tick_s
+    per_tick = memory.chip.stream_bytes_per_tick + (size - 1) * memory.chip.forward_bytes_per_tick
+    return np.where(streams > 0, memory.chip.reserved_bytes + streams, 0) / per_tick * problem.tick_s
 
 
 def _along(first: IntArray, end: IntArray, seconds: FloatArray, num_chips: int) -> FloatArray:

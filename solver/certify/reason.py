@@ -27,8 +27,8 @@ def refuted_because(
     memory = ""
     if units.held.counts and find_chain(problem.units, pool, search, ticks, dead_ticks) != 0:
         memory = (
-            f"; {units.held.sram_bytes / 1e6:.3g} MB of memory per chip are too few: too many weights would "
-            "have to stream from the host, or activations do not fit"
+            f"; {units.held.chip.sram_bytes / 1e6:.3g} MB of memory per chip are too few: too many weights "
+            "would have to stream from the host, or activations do not fit"
         )
     find_chain(units, pool, search, ticks, dead_ticks)
     labels = int(search.level_end.max())

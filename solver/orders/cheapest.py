@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from go_opt.common.arrays import IntArray
 from go_opt.env import CostTables
 from go_opt.env.copies.stage_tables import stage_tables
 from go_opt.env.copies.stages import stages_of
+from go_opt.model.plan import Candidate
 from go_opt.solver.copies.relayed_terms import relayed_terms
 from go_opt.solver.orders.instance import OrderProblem
 from go_opt.solver.problem.forwarding_mode import ForwardingMode
@@ -26,26 +27,6 @@ STREAMS: Final = 1.0 + 1e-6
 # Factors for the limits that searches over orders set for slicings.
 BETTER: Final = 1.0 - 1e-9  # times the cost to beat
 HOPELESS: Final = 2.0  # times the best cost so far
-
-
-class OrderPlan(NamedTuple):
-    """An order and its slicing."""
-
-    placement: IntArray  # [N]
-    order: IntArray  # [N]
-    fusion_group: IntArray  # [N]
-    interval_s: float
-    replication: IntArray | None = None  # [N]; None: no stage is replicated
-
-
-@dataclass(frozen=True, eq=False)
-class CheapestSlicing:
-    """A placement along an order, and its interval by the analytical model."""
-
-    placement: IntArray  # [N]
-    interval_s: float
-    fits: bool  # False: no slicing of the order fits in memory; this is the greedy slicing
-    replication: IntArray | None = None  # [N]; None: no stage is replicated
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +47,7 @@ class Slicer:
 
     def __call__(
         self, order: IntArray, fusion_group: IntArray, at_most_s: float = math.inf
-    ) -> CheapestSlicing | None:
+    ) -> Candidate | None:
         """Returns ``None`` if no slicing whose cuts take ``at_most_s`` or less fits in memory."""
         at_most_s = min(at_most_s, self.cap_s)
         cut, cut_streamed = self._cuts(self.instance.tables, order, fusion_group)
@@ -74,9 +55,9 @@ class Slicer:
         if slicing is None:
             return None
         best = self._cost(slicing, order, fusion_group)
-        charged = charged_slicing(slicing, best.interval_s, at_most_s, cut_streamed)
+        charged = charged_slicing(slicing, best.expected_s, at_most_s, cut_streamed)
         if charged is not None:
-            best = min(best, self._cost(charged, order, fusion_group), key=lambda plan: plan.interval_s)
+            best = min(best, self._cost(charged, order, fusion_group), key=lambda plan: plan.expected_s)
         return best
 
     def _cuts(self, *given: Any) -> tuple[Callable[..., Slicing | None], Callable[..., Slicing | None]]:
@@ -91,7 +72,7 @@ class Slicer:
         without, streamed = (partial(cut, *given, **options) for cut in cuts)
         return without, streamed
 
-    def _cost(self, slicing: Slicing, order: IntArray, fusion_group: IntArray) -> CheapestSlicing:
+    def _cost(self, slicing: Slicing, order: IntArray, fusion_group: IntArray) -> Candidate:
         placement, replication = slicing.placement, slicing.replication
         if replication is None:
             return self._evaluated(self.instance.tables, placement, order, fusion_group)
@@ -102,10 +83,11 @@ class Slicer:
 
     def _evaluated(
         self, tables: CostTables, placement: IntArray, order: IntArray, fusion_group: IntArray
-    ) -> CheapestSlicing:
+    ) -> Candidate:
         triangle = self.instance.target.constraints.triangle if self.passing == "relayed" else "off"
         terms = relayed_terms(tables, placement, order, fusion_group, triangle)
-        return CheapestSlicing(placement, float(terms.interval_s[0]) if terms.fits[0] else math.inf, True)
+        interval_s = float(terms.interval_s[0]) if terms.fits[0] else math.inf
+        return Candidate("slice", placement, order, fusion_group, expected_s=interval_s)
 
 
 def streams_weights(slicing: Slicing, reached_s: float) -> bool:
@@ -127,11 +109,11 @@ def charged_slicing(slicing: Slicing, reached_s: float, at_most_s: float, cut: C
     return cut(at_least_s=slicing.interval_s, at_most_s=min(at_most_s, reached_s))
 
 
-def cheapest_slicing(instance: OrderProblem, order: IntArray, fusion_group: IntArray) -> CheapestSlicing:
-    """Returns the best slicing without relays; the greedy slicing if none fits in memory."""
+def cheapest_slicing(instance: OrderProblem, order: IntArray, fusion_group: IntArray) -> Candidate:
+    """Returns the best slicing without relays; the greedy one, which takes for ever, if none fits."""
     passing: ForwardingMode = "adjacent" if instance.is_adjacent else "free"
     best = Slicer(instance, passing)(order, fusion_group)
     if best is not None:
         return best
     greedy = greedy_slicing(instance.tables, order, fusion_group, adjacent=instance.is_adjacent)
-    return CheapestSlicing(greedy.placement, math.inf, fits=False)
+    return Candidate("greedy", greedy.placement, order, fusion_group)

@@ -15,7 +15,8 @@ from itertools import chain, islice
 
 import numpy as np
 
-from go_opt.solver.orders.cheapest import BETTER, HOPELESS, OrderPlan, Slicer
+from go_opt.model.plan import Candidate
+from go_opt.solver.orders.cheapest import BETTER, HOPELESS, Slicer
 from go_opt.solver.orders.genetic import (
     AS_BY_DEFAULT,
     JOINED,
@@ -31,8 +32,8 @@ from go_opt.solver.orders.orders import starting_orders
 
 
 def joint_orders(
-    slicer: Slicer, *, seed: int, known: Callable[[], OrderPlan | None] = lambda: None
-) -> Iterator[OrderPlan | None]:
+    slicer: Slicer, *, seed: int, known: Callable[[], Candidate | None] = lambda: None
+) -> Iterator[Candidate | None]:
     """Yields, without end, the plan of each slicing tried, or ``None`` if the search rejects it.
 
     Args:
@@ -43,8 +44,8 @@ def joint_orders(
     evolution = Evolution(first.shape[1], seed=seed, first=first)
     while True:
         genomes, of_others = evolution.genomes, known()
-        if of_others is not None and of_others.interval_s < trial.best_s:
-            trial.best_s = of_others.interval_s
+        if of_others is not None and of_others.expected_s < trial.best_s:
+            trial.best_s = of_others.expected_s
             genomes[0] = joint_keys(case, of_others.order, of_others.fusion_group)
         costs_s = np.full(len(genomes), math.inf)
         for i, keys in enumerate(genomes):  # genomes that cannot become elites keep infinite costs
@@ -60,16 +61,15 @@ class _Trial:
     slicer: Slicer
     best_s: float = math.inf
 
-    def plan(self, keys: Keys, worst_elite_s: float) -> tuple[OrderPlan | None, float]:
+    def plan(self, keys: Keys, worst_elite_s: float) -> tuple[Candidate | None, float]:
         """Returns the plan of a genome [2 N], or ``None`` if rejected, and its cost for the evolution."""
         kernels, order = decoded(self.slicer.instance, keys)
         at_most_s = min(worst_elite_s * BETTER, self.best_s * HOPELESS)
-        sliced = self.slicer(order, kernels, at_most_s)
-        if sliced is None or sliced.interval_s >= at_most_s:
+        plan = self.slicer(order, kernels, at_most_s)
+        if plan is None or plan.expected_s >= at_most_s:
             return None, math.inf
-        plan = OrderPlan(sliced.placement, order, kernels, sliced.interval_s, sliced.replication)
-        self.best_s = min(self.best_s, plan.interval_s)
-        return plan, plan.interval_s
+        self.best_s = min(self.best_s, plan.expected_s)
+        return plan, plan.expected_s
 
 
 def _first(case: OrderProblem, seed: int) -> Keys:

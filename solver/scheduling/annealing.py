@@ -10,7 +10,6 @@ probability ``exp(-x / temperature)``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ from go_opt.env.kernels.fusion import LoopRoles
 from go_opt.env.model.execution import execute
 from go_opt.env.model.package import NONE, Package
 from go_opt.model.graph import Graph
+from go_opt.model.plan import Candidate
 from go_opt.solver.scheduling.in_sequence import (
     Progress,
     fill_tails,
@@ -46,17 +46,6 @@ HOT: Final = 0.01  # initial temperature, for the logarithm of the makespan
 COLD: Final = 0.01  # final temperature, as a share of the initial one
 RESEQUENCED: Final = 128  # moves between reorderings by end, which keep makespans accurate
 ON_PATH: Final = 0.75  # share of moves that pick a kernel on the critical path
-
-
-@dataclass(frozen=True, eq=False)
-class Scheduled:
-    """The best schedule found."""
-
-    placement: IntArray  # [N]
-    order: IntArray  # [N]
-    fusion_group: IntArray  # [N]
-    makespan_s: float
-    moves: int
 
 
 class _Chain(NamedTuple):
@@ -124,10 +113,9 @@ class ScheduleAnnealing:
         return float(self._chain.made[2])
 
     @property
-    def best(self) -> Scheduled:
+    def best(self) -> Candidate:
         """The best schedule so far."""
-        moves, _, best_s = self._chain.made.tolist()
-        return Scheduled(*plan_arrays(self._chain.best), best_s, int(moves))
+        return Candidate("annealing", *plan_arrays(self._chain.best), expected_s=self.best_s)
 
 
 @uncounted

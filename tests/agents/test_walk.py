@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from go_opt.agents.decoding.walk_case import WalkCase
+from go_opt.agents.decoding.outputs import neutral_outputs
+from go_opt.agents.decoding.proposals import advice, own_plans, policy_plans
+from go_opt.agents.decoding.walk_case import Drawn, WalkCase
 from go_opt.agents.training.pretrain import PretrainRequest, pretrain
 from go_opt.agents.training.problems.environment import LocalEnvironment
 from go_opt.agents.training.problems.lessons import PLACEMENT
@@ -20,7 +23,7 @@ from go_opt.agents.training.updates.walk_learner import WalkLearner
 from go_opt.bench.rivals import RIVALS, Limits, Problem, compete, pose, walks
 from go_opt.bench.rivals.trial import SpentError
 from go_opt.bench.rivals.walks import walk_case_of
-from go_opt.env import load_target, load_zoo
+from go_opt.env import evaluate_batch, load_target, load_zoo
 from go_opt.solver import broken_rules
 from go_opt.solver.problem.problem import TRIANGLE_ADJACENT
 from go_opt.solver.walk.walk import NUM_FEATURES
@@ -29,6 +32,9 @@ from tests.agents.training.small import CONFIG
 from tests.strategies import examples, seeds
 
 NO_WEIGHTS = np.zeros(NUM_FEATURES)
+# Cuts become less likely the fuller a chip is.
+SELDOM_CUTS = np.array([-3.7, 1.6, 0.6, 2.8, 0.3, -2.5, 0.3, 1.1, -0.2, -2.0, -1.1, -4.3])
+PARTS = ("placement", "order", "fusion_group")
 
 
 def interval_s(problem: Problem, case: WalkCase, placement: np.ndarray) -> np.ndarray:
@@ -153,3 +159,51 @@ def test_where_no_walk_is_valid_most_samples_are_random(monkeypatch: pytest.Monk
     with pytest.raises(SpentError):
         walks.policy(trial, 0)
     assert asked == [20, -15, 5, -15, 5, 20]
+
+
+def test_until_a_walk_fits_every_second_one_is_untrained() -> None:
+    """On a WaveNet these weights seldom cut, and no walk fits. After one that fits nothing changes."""
+    problem = pose(load_zoo("wavenet_4x36"), load_target("mcm-6x6"), relays=False)
+    case, head = walk_case_of(problem), np.zeros(problem.graph.num_ops)
+
+    def drawn(weights: np.ndarray, misses: int | None, number: int = 40) -> Drawn:
+        return case.draw(weights, head, number, np.random.default_rng(0), misses)
+
+    learned, untrained = drawn(SELDOM_CUTS, None), drawn(NO_WEIGHTS, None)
+    fits = np.isfinite(interval_s(problem, case, untrained.placement))
+    assert not np.isfinite(interval_s(problem, case, learned.placement)).any()
+    assert fits[1::2].any()
+    assert fits[0::2].any()
+    for misses in (0, 3):
+        turns = np.arange(40) % 2 == 1 - misses % 2
+        turns[np.flatnonzero(fits & turns)[0] + 1 :] = False
+        got = drawn(SELDOM_CUTS, misses)
+        for part in range(3):
+            assert (got[part][turns] == untrained[part][turns]).all()
+            assert (got[part][~turns] == learned[part][~turns]).all()
+        assert got.misses is None
+    assert drawn(SELDOM_CUTS, 4, 1).misses == 5
+    # The untrained walk is its own control, and a first walk that fits changes nothing.
+    assert (drawn(NO_WEIGHTS, 0).placement == untrained.placement).all()
+    start = int(np.flatnonzero(fits)[0])
+    only = case.draw(NO_WEIGHTS, head, 1, np.random.default_rng(start), None)
+    assert (case.draw(NO_WEIGHTS, head, 1, np.random.default_rng(start), 0).placement == only.placement).all()
+
+
+def test_weights_whose_walks_never_fit_have_a_plan_after_some_samples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In rivals, in the search's proposals, and in the score."""
+    target = load_target("mcm-6x6")
+    graph = load_zoo("wavenet_4x36")
+    problem = pose(graph, target, relays=False)
+    monkeypatch.setattr(walks, "shipped_policy", lambda: SimpleNamespace(walk_weights=SELDOM_CUTS))
+    for name in ("policy", "policy-finetuned"):
+        assert np.isfinite(compete(RIVALS[name], problem, Limits(evaluations=20), 0, Clock()).interval_s)
+    of_graph = neutral_outputs(SELDOM_CUTS, np.zeros(graph.num_ops))
+    advised = advice(lambda features: of_graph, graph, target)
+    on = problem.instance
+    for plans, number in ((policy_plans(advised, on, 0), 100), (own_plans(advised, on, 1), 20)):
+        walked = [plan for plan in islice(plans, number) if plan.placement is not None]
+        rows = (np.array([getattr(plan, part) for plan in walked]) for part in PARTS)
+        assert evaluate_batch(on.tables, *rows).fits.any()

@@ -56,5 +56,5 @@ def reference_interval_s(on_target: OrderProblem) -> float:
     terms = evaluate_batch(on_target.tables, greedy.placement[None], order[None], group[None])
     if terms.fits[0]:
         return float(terms.interval_s[0])
-    sliced_s = cheapest_slicing(on_target, order, group).interval_s
+    sliced_s = cheapest_slicing(on_target, order, group).expected_s
     return sliced_s if math.isfinite(sliced_s) else 1.0

@@ -37,10 +37,20 @@ class Episodes:
         )
 
 
-def play(case: Case, outputs: Outputs, lesson: Lesson, session: Session, seed: int) -> Episodes:
-    """Draw, decode and evaluate the samples of ``lesson``; the same for the same ``seed``."""
+def play(
+    case: Case,
+    outputs: Outputs,
+    lesson: Lesson,
+    session: Session,
+    seed: int,
+    misses: int | None = None,
+) -> Episodes:
+    """Draw, decode and evaluate the samples of ``lesson``; the same for the same ``seed``.
+
+    ``misses``: see :meth:`~go_opt.agents.decoding.walk_case.WalkCase.draw`.
+    """
     schedule_key, fusion_key = _keys(case, outputs, lesson, seed)
-    decoded = _decode(case, outputs, lesson, schedule_key, fusion_key, seed)
+    decoded = _decode(case, outputs, lesson, (schedule_key, fusion_key), seed, misses)
     answer = session.evaluate(decoded.placement, decoded.order, decoded.fusion_group)
     return Episodes(
         lesson,
@@ -77,14 +87,19 @@ def _keys(case: Case, outputs: Outputs, lesson: Lesson, seed: int) -> tuple[Floa
 
 
 def _decode(
-    case: Case, outputs: Outputs, lesson: Lesson, schedule_key: FloatArray, fusion_key: FloatArray, seed: int
+    case: Case,
+    outputs: Outputs,
+    lesson: Lesson,
+    keys: tuple[FloatArray, FloatArray],
+    seed: int,
+    misses: int | None,
 ) -> Decoded:
     """Without keys of their own all samples are draws of one order."""
     rows, draws = (lesson.samples, 1) if lesson.draws_keys else (1, lesson.samples)
     decisions = Decisions(
-        schedule_priority=schedule_key[:rows],
-        fusion_priority=fusion_key[:rows],
+        schedule_priority=keys[0][:rows],
+        fusion_priority=keys[1][:rows],
         walk_weights=outputs.walk_weights,
         walk_head=outputs.walk_head,
     )
-    return decode(case.instance, decisions, lesson.mode, seed=seed, draws=draws)
+    return decode(case.instance, decisions, lesson.mode, seed=seed, draws=draws, misses=misses)

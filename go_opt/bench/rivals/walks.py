@@ -40,24 +40,30 @@ def policy_finetuned(trial: Trial, seed: int) -> None:
 
 def walk_case_of(problem: Problem) -> WalkCase:
     """The default order and kernels of ``problem`` for a walk."""
-    along = walk_problem(problem.instance.tables, problem.order, problem.kernels)
-    return WalkCase(unit_problem(problem), along, problem.is_adjacent)
+    tables = problem.instance.tables
+    along = walk_problem(tables, problem.order, problem.kernels)
+    return WalkCase(unit_problem(problem), along, tables, problem.order, problem.is_adjacent)
 
 
 def _walk(trial: Trial, seed: int, learner: WalkLearner, *, learns: bool = False) -> None:
-    """Where memory leaves few plans, all walks may be invalid: then most samples are drawn at random."""
+    """Where memory leaves few plans, all walks may be invalid.
+
+    Then every second one is untrained, and after the first batch most samples are drawn at random.
+    """
     case, rng = walk_case_of(trial.problem), np.random.default_rng(seed)
-    has_plan, random_share = False, 0.0
+    misses: int | None = 0
+    random_share = 0.0
     while True:
         size = int(min(PLACEMENT.samples, trial.left))
         at_random = int(random_share * size)
         if at_random:
             evaluate_units(trial, case.units, random_placements(trial, case.units, rng, at_random))
         parameters = learner.parameters(trial.problem.graph.num_ops)
-        drawn = case.draw(*parameters, size - at_random, rng)
+        drawn = case.draw(*parameters, size - at_random, rng, misses)
         interval_s = evaluate_units(trial, case.units, drawn.placement)
-        has_plan = has_plan or bool(np.isfinite(interval_s).any())
-        random_share = 0.0 if has_plan else RANDOM_SHARE
+        if misses is not None:
+            misses = None if np.isfinite(interval_s).any() else misses + len(interval_s)
+        random_share = 0.0 if misses is None else RANDOM_SHARE
         best = labels(-np.log(interval_s), PLACEMENT.elites)
         if learns and len(best):
             gradient = case.gradient(*parameters, drawn.is_cut[best])

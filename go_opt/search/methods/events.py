@@ -5,7 +5,6 @@ A method is a generator of events. The search takes one after the other, and may
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from go_opt.env import CostTables, Target
 from go_opt.env.copies.relays import Relays
 from go_opt.env.kernels.fusion import LoopRoles
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Candidate, Plan
 from go_opt.result import Request
 from go_opt.search.shared.context import Context
 from go_opt.solver import Bound
@@ -29,17 +28,10 @@ POLL_S: Final = 0.005  # between two looks at what runs in the background
 
 
 @dataclass(frozen=True, eq=False)
-class Proposal:
-    """A plan a method proposes, not yet evaluated."""
+class Proposal(Candidate):
+    """A candidate that the search is to evaluate."""
 
-    method: str
-    placement: IntArray  # [N] first chip of the stage
-    order: IntArray  # [N]
-    fusion_group: IntArray  # [N]
     relays: Relays | None = None  # None: those the rules ask for
-    replication: IntArray | None = None  # [N] chips of each op's stage; None: one each
-    forwards: tuple[int, ...] = ()  # first chips of the stages that forward streamed weights
-    expected_s: float = math.inf  # what the method takes its interval for
     bound: Bound | None = None  # that the method has proven
     pending: int | None = None  # evaluations so far of an attempt that shows its result at its end
 

@@ -16,7 +16,7 @@ from go_opt.env.kernels.schedule import list_schedule
 from go_opt.errors import InvalidInputError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.model.start import NO_KERNEL, Start, StartArrays
+from go_opt.model.start import NO_KERNEL, Start
 from go_opt.search.methods.events import Event, Proposal, SearchView
 from go_opt.search.methods.slices import widest_slices
 from go_opt.solver import fix
@@ -55,7 +55,7 @@ def given(search: SearchView) -> Iterator[Event]:
         return
     graph = search.graph
     matched = start.on(graph)
-    stages = _stages(search, matched)
+    stages = _stages(search, Stages(matched.chip, matched.replication))
     if search.request.decide == "placement":
         order = np.arange(graph.num_ops, dtype=np.int32)
         yield Proposal(start.method, stages.first_chip, order, order)
@@ -105,16 +105,16 @@ def order_by_rank(graph: Graph, rank: IntArray) -> IntArray:
     return list_schedule(graph, np.arange(graph.num_ops, dtype=np.int32), -rank.astype(np.float64))
 
 
-def _stages(search: SearchView, start: StartArrays) -> Stages:
+def _stages(search: SearchView, start: Stages) -> Stages:
     """Chips of the target for the stages of another plan, in their order."""
     target, graph = search.target, search.graph
-    chips, first, inverse = np.unique(start.chip, return_index=True, return_inverse=True)
+    chips, first, inverse = np.unique(start.first_chip, return_index=True, return_inverse=True)
     stage: IntArray = inverse.astype(np.int32)
-    size = np.minimum(start.replication[first], target.num_chips if search.replicates else 1)
+    size = np.minimum(start.size[first], target.num_chips if search.replicates else 1)
     if target.constraints.acyclic:
         stage = _risen(graph, stage)
     elif (chips <= target.num_chips - size).all():
-        return Stages(start.chip, size[stage].astype(np.int32))
+        return Stages(start.first_chip, size[stage].astype(np.int32))
     if search.passing == "adjacent":
         problem = placement_problem(graph, target)
         proposal = np.minimum(stage, target.num_chips - 1).astype(np.int32)

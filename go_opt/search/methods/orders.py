@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from go_opt.model.plan import Candidate
 from go_opt.search.methods.events import Event, Miss, Proposal, SearchView
-from go_opt.solver.orders.cheapest import HOPELESS, OrderPlan, Slicer
+from go_opt.solver.orders.cheapest import HOPELESS, Slicer
 from go_opt.solver.orders.instance import instance
 from go_opt.solver.orders.joint_orders import joint_orders
 
@@ -24,12 +25,13 @@ def joint_keys(search: SearchView) -> Iterator[Event]:
     num_stages, cap_s = search.requested.num_stages, HOPELESS * search.best_s
     slicer = Slicer(case, search.passing, search.rules, cap_s, search.replicates, num_stages)
 
-    def known() -> OrderPlan | None:
+    def known() -> Candidate | None:
         plan = search.best_plan
         if plan is None:
             return None
         replication = plan.replication if search.replicates else None
-        return OrderPlan(plan.placement, plan.order, plan.fusion_group, search.best_s, replication)
+        given = plan.placement, plan.order, plan.fusion_group, replication
+        return Candidate(METHOD, *given, expected_s=search.best_s)
 
     misses, best_s = 0, search.best_s
     for plan in joint_orders(slicer, seed=search.request.seed, known=known):
@@ -39,9 +41,8 @@ def joint_keys(search: SearchView) -> Iterator[Event]:
         yield _event(search, plan)
 
 
-def _event(search: SearchView, plan: OrderPlan | None) -> Event:
+def _event(search: SearchView, plan: Candidate | None) -> Event:
     """A sliced order where it is better than the best plan; None: slicing was of no use."""
-    if plan is None or plan.interval_s >= search.best_s:
+    if plan is None or plan.expected_s >= search.best_s:
         return Miss(METHOD)
-    given = plan.placement, plan.order, plan.fusion_group
-    return Proposal(METHOD, *given, replication=plan.replication, expected_s=plan.interval_s)
+    return Proposal(**vars(plan) | {"method": METHOD})

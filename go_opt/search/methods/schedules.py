@@ -127,5 +127,4 @@ def _chain(search: SearchView, start: Plan, moves: int, rng: np.random.Generator
 def _event(search: SearchView, chain: ScheduleAnnealing, pending: int) -> Event:
     if chain.best_s >= search.best_s:
         return Miss("annealing", pending=pending)
-    best = chain.best
-    return Proposal("annealing", best.placement, best.order, best.fusion_group, pending=pending)
+    return Proposal(**vars(chain.best), pending=pending)

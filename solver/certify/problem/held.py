@@ -26,6 +26,7 @@ from go_opt.common.arrays import BoolArray, IntArray, LongArray, row_pointers
 from go_opt.env.cost import CostTables
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
 from go_opt.solver.certify.problem.across import alive_across
+from go_opt.solver.certify.problem.memory import ChipMemory, chip_memory
 from go_opt.solver.certify.problem.traffic import UnitTensors
 
 # Share of all memory. If weights take less, sums of resident weights seldom bind, and take time.
@@ -51,11 +52,7 @@ class HeldMemory(NamedTuple):
     weight: IntArray  # numbered in streaming order
     stored_bytes: LongArray  # [G]; 0: it streams wherever it is read
     touched_bytes: LongArray  # [G]; 0: unknown, counts as free
-    sram_bytes: int
-    stream_buffer_bytes: int  # reserved on a chip that streams
-    reserved_bytes: int  # cross the host's link in every interval, for any placement
-    stream_bytes_per_tick: float  # with overlap: the rate of the host's link
-    stream_ticks_per_byte: float  # without overlap: chip time of a streamed byte
+    chip: ChipMemory
     is_in_order: bool  # a chip runs its units in ascending order of their numbers
     is_full: bool  # with overlap: weights exceed FULL of all memory, so resident weights are summed
     counts: bool
@@ -82,7 +79,7 @@ def held_memory(
         tables, unit_of_op, num_units, ~made & (tables.tensor_kind != WEIGHT)
     )
     weights = _weights(tables, unit_of_op, num_units)
-    pays = tables.overlap or bool(tables.pays_transfers.all())
+    input_bytes = int(tables.tensor_bytes[tables.tensor_kind == INPUT].sum())
     return HeldMemory(
         **_made_here(tables, unit_of_op, num_units, tensors, apart, is_in_order),
         input_ptr=input_ptr,
@@ -92,11 +89,7 @@ def held_memory(
         weight=weights.weight,
         stored_bytes=weights.stored_bytes,
         touched_bytes=weights.touched_bytes,
-        sram_bytes=int(tables.sram_bytes.max()),
-        stream_buffer_bytes=int(tables.stream_buffer_bytes.min()),
-        reserved_bytes=int(tables.tensor_bytes[tables.tensor_kind == INPUT].sum()) + weights.once_bytes,
-        stream_bytes_per_tick=tick_s / tables.host_in_s_per_byte if tables.overlap else 0.0,
-        stream_ticks_per_byte=tables.host_in_s_per_byte / tick_s if pays and not tables.overlap else 0.0,
+        chip=chip_memory(tables, input_bytes + weights.once_bytes, tick_s, forwards=False),
         is_in_order=is_in_order,
         is_full=bool(
             tables.overlap and weights.stored_bytes.sum() > FULL * tables.num_chips * tables.sram_bytes.max()
@@ -204,7 +197,7 @@ def nothing_held() -> HeldMemory:
     return HeldMemory(
         none, none, none, none, none, none, pointers, nobody, nobody,
         pointers, nobody, none, pointers, nobody, none, none,
-        0, 0, 0, 0.0, 0.0, is_in_order=False, is_full=False, counts=False,
+        ChipMemory(), is_in_order=False, is_full=False, counts=False,
     )  # fmt: skip
 
 

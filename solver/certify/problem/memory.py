@@ -23,6 +23,30 @@ from go_opt.env.cost import CostTables
 from go_opt.model.graph import NO_PRODUCER, WEIGHT
 
 
+class ChipMemory(NamedTuple):
+    """The memory of a chip, and what its streamed weights cost."""
+
+    sram_bytes: int = 0
+    stream_buffer_bytes: int = 0  # reserved on a chip that streams
+    reserved_bytes: int = 0  # cross the host's link in every interval, for any placement
+    stream_bytes_per_tick: float = 0.0  # with overlap: the rate of the host's link
+    forward_bytes_per_tick: float = 0.0  # rate from each chip of a stage to the next
+    stream_ticks_per_byte: float = 0.0  # without overlap: chip time of a streamed byte
+
+
+def chip_memory(tables: CostTables, reserved_bytes: int, tick_s: float, *, forwards: bool) -> ChipMemory:
+    """Returns the largest memory and the fastest links of any chip."""
+    pays = bool(tables.pays_transfers.all())  # otherwise a chip may stream at no cost
+    return ChipMemory(
+        int(tables.sram_bytes.max()),
+        int(tables.stream_buffer_bytes.min()),
+        reserved_bytes,
+        tick_s / tables.host_in_s_per_byte if tables.overlap else 0.0,
+        tick_s / float(tables.link_s_per_byte.min()) if forwards else 0.0,
+        tables.host_in_s_per_byte / tick_s if pays and not tables.overlap else 0.0,
+    )
+
+
 class UnitMemory(NamedTuple):
     """Axes: ``U`` units, ``W`` words of a set of them, ``G`` groups of tensors with the same readers."""
 
@@ -35,25 +59,12 @@ class UnitMemory(NamedTuple):
     word_held_bytes: LongArray  # [W] sums of held_bytes
     word_alive_bytes: LongArray  # [W] the largest of alive_bytes
     word_units: LongArray  # [W] all units of the word
-    sram_bytes: int
-    stream_buffer_bytes: int  # reserved on a chip that streams
-    reserved_bytes: int  # cross the host's link in every interval, for any placement
-    stream_bytes_per_tick: float  # with overlap: the rate of the host's link
-    forward_bytes_per_tick: float  # rate from each chip of a stage to the next
-    stream_ticks_per_byte: float  # without overlap: chip time of a streamed byte
+    chip: ChipMemory
 
 
 def no_memory() -> UnitMemory:
     """Returns the value for problems without replication, which ignore this memory."""
-    return _Held(0).unit_memory(
-        np.zeros(0, np.int64),
-        sram_bytes=0,
-        stream_buffer_bytes=0,
-        reserved_bytes=0,
-        stream_bytes_per_tick=0.0,
-        forward_bytes_per_tick=0.0,
-        stream_ticks_per_byte=0.0,
-    )
+    return _Held(0).unit_memory(np.zeros(0, np.int64), ChipMemory())
 
 
 class _Held:
@@ -71,17 +82,7 @@ class _Held:
             key = readers.astype(np.int32).tobytes()
             self._shared[key] = self._shared.get(key, 0) + size
 
-    def unit_memory(
-        self,
-        alive_bytes: LongArray,
-        *,
-        sram_bytes: int,
-        stream_buffer_bytes: int,
-        reserved_bytes: int,
-        stream_bytes_per_tick: float,
-        forward_bytes_per_tick: float,
-        stream_ticks_per_byte: float,
-    ) -> UnitMemory:
+    def unit_memory(self, alive_bytes: LongArray, chip: ChipMemory) -> UnitMemory:
         num_units = len(self.own_bytes)
         padding = (0, -num_units % 64)
         readers = [np.frombuffer(key, np.int32) for key in self._shared]
@@ -101,12 +102,7 @@ class _Held:
             word_held_bytes=np.pad(self.own_bytes, padding).reshape(-1, 64).sum(axis=1),
             word_alive_bytes=np.pad(alive_bytes, padding).reshape(-1, 64).max(axis=1),
             word_units=words[-1].copy(),
-            sram_bytes=sram_bytes,
-            stream_buffer_bytes=stream_buffer_bytes,
-            reserved_bytes=reserved_bytes,
-            stream_bytes_per_tick=stream_bytes_per_tick,
-            forward_bytes_per_tick=forward_bytes_per_tick,
-            stream_ticks_per_byte=stream_ticks_per_byte,
+            chip=chip,
         )
 
 
@@ -124,7 +120,6 @@ def least_memory(
     """
     held = _Held(num_units)
     reserved_bytes = 0
-    pays = bool(tables.pays_transfers.all())  # otherwise a chip may stream at no cost
     forwards = tables.may_forward
     most_sram = int(tables.sram_bytes.max())
     room_bytes = max(int((tables.sram_bytes - tables.stream_buffer_bytes).max()), 0)
@@ -151,12 +146,4 @@ def least_memory(
             held.add(unit_of_op[producer][None], 2 * size)
         elif apart[reads].any():
             alive_bytes[np.unique(np.append(readers[apart[reads]], unit_of_op[producer]))] += size
-    return held.unit_memory(
-        alive_bytes,
-        sram_bytes=most_sram,
-        stream_buffer_bytes=int(tables.stream_buffer_bytes.min()),
-        reserved_bytes=reserved_bytes,
-        stream_bytes_per_tick=tick_s / tables.host_in_s_per_byte if tables.overlap else 0.0,
-        forward_bytes_per_tick=tick_s / float(tables.link_s_per_byte.min()) if forwards else 0.0,
-        stream_ticks_per_byte=tables.host_in_s_per_byte / tick_s if pays and not tables.overlap else 0.0,
-    )
+    return held.unit_memory(alive_bytes, chip_memory(tables, reserved_bytes, tick_s, forwards=forwards))

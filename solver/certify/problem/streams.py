@@ -6,34 +6,33 @@ from typing import Final
 
 from go_opt.common.arrays import LongArray
 from go_opt.common.compiling import int64, uncounted_inner
-from go_opt.solver.certify.problem.held import HeldMemory
-from go_opt.solver.certify.problem.memory import UnitMemory
+from go_opt.solver.certify.problem.memory import ChipMemory, UnitMemory
 
 NEVER_FITS: Final = -1
 
 
 @uncounted_inner
-def spare_bytes(memory: UnitMemory | HeldMemory, ticks: int) -> int:
+def spare_bytes(chip: ChipMemory, ticks: int) -> int:
     """Returns the bytes that the host's link may stream in an interval of ``ticks``."""
-    if memory.stream_bytes_per_tick == 0:
+    if chip.stream_bytes_per_tick == 0:
         return int64(2) ** 60
-    spare = memory.stream_bytes_per_tick * (ticks + 1.0) * (1.0 + 1e-12) - memory.reserved_bytes
+    spare = chip.stream_bytes_per_tick * (ticks + 1.0) * (1.0 + 1e-12) - chip.reserved_bytes
     return int64(min(max(spare, 0.0), 2.0**60))
 
 
 @uncounted_inner
-def forwarded_bytes(memory: UnitMemory, ticks: int) -> int:
+def forwarded_bytes(chip: ChipMemory, ticks: int) -> int:
     """Returns the bytes that each chip of a stage but the first adds to :func:`spare_bytes`."""
-    return int64(min(memory.forward_bytes_per_tick * (ticks + 1.0) * (1.0 + 1e-12), 2.0**50))
+    return int64(min(chip.forward_bytes_per_tick * (ticks + 1.0) * (1.0 + 1e-12), 2.0**50))
 
 
 @uncounted_inner
 def streamed_bytes(memory: UnitMemory, held: int, active: int) -> int:
     """Returns the bytes that a stage streams, or NEVER_FITS if ``active`` bytes of activations do not fit."""
-    if active > memory.sram_bytes:
+    if active > memory.chip.sram_bytes:
         return NEVER_FITS
-    excess = held + active - memory.sram_bytes
-    return excess + memory.stream_buffer_bytes if excess > 0 else int64(0)
+    excess = held + active - memory.chip.sram_bytes
+    return excess + memory.chip.stream_buffer_bytes if excess > 0 else int64(0)
 
 
 @uncounted_inner

@@ -94,10 +94,10 @@ def find_near(graph: UnitGraph, pool: StatePool, search: ChainSearch, ticks: int
 @uncounted_inner
 def _chain(graph: UnitGraph, pool: StatePool, search: ChainSearch, ticks: int, num_open: int) -> int:
     """Finds a chain of open states; returns its length, 0 for none, or OUT_OF_ROOM."""
-    shares_link, is_full = graph.held.stream_bytes_per_tick > 0.0, graph.held.is_full
+    shares_link, is_full = graph.held.chip.stream_bytes_per_tick > 0.0, graph.held.is_full
     shed = int64(0)
     if is_full:
-        shed = most_shed_bytes(graph.held, spare_bytes(graph.held, ticks))
+        shed = most_shed_bytes(graph.held, spare_bytes(graph.held.chip, ticks))
     search.label_state[0] = NOTHING
     search.label_work[0] = 0
     search.label_streamed[0] = 0
@@ -116,7 +116,7 @@ def _chain(graph: UnitGraph, pool: StatePool, search: ChainSearch, ticks: int, n
         least_resident = int64(0)
         if is_full:
             all_bytes = search.fits.high_bytes[EVERYTHING]
-            least_resident = all_bytes - shed - graph.held.sram_bytes * chips_left
+            least_resident = all_bytes - shed - graph.held.chip.sram_bytes * chips_left
         num_open = keep_open(search, num_open, least, least_resident, shares_link)
         num_labels = _extend(graph, pool, search, ticks, least, least_resident, num_open, begin, end)
         if num_labels < 0:
@@ -177,11 +177,10 @@ def _extend(
     before = pool.pulled if graph.passing == ADJACENT else pool.inside
     takes_extra = graph.passing == RELAYED or len(graph.input_ticks) > 0
     memory, held = graph.memory, graph.held
-    shares_link = held.stream_bytes_per_tick > 0.0
-    spare = spare_bytes(held, ticks) if held.counts else spare_bytes(memory, ticks)
-    a_chip = forwarded_bytes(memory, ticks)
-    ticks_per_byte = held.stream_ticks_per_byte if held.counts else memory.stream_ticks_per_byte
-    ticks_per_byte *= 1.0 - 1e-15
+    shares_link = held.chip.stream_bytes_per_tick > 0.0
+    chip = held.chip if held.counts else memory.chip
+    spare, a_chip = spare_bytes(chip, ticks), forwarded_bytes(chip, ticks)
+    ticks_per_byte = chip.stream_ticks_per_byte * (1.0 - 1e-15)
     queued = int64(0)
     for label in range(0 if graph.replicates else begin, end):
         if search.label_reach[label] != GONE:
@@ -214,7 +213,7 @@ def _extend(
                 continue
             resident = int64(0)
             if held.is_full:
-                resident = min(before_resident + held.sram_bytes, search.high_bytes[i])
+                resident = min(before_resident + held.chip.sram_bytes, search.high_bytes[i])
             is_no_better = done <= search.best[i] and before_streamed >= search.best_streamed[i]
             if shares_link:
                 is_no_better = adds_nothing(search, i, done, before_streamed, resident)

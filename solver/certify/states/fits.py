@@ -110,7 +110,7 @@ def known_streamed(
         graph, pool.inside, pool.outside, scratch, int64(state), int64(after), first, last
     )
     # Units that may also be on the chip can add their own weights.
-    resident = stays if free == 0 else graph.held.sram_bytes - active
+    resident = stays if free == 0 else graph.held.chip.sram_bytes - active
     known[at, PAIR], known[at, THEN_FREE] = pair, free
     known[at, STREAMED], known[at, RESIDENT] = streamed, resident
     return streamed, resident
@@ -195,9 +195,9 @@ def least_streamed_on_chip(
             most = max(most, alive)
             if scratch.dies[unit] == stamp:
                 carried -= scratch.dying_bytes[unit]
-            if held + most > memory.sram_bytes:
+            if held + most > memory.chip.sram_bytes:
                 return int64(NEVER_FITS), held + most, int64(0)
-    streamed, left = _streamed(memory, scratch, held + most + stored - memory.sram_bytes)
+    streamed, left = _streamed(memory, scratch, held + most + stored - memory.chip.sram_bytes)
     return always + streamed, held + most, stored - left
 
 
@@ -255,7 +255,7 @@ def _streamed(memory: HeldMemory, scratch: FitScratch, excess: int) -> tuple[int
     left = int64(0)
     is_known = True
     if excess > 0:
-        excess += memory.stream_buffer_bytes
+        excess += memory.chip.stream_buffer_bytes
         for weight in range(len(memory.stored_bytes)):
             if scratch.seen_weight[weight] != scratch.stamp[0] or memory.stored_bytes[weight] == 0:
                 continue

@@ -106,7 +106,7 @@ def open_states(
     is_full = graph.held.is_full
     shed = int64(0)
     if is_full:
-        shed = most_shed_bytes(graph.held, spare_bytes(graph.held, ticks))
+        shed = most_shed_bytes(graph.held, spare_bytes(graph.held.chip, ticks))
     num_open = 0
     for i in range(size):
         state = states[i]

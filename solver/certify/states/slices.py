@@ -115,7 +115,7 @@ def _reach_end_in_stages(
     last = len(work) - 1
     num_chips = graph.num_chips
     memory = graph.memory
-    spare, a_chip = spare_bytes(memory, ticks), forwarded_bytes(memory, ticks)
+    spare, a_chip = spare_bytes(memory.chip, ticks), forwarded_bytes(memory.chip, ticks)
     chips = np.full(last + 1, num_chips + 1, np.int64)
     start_at = np.full(num_chips, -1, np.int64)
     held = np.zeros(num_chips, np.int64)  # from each start on

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import combinations
 from typing import cast
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from go_opt.agents.decoding.outputs import Outputs
 from go_opt.agents.inputs.features import GraphFeatures
 from go_opt.agents.policy.network import Policy
 from go_opt.agents.training.problems.cases import Case
 from go_opt.agents.training.problems.environment import Session
-from go_opt.agents.training.validation import DRAWS, LEAST_REWARD, Score, expected_best, validate
+from go_opt.agents.training.validation import LEAST_REWARD, PROPOSALS, ROUNDS, Score, validate
 from go_opt.common.arrays import FloatArray
 from tests.agents.training.small import ORDER, PLACEMENT, Answers, Plans, random_outputs, small_case
 
@@ -51,23 +48,26 @@ def names() -> list[str]:
 
 
 def test_by_hand() -> None:
-    """Of 48 draws two are good: 16 hold the best one with 1/3, only the second with 32/48 * 16/47."""
-    logs = np.full(DRAWS, -np.inf)
-    logs[[5, 30]] = 0.75, 0.25
-    best = 0.75 / 3 + 0.25 * (2 / 3 * 16 / 47)
-    neither = LEAST_REWARD * (2 / 3 * 31 / 47)
-    sessions = [speed_ups(CASES[0], logs), speed_ups(CASES[1], np.full(DRAWS, 0.5))]
+    """Of three rounds the first has two good plans, the second one that is bad, the third none."""
+    logs = np.full((ROUNDS, PROPOSALS), -np.inf)
+    logs[0, [5, 9]] = 0.75, 0.25
+    logs[1, 3] = -0.5
+    lessons, rounds = 2, iter(np.tile(logs, (2, 1)))
+    first = Answers(lambda placement, order: CASES[0].reference_s * np.exp(-next(rounds)))
+    sessions = [first, speed_ups(CASES[1], np.full(PROPOSALS, 0.5))]
     got = score(sessions)
-    expected = dict(zip(names(), [best + neither, 0.5], strict=True))
+    best = (0.75 - 0.5 + LEAST_REWARD) / 3
+    expected = dict(zip(names(), [best, 0.5], strict=True))
     assert got.by_graph[ORDER.name] == pytest.approx(expected)
     assert got.by_graph[PLACEMENT.name] == pytest.approx(expected)
-    assert got.by_lesson[ORDER.name] == pytest.approx((best + neither + 0.5) / 2)
+    assert got.by_lesson[ORDER.name] == pytest.approx((best + 0.5) / 2)
     for session in sessions:
-        assert [len(order) for _, order, _ in session.asked] == [DRAWS] * 2
+        assert [len(order) for _, order, _ in session.asked] == [PROPOSALS] * ROUNDS * lessons
 
 
 def test_graphs_without_a_good_plan_cost_no_more_than_the_least() -> None:
-    sessions = [speed_ups(CASES[0], np.full(DRAWS, -np.inf)), speed_ups(CASES[1], np.full(DRAWS, -3.0))]
+    logs = np.full(PROPOSALS, -np.inf), np.full(PROPOSALS, -3.0)
+    sessions = [speed_ups(of, each) for of, each in zip(CASES, logs, strict=True)]
     assert score(sessions).mean == pytest.approx(LEAST_REWARD)
 
 
@@ -87,21 +87,10 @@ def test_means_and_metrics() -> None:
 
 def test_same_seed_same_proposals() -> None:
     def asked(seed: int) -> list[Plans]:
-        sessions = [speed_ups(of, np.zeros(DRAWS)) for of in CASES]
+        sessions = [speed_ups(of, np.zeros(PROPOSALS)) for of in CASES]
         score(sessions, seed=seed)
         return [plans for session in sessions for batch in session.asked for plans in batch]
 
     first, again, other = asked(0), asked(0), asked(1)
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     assert any(not np.array_equal(a, b) for a, b in zip(first, other, strict=True))
-
-
-# Few different values, so that ties are common.
-reward_lists = st.lists(st.integers(-3, 3).map(float) | st.floats(-5.0, 5.0), min_size=2, max_size=7)
-
-
-@given(rewards=reward_lists, k=st.integers(1, 7))
-def test_the_best_of_k_is_the_mean_over_all_sets(rewards: list[float], k: int) -> None:
-    k = min(k, len(rewards))
-    expected = np.mean([max(each) for each in combinations(rewards, k)])
-    assert expected_best(np.array(rewards), k) == pytest.approx(expected, abs=1e-9)
