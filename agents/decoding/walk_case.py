@@ -92,7 +92,7 @@ class WalkCase:
     def _fits(self, placement: IntArray) -> BoolArray:
         """[S] whether the activations of placements [S, U] fit in memory by the model."""
         of_ops = np.ascontiguousarray(placement[:, self.units.unit_of_op])
-        fits = (of_ops >= 0).all(axis=1)
+        fits: BoolArray = (of_ops >= 0).all(axis=1)
         order, kernels = (np.tile(row, (int(fits.sum()), 1)) for row in (self.order, self.units.unit_of_op))
         fits[fits] = evaluate_batch(self.tables, of_ops[fits], order, kernels).fits
         return fits
