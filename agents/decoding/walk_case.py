@@ -77,8 +77,10 @@ class WalkCase:
         found = np.flatnonzero(self._fits(placement))
         takes_turn[found[0] + 1 if len(found) else num_samples :] = False
         parts = zip(untrained[:3], learned[:3], strict=True)
-        rows = (np.where(takes_turn.reshape((-1,) + (1,) * (a.ndim - 1)), a, b) for a, b in parts)
-        return Drawn(*rows, None if len(found) else misses + num_samples)
+        is_cut, placement, is_repaired = (
+            np.where(takes_turn.reshape((-1,) + (1,) * (a.ndim - 1)), a, b) for a, b in parts
+        )
+        return Drawn(is_cut, placement, is_repaired, None if len(found) else misses + num_samples)
 
     def _placed(self, weights: FloatArray, head: FloatArray, uniforms: FloatArray, seed: int) -> Drawn:
         """The walks of ``uniforms`` [S, M], repaired."""
@@ -92,7 +94,7 @@ class WalkCase:
     def _fits(self, placement: IntArray) -> BoolArray:
         """[S] whether the activations of placements [S, U] fit in memory by the model."""
         of_ops = np.ascontiguousarray(placement[:, self.units.unit_of_op])
-        fits: BoolArray = (of_ops >= 0).all(axis=1)
+        fits: BoolArray = np.asarray((of_ops >= 0).all(axis=1))
         order, kernels = (np.tile(row, (int(fits.sum()), 1)) for row in (self.order, self.units.unit_of_op))
         fits[fits] = evaluate_batch(self.tables, of_ops[fits], order, kernels).fits
         return fits
