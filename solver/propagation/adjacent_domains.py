@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
+from go_opt.common.arrays import BoolArray, CodeArray, FloatArray, IntArray, LongArray
 from go_opt.common.compiling import int64, uncounted, uncounted_inner
 from go_opt.solver.problem.problem import PlacementProblem
 
@@ -26,8 +26,8 @@ class Domains(NamedTuple):
     upper: IntArray  # [U] last chip of the domain
     neighbour_ptr: LongArray  # [U + 1]
     neighbour: IntArray  # [2 E] readers and producers of each unit
-    least: IntArray  # [2 E] for bounds [l, h] of the unit, the neighbour is at l + least or above
-    most: IntArray  # [2 E] … and at h + most or below
+    least: CodeArray  # [2 E] for bounds [l, h] of the unit, the neighbour is at l + least or above
+    most: CodeArray  # [2 E] … and at h + most or below
     queue: IntArray  # [U] ring of units whose bounds changed
     is_queued: BoolArray  # [U]
 
@@ -64,8 +64,8 @@ def start_domains(
         upper=(last if last_chip is None else np.minimum(last, last_chip)).astype(np.int32),
         neighbour_ptr=problem.successor_ptr + problem.predecessor_ptr,
         neighbour=np.concatenate([problem.successor, problem.predecessor])[by_unit],
-        least=np.concatenate([rise, np.full_like(rise, -1)])[by_unit].astype(np.int32),
-        most=np.concatenate([np.ones_like(rise), -rise_to])[by_unit].astype(np.int32),
+        least=np.concatenate([rise, np.full_like(rise, -1)])[by_unit].astype(np.int8),
+        most=np.concatenate([np.ones_like(rise), -rise_to])[by_unit].astype(np.int8),
         queue=np.zeros(num_units, dtype=np.int32),
         is_queued=np.zeros(num_units, dtype=np.bool_),
     )
@@ -138,11 +138,13 @@ def _drain(domains: Domains, waiting: int) -> bool:
             other = neighbour[i]
             lowest = low + least[i]
             highest = high + most[i]
-            if lowest <= lower[other] and highest >= upper[other]:
+            first_chip, last_chip = lower[other], upper[other]
+            if lowest <= first_chip and highest >= last_chip:
                 continue
-            lower[other] = max(lowest, lower[other])
-            upper[other] = min(highest, upper[other])
-            if lower[other] > upper[other]:
+            first_chip, last_chip = max(lowest, first_chip), min(highest, last_chip)
+            lower[other] = first_chip
+            upper[other] = last_chip
+            if first_chip > last_chip:
                 return False
             if not is_queued[other]:
                 is_queued[other] = True

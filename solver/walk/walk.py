@@ -120,8 +120,9 @@ def _walk_all(
         chip, start = 0, 0
         _open(problem, chip, start, open_chip)
         for kernel in range(num_kernels):
+            further_bytes = _further_weights(problem, start, kernel)
             if kernel > 0 and chip < num_chips - 1:
-                _describe(problem, chip, start, kernel, open_chip, features)
+                _describe(problem, chip, kernel, further_bytes, open_chip, features)
                 logit = prior + head[kernel]
                 for j in range(NUM_FEATURES):
                     logit += weights[j] * features[j]
@@ -139,7 +140,8 @@ def _walk_all(
                 if is_cut[s, kernel]:
                     chip, start = chip + 1, kernel
                     _open(problem, chip, start, open_chip)
-            _add(problem, chip, start, kernel, open_chip)
+                    further_bytes = _further_weights(problem, start, kernel)
+            _add(problem, chip, start, kernel, further_bytes, open_chip)
 
 
 @uncounted_inner
@@ -154,11 +156,13 @@ def _open(problem: WalkProblem, chip: int, start: int, open_chip: FloatArray) ->
 
 
 @uncounted_inner
-def _add(problem: WalkProblem, chip: int, start: int, kernel: int, open_chip: FloatArray) -> None:
+def _add(
+    problem: WalkProblem, chip: int, start: int, kernel: int, further_bytes: float, open_chip: FloatArray
+) -> None:
     """Adds ``kernel`` to the open chip, which begins with kernel ``start``."""
     memory = problem.memory
     open_chip[_LOAD] += problem.kernel_s[problem.chip_kind[chip], kernel]
-    open_chip[_WEIGHTS] += _further_weights(problem, start, kernel)
+    open_chip[_WEIGHTS] += further_bytes
     for i in range(memory.write_ptr[kernel], memory.write_ptr[kernel + 1]):
         open_chip[_LIVE] += memory.size_bytes[memory.write[i]]
     open_chip[_MOST] = max(open_chip[_MOST], open_chip[_LIVE])
@@ -180,14 +184,19 @@ def _further_weights(problem: WalkProblem, start: int, kernel: int) -> float:
 
 @uncounted_inner
 def _describe(
-    problem: WalkProblem, chip: int, start: int, kernel: int, open_chip: FloatArray, features: FloatArray
+    problem: WalkProblem,
+    chip: int,
+    kernel: int,
+    further_bytes: float,
+    open_chip: FloatArray,
+    features: FloatArray,
 ) -> None:
     """Fills the features [F] of a cut before ``kernel``."""
     kernel_s = problem.kernel_s[problem.chip_kind[chip], kernel]
     load_s, share_s = open_chip[_LOAD], open_chip[_SHARE]
     traffic = problem.traffic[problem.hop[chip], kernel]
     sram_bytes = max(1.0, problem.memory.sram_bytes[chip])
-    weights = (open_chip[_WEIGHTS] + _further_weights(problem, start, kernel)) / sram_bytes
+    weights = (open_chip[_WEIGHTS] + further_bytes) / sram_bytes
     entered, most = open_chip[_ENTERED] / sram_bytes, open_chip[_MOST] / sram_bytes
     here = problem.memory.crossing_bytes[kernel] / sram_bytes
     after = problem.memory.crossing_bytes[kernel + 1] / sram_bytes
