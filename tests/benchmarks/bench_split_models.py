@@ -21,6 +21,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import numpy_helper
+from tests.go_opt.run.test_inner_splits import in_blocks
+from tests.go_opt.run.test_row_splits import every_row
 
 import go_opt
 from go_opt import from_onnx
@@ -33,9 +35,7 @@ from go_opt.run.pipeline.check import MOST_DIFFERENCE, difference, whole_outputs
 from go_opt.run.pipeline.inputs import random_inputs
 from go_opt.search.splits.rows import split_along, steps_of
 from tests.exports import LIGHT, run_stages, saved
-from tests.go_opt.run.test_inner_splits import in_blocks
 from tests.go_opt.run.test_random_stages import with_random_weights
-from tests.go_opt.run.test_row_splits import every_row
 from tests.transformers import encoder
 
 TARGET = "mcm-6x6"
