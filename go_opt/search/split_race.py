@@ -166,7 +166,10 @@ class _SplitSearch:
             return
         spent = TRIAL_SHARE if self._best is not None else 1 / 2
         is_late = self._context.after(spent * self._request.time_limit_s)
-        given = graph, target, self._rows, self._blocks, under_rows, under_blocks
+        # Trials of blocks whose parts take turns are many evaluations of whole ops.
+        has_room = (self._request.max_evaluations or math.inf) * TRIAL_SHARE >= FIRST_STEPS
+        blocks = self._blocks if has_room or not self._takes_turns else []
+        given = graph, target, self._rows, blocks, under_rows, under_blocks
         ways = ways_in_parts(*given, is_late, in_turn=self._takes_turns)
         self._try_each(ways, most_ops, share, FIRST_STEPS)
         if self._best is None and self._rows:  # for a limit on the latency, or memories that are small

@@ -148,8 +148,8 @@ def test_a_block_moves_nothing_between_its_parts() -> None:
     )
     split = checked(graph, Split("up", "j", 2, False), Split("act", "d1", 2, False), Split("down", "k", 2))
     assert split.op_names == (
-        "up/part 1 of 2", "act/part 1 of 2", "down/part 1 of 2",
-        "up/part 2 of 2", "act/part 2 of 2", "down/part 2 of 2", "down",
+        "up/part 1 of 2", "up/part 2 of 2", "act/part 1 of 2", "act/part 2 of 2",
+        "down/part 1 of 2", "down/part 2 of 2", "down",
     )  # fmt: skip
     assert row(split, "down/part 2 of 2")[2] == {"act/part 2 of 2": 16, "d/elements 24 to 48 of 48": 24}
     # Joined, the columns may end elsewhere, and are whole for who reads them whole.

@@ -150,12 +150,12 @@ def test_killed_after_the_last_checkpoint(
     assert ended_alike(tmp_path, undisturbed)
 
 
-# A step asks 4 batches of 2 sessions, which the next one closes; every third adds 2 of one session.
+# A step asks 4 batches of 2 sessions, which the next one closes; every third adds 6 of one session.
 FAULTS: list[tuple[Fault, int, int]] = [
     ("raises", 1, 0),
-    ("raises", 21, 4),
-    ("answers NaN", 22, 4),
-    ("raises", 28, 5),  # in a validation, after the updates of its step
+    ("raises", 25, 4),
+    ("answers NaN", 26, 4),
+    ("raises", 32, 5),  # in a validation, after the updates of its step
     ("opens not", 12, 5),
     ("closes not", 7, 3),
 ]
