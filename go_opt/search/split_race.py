@@ -226,7 +226,8 @@ class _SplitSearch:
         except InfeasibleError as error:
             return error
         if self._best is not None and self._best.way == way:
-            self._best = _Found(result, way)  # as good as its best plan so far, and simulated
+            steps = len(self._history) - begun
+            self._best = _Found(result, way, steps)  # as good as its best plan so far, and simulated
         return None
 
     def _must_stop(self) -> bool:
