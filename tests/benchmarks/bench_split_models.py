@@ -3,9 +3,10 @@
 Run: PYTHONPATH=. python tests/benchmarks/bench_split_models.py [--parts N] [MODEL ...]
 
 Of each light model of the `onnx` package, with random weights, of two small exports of PyTorch, and of a
-small encoder: every product is split into N parts by columns; every op that can be is split by rows, in runs;
-every product that can be is split by its inner dimension, in blocks where there are some; the optimizer's own
-plan, and its plan with a limit of five sixths of that latency. Each is exported, imported again, and run
+small encoder: every op with weights is split into N parts along its largest weight; every op that can be is
+split by rows, in runs; every product that can be is split along its sums, in blocks where there are some; a
+third of the ops along factors drawn at random, two of some; the optimizer's own plan, and its plan with a
+limit of five sixths of that latency. Each is exported, imported again, and run
 beside the whole model. Asserts that the imported graph is the plan's and that outputs are equal up to 1e-5 of
 their scale. Prints a Markdown table: ops split, and the difference of the outputs.
 """
@@ -21,25 +22,24 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import numpy_helper
-from tests.go_opt.run.test_inner_splits import in_blocks
-from tests.go_opt.run.test_row_splits import every_row
 
 import go_opt
 from go_opt import from_onnx
-from go_opt.env.copies.divisions import sum_factor, weight_factor
+from go_opt.env.copies.divisions import divisible_factors, sum_factor, weight_factor
 from go_opt.env.copies.splits import split_graph
 from go_opt.errors import InfeasibleError, ModelError, PlanError
 from go_opt.model.plan import Plan, Split
 from go_opt.run.export.exporting import export
 from go_opt.run.pipeline.check import MOST_DIFFERENCE, difference, whole_outputs
 from go_opt.run.pipeline.inputs import random_inputs
-from go_opt.search.splits.rows import split_along, steps_of
+from go_opt.search.splits.block_ways import blocks_of, is_open, splits_of_blocks
+from go_opt.search.splits.rows import rows_by_op, split_along, steps_of
 from tests.exports import LIGHT, run_stages, saved
 from tests.go_opt.run.test_random_stages import with_random_weights
 from tests.transformers import encoder
 
 TARGET = "mcm-6x6"
-COLUMNS = ("model", "ops", "columns", "rows", "inner", "own plan", "with a limit")
+COLUMNS = ("model", "ops", "weights", "rows", "sums", "any", "own plan", "with a limit")
 EXPORTS = Path("tests/data/torch")
 MODELS = (*sorted(path.stem for path in LIGHT.glob("*.onnx")), "cnn", "decoder", "encoder")
 TOKENS = 16
@@ -84,7 +84,9 @@ def all_split(path: Path, parts: int) -> Plan:
 def sums_split(path: Path, parts: int) -> Plan:
     """Every block in parts, and all other products along their sums."""
     graph = from_onnx(path)
-    blocks = in_blocks(graph, parts)
+    blocks = tuple(
+        splits_of_blocks(graph, [block for block in blocks_of(graph) if is_open(graph, block, parts)], parts)
+    )
     names = {split.op for split in blocks}
     sums = {op: sum_factor(graph, op) for op in range(graph.num_ops) if graph.op_names[op] not in names}
     rest = [split_along(graph, op, factor, parts) for op, factor in sums.items() if factor is not None]
@@ -92,24 +94,32 @@ def sums_split(path: Path, parts: int) -> Plan:
 
 
 def allowed(path: Path, splits: tuple[Split, ...]) -> Plan:
-    """Without what an export refuses by name, such as parts of grouped convolutions."""
+    """Without what is refused by name, such as too many parts."""
     while True:
         try:
             return plan_of(path, splits)
-        except ModelError as error:
+        except (ModelError, PlanError) as error:
             splits = tuple(split for split in splits if repr(split.op) not in str(error))
 
 
 def in_rows(path: Path, parts: int) -> Plan:
     """Every op that can be, in runs that end here and there."""
     graph = from_onnx(path)
-    for seed in range(20):
-        splits = every_row(graph, np.random.default_rng(seed), parts)
-        try:
-            return plan_of(path, splits)
-        except PlanError:  # a run has too few rows
-            continue
-    return in_rows(path, parts - 1) if parts > 2 else plan_of(path, ())
+    rng, rows = np.random.default_rng(0), rows_by_op(graph)
+    found = ((op, factor) for op, factor in rows.items() if steps_of(graph, op, factor) >= 2 * parts)
+    splits = [split_along(graph, *one, parts, joined=bool(rng.random() < 1 / 8)) for one in found]
+    return allowed(path, tuple(splits))
+
+
+def in_any(path: Path, parts: int) -> Plan:
+    """A third of the ops along one or two factors, some not joined."""
+    graph, rng, splits = from_onnx(path), np.random.default_rng(0), list[Split]()
+    for op in range(graph.num_ops):
+        factors = [one for one in divisible_factors(graph)[op] if steps_of(graph, op, one) >= 2 * parts]
+        if factors and rng.random() < 1 / 3:
+            some = rng.choice(factors, min(len(factors), int(rng.integers(1, 3))), replace=False).tolist()
+            splits += [split_along(graph, op, factor, parts) for factor in some]
+    return allowed(path, tuple(splits))
 
 
 def plan_of(path: Path, splits: tuple[Split, ...]) -> Plan:
@@ -134,7 +144,7 @@ def row(name: str, parts: int, budget_s: float) -> str:
         else:
             path = (with_random_weights if name.startswith("light_") else exported)(name, folder)
         own = go_opt.optimize(path, TARGET, budget_s=budget_s, policy=None)
-        plans = [all_split(path, parts), in_rows(path, parts), sums_split(path, parts), own.plan]
+        plans = [make(path, parts) for make in (all_split, in_rows, sums_split, in_any)] + [own.plan]
         with suppress(InfeasibleError):
             limit_s = own.metrics.latency_s / LATENCY_SHARE
             limited = go_opt.optimize(path, TARGET, budget_s=budget_s, policy=None, max_latency_s=limit_s)
