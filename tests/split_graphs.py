@@ -94,17 +94,3 @@ def by_rows(graph: Graph, op: str, parts: int, *, joined: bool = True) -> Split:
 def _along(graph: Graph, op: str, factor: int | None, parts: int, joined: bool) -> Split:
     assert factor is not None, f"{op} cannot be split like that"
     return split_along(graph, graph.op_index[op], factor, parts, joined=joined)
-
-
-def block_in_parts(graph: Graph, parts: int, *, gates: int = 1) -> tuple[Split, ...]:
-    """The splits of :func:`feed_forward` along the terms of its last product."""
-    names = BETWEEN if gates == 1 else (*BETWEEN, "gate")
-    last = by_sums(graph, "last", parts)
-    along = {name: graph.rule_of(graph.op_index[name]) for name in names}
-    size = graph.tensor_elements[graph.tensor_index["v"]] // graph.tensor_elements[graph.tensor_index["c"]]
-    factor = {
-        name: row.rule.factors[max(i for dimension in row.rule.results[0][-1:] for i in dimension)].name
-        for name, row in along.items()
-        if row is not None and row.rule.shape(row.rule.results[0])[-1] == size
-    }
-    return (*(Split(name, factor[name], parts, joined=False) for name in names), last)

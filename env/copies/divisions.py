@@ -11,15 +11,14 @@ nothing of the next part, so that halos pass from a part to later ones and no el
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from itertools import pairwise
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache, reduce
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, LongArray
-from go_opt.env.copies.pieces import Range, piece_of, reach_of
+from go_opt.env.copies.pieces import window_end
 from go_opt.errors import PlanError
 from go_opt.model.graph import ACTIVATION, MATRIX, WEIGHT, Graph, OpRule
 from go_opt.model.plan import Split
@@ -36,6 +35,18 @@ _SIZED: Final = ("Resize", "Upsample")  # their arguments are sizes of the whole
 _COUNTED: Final[Mapping[str, str]] = {"DepthToSpace": "b", "SpaceToDepth": "b"}
 
 
+class _Lie(NamedTuple):
+    """Where a factor lies in a tensor of an op, maybe read through a window."""
+
+    tensor: int
+    operand: int  # its number among those of the op; -1: a result
+    place: Place
+
+    @property
+    def period(self) -> int:
+        return self.place.size * self.place.behind
+
+
 class Division(NamedTuple):
     """One factor of an op along which it is divided."""
 
@@ -43,6 +54,39 @@ class Division(NamedTuple):
     factor: int
     parts: int
     joined: bool = True  # False: parts of its readers that are divided alike end with its parts
+
+
+@lru_cache(maxsize=16)
+def _lies(graph: Graph) -> tuple[Mapping[int, Sequence[_Lie]], ...]:
+    """For each op [N], where each of its factors lies; nothing of ops without a rule."""
+    found: list[Mapping[int, Sequence[_Lie]]] = []
+    for op in range(graph.num_ops):
+        row, of_op = graph.rule_of(op), dict[int, list[_Lie]]()
+        if row is not None:
+            operands = zip(row.operands, row.rule.operands, strict=True)
+            tensors = [(k, i, access) for i, (k, access) in enumerate(operands)]
+            tensors += [(k, -1, access) for k, access in zip(row.results, row.rule.results, strict=True)]
+            for k, operand, access in tensors:
+                for place in places(row.rule, access):
+                    piece = place.piece
+                    factor = piece.factor if isinstance(piece, Affine) else piece
+                    of_op.setdefault(factor, []).append(_Lie(k, operand, place))
+        found.append(of_op)
+    return tuple(found)
+
+
+def _lies_in(graph: Graph, op: int, factor: int, tensor: int) -> list[_Lie]:
+    return [lie for lie in _lies(graph)[op].get(factor, ()) if lie.tensor == tensor]
+
+
+def _lies_read(graph: Graph, op: int, factor: int) -> list[_Lie]:
+    return [lie for lie in _lies(graph)[op].get(factor, ()) if lie.operand >= 0]
+
+
+def period_in(graph: Graph, op: int, factor: int, tensor: int) -> int:
+    """The period of cuts along a factor in a tensor of an op; 0 if it does not run over it."""
+    found = _lies_in(graph, op, factor, tensor)
+    return found[0].period if found else 0
 
 
 @lru_cache(maxsize=16)
@@ -61,51 +105,28 @@ def _can_be_divided(graph: Graph, op: int, row: OpRule, factor: int) -> bool:
     kind = rule.factors[factor].kind
     if kind == "whole" or not row.results or rule.factors[factor].name[0] in _COUNTED.get(op_type, ""):
         return False
-    read = [place for access in rule.operands if (place := _place_in(rule, access, factor)) is not None]
+    read = _lies_read(graph, op, factor)
     if not read or any(_is_window(access, factor) for access in rule.operands):
         return False
-    pieces = [place.piece for place in read if isinstance(place.piece, Affine)]
+    pieces = [lie.place.piece for lie in read if isinstance(lie.place.piece, Affine)]
     if pieces and (op_type not in _WINDOWED or any(piece.before < 0 for piece in pieces)):
         return False
-    return kind != "reduction" or _is_sum(graph, op, row, factor)
+    return kind != "reduction" or _is_sum(graph, op, row, {lie.operand for lie in read})
 
 
-def _is_sum(graph: Graph, op: int, row: OpRule, factor: int) -> bool:
-    """Whether the results of an op are sums of the results of its parts along a reduction."""
-    rule, op_type = row.rule, graph.op_types[op]
+def _is_sum(graph: Graph, op: int, row: OpRule, divided: set[int]) -> bool:
+    """Whether the results of an op are sums of those of its parts, which divide some of its operands."""
+    op_type, multiplied = graph.op_types[op], multiplicands(row.rule)
     if op_type not in JOINED_BY or len(row.results) > 1:
         return False
-    multiplied = multiplicands(rule)
-    is_product = all(_place_in(rule, rule.operands[i], factor) for i in multiplied) and (
-        len(multiplied) == len(rule.operands) or op_type in _BIASED
+    is_product = divided.issuperset(multiplied) and (
+        len(multiplied) == len(row.rule.operands) or op_type in _BIASED
     )
     return graph.op_class[op] != MATRIX or (len(multiplied) == 2 and is_product)
 
 
 def _is_window(access: Access, factor: int) -> bool:
     return any(isinstance(one, Affine) and one.window == factor for dimension in access for one in dimension)
-
-
-def _place_in(rule: Rule, access: Access, factor: int) -> Place | None:
-    """Where a factor lies in an operand or result, maybe read through a window."""
-    for place in places(rule, access):
-        if (place.piece.factor if isinstance(place.piece, Affine) else place.piece) == factor:
-            return place
-    return None
-
-
-def period_in(row: OpRule, tensor: int, factor: int) -> int:
-    """The period of cuts along a factor in a tensor of the op; 0 if it does not run over it."""
-    for k, access in _tensors(row):
-        place = _place_in(row.rule, access, factor) if k == tensor else None
-        if place is not None:
-            return place.size * place.behind
-    return 0
-
-
-def _tensors(row: OpRule) -> Iterator[tuple[int, Access]]:
-    yield from zip(row.results, row.rule.results, strict=True)
-    yield from zip(row.operands, row.rule.operands, strict=True)
 
 
 def divisions_of(graph: Graph, splits: Sequence[Split]) -> dict[int, list[Division]]:
@@ -134,10 +155,9 @@ def divisions_of(graph: Graph, splits: Sequence[Split]) -> dict[int, list[Divisi
         if any(one.factor == factor for one in divisions):
             raise PlanError(f"{where} is split twice along {split.factor!r}.", field="splits")
         divisions.append(Division(op, factor, split.parts, split.joined))
-    for op, divisions in found.items():
-        row = graph.rule_of(op)
-        assert row is not None
-        divisions.sort(key=lambda one: row.rule.factors[one.factor].kind == "reduction")
+    for divisions in found.values():
+        factors = graph.known_rule_of(divisions[0].op).rule.factors
+        divisions.sort(key=lambda one: factors[one.factor].kind == "reduction")
     return found
 
 
@@ -160,44 +180,43 @@ def stops_of(graph: Graph, divisions: Mapping[int, Sequence[Division]]) -> dict[
             raise PlanError(message, field="splits")
         stops |= ends
     for one, found in stops.items():
-        if any(_reads_padding(_rule(graph, one), one.factor, *pair) for pair in pairwise([0, *found])):
+        if _reads_padding(graph, one, found):
             message = f"splits: op {graph.op_names[one.op]!r} would have a part that reads padding alone."
             raise PlanError(message, field="splits")
     return stops
 
 
-def _reads_padding(rule: Rule, factor: int, start: int, stop: int) -> bool:
-    pieces = [piece_of(rule, access, (Range(factor, start, stop),)) for access in rule.operands]
-    return any(cut.stop <= cut.start for piece in pieces for cut in piece)
+def _reads_padding(graph: Graph, of: Division, stops: Sequence[int]) -> bool:
+    """Whether the first part ends before what is no padding begins, or the last one begins behind its end."""
+    rule = graph.known_rule_of(of.op).rule
+    pieces = (lie.place.piece for lie in _lies_read(graph, of.op, of.factor))
+    return any(
+        window_end(rule, piece, stops[0]) <= 0 or stops[-2] * piece.stride - piece.before >= piece.size
+        for piece in pieces
+        if isinstance(piece, Affine)
+    )
 
 
 def _part_readers(
     graph: Graph, of: Division, divisions: Mapping[int, Sequence[Division]]
 ) -> list[tuple[Division, int]]:
     """The divisions that read the parts of a division, each with the tensor."""
-    row = graph.rule_of(of.op)
-    assert row is not None
     if of.joined:
         return []
-    found = []
-    for k in row.results:
-        period = period_in(row, k, of.factor)
-        for reader in graph.readers_of(k):
-            for one in divisions.get(reader, ()):
-                there = graph.rule_of(reader)
-                if there is not None and one.parts == of.parts and _reads_at(there, k, one.factor, period):
-                    found.append((one, k))
-    return found
-
-
-def _reads_at(row: OpRule, tensor: int, factor: int, period: int) -> bool:
-    """Whether all operands of an op that are ``tensor`` are read along a factor with this period."""
-    found = [
-        _place_in(row.rule, access, factor)
-        for k, access in zip(row.operands, row.rule.operands, strict=True)
-        if k == tensor
+    return [
+        (one, k)
+        for k in graph.outputs_of(of.op)
+        for reader in graph.readers_of(k)
+        for one in divisions.get(reader, ())
+        if one.parts == of.parts and _reads_at(graph, one, k, period_in(graph, of.op, of.factor, k))
     ]
-    return all(place is not None and place.size * place.behind == period for place in found)
+
+
+def _reads_at(graph: Graph, one: Division, tensor: int, period: int) -> bool:
+    """Whether all operands of an op that are ``tensor`` are divided with this period."""
+    found = _lies_in(graph, one.op, one.factor, tensor)
+    number = graph.known_rule_of(one.op).operands.count(tensor)
+    return len(found) == number and all(lie.period == period for lie in found)
 
 
 def _groups(readers: Mapping[Division, Sequence[tuple[Division, int]]]) -> Iterable[list[Division]]:
@@ -209,7 +228,7 @@ def _groups(readers: Mapping[Division, Sequence[tuple[Division, int]]]) -> Itera
             if mine is not other:
                 mine += other
                 group_of |= dict.fromkeys(other, mine)
-    return {id(group): sorted(group) for group in group_of.values()}.values()
+    return map(sorted, {id(group): group for group in group_of.values()}.values())
 
 
 def _balanced(
@@ -217,7 +236,7 @@ def _balanced(
 ) -> dict[Division, list[int]] | None:
     """Stops that give the parts equal FLOPs, as far as the steps of the last ops allow; None without any."""
     parts = group[0].parts
-    number = {one: _rule(graph, one).factors[one.factor].size for one in group}
+    number = {one: graph.known_rule_of(one.op).rule.factors[one.factor].size for one in group}
     least = {one: 2 if graph.op_types[one.op] == "Transpose" else 1 for one in group}  # of one it is a view
     if len(group) == 1 and least[group[0]] == 1:
         sizes = split_sizes(number[group[0]], parts)
@@ -230,7 +249,8 @@ def _balanced(
     for one in reversed(group):
         steps = np.rint(share * number[one]).astype(np.int64)
         for i, (reader, k) in enumerate(readers[one]):
-            needed, unit = _needed(graph, reader, k, stop[reader]), _behind(graph, one, k)
+            needed = _needed(graph, reader, k, stop[reader])
+            unit = _lies_in(graph, one.op, one.factor, k)[0].place.behind
             is_open &= needed % unit == 0
             steps = needed // unit if i == 0 else np.maximum(steps, needed // unit)
         stop[one] = steps
@@ -248,39 +268,21 @@ def _balanced(
     return {one: [*stop[one][chosen].tolist(), number[one]] for one in group}
 
 
-def _rule(graph: Graph, one: Division) -> Rule:
-    row = graph.rule_of(one.op)
-    assert row is not None
-    return row.rule
-
-
 def _needed(graph: Graph, one: Division, tensor: int, stop: LongArray) -> LongArray:
     """The element of each period of ``tensor`` behind what the steps before ``stop`` read."""
-    row = graph.rule_of(one.op)
-    assert row is not None
-    ends = [
-        _end(row.rule, place, stop) * place.behind
-        for k, access in zip(row.operands, row.rule.operands, strict=True)
-        if k == tensor and (place := _place_in(row.rule, access, one.factor)) is not None
-    ]
-    most: LongArray = np.max(ends, axis=0)
-    return most
+    rule = graph.known_rule_of(one.op).rule
+    return reduce(
+        np.maximum,
+        (
+            _end(rule, lie.place, stop) * lie.place.behind
+            for lie in _lies_in(graph, one.op, one.factor, tensor)
+        ),
+    )
 
 
 def _end(rule: Rule, place: Place, stop: LongArray) -> LongArray:
     piece = place.piece
-    if not isinstance(piece, Affine):
-        return stop
-    return np.minimum(piece.size, (stop - 1) * piece.stride - piece.before + reach_of(rule, piece))
-
-
-def _behind(graph: Graph, one: Division, tensor: int) -> int:
-    """The elements of a result behind one step of a factor."""
-    row = graph.rule_of(one.op)
-    assert row is not None
-    place = _place_in(row.rule, row.rule.results[row.results.index(tensor)], one.factor)
-    assert place is not None
-    return place.behind
+    return np.minimum(piece.size, window_end(rule, piece, stop)) if isinstance(piece, Affine) else stop
 
 
 def split_sizes(count: int, parts: int) -> list[int]:
@@ -291,22 +293,11 @@ def split_sizes(count: int, parts: int) -> list[int]:
 def weight_factor(graph: Graph, op: int) -> int | None:
     """The largest parallel factor of the largest weight of an op, such as its columns or channels."""
     row = graph.rule_of(op)
-    if row is None:
+    weights = [k for k in row.operands if graph.tensor_kind[k] == WEIGHT] if row is not None else []
+    if row is None or not weights:
         return None
-    of_weights = [
-        (int(graph.tensor_elements[k]), access)
-        for k, access in zip(row.operands, row.rule.operands, strict=True)
-        if graph.tensor_kind[k] == WEIGHT
-    ]
-    if not of_weights:
-        return None
-    _, access = max(of_weights, key=lambda one: one[0])
-    found = [
-        factor
-        for factor in divisible_factors(graph)[op]
-        if row.rule.factors[factor].kind == "parallel" and _place_in(row.rule, access, factor)
-    ]
-    return max(found, key=lambda factor: row.rule.factors[factor].size, default=None)
+    largest = max(weights, key=lambda k: int(graph.tensor_elements[k]))
+    return _largest(graph, op, "parallel", largest)
 
 
 def sum_factor(graph: Graph, op: int) -> int | None:
@@ -314,8 +305,16 @@ def sum_factor(graph: Graph, op: int) -> int | None:
     row = graph.rule_of(op)
     if row is None or graph.op_class[op] != MATRIX:
         return None
-    kinds = sorted(int(graph.tensor_kind[row.operands[i]]) for i in multiplicands(row.rule))
-    found = [i for i in divisible_factors(graph)[op] if row.rule.factors[i].kind == "reduction"]
-    if kinds != [ACTIVATION, WEIGHT]:
+    multiplied = [row.operands[i] for i in multiplicands(row.rule)]
+    if sorted(graph.tensor_kind[multiplied].tolist()) != [ACTIVATION, WEIGHT]:
         return None
-    return max(found, key=lambda factor: row.rule.factors[factor].size, default=None)
+    return _largest(graph, op, "reduction", multiplied[0])
+
+
+def _largest(graph: Graph, op: int, kind: str, tensor: int) -> int | None:
+    """The largest factor of a kind along which an op can be divided, and that lies in a tensor."""
+    factors = graph.known_rule_of(op).rule.factors
+    found = [
+        i for i in divisible_factors(graph)[op] if factors[i].kind == kind and _lies_in(graph, op, i, tensor)
+    ]
+    return max(found, key=lambda i: factors[i].size, default=None)

@@ -9,8 +9,9 @@ agree on its cuts.
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from go_opt.common.arrays import LongArray
 from go_opt.model.rule import NO_FACTOR, Access, Affine, Rule, places
 
 
@@ -22,6 +23,7 @@ class Cut(NamedTuple):
     stop: int
 
 
+_Steps = TypeVar("_Steps", int, LongArray)
 Piece = tuple[Cut, ...]  # by falling period; () is the whole tensor
 
 
@@ -48,7 +50,7 @@ def piece_of(rule: Rule, access: Access, ranges: tuple[Range, ...]) -> Piece:
         start, stop = one.start, one.stop
         if isinstance(piece, Affine):
             start = max(0, start * piece.stride - piece.before)
-            stop = min(piece.size, (stop - 1) * piece.stride - piece.before + reach_of(rule, piece))
+            stop = min(piece.size, window_end(rule, piece, stop))
         if (start, stop) != (0, place.size):
             cuts.append(Cut(place.size * place.behind, start * place.behind, stop * place.behind))
     return tuple(sorted(cuts, reverse=True))
@@ -60,18 +62,16 @@ def reach_of(rule: Rule, piece: Affine) -> int:
     return (size - 1) * piece.dilation + 1
 
 
+def window_end(rule: Rule, piece: Affine, stop: _Steps) -> _Steps:
+    """The element behind the last one that the steps before ``stop`` read, which may be padding."""
+    return (stop - 1) * piece.stride - piece.before + reach_of(rule, piece)
+
+
 def elements_of(piece: Piece, elements: int) -> int:
     """The elements of a piece of a tensor with ``elements``."""
     for cut in piece:
         elements = int(Fraction(elements * (cut.stop - cut.start), cut.period))
     return elements
-
-
-def is_within(piece: Piece, other: Piece) -> bool:
-    """Whether ``other``, whose cuts have the same periods, holds all of ``piece``."""
-    return [cut.period for cut in piece] == [cut.period for cut in other] and all(
-        held.start <= cut.start and cut.stop <= held.stop for cut, held in zip(piece, other, strict=True)
-    )
 
 
 def part_name(name: str, part: int, parts: int) -> str:

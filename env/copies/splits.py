@@ -93,7 +93,7 @@ def planned_graph(graph: Graph, plan: Plan) -> Graph:
     if graph.fingerprint != plan.graph_fingerprint:
         return split_graph(graph, plan.splits)
     for split in plan.splits:
-        if not any(name.startswith(f"{split.op}/part 1 of ") for name in graph.op_names):
+        if not graph.ops_named(f"{split.op}/part 1 of "):
             raise PlanError(
                 f"splits: the graph of the plan has no part of op {split.op[:120]!r}.", field="splits"
             )
@@ -114,7 +114,8 @@ class _Expansion:
         self._graph = graph
         divisions = divisions_of(graph, splits)
         stops = stops_of(graph, divisions)
-        self._cells = {op: _cells_of(_rule_row(graph, op), of, stops) for op, of in divisions.items()}
+        self._cells = {op: _cells_of(graph.known_rule_of(op), of, stops) for op, of in divisions.items()}
+        self._made = {k: self._pieces_made(k) for op in self._cells for k in graph.outputs_of(op)}
         self._leaves_parts = {graph.op_index[one.op] for one in splits if not one.joined}
         self._whole = {k for k in range(graph.num_tensors) if self._is_needed_whole(k)}
         self.parts: dict[str, Part] = {}
@@ -143,7 +144,7 @@ class _Expansion:
         for k in np.flatnonzero(graph.tensor_is_output).tolist():
             op = int(graph.tensor_producer[k])
             if op in self._leaves_parts:
-                yield from (name for name, _ in self._pieces(k))
+                yield from (name for name, _ in self._made[k])
             else:
                 yield graph.tensor_names[k]
 
@@ -159,7 +160,7 @@ class _Expansion:
         readers = graph.readers_of(k)
         if (not readers or graph.tensor_is_output[k]) and op not in self._leaves_parts:
             return True
-        pieces = [piece for _, piece in self._pieces(k)]
+        pieces = [piece for _, piece in self._made[k]]
         return any(
             not self._can_be_gathered(pieces, piece)
             for reader in readers
@@ -175,15 +176,15 @@ class _Expansion:
         if op not in self._cells:
             yield ()
             return
-        row = _rule_row(self._graph, op)
+        row = self._graph.known_rule_of(op)
         for cell in self._cells[op]:
             for term in cell.terms:
                 yield from _pieces_of(row, k, cell.ranges + term)
 
-    def _pieces(self, k: int) -> list[tuple[str, Piece]]:
+    def _pieces_made(self, k: int) -> list[tuple[str, Piece]]:
         """The pieces of a tensor that the parts of its op write, or whose last terms are added."""
         op, name = int(self._graph.tensor_producer[k]), self._graph.tensor_names[k]
-        row, cells = _rule_row(self._graph, op), self._cells[op]
+        row, cells = self._graph.known_rule_of(op), self._cells[op]
         access = row.rule.results[row.results.index(k)]
         if len(cells) == 1:
             return [(name, ())]
@@ -202,7 +203,7 @@ class _Expansion:
             yield self._op(op, name, float(graph.op_flops[op]), reads, writes) | {"measured_s": measured}
             return
         cells = self._cells[op]
-        outputs = {k: [made for made, _ in self._pieces(k)] for k in graph.outputs_of(op)}
+        outputs = {k: [made for made, _ in self._made[k]] for k in graph.outputs_of(op)}
         moves: list[_Row] = []
         parts: list[_Row] = []
         for i, cell in enumerate(cells):
@@ -212,13 +213,13 @@ class _Expansion:
         yield from parts
         for k in outputs:
             if k in self._whole and len(cells) > 1:
-                yield from self._joined(k, self._pieces(k), ())
+                yield from self._joined(k, self._made[k], ())
 
     def _terms(
         self, op: int, cell: _Cell, name: str, results: Sequence[tuple[int, str]], moves: list[_Row]
     ) -> Iterator[_Row]:
         """The parts of a cell, and what adds each to those before; what takes operands goes to ``moves``."""
-        graph, row = self._graph, _rule_row(self._graph, op)
+        graph, row = self._graph, self._graph.known_rule_of(op)
         number = len(cell.terms)
         total = ""
         for i, term in enumerate(cell.terms):
@@ -260,9 +261,7 @@ class _Expansion:
         sums = self._op(op, of, float(write[1]), [(one, None) for one in added], [write])
         return sums | {"op_type": JOINED_BY[self._graph.op_types[op]], "op_class": "vector"}
 
-    def _touched(
-        self, row: OpRule, k: int, touched: int, piece: Piece, ranges: tuple[Range, ...]
-    ) -> int | None:
+    def _touched(self, row: OpRule, k: int, touched: int, piece: Piece, ranges: tuple[Range, ...]) -> int:
         """The elements that a part touches: of a tensor that the op reads in part, its share."""
         elements = int(self._graph.tensor_elements[k])
         if touched == elements:
@@ -271,7 +270,7 @@ class _Expansion:
 
     def _flops(self, op: int, ranges: tuple[Range, ...], *, is_first: bool) -> float:
         """The share of a part; of a bias, which the first term adds, all."""
-        row, flops = _rule_row(self._graph, op), float(self._graph.op_flops[op])
+        row, flops = self._graph.known_rule_of(op), float(self._graph.op_flops[op])
         reduced = tuple(one for one in ranges if row.rule.factors[one.factor].kind == "reduction")
         rest = tuple(one for one in ranges if one not in reduced)
         once = 0.0
@@ -282,7 +281,7 @@ class _Expansion:
         terms = Fraction(flops - once) * _share(row, reduced) + Fraction(once * is_first)
         return float(terms * _share(row, rest))
 
-    def _joined(self, k: int, pieces: Sequence[tuple[str, Piece]], wanted: Piece) -> Iterator[_Row]:
+    def _joined(self, k: int, pieces: list[tuple[str, Piece]], wanted: Piece) -> Iterator[_Row]:
         """What joins pieces of a tensor that make up ``wanted``, along one cut after the other."""
         name = self._graph.tensor_names[k]
         for cut in reversed(pieces[0][1]):
@@ -294,15 +293,15 @@ class _Expansion:
             pieces = []
             for rest_of, group in groups.items():
                 joined = group[0]
-                if len(group) > 1:
-                    joined = piece_name(name, rest_of) if rest_of else name
-                    of = joined if rest_of else self._joining_op(k)
-                    if rest_of and joined not in self.held:
+                if len(group) > 1 and rest_of:
+                    joined = piece_name(name, rest_of)
+                    if joined not in self.held:
                         self.held[joined] = Held(k, rest_of)
-                        yield self._move(JOIN, k, of, joined, rest_of, group)
-                    elif not rest_of:
-                        yield self._move(JOIN, k, of, joined, (), group)
-                pieces = [*pieces, (joined, rest_of)]
+                        yield self._move(JOIN, k, joined, joined, rest_of, group)
+                elif len(group) > 1:
+                    joined = name
+                    yield self._move(JOIN, k, self._joining_op(k), name, (), group)
+                pieces.append((joined, rest_of))
 
     def _joining_op(self, k: int) -> str:
         """The name of what joins tensor ``k``: that of the op, if this is its only result."""
@@ -322,7 +321,7 @@ class _Expansion:
             self._slices[taken] = elements_of(wanted, int(graph.tensor_elements[k]))
             yield taken
             return
-        pieces = self._pieces(k) if producer in self._cells else [(name, ())]
+        pieces = self._made[k] if producer in self._cells else [(name, ())]
         same = next((made for made, piece in pieces if piece == wanted), None)
         if same is not None:
             yield same
@@ -398,12 +397,6 @@ def _moved(found: Iterator[_Row | str], moves: list[_Row]) -> str:
     return name
 
 
-def _rule_row(graph: Graph, op: int) -> OpRule:
-    row = graph.rule_of(op)
-    assert row is not None, "an op with parts has a rule."
-    return row
-
-
 def _pieces_of(row: OpRule, k: int, ranges: tuple[Range, ...]) -> Iterator[Piece]:
     """What the operands of a part that are tensor ``k`` need of it; all of it if its rule says nothing.
 
@@ -411,7 +404,7 @@ def _pieces_of(row: OpRule, k: int, ranges: tuple[Range, ...]) -> Iterator[Piece
     """
     reduced = {one.factor for one in ranges if row.rule.factors[one.factor].kind == "reduction"}
     is_first = all(one.start == 0 for one in ranges if one.factor in reduced)
-    found = [one for of, one in zip(row.operands, row.rule.operands, strict=True) if of == k]
+    found = row.accesses_of(k)
     yield from (
         piece_of(row.rule, access, ranges) for access in found if is_first or factors_in(access) & reduced
     )

@@ -89,7 +89,7 @@ def split_uses(graph: Graph, target: Target, plan: Plan) -> tuple[SplitUse, ...]
         of_op.setdefault(split.op, []).append(split)
     found = []
     for name, splits in of_op.items():
-        parts = [op for op, other in enumerate(graph.op_names) if other.startswith(f"{name}/part ")]
+        parts = graph.ops_named(f"{name}/part ")
         reads = [
             frozenset(k for k, _ in graph.reads_of(op) if graph.tensor_kind[k] == WEIGHT) for op in parts
         ]

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice, takewhile
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, get_args
 
@@ -21,7 +23,7 @@ from go_opt.common.arrays import BoolArray, CodeArray, FloatArray, IntArray, Lon
 from go_opt.errors import GraphError, ModelError
 from go_opt.model.bindings import NO_BINDINGS, Bindings
 from go_opt.model.dtypes import DTYPES
-from go_opt.model.rule import Rule, fault_of
+from go_opt.model.rule import Access, Rule, fault_of
 
 OP_CLASSES: Final = ("matrix", "vector", "data_movement")
 MATRIX, VECTOR, DATA_MOVEMENT = range(3)
@@ -65,6 +67,11 @@ class OpRule(NamedTuple):
     rule: Rule
     operands: tuple[int, ...]  # tensors, in the order of the rule; one may occur twice
     results: tuple[int, ...]
+
+    def accesses_of(self, tensor: int) -> list[Access]:
+        """How the op sees a tensor that it reads, for each operand that is this tensor."""
+        read = zip(self.operands, self.rule.operands, strict=True)
+        return [access for k, access in read if k == tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +129,16 @@ class Graph:
         """Op name -> index."""
         return MappingProxyType({name: i for i, name in enumerate(self.op_names)})
 
+    def ops_named(self, beginning: str) -> list[int]:
+        """The ops whose names begin like that."""
+        names = self._sorted_names
+        behind = islice(names, bisect_left(names, (beginning,)), None)
+        return sorted(op for _, op in takewhile(lambda one: one[0].startswith(beginning), behind))
+
+    @cached_property
+    def _sorted_names(self) -> list[tuple[str, int]]:
+        return sorted((name, op) for op, name in enumerate(self.op_names))
+
     @cached_property
     def tensor_index(self) -> Mapping[str, int]:
         """Tensor name -> index."""
@@ -149,6 +166,12 @@ class Graph:
     def rule_of(self, op: int) -> OpRule | None:
         """The sharding rule of an op; None if it is not known."""
         return self.op_rules[op] if self.op_rules else None
+
+    def known_rule_of(self, op: int) -> OpRule:
+        """The sharding rule of an op that has one, as every op that is split."""
+        row = self.rule_of(op)
+        assert row is not None, f"op {self.op_names[op]!r} has no rule."
+        return row
 
     def has_type(self, test: Callable[[str], bool]) -> BoolArray:
         """[N] True for ops whose type passes ``test``, which is called once for each type."""

@@ -26,12 +26,9 @@ from go_opt.result import OptimizeResult, Request, Step
 from go_opt.search.bounds import against_bound, lower_bound
 from go_opt.search.final_simulation import is_simulated, load_simulator, simulated_answer
 from go_opt.search.limits import refuse_latency
-from go_opt.search.methods.events import may_replicate
 from go_opt.search.shared.context import Context
-from go_opt.search.splits.batch_ways import batch_ways, start_by_batch
-from go_opt.search.splits.block_ways import blocks_of_way, start_by_blocks, start_in_turn
-from go_opt.search.splits.row_starts import start_by_rows
-from go_opt.search.splits.rows import rows_of_way
+from go_opt.search.splits.batch_ways import batch_ways
+from go_opt.search.splits.starts import start_of_way, takes_turns
 from go_opt.search.splits.ways import given_way, open_blocks, row_divisible, ways_in_parts, ways_to_split
 from go_opt.search.whole_ops import Watch, WholeOpsSearch
 
@@ -92,8 +89,7 @@ class _SplitSearch:
         self._tries = True  # whether ways to split are still to try
         self._history: list[Step] = []
         self._reference_s = math.inf  # of the greedy plan of whole ops
-        self._replicates = may_replicate(target, request)
-        self._takes_turns = self._replicates and request.max_latency_s is None  # parts of blocks, on one chip
+        self._takes_turns = takes_turns(target, request)
         self._takes_early = False  # of starts by rows
         self._is_stopped = False
         self._best: _Found | None = None
@@ -159,7 +155,7 @@ class _SplitSearch:
     def _try_parts(
         self, under_rows: tuple[Split, ...], under_blocks: tuple[Split, ...], most_ops: float, share: float
     ) -> None:
-        """Ways by rows, and of blocks by columns and the inner dimension, each on top of some by columns."""
+        """Ways by rows, and of blocks, each on top of some by columns."""
         graph, target = self._graph, self._target
         if self._request.objective == "latency":
             self._try_each(batch_ways(graph, target, self._rows), most_ops, share)
@@ -262,16 +258,9 @@ class _SplitSearch:
             return replace(Start.of_plan(best.result.plan, graph.op_names), method=best.result.method)
         if way == self._given:
             return self._request.start
-        if self._request.objective == "latency" and rows_of_way(self._graph, way):
-            return start_by_batch(graph, way)
-        given = self._graph, graph, way, self._target
-        if blocks_of_way(self._graph, way):
-            if self._takes_turns:
-                return start_in_turn(self._graph, way)
-            return start_by_blocks(*given, replicates=self._replicates)
-        if rows_of_way(self._graph, way):
-            return start_by_rows(*given, replicates=self._replicates, takes_early=self._takes_early)
-        return self._request.start
+        return start_of_way(
+            self._graph, graph, way, self._target, self._request, takes_early=self._takes_early
+        )
 
     def _request_of(self, share: float) -> Request | None:
         """The request of the next search; None if no budget is left."""

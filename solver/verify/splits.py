@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from go_opt.env.copies.pieces import Cut, Piece
-from go_opt.env.copies.splits import Held, Part, SplitGraph, split_graph_and_parts
+from go_opt.env.copies.splits import Held, Part, split_graph_and_parts
 from go_opt.model.graph import DATA_MOVEMENT, MATRIX, NO_PRODUCER, VECTOR, WEIGHT, Graph, OpRule
 from go_opt.model.plan import Split
 from go_opt.model.rule import NO_FACTOR, Access, Affine, Rule, factors_in, multiplicands
@@ -51,13 +51,14 @@ def broken_splits(whole: Graph, split: Graph, splits: Sequence[Split]) -> Iterat
 class _Check:
     def __init__(self, whole: Graph, split: Graph, splits: Sequence[Split]) -> None:
         self._whole, self._split = whole, split
-        claims: SplitGraph = split_graph_and_parts(whole, tuple(splits))
+        claims = split_graph_and_parts(whole, tuple(splits))
         self._parts, self._held = claims.parts, claims.held
         self._before, self._after = _ops(whole), _ops(split)
         self._terms: dict[str, frozenset[Part]] = {}  # of partial results: the parts that are added in it
         self._number: dict[str, int] = defaultdict(lambda: 1)  # of parts of each op
         for one in splits:
             self._number[one.op] *= one.parts
+        self._divided = {whole.op_index[name] for name in self._number if name in whole.op_index}
 
     def errors(self) -> Iterator[str]:
         whole = self._whole
@@ -78,10 +79,6 @@ class _Check:
         yield from self._wrong_sources()
         yield from self._wrong_outputs()
 
-    @property
-    def _divided(self) -> set[int]:
-        return {self._whole.op_index[name] for name in self._number if name in self._whole.op_index}
-
     def _content(self, tensor: str) -> Held | None:
         if tensor in self._held:
             return self._held[tensor]
@@ -90,8 +87,7 @@ class _Check:
     def _wrong_part(self, name: str) -> Iterator[str]:
         """A part reads what its points need, and writes their results."""
         part, op = self._parts[name], self._after[name]
-        row = self._whole.rule_of(part.op)
-        assert row is not None
+        row = self._whole.known_rule_of(part.op)
         of = self._before[self._whole.op_names[part.op]]
         where = f"op {name!r}"
         reduced = [one for one in part.ranges if row.rule.factors[one.factor].kind == "reduction"]
@@ -120,7 +116,7 @@ class _Check:
         reduced = [one for one in part.ranges if row.rule.factors[one.factor].kind == "reduction"]
         is_first = all(one.start == 0 for one in reduced)
         for k, touched in self._whole.reads_of(part.op):
-            accesses = [one for of, one in zip(row.operands, row.rule.operands, strict=True) if of == k]
+            accesses = row.accesses_of(k)
             # What no divided sum goes over, such as a bias, is added once.
             needed = [
                 one for one in accesses if is_first or factors_in(one) & {each.factor for each in reduced}
@@ -212,8 +208,7 @@ class _Check:
     def _wrong_cover(self, op: int, parts: Sequence[Part]) -> Iterator[str]:
         """The parts of an op are all combinations of ranges that tile its divided factors."""
         name = self._whole.op_names[op]
-        row = self._whole.rule_of(op)
-        assert row is not None
+        row = self._whole.known_rule_of(op)
         by_factor: dict[int, set[tuple[int, int]]] = defaultdict(set)
         for part in parts:
             for one in part.ranges:

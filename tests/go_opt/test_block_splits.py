@@ -16,14 +16,14 @@ from go_opt.env.copies.splits import split_graph
 from go_opt.errors import InfeasibleError, PlanError
 from go_opt.report.parts.plan_lines import split_lines
 from go_opt.result import OptimizeResult, Request
-from go_opt.search.splits.block_ways import block_ways, blocks_of, blocks_of_way
+from go_opt.search.splits.block_ways import block_ways, blocks_of, blocks_of_way, splits_of_blocks
 from go_opt.search.splits.ways import divisible_ops, open_blocks
 from go_opt.solver import throughput_bound
 from go_opt.solver.scheduling.bounds import latency_bound
 from tests.exports import check_stages, saved
 from tests.go_opt.plan_files import read_back
 from tests.solver.brute_force import all_placements, evaluate_placements
-from tests.split_graphs import BETWEEN, block_in_parts, feed_forward
+from tests.split_graphs import BETWEEN, feed_forward
 from tests.strategies import examples, random_target, seeds
 from tests.transformers import encoder
 
@@ -126,7 +126,8 @@ def test_no_plan_in_parts_beats_the_bounds(seed: int) -> None:
         graph, tables, roles, fusion_is_open=False, replication_is_open=False, divisible=divisible
     )
     latency = latency_bound(graph, tables, roles, is_alone=False, fusion_is_open=False, divisible=divisible)
-    for splits in (block_in_parts(graph, 2), block_in_parts(graph, 2)[-1:]):
+    block = tuple(splits_of_blocks(graph, blocks_of(graph), 2))
+    for splits in (block, block[-1:]):
         split = split_graph(graph, splits)
         ops = np.arange(split.num_ops, dtype=np.int32)
         found = evaluate_placements(

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
-from go_opt.env.copies.pieces import Cut, Piece, Range, piece_of, reach_of
+from go_opt.env.copies.pieces import Cut, Piece, Range, piece_of, window_end
 from go_opt.env.copies.splits import JOIN, TAKE, Held, split_graph_and_parts
 from go_opt.errors import ModelError
 from go_opt.model.graph import Graph, OpRule
@@ -117,8 +117,7 @@ class _Maker:
 
     def _add_part(self, name: str, node: ir.Node, reads: Sequence[str], writes: Sequence[str]) -> None:
         part = self._split.parts[name]
-        row = self._graph.rule_of(part.op)
-        assert row is not None, "an op with parts has a rule."
+        row = self._graph.known_rule_of(part.op)
         written = {self._whole_of(tensor): tensor for tensor in writes}
         results = []
         for output in node.outputs:
@@ -165,8 +164,6 @@ class _Maker:
                 inputs.append(value)
                 continue
             piece = piece_of(row.rule, accesses[k].pop(0), ranges)
-            if any(cut.stop <= cut.start for cut in piece):
-                raise ModelError(f"op {node.name!r} cannot be split: a part reads padding alone.")
             tensor, view = tensors.get((k, piece)), f"{name}/view {place}"
             inputs.append(None if tensor is None else self._seen(node, value, tensor, view, result))
         return inputs
@@ -404,7 +401,7 @@ def _attributes(node: ir.Node, row: OpRule, ranges: tuple[Range, ...]) -> dict[s
     before, after = _padding(node, sizes_of(image)[2:], sizes_of(node.outputs[0])[2:])
     for axis, piece, one in padded:
         first = one.start * piece.stride - piece.before
-        last = (one.stop - 1) * piece.stride - piece.before + reach_of(row.rule, piece)
+        last = window_end(row.rule, piece, one.stop)
         before[axis], after[axis] = max(0, -first), max(0, last - piece.size)
     attributes.pop("auto_pad", None)
     return attributes | {"pads": ir.AttrInt64s("pads", [*before, *after])}

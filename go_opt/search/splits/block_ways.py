@@ -1,4 +1,4 @@
-"""Ways to split blocks along what a product sums over, each part of a block on chips of its own.
+"""Ways to split blocks along what a product sums over: parts on chips of their own, or in turn on one.
 
 A block ends with a product whose sums are divided. Before it are the ops that make the terms of these sums,
 divided along the same elements, back to products that are divided by their columns, such as the first product
@@ -28,7 +28,7 @@ from go_opt.model.graph import ACTIVATION, NO_PRODUCER, WEIGHT, Graph
 from go_opt.model.plan import Split
 from go_opt.model.start import OpStart, Start
 from go_opt.search.splits.row_starts import chips_of_stages
-from go_opt.search.splits.rows import split_along
+from go_opt.search.splits.rows import is_along, split_along
 
 PARTS: Final = (2, 3, 4)
 TILES: Final = (2, 4)
@@ -57,10 +57,7 @@ def blocks_of_way(graph: Graph, way: tuple[Split, ...]) -> list[tuple[Block, int
     return [
         (block, parts_of[block[-1][0]].parts)
         for block in blocks_of(graph)
-        if all(
-            op in parts_of and split_along(graph, op, factor, 2).factor == parts_of[op].factor
-            for op, factor in block
-        )
+        if all(op in parts_of and is_along(graph, parts_of[op], factor) for op, factor in block)
     ]
 
 
@@ -137,21 +134,17 @@ def _block_before(graph: Graph, op: int) -> Block:
 
 def _divided_reads(graph: Graph, op: int, factor: int) -> list[tuple[int, int]]:
     """The activations that parts of an op read in parts, with the periods of these."""
-    row = graph.rule_of(op)
-    assert row is not None, "what has factors has a rule."
-    read = {k: period_in(row, k, factor) for k in _activations(graph, op) if k in row.operands}
+    read = {k: period_in(graph, op, factor, k) for k in _activations(graph, op)}
     return [(k, period) for k, period in read.items() if period]
 
 
 def _factor_at(graph: Graph, op: int, tensor: int, period: int) -> int | None:
     """The factor along which parts of an op write pieces with this period, and nothing but pieces."""
-    row = graph.rule_of(op)
     found = (
         factor
         for factor in divisible_factors(graph)[op]
-        if row is not None
-        and row.rule.factors[factor].kind == "parallel"
-        and period_in(row, tensor, factor) == period
+        if graph.known_rule_of(op).rule.factors[factor].kind == "parallel"
+        and period_in(graph, op, factor, tensor) == period
     )
     return next(found, None)
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from go_opt.env.copies.divisions import divisible_factors, period_in
-from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT, Graph
+from go_opt.model.graph import INPUT, WEIGHT, Graph
 from go_opt.model.plan import Split
 from go_opt.model.rule import Shape, places
 from go_opt.model.shapes import tensor_shapes
@@ -61,34 +61,32 @@ def _row_factor(graph: Graph, op: int) -> int | None:
         if (place.blocks, place.size) != at or factor not in divisible_factors(graph)[op]:
             continue
         assert isinstance(factor, int), "no result is read through a window."
-        is_read = (graph.tensor_kind[k] != WEIGHT and period_in(row, k, factor) for k in row.operands)
+        is_read = (graph.tensor_kind[k] != WEIGHT and period_in(graph, op, factor, k) for k in row.operands)
         return factor if any(is_read) else None
     return None
 
 
 def split_along(graph: Graph, op: int, factor: int, parts: int, *, joined: bool = True) -> Split:
     """The split of an op along a factor of its rule."""
-    row = graph.rule_of(op)
-    assert row is not None, "what has factors has a rule."
-    return Split(graph.op_names[op], row.rule.factors[factor].name, parts, joined)
+    return Split(graph.op_names[op], graph.known_rule_of(op).rule.factors[factor].name, parts, joined)
 
 
 def steps_of(graph: Graph, op: int, factor: int) -> int:
     """The size of a factor of an op."""
-    row = graph.rule_of(op)
-    return 0 if row is None else row.rule.factors[factor].size
+    return graph.known_rule_of(op).rule.factors[factor].size
+
+
+def is_along(graph: Graph, split: Split, factor: int) -> bool:
+    """Whether a split of an op is along this factor of its rule."""
+    return graph.known_rule_of(graph.op_index[split.op]).rule.factors[factor].name == split.factor
 
 
 def reads_rows(graph: Graph, rows: Rows, op: int, tensor: int) -> bool:
     """Whether parts of ``op`` read rows of ``tensor``, which are those of its producer if that has rows."""
-    row, producer = graph.rule_of(op), int(graph.tensor_producer[tensor])
-    if row is None or op not in rows:
-        return False
-    period = period_in(row, tensor, rows[op])
-    if not period or producer == NO_PRODUCER or producer not in rows:
-        return period > 0
-    there = graph.rule_of(producer)
-    return there is not None and period_in(there, tensor, rows[producer]) == period
+    producer = int(graph.tensor_producer[tensor])
+    period = period_in(graph, op, rows[op], tensor) if op in rows else 0
+    is_alike = producer not in rows or period_in(graph, producer, rows[producer], tensor) == period
+    return period > 0 and is_alike
 
 
 def waits_for(graph: Graph, rows: Rows, op: int) -> list[int]:
@@ -99,10 +97,5 @@ def waits_for(graph: Graph, rows: Rows, op: int) -> list[int]:
 
 def rows_of_way(graph: Graph, way: tuple[Split, ...]) -> Rows:
     """The ops that a way to split divides by rows."""
-    rows = rows_by_op(graph)
-    found = [graph.op_index[one.op] for one in way]
-    return {
-        op: rows[op]
-        for op, one in zip(found, way, strict=True)
-        if op in rows and split_along(graph, op, rows[op], one.parts).factor == one.factor
-    }
+    rows, found = rows_by_op(graph), ((graph.op_index[one.op], one) for one in way)
+    return {op: rows[op] for op, one in found if op in rows and is_along(graph, one, rows[op])}

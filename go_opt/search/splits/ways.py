@@ -73,10 +73,9 @@ def _heavy_factors(graph: Graph, target: Target, output_parts: bool) -> dict[int
 
 def _divided_weights(graph: Graph, op: int, factor: int) -> list[int]:
     """The weights of which each part has a slice."""
-    row = graph.rule_of(op)
-    assert row is not None, "what has factors has a rule."
-    operands = dict.fromkeys(row.operands)
-    return [k for k in operands if graph.tensor_kind[k] == WEIGHT and period_in(row, k, factor)]
+    operands = dict.fromkeys(graph.known_rule_of(op).operands)
+    is_weight = graph.tensor_kind == WEIGHT
+    return [k for k in operands if is_weight[k] and period_in(graph, op, factor, k)]
 
 
 def _stays_in_parts(graph: Graph, op: int) -> bool:
@@ -158,17 +157,12 @@ def ways_to_split(graph: Graph, target: Target, request: Request) -> list[tuple[
         way = []
         slices_of: dict[int, tuple[int, int]] = {}  # slices serve all ops that divide a weight alike
         for op, factor in factors.items():
-            row, weights = graph.rule_of(op), _divided_weights(graph, op, factor)
-            assert row is not None, "what has factors has a rule."
-            steps = steps_of(graph, op, factor)
+            weights, steps = _divided_weights(graph, op, factor), steps_of(graph, op, factor)
             weight_bytes = float(tables.stored_bytes[weights].max())
             doublings = max(0, math.ceil(math.log2(weight_bytes / max(share * sram_bytes[op], 1.0))))
             parts = min(2**doublings, target.num_chips, steps)
-            is_alike = all(
-                slices_of.setdefault(k, (period_in(row, k, factor), steps))
-                == (period_in(row, k, factor), steps)
-                for k in weights
-            )
+            slices = {k: (period_in(graph, op, factor, k), steps) for k in weights}
+            is_alike = all(slices_of.setdefault(k, one) == one for k, one in slices.items())
             if parts > 1 and is_alike:
                 joined = not (request.output_parts and _stays_in_parts(graph, op))
                 way.append(split_along(graph, op, factor, parts, joined=joined))
