@@ -32,7 +32,7 @@ from go_opt.env.reward import reward
 from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.extras import check_installed
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Candidate, Plan
 from go_opt.solver import Solver, placement_problem, rule_tables
 from go_opt.solver.orders.instance import instance
 from go_opt.solver.propagation.modes import MAX_BACKTRACKS
@@ -132,7 +132,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         placement = self._solver.placement[self._problem.unit_of_op]
         order, group = self._instance.order, self._instance.fusion_group
         answer = self._session.evaluate(placement[None], order[None], group[None])
-        self.plan = Plan.of_rows(self.graph, self.target, placement, order, group, "gymnasium")
+        self.plan = Candidate("gymnasium", placement, order, group).plan(self.graph, self.target)
         earned = float(reward(answer.objective_s, answer.valid, self.reference_interval_s)[0])
         return self._end(earned, interval_s=float(answer.objective_s[0]))
 

@@ -17,7 +17,7 @@ from go_opt.env.evaluation import Plans
 from go_opt.env.model.metrics import Objective, check_objective
 from go_opt.errors import EnvironmentFailedError, InvalidInputError
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Candidate, Plan
 from go_opt.service.transport.address import DEFAULT_ADDRESS
 
 # gRPC loads when something is served, not when this module is imported.
@@ -102,8 +102,8 @@ class HardwareSession:
     def evaluate(self, placement: Plans, order: Plans, fusion_group: Plans) -> Evaluations:
         """Measure the plans ([B, N] each), one after the other."""
         rows = zip(placement, order, fusion_group, strict=True)
-        named = self.graph, self.target
-        return self.evaluate_plans([Plan.of_rows(*named, *row, "to be measured") for row in rows])
+        candidates = (Candidate("to be measured", *row) for row in rows)
+        return self.evaluate_plans([one.plan(self.graph, self.target) for one in candidates])
 
     def evaluate_plans(self, plans: Sequence[Plan]) -> Evaluations:
         """Measure the plans, one after the other."""

@@ -17,7 +17,7 @@ from go_opt.errors import InfeasibleError
 from go_opt.extras import TRAINING, check_installed
 from go_opt.model.codecs.plan_json import load_plan, names_to_dict, save_plan
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Candidate, Plan
 from go_opt.result import check_seed
 from go_opt.solver.verify.verifier import verify
 from go_opt.training_inputs import (
@@ -242,7 +242,7 @@ def _result(folder: str | Path, trained: Trained, **of_one_graph: Any) -> Traini
 
 
 def _verified(graph: Graph, target: Target, best: BestPlan) -> Plan:
-    plan = Plan.of_rows(graph, target, best.placement, best.order, best.fusion_group, "policy: finetuned")
+    plan = Candidate("policy: finetuned", best.placement, best.order, best.fusion_group).plan(graph, target)
     violations = verify(graph, target, plan)
     if violations:
         raise InfeasibleError(f"the best plan met is not valid: {violations[0].message}")

@@ -28,7 +28,7 @@ from go_opt.env import Target, is_one_loop, loop_roles, parse_target
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.model.op_costs import OpSignature
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Candidate, Plan
 from go_opt.model.rules.table import rule_of
 
 Fusion = Literal["any", "legal", "none"]
@@ -210,14 +210,12 @@ def make_plan(
 ) -> Plan:
     """A plan by hand; ops in the order of storage, one kernel each, where nothing else is said."""
     ops = np.arange(graph.num_ops, dtype=np.int32)
-    return Plan.of_rows(
-        graph,
-        target,
+    return Candidate(
+        "by hand",
         np.array(placement, np.int32),
         ops if order is None else np.array(order, np.int32),
         ops if fusion_group is None else np.array(fusion_group, np.int32),
-        "by hand",
-    )
+    ).plan(graph, target)
 
 
 # --------------------------------------------------------------------------- random
@@ -437,8 +435,8 @@ def random_plan(
     """
     order = random_order(rng, graph)
     placement = _random_placement(rng, graph, target, order, monotone or target.topology.kind == "chain")
-    return Plan.of_rows(
-        graph, target, placement, order, _random_fusion(rng, graph, placement, order, fusion), "random"
+    return Candidate("random", placement, order, _random_fusion(rng, graph, placement, order, fusion)).plan(
+        graph, target
     )
 
 

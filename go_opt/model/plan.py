@@ -113,21 +113,6 @@ class Plan:
             forwards=forwards,
         )
 
-    @staticmethod
-    def of_rows(
-        graph: Graph, target: NamedTarget, placement: NDArray, order: NDArray, group: NDArray, origin: str
-    ) -> Plan:
-        """As :meth:`create`, without replication."""
-        return Plan.create(
-            graph,
-            target.source,
-            target.fingerprint,
-            placement=placement,
-            order=order,
-            fusion_group=group,
-            provenance=origin,
-        )
-
     @property
     def chips_used(self) -> int:
         """Number of chips that run an op."""

@@ -18,7 +18,7 @@ import numpy as np
 from go_opt.common.arrays import IntArray
 from go_opt.env.cost import CostTables, cost_tables
 from go_opt.env.kernels.fusion import fused_within_chips, loop_roles
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Candidate
 from go_opt.solver.constraints.limits import loosest_limits
 from go_opt.solver.constraints.problem import (
     ConstrainedProblem,
@@ -245,7 +245,7 @@ def _is_kept(
 ) -> bool:
     """Returns whether the start keeps all constraints with its own kernels, and the no-skip rule."""
     graph, target = requested.graph, requested.target
-    plan = Plan.of_rows(graph, target, placement, order, fusion_group, "constraints")
+    plan = Candidate("constraints", placement, order, fusion_group).plan(graph, target)
     if passing == "relayed":
         relays = needed_relays(cost_tables(graph, target), placement, target.constraints.triangle)
         plan = replace(plan, relays=relays_of_arrays(graph, *relays))

@@ -10,7 +10,7 @@ import pytest
 
 import go_opt
 from go_opt.model.builder import GraphBuilder
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Candidate
 from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
 from go_opt.solver.orders.cheapest import Slicer
 from go_opt.solver.orders.genetic import decoded, joint_keys
@@ -47,8 +47,8 @@ def test_plans_are_valid_and_cost_what_they_say(branchy: OrderProblem) -> None:
     triangle = branchy.target.constraints.triangle
     for plans in searches:
         for found in filter(None, islice(plans, EVALUATIONS)):
-            plan = Plan.of_rows(
-                branchy.graph, branchy.target, found.placement, found.order, found.fusion_group, "test"
+            plan = Candidate("test", found.placement, found.order, found.fusion_group).plan(
+                branchy.graph, branchy.target
             )
             relays = needed_relays(branchy.tables, found.placement, triangle)
             plan = replace(plan, relays=relays_of_arrays(branchy.graph, *relays))

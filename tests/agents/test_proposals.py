@@ -13,7 +13,7 @@ from go_opt.agents.decoding.proposals import Advice, PolicyPlan, advice, policy_
 from go_opt.agents.inputs.features import NUM_EXPLORED, GraphFeatures, graph_features
 from go_opt.env import Target, load_target
 from go_opt.model.builder import GraphBuilder
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Candidate
 from go_opt.solver.orders.instance import OrderProblem, instance
 from go_opt.solver.orders.orders import schedule
 from go_opt.solver.verify.verifier import verify
@@ -123,7 +123,7 @@ def test_every_placement_is_valid(target: Target) -> None:
     placed = [plan for plan in islice(plans, 60) if plan.placement is not None]
     assert len(placed) > 10
     for plan in placed:
-        full = Plan.of_rows(graph, target, plan.placement, plan.order, plan.fusion_group, "test")
+        full = Candidate("test", plan.placement, plan.order, plan.fusion_group).plan(graph, target)
         assert [v.message for v in verify(graph, target, full) if v.constraint != "memory"] == []
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from measuring import header, row
 
 import go_opt
+from go_opt.model.plan import Candidate
 from tests.benchmarks.neurips20 import as_ours, load_input, optimum
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "neurips20"
@@ -53,7 +54,7 @@ def main() -> None:
 
 def interval_ms(graph, target, device) -> float:
     ops = np.arange(graph.num_ops, dtype=np.int32)
-    plan = go_opt.Plan.of_rows(graph, target, np.asarray(device, np.int32), ops, ops, "bench")
+    plan = Candidate("bench", np.asarray(device, np.int32), ops, ops).plan(graph, target)
     metrics = go_opt.evaluate(graph, target, plan)
     assert metrics.valid, metrics.reason
     return metrics.interval_s * 1e3

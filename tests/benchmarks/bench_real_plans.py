@@ -31,7 +31,7 @@ from go_opt.env import Target, evaluate_plan
 from go_opt.env.target import parse_target
 from go_opt.hardware import HardwareEnvironment
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Candidate, Plan
 from go_opt.run.profiling.measured_machine import MeasuredMachine
 from go_opt.solver import placement_problem, sample
 from tests.benchmarks.bench_measured import model_file
@@ -51,7 +51,7 @@ def drawn(graph: Graph, on: Target, rows: NDArray, rng: np.random.Generator) -> 
 
 def placed(graph: Graph, on: Target, placement: NDArray) -> Plan:
     each = np.arange(graph.num_ops, dtype=np.int32)
-    return Plan.of_rows(graph, on, placement, each, each, "bench")
+    return Candidate("bench", placement, each, each).plan(graph, on)
 
 
 def random_plans(graph: Graph, on: Target) -> Iterator[Plan]:

@@ -23,7 +23,7 @@ from chains import branchy_graph
 from measuring import best_s
 
 from go_opt.env import cost_tables, evaluate_plan, load_target
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Candidate
 from go_opt.solver import slice_order
 from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
 from go_opt.solver.verify.verifier import verify
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def assert_answer(graph, target, order, group, slicing, is_relayed) -> None:
-    plan = Plan.of_rows(graph, target, slicing.placement, order, group, "benchmark")
+    plan = Candidate("benchmark", slicing.placement, order, group).plan(graph, target)
     if is_relayed:
         copies = needed_relays(cost_tables(graph, target), slicing.placement, target.constraints.triangle)
         plan = replace(plan, relays=relays_of_arrays(graph, *copies))

@@ -35,7 +35,7 @@ import go_opt
 from go_opt.calibration.calibrating import Calibration
 from go_opt.env import evaluate_plan, fused_within_chips, loop_roles
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Candidate, Plan
 from tests.benchmarks.calibrate_machines import SHEET, Machine, drawn, planned
 from tests.benchmarks.whole_graph_lessons import Lesson, lesson_of
 from tests.benchmarks.whole_graph_network import Trained
@@ -147,8 +147,8 @@ def cut_evenly(graph: Graph, numbers: Sequence[int]) -> Iterator[Plan]:
     order, roles = np.arange(graph.num_ops, dtype=np.int32), loop_roles(graph)
     for chips in numbers:
         placement = (order.astype(np.int64) * chips // graph.num_ops).astype(np.int32)
-        yield Plan.of_rows(
-            graph, SHEET, placement, order, fused_within_chips(roles, order, placement), "evenly"
+        yield Candidate("evenly", placement, order, fused_within_chips(roles, order, placement)).plan(
+            graph, SHEET
         )
 
 

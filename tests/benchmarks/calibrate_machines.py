@@ -23,7 +23,7 @@ from go_opt.env.simulator import simulate_plan
 from go_opt.env.target.simulator_parameters import KindParameters, SimulatorParameters
 from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Candidate, Plan
 
 EVALUATIONS = 20
 MACHINES = (1, 0, 3, 2, 4)
@@ -96,8 +96,8 @@ class _Session:
 
     def evaluate(self, placement: NDArray, order: NDArray, fusion_group: NDArray) -> Evaluations:
         rows = zip(placement, order, fusion_group, strict=True)
-        named = self.graph, self.machine.target
-        return self.evaluate_plans([Plan.of_rows(*named, *row, "drawn") for row in rows])
+        candidates = (Candidate("drawn", *row) for row in rows)
+        return self.evaluate_plans([one.plan(self.graph, self.machine.target) for one in candidates])
 
     def close(self) -> None:
         pass

@@ -24,7 +24,7 @@ from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.env.kernels.priority_fusion import priority_fusion
 from go_opt.env.model.makespan import execution
 from go_opt.model.graph import NO_PRODUCER, Graph
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Candidate, Plan
 
 FUSIONS: Final = ("default", "joined")
 _JOINED: Final = 2.0  # a priority by which an op joins whatever kernel it may
@@ -130,14 +130,9 @@ class Best:
         if seconds < self.makespan_s:
             self.makespan_s = seconds
             placement, order = kernels.arrays(device, sequence)
-            self.plan = Plan.of_rows(
-                kernels.graph,
-                kernels.target,
-                placement,
-                order,
-                kernels.kernel_of,
-                f"{by}, {kernels.fusion} kernels",
-            )
+            self.plan = Candidate(
+                f"{by}, {kernels.fusion} kernels", placement, order, kernels.kernel_of
+            ).plan(kernels.graph, kernels.target)
         return seconds
 
     def add_scheduled(self, kernels: Kernels, device: IntArray, by: str) -> float:

@@ -19,7 +19,7 @@ from go_opt.env import Target, evaluate_plan, load_target
 from go_opt.errors import EnvironmentFailedError, InvalidInputError
 from go_opt.hardware import HardwareEnvironment, Measured
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Candidate, Plan
 from go_opt.service.environment.environment_service import EnvironmentService
 from go_opt.service.environment.remote_environment import RemoteEnvironment
 from go_opt.solver.verify.verifier import verify
@@ -121,7 +121,7 @@ def test_packages_of_other_rates(environment: Environment, here: LocalEnvironmen
     """As pretraining varies them; no file of such a package exists."""
     graph = random_graph(np.random.default_rng(3), num_ops=12)
     target = varied_target(load_target(package), Variation(5, 1.37, 0.61, 1.9))
-    whole = Plan.of_rows(graph, target, np.zeros(12), np.arange(12), np.arange(12), "by hand")
+    whole = Candidate("by hand", np.zeros(12), np.arange(12), np.arange(12)).plan(graph, target)
     with open_session(environment, graph, target) as session:
         (reached_s,) = session.evaluate(*stacked([whole])).objective_s
     assert reached_s == wanted_s(here, graph, target, whole)

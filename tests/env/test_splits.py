@@ -16,7 +16,7 @@ from go_opt.env.copies.divisions import divisible_factors
 from go_opt.env.copies.splits import planned_graph, split_graph, split_graph_and_parts
 from go_opt.errors import PlanError
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Plan, Split
+from go_opt.model.plan import Candidate, Split
 from go_opt.solver.verify.splits import broken_splits
 from tests.env.random_models import RandomModel, random_splits
 from tests.env.split_mutants import Editable, mutants
@@ -114,7 +114,7 @@ def test_an_interval_of_the_toy() -> None:
     assert outputs == ["out/part 1 of 2", "out/part 2 of 2"]
     target, ops = small_mcm(2), np.arange(split.num_ops, dtype=np.int32)
     is_last = (ops == split.op_index["logits/part 2 of 2"]).astype(np.int32)
-    metrics = evaluate_plan(split, target, Plan.of_rows(split, target, is_last, ops, ops, "test"))
+    metrics = evaluate_plan(split, target, Candidate("test", is_last, ops, ops).plan(split, target))
     # 3.4 + 9 + 6 + 5 + 6 us as in the toy; a part: 5 us of compute, 1000 + 5000 + 1000 bytes, 1 us overhead.
     assert metrics.compute_s[:2] == pytest.approx([37.4e-6, 8e-6])
     # y of 1000 bytes, and nothing else, goes from the first chip to the second.
@@ -315,7 +315,7 @@ def test_a_plan_names_its_graph() -> None:
     graph, splits = toy_graph(), (Split("dense", "j", 5),)
     split, target = split_graph(graph, splits), small_mcm(2)
     ops = np.arange(split.num_ops, dtype=np.int32)
-    plan = Plan.of_rows(split, target, 0 * ops, ops, ops, "test")
+    plan = Candidate("test", 0 * ops, ops, ops).plan(split, target)
     assert planned_graph(graph, replace(plan, splits=splits)) is split
     assert planned_graph(split, replace(plan, splits=splits)) is split
     assert planned_graph(graph, plan) is graph

@@ -10,6 +10,7 @@ import pytest
 
 import go_opt
 from go_opt.model.graph import Graph
+from go_opt.model.plan import Candidate
 from go_opt.result import Objective
 from tests.benchmarks.neurips20 import Input, as_ours, load_input, optimum
 from tests.strategies import chip_kind, small_mcm, toy_graph
@@ -28,7 +29,7 @@ EXPERTS = [
 
 def plan_of(graph: Graph, target: go_opt.Target, placement: Any) -> go_opt.Plan:
     ops = np.arange(graph.num_ops, dtype=np.int32)
-    return go_opt.Plan.of_rows(graph, target, np.asarray(placement, np.int32), ops, ops, "by hand")
+    return Candidate("by hand", np.asarray(placement, np.int32), ops, ops).plan(graph, target)
 
 
 def loads_ms(given: Input, device: list[int]) -> np.ndarray:

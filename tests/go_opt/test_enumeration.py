@@ -18,7 +18,7 @@ from go_opt.env.kernels.numbering import kernel_seconds
 from go_opt.errors import InfeasibleError
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Plan, Relay
+from go_opt.model.plan import Candidate, Plan, Relay
 from go_opt.result import Request
 from go_opt.search.methods.first_plans import Start, greedy
 from go_opt.search.placements.local import local_search
@@ -43,7 +43,7 @@ def every_plan(graph: Graph, target: Target, decide: str) -> Iterator[Plan]:
         ]
     for order, group in sequences:
         for placement in itertools.product(range(target.num_chips), repeat=graph.num_ops):
-            yield Plan.of_rows(graph, target, np.array(placement), order, group, "test")
+            yield Candidate("test", np.array(placement), order, group).plan(graph, target)
 
 
 def every_relayed_plan(graph: Graph, target: Target, decide: str) -> Iterator[Plan]:

@@ -18,7 +18,7 @@ from go_opt.env import Target, evaluate_plan, load_target
 from go_opt.errors import InfeasibleError
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Candidate
 from go_opt.result import OptimizeResult, Step
 from tests.strategies import (
     JIT_IS_ON,
@@ -170,7 +170,7 @@ def best_placement_s(graph: Graph, target: Target) -> float:
     one_each = np.arange(graph.num_ops)
     least_s = np.inf
     for placement in itertools.product(range(target.num_chips), repeat=graph.num_ops):
-        plan = Plan.of_rows(graph, target, np.array(placement), one_each, one_each, "test")
+        plan = Candidate("test", np.array(placement), one_each, one_each).plan(graph, target)
         if not go_opt.verify(graph, target, plan):
             least_s = min(least_s, evaluate_plan(graph, target, plan).interval_s)
     return least_s

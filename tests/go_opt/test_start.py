@@ -16,7 +16,7 @@ from go_opt.env.target import parse_target, target_text
 from go_opt.errors import InvalidInputError, PlanError
 from go_opt.model.codecs.plan_json import save_plan
 from go_opt.model.codecs.start_files import load_placement, load_start
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Candidate
 from go_opt.model.start import OpStart, Start
 from go_opt.result_json import plan_facts
 from tests.cli.test_every_decision import layers
@@ -174,7 +174,7 @@ def test_a_batch_in_parts_is_a_start(tmp_path: Path) -> None:
     parts = split_graph(graph, splits)
     chips = np.array([int("part 2" in name) for name in parts.op_names])
     each = np.arange(parts.num_ops)
-    plan = replace(Plan.of_rows(parts, target, chips, each, each, "test"), splits=splits)
+    plan = replace(Candidate("test", chips, each, each).plan(parts, target), splits=splits)
     assert go_opt.verify(graph, target, plan) == []
     for objective in ("latency", "throughput"):
         metrics = go_opt.evaluate(graph, target, plan)

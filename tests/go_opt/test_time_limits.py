@@ -16,7 +16,7 @@ from go_opt.env.simulator import metrics, simulate_plan
 from go_opt.env.simulator.simulate import simulate_batch
 from go_opt.model.codecs.wire import graph_to_proto
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Candidate
 from go_opt.result import Request
 from go_opt.search import whole_ops
 from go_opt.search.compiling.warm_up import Families, load, warm_up
@@ -108,7 +108,7 @@ def test_a_plan_is_simulated_once(monkeypatch: pytest.MonkeyPatch) -> None:
     simulate, graph, target = Mock(wraps=simulate_batch), toy_graph(), small_mcm(2)
     monkeypatch.setattr(metrics, "simulate_batch", simulate)
     order = np.arange(graph.num_ops, dtype=np.int32)
-    plan, equal = (Plan.of_rows(graph, target, np.zeros_like(order), order, order, "") for _ in range(2))
+    plan, equal = (Candidate("", np.zeros_like(order), order, order).plan(graph, target) for _ in range(2))
     seen = [
         simulate_plan(graph, target, one, without=without) for one in (plan, plan) for without in ((), [])
     ]

@@ -17,7 +17,7 @@ from go_opt.env import (
 )
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Candidate
 from go_opt.solver import Bound, latency_bound, slice_order, throughput_bound
 from tests.solver.brute_force import (
     all_fusions,
@@ -64,7 +64,7 @@ def least_makespan_s(graph: Graph, target: Target, *, fusion_is_open: bool) -> f
     for order in orders:
         for group in all_fusions(graph, order) if fusion_is_open else [default]:
             for placement in on_one_chip_each(placements, group):
-                plan = Plan.of_rows(graph, target, placement, order, group, "test")
+                plan = Candidate("test", placement, order, group).plan(graph, target)
                 least_s = min(least_s, evaluate_plan(graph, target, plan).makespan_s)
     return least_s
 

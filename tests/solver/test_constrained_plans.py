@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from go_opt.env import cost_tables, greedy_fusion, loop_roles
 from go_opt.env.kernels.numbering import kernel_seconds
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Candidate
 from go_opt.solver import slice_order
 from go_opt.solver.constraints.fusion import constrained_fusion
 from go_opt.solver.constraints.plans import constrained_starts, constrained_tables
@@ -39,7 +39,7 @@ def starts_of(graph, target, constraints, passing="adjacent", **options):
 def plans_of(starts, passing):
     graph, target = starts.requested.graph, starts.requested.target
     for placement, order, group in zip(starts.placement, starts.order, starts.fusion_group, strict=True):
-        plan = Plan.of_rows(graph, target, placement, order, group, "start")
+        plan = Candidate("start", placement, order, group).plan(graph, target)
         if passing == "relayed":
             pairs = needed_relays(cost_tables(graph, target), placement, target.constraints.triangle)
             plan = replace(plan, relays=relays_of_arrays(graph, *pairs))

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from go_opt.env import cost_tables, greedy_fusion, loop_roles
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Candidate
 from go_opt.solver import greedy_slicing, slice_order
 from go_opt.solver.verify.verifier import verify
 from tests.strategies import examples, random_graph, random_order, random_target, seeds, small_mcm, toy_graph
@@ -72,5 +72,5 @@ def test_greedy_is_valid_and_no_better_than_slicing(seed: int) -> None:
     best = slice_order(tables, order, group, passing="adjacent")
     assert best is not None
     assert best.interval_s <= greedy.interval_s * (1 + 1e-9)
-    plan = Plan.of_rows(graph, target, greedy.placement, order, group, "greedy")
+    plan = Candidate("greedy", greedy.placement, order, group).plan(graph, target)
     assert verify(graph, target, plan) == []

@@ -14,7 +14,7 @@ from go_opt.common.arrays import IntArray
 from go_opt.env import Target, cost_tables, evaluate_plan, loop_roles
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Candidate
 from go_opt.solver import (
     ScheduleAnnealing,
     earliest_finish_placement,
@@ -59,7 +59,7 @@ def free_case(seed: int, most_ops: int, most_chips: int) -> tuple[Graph, Target]
 def makespan_s(graph: Graph, target: Target, arrays: Arrays) -> float:
     """Of a plan that the verifier takes, by the environment."""
     placement, order, kernels = arrays
-    plan = Plan.of_rows(graph, target, placement, order, kernels, "test")
+    plan = Candidate("test", placement, order, kernels).plan(graph, target)
     assert verify(graph, target, plan) == []
     metrics = evaluate_plan(graph, target, plan)
     assert metrics.valid

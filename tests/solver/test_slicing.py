@@ -18,7 +18,7 @@ from go_opt.env import (
 )
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Candidate, Plan
 from go_opt.solver import ForwardingMode, Slicing, slice_order, slice_order_streamed
 from go_opt.solver.problem.sequence import kernel_sequence
 from go_opt.solver.slicing.cuts import cheapest_cuts
@@ -266,4 +266,4 @@ def test_mcm_of_36_chips() -> None:
 
 
 def plan_of(graph: Graph, target: Target, placement: IntArray, order: IntArray, group: IntArray) -> Plan:
-    return Plan.of_rows(graph, target, placement, order, group, "test")
+    return Candidate("test", placement, order, group).plan(graph, target)

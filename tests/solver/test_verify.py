@@ -16,7 +16,7 @@ from go_opt.env.op_memory import op_activation_bytes
 from go_opt.errors import PlanError
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Candidate, Plan
 from go_opt.solver.verify.memory import memory_bytes
 from go_opt.solver.verify.verifier import verify
 from tests.replicated import replicated_plan
@@ -62,8 +62,8 @@ def plan_of(
     """A plan in the default order with one kernel per op, but for what is given."""
     default = np.arange(graph.num_ops)
     order = default if order is None else np.array(order)
-    plan = Plan.of_rows(
-        graph, target, np.array(placement), order, default if group is None else np.array(group), "test"
+    plan = Candidate("test", np.array(placement), order, default if group is None else np.array(group)).plan(
+        graph, target
     )
     return dataclasses.replace(plan, **changes)
 

@@ -15,7 +15,7 @@ from go_opt.env import BatchMetrics, CostTables, Target, evaluate_batch
 from go_opt.env.evaluation import Evaluate, Plans
 from go_opt.env.kernels.numbering import kernel_seconds
 from go_opt.model.graph import NO_PRODUCER, Graph
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Candidate, Plan
 from go_opt.solver import PlacementProblem, placement_problem
 from go_opt.solver.copies.relayed_terms import relayed_terms
 from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
@@ -75,7 +75,7 @@ class Problem:
         rival: str,
     ) -> Plan:
         """The plan of one placement, with its relays."""
-        plan = Plan.of_rows(self.graph, self.target, placement, order, fusion_group, rival)
+        plan = Candidate(rival, placement, order, fusion_group).plan(self.graph, self.target)
         if self.passing != "relayed":
             return plan
         relays = needed_relays(self.instance.tables, placement, self.target.constraints.triangle)

@@ -24,7 +24,7 @@ from go_opt.env.copies.expanded_tables import plan_tables
 from go_opt.env.model.memory import fit_chips, holdings
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Candidate, Plan
 from go_opt.solver import (
     broken_rules,
     greedy_slicing,
@@ -107,7 +107,7 @@ def three_ops(num_ops: int = 3, op_type: str = "Relu") -> Graph:
 
 def _plan(graph: Graph, target: Target, placement: IntArray, group: IntArray) -> Plan:
     order = np.arange(graph.num_ops, dtype=np.int32)
-    return Plan.of_rows(graph, target, placement, order, group, "warm up")
+    return Candidate("warm up", placement, order, group).plan(graph, target)
 
 
 def _on_one_chip(graph: Graph, target: Target) -> Plan:

@@ -15,7 +15,7 @@ from go_opt.env.kernels.fusion import LoopRoles
 from go_opt.env.kernels.schedule import list_schedule
 from go_opt.errors import InvalidInputError
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Candidate, Plan
 from go_opt.model.start import NO_KERNEL, Start
 from go_opt.search.methods.events import Event, Proposal, SearchView
 from go_opt.search.methods.slices import widest_slices
@@ -95,9 +95,9 @@ def plan_as_it_stands(graph: Graph, target: Target, start: Start) -> Plan:
         problem = f"op {op!r} is on chip {arrays.chip.max()}, of {target.num_chips} chips of {target.name}"
         raise InvalidInputError(f"{problem}.", field="placement")
     order, roles = order_by_rank(graph, arrays.rank), loop_roles(graph, target.kernel_patterns)
-    return Plan.of_rows(
-        graph, target, arrays.chip, order, fused_within_chips(roles, order, arrays.chip), "placement file"
-    )
+    return Candidate(
+        "placement file", arrays.chip, order, fused_within_chips(roles, order, arrays.chip)
+    ).plan(graph, target)
 
 
 def order_by_rank(graph: Graph, rank: IntArray) -> IntArray:

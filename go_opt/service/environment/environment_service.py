@@ -38,7 +38,7 @@ from go_opt.errors import (
     UnsupportedError,
 )
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Candidate, Plan
 from go_opt.proto import environment_pb2, graph_pb2, plan_pb2
 from go_opt.service.calls.calls import Call, Method, Service, ServiceMetric
 from go_opt.service.environment.plan_batches import (
@@ -473,5 +473,5 @@ class EvaluationSession:
             # The common case, and far faster than the verifier.
             terms = evaluate_batch(self._tables, placement[None], order[None], group[None])
             return out_of_memory_reason(self._tables, terms) or _NOT_RUN
-        plan = Plan.of_rows(self.graph, self._target, placement, order, group, "session")
+        plan = Candidate("session", placement, order, group).plan(self.graph, self._target)
         return verify(self.graph, self._target, plan)[0].message

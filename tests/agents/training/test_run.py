@@ -26,7 +26,7 @@ from go_opt.errors import EnvironmentFailedError, InvalidInputError, PolicyError
 from go_opt.hardware import HardwareEnvironment
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Candidate, Plan
 from go_opt.solver.verify.verifier import verify
 from tests.agents.training.runs import (
     LESSONS,
@@ -89,7 +89,9 @@ def test_the_best_plan_of_finetuning(finetuned: Path) -> None:
     best = trained.best_plan
     assert best is not None
     assert best.interval_s == metrics(finetuned)[-1]["best_interval_s"]
-    plan = Plan.of_rows(request.graph, request.target, best.placement, best.order, best.fusion_group, "test")
+    plan = Candidate("test", best.placement, best.order, best.fusion_group).plan(
+        request.graph, request.target
+    )
     assert verify(request.graph, request.target, plan) == []
     with open_session(LocalEnvironment(), request.graph, request.target) as session:
         answer = session.evaluate(best.placement[None], best.order[None], best.fusion_group[None])

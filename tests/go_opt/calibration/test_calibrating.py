@@ -15,7 +15,7 @@ from go_opt.env import Target, evaluate_plan
 from go_opt.errors import InvalidInputError
 from go_opt.hardware import HardwareEnvironment
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Candidate, Plan
 from tests.strategies import chip_kind, simulated_kind, simulated_package, small_mcm, toy_graph
 
 TARGET = small_mcm(4)
@@ -86,7 +86,7 @@ def test_the_fastest_plan_is_not_one_that_was_lucky_once() -> None:
     The upper ends are 0.1 + 0.141 / sqrt(2) = 0.2 and 0.05 + 0.141 = 0.191; then 0.16 + 0.141.
     """
     each = np.arange(6)
-    twice, once = (Plan.of_rows(toy_graph(), TARGET, each >= cut, each, each, "by hand") for cut in (2, 3))
+    twice, once = (Candidate("by hand", each >= cut, each, each).plan(toy_graph(), TARGET) for cut in (2, 3))
     samples = [Sample(twice, 1.0), Sample(twice, float(np.exp(0.2)))]
     assert noise(samples[:1]) is None
     assert noise(samples) == pytest.approx(0.1 * np.sqrt(2))

@@ -10,6 +10,7 @@ import pytest
 import go_opt
 from go_opt.errors import EnvironmentFailedError
 from go_opt.hardware import HardwareEnvironment
+from go_opt.model.plan import Candidate
 from go_opt.run.profiling.measured_machine import MeasuredMachine
 from tests.exports import info, model, node, plan_of, saved, weight
 
@@ -42,7 +43,7 @@ def test_costs_of_the_client_do_not_matter(path: Path) -> None:
     graph, on = go_opt.load(path), go_opt.target("gpu-8")
     costed = go_opt.with_measured_costs(graph, {"small": {"*": 1.0}}, on)
     each = np.arange(2)
-    plan = go_opt.Plan.of_rows(costed, on, each, each, each, "test")
+    plan = Candidate("test", each, each, each).plan(costed, on)
     measured = MeasuredMachine(path).evaluate(costed, on, plan)
     assert measured is not None
     assert 0 < min(measured.chip_s[:2]) < max(measured.chip_s[:2]) == measured.seconds < 0.5
