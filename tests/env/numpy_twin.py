@@ -194,6 +194,9 @@ class Twin:
 
     def product(self, op: int, output: int) -> tuple[int, int, int, int]:
         """Batch, rows, inner and columns of a product, from its flops, its output and what it reads."""
+        row = self.graph.rule_of(op)
+        if row is not None and len(row.operands) < 2:
+            return 1, 1, 1, 1  # an Einsum that turns or sums one tensor is no product
         name, flops = self.graph.op_types[op], Fraction(float(self.graph.op_flops[op]))
         others, weights = self.operands(op)
         first, second, *_ = *others, 0, 0
