@@ -65,7 +65,6 @@ class Request:
       early_end: whether the search ends before its limits when no gain is to be expected: after 0.3 s,
         200 evaluations, and as long as the last gain of 0.1 % took, without one. With
         ``max_evaluations``, only evaluations count.
-      output_parts: whether model outputs may stay split into the parts of split ops.
       max_latency_s: the longest ``latency_s`` of a plan, while its interval is minimised; the bound
         holds without it too.
       constraints: constraints that plans must satisfy (:class:`go_opt.Pin`, …); the bound holds without
@@ -97,7 +96,6 @@ class Request:
     replication: Annotated[bool, CommandOption("One chip per stage.")] = True
     splits: Annotated[bool, CommandOption("No op in parts.")] = True
     early_end: Annotated[bool, CommandOption("Search on when no gain is to be expected.")] = True
-    output_parts: Annotated[bool, CommandOption("Outputs of the model may stay in parts.")] = False
     max_latency_s: Annotated[
         float | None, CommandOption("Longest latency allowed, such as 2ms (throughput only).")
     ] = None

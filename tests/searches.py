@@ -23,7 +23,6 @@ OPTIONS: Final[dict[str, tuple[Any, ...]]] = {
     "relays": (True, False),
     "replication": (True, False),
     "splits": (True, False),
-    "output_parts": (False, True),
     "max_latency_s": (None, "100ms"),
     "fidelity": ("analytical", "simulated"),
     "is_constrained": (False, True),

@@ -142,8 +142,7 @@ class _Expansion:
         """Names of the tensors that the host reads."""
         graph = self._graph
         for k in np.flatnonzero(graph.tensor_is_output).tolist():
-            op = int(graph.tensor_producer[k])
-            if op in self._leaves_parts:
+            if int(graph.tensor_producer[k]) in self._leaves_parts and k not in self._whole:
                 yield from (name for name, _ in self._made[k])
             else:
                 yield graph.tensor_names[k]

@@ -84,23 +84,22 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class OutputPart:
-    """The slice of an output of the whole model that an output contains."""
-
-    whole: str
-    axis: int
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True)
 class ModelOutput:
-    """An output of the model, and the stage output that carries it."""
+    """An output of the model, and the output of a stage or of the host's model that carries it."""
 
     name: str
     tensor: str
-    stage: int
-    part: OutputPart | None = None  # set if the plan leaves the output in parts
+    stage: int | None  # None: the host's model
+
+
+@dataclass(frozen=True)
+class HostModel:
+    """A model that runs on the host: it joins the parts of outputs of the model that no chip joins."""
+
+    file: str  # as of a stage
+    inputs: tuple[StageInput, ...]
+    outputs: tuple[str, ...]  # tensors
+    nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -145,11 +144,19 @@ class Manifest(PlannedModel):
     outputs: tuple[ModelOutput, ...]
     tensors: tuple[Tensor, ...]
     stages: tuple[Stage, ...]
+    host: HostModel | None  # None if each output leaves one stage whole
     memory: tuple[ChipBuffers, ...]  # of the first chip of each stage; names are those of the plan's tensors
 
     def tensor(self, name: str) -> Tensor:
         """The tensor with this name."""
         return self._by_name[name]
+
+    @property
+    def collected(self) -> tuple[str, ...]:
+        """The tensors that the stages send to the host, each once."""
+        sent = [output.tensor for output in self.outputs if output.stage is not None]
+        joined = [row.tensor for row in self.host.inputs if row.source is not None] if self.host else []
+        return tuple(dict.fromkeys([*sent, *joined]))
 
     @cached_property
     def _by_name(self) -> Mapping[str, Tensor]:

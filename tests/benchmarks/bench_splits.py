@@ -2,8 +2,8 @@
 
 Run: PYTHONPATH=. python tests/benchmarks/bench_splits.py [--budget SECONDS] [--seeds N] [--rivals] [NAME ...]
 
-Graphs are those with ops that may be split. Each is optimised without splits, with them, and with outputs
-that may stay in parts where that makes a difference; medians over seeds. *gain*: how many times the interval
+Graphs are those with ops that may be split. Each is optimised without splits and with them; medians over
+seeds. *gain*: how many times the interval
 is shorter; *at least*: the lower bound of all plans of whole ops over the interval with splits, so that no
 better plan of whole ops makes the gain smaller. Plans are simulated as well. ``--rivals`` runs those of
 ``split_rivals.py`` for the same time; their evaluator leaves out how long chips wait for streamed weights.
@@ -19,8 +19,6 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 import go_opt
 from go_opt.env import Target, zoo_entries
@@ -67,23 +65,14 @@ def asked(graph: Graph, target: Target, budget_s: float, seeds: int, **options: 
 def rows(
     name: str, target: Target, budget_s: float, seeds: int, *, rivals: bool
 ) -> Iterator[tuple[str, float, float]]:
-    """A line for splits, and one for outputs in parts where they make a difference, with both gains."""
+    """A line with both gains, if there are ops that may be split."""
     graph = go_opt.load(f"zoo:{name}")
-    joined = divisible_ops(graph, target, Request())
-    in_parts = divisible_ops(graph, target, Request(output_parts=True))
-    if not in_parts.any():
+    if not divisible_ops(graph, target, Request()).any():
         return
     whole = asked(graph, target, budget_s, seeds, splits=False)
-    if joined.any():
-        text, *gains = row(name, graph, whole, asked(graph, target, budget_s, seeds))
-        others = rival_cells(graph, target, budget_s, seeds, Request()) if rivals else ""
-        yield text + others, *gains
-    outputs = np.flatnonzero(graph.tensor_is_output)
-    if np.isin(np.flatnonzero(in_parts), graph.tensor_producer[outputs]).any():
-        split = asked(graph, target, budget_s, seeds, output_parts=True)
-        text, *gains = row(f"{name}, output in parts", graph, whole, split)
-        others = rival_cells(graph, target, budget_s, seeds, Request(output_parts=True)) if rivals else ""
-        yield text + others, *gains
+    text, *gains = row(name, graph, whole, asked(graph, target, budget_s, seeds))
+    others = rival_cells(graph, target, budget_s, seeds, Request()) if rivals else ""
+    yield text + others, *gains
 
 
 def rival_cells(graph: Graph, target: Target, budget_s: float, seeds: int, request: Request) -> str:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.cli.conftest import Cli
 
 COMMON = ("zoo:gpt2_step", "--max-evaluations", "100", "--policy", "none")
 SPLIT = "split 'node_linear' is split into 8 along 'j', each with a piece of its weights: they take"
-ROW = {"op": "node_linear", "factor": "j", "parts": 8, "joined": True}
+ROW = {"op": "node_linear", "factor": "j", "parts": 8, "joined": False}
 
 
 def on_one_line(text: str) -> str:
@@ -41,22 +39,6 @@ def test_no_splits(cli: Cli) -> None:
     cli("optimize", *COMMON, "--out", "parts.json")
     text = cli("diff", "whole.json", "parts.json", "--model", "zoo:gpt2_step").out
     assert "node_linear/part 1 of 8" in text
-
-
-def test_a_hint_where_only_the_output_is_in_the_way(cli: Cli) -> None:
-    found = cli("optimize", "zoo:gpt2", "--max-evaluations", "20", "--policy", "none")
-    assert "--output-parts" in found.out
-    found = cli("optimize", "zoo:gpt2", "--max-evaluations", "100", "--policy", "none", "--output-parts")
-    assert "its output stays in parts" in on_one_line(found.out)
-
-
-@pytest.mark.parametrize("asked", ["--decide=placement", "--no-splits", "--constraints=those.toml"])
-def test_no_hint_where_no_output_would_be_left_in_parts(cli: Cli, tmp_path: Path, asked: str) -> None:
-    (tmp_path / "those.toml").write_text("[[limit]]\nchip = 0\nat_most_bytes = 1e12\n")
-    options = ("--max-evaluations", "20", "--policy", "none", asked)
-    found = cli("optimize", "zoo:gpt2", *options)
-    assert found.code == 0
-    assert "--output-parts" not in found.out
 
 
 def test_a_plan_that_splits_what_is_not_there_is_refused(cli: Cli, tmp_path: Path) -> None:

@@ -31,7 +31,6 @@ OPTIONS: dict[str, tuple[Any, dict[str, Any]]] = {
     "replication": (False, {"no_replication": True}),
     "splits": (False, {"no_splits": True}),
     "early_end": (False, {"no_early_end": True}),
-    "output_parts": (True, {"output_parts": True}),
     "max_latency_s": (2e-3, {"max_latency": "2ms"}),
     "constraints": ((go_opt.Stages(2),), {"stages": 2}),
     "start": (Start({"a": OpStart(1, 1, 0, 0)}), {}),

@@ -71,7 +71,6 @@ def test_every_keyword_arrives(address: str, optimizer: Any, graph: Graph) -> No
         "relays": False,
         "replication": False,
         "splits": False,
-        "output_parts": True,
         "fidelity": "simulated",
         "constraints": (Pin("a", 1), Colocate(["a", "b"])),
         "max_latency_s": 2.5,
@@ -85,7 +84,7 @@ def test_every_keyword_arrives(address: str, optimizer: Any, graph: Graph) -> No
         client.optimize(graph, "mcm-6x6")
     defaults = {"objective": "throughput", "budget_s": None, "max_evaluations": None, "seed": 0}
     defaults |= {"decide": "all", "relays": True, "replication": True, "policy": None}
-    defaults |= {"splits": True, "output_parts": False, "early_end": True}
+    defaults |= {"splits": True, "early_end": True}
     defaults |= {"fidelity": "analytical", "constraints": (), "max_latency_s": None, "simulate": True}
     start = optimizer.asked[0].pop("start")  # equal to no other
     assert (start.ops, start.plan) == (given_options.pop("start").ops, None)

@@ -47,7 +47,7 @@ from go_opt.result import Objective
 if TYPE_CHECKING:
     from go_opt.env import Target
     from go_opt.model.graph import Graph
-    from go_opt.result import OptimizeResult, Request
+    from go_opt.result import OptimizeResult
     from go_opt.solver import Violation
 
 INVALID_PLAN: Final = 3
@@ -114,7 +114,6 @@ def optimize(
 
             print_json(infeasible_to_dict(error))
         raise
-    hint = _hint(graph, on, result, request)
     whole, graph = graph, planned_graph(graph, result.plan)
     if written.out is not None:
         from go_opt.costs.remembered import costs_fact
@@ -124,8 +123,6 @@ def optimize(
         facts = plan_facts(graph, result) | costs_fact(whole, costs)
         save_plan(replace(result.plan, model=model), written.out, facts)
     _show_result(graph, on, result, as_json=as_json, verbose=verbose)
-    if hint and not as_json:
-        typer.echo(f"\n{hint}")
 
 
 @with_options
@@ -254,15 +251,3 @@ def _show_result(
         from go_opt.report.tables import print_result
 
         print_result(console(), graph, target, result, verbose=verbose)
-
-
-def _hint(graph: Graph, target: Target, result: OptimizeResult, request: Request) -> str:
-    """A hint to use ``--output-parts``, if an output that must be joined prevents a split."""
-    from go_opt.search.splits.ways import outputs_in_parts
-
-    helps = result.metrics.stream_bytes.any() or result.plan.splits  # else splits are not tried
-    if result.status == "OPTIMAL" or request.output_parts or not helps:
-        return ""
-    names = outputs_in_parts(graph, target, request)
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return f"hint: --output-parts lets the output of {names[0]!r}{more} stay in parts." if names else ""

@@ -112,7 +112,7 @@ def split_lines(splits: Sequence[SplitUse]) -> Iterator[str]:
             yield f"{ops} into {parts} parts, which share the work of an inference{ending}"
     splits = [use for use in splits if not use.is_shared]
     for use in splits[:_MOST_NAMED]:
-        output = "" if use.joined else "; its output stays in parts"
+        output = "" if use.joined else "; no chip joins its output"
         # Weights that fit may be too many beside those of other ops, or slow to read: no chip is to blame.
         room = f", a chip has {format_bytes(use.sram_bytes)}" if use.weight_bytes > use.sram_bytes else ""
         yield (

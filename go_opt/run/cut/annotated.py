@@ -27,6 +27,8 @@ def annotate(model: ir.Model, manifest: Manifest) -> None:
     model.ir_version = max(model.ir_version, _IR_VERSION)
     kernels = {op: i for stage in manifest.stages for i, kernel in enumerate(stage.kernels) for op in kernel}
     for node, number in _stage_of_nodes(model, manifest).items():
+        if number is None:
+            continue
         notes = {
             "layer_ann": f"stage-{number}",
             "go_opt.stage": str(number),
@@ -41,10 +43,10 @@ def annotate(model: ir.Model, manifest: Manifest) -> None:
 
 
 def openvino_affinities(model: ir.Model, manifest: Manifest) -> dict[str, str]:
-    """The device of each op, by the friendly names that OpenVINO derives from a node."""
+    """The device of each op, by the friendly names that OpenVINO derives; of what the host joins, the CPU."""
     affinities: dict[str, str] = {}
     for node, number in _stage_of_nodes(model, manifest).items():
-        device = f"GPU.{manifest.stages[number].chips[0]}"
+        device = "CPU" if number is None else f"GPU.{manifest.stages[number].chips[0]}"
         outputs = [str(output.name) for output in node.outputs if output.name]
         # OpenVINO names an unnamed node by its last output, and a node that it splits by name and output.
         names = [*outputs, *(f"{node.name}_{output}" for output in outputs if len(outputs) > 1)]
@@ -52,22 +54,31 @@ def openvino_affinities(model: ir.Model, manifest: Manifest) -> dict[str, str]:
     return affinities
 
 
-def _stage_of_nodes(model: ir.Model, manifest: Manifest) -> dict[ir.Node, int]:
-    """The stage of each node: a view has that of its source's op, a constant that of its first reader."""
+def _stage_of_nodes(model: ir.Model, manifest: Manifest) -> dict[ir.Node, int | None]:
+    """The stage of each node: a view has that of its source's op, a constant that of its first reader.
+
+    None for what the host joins.
+    """
     own = {op: stage.stage for stage in manifest.stages for op in stage.ops}
+    of_host = set(manifest.host.nodes) if manifest.host else set()
     reads = Reads(model.graph, own)
-    stages: dict[ir.Node, int] = {}
+    stages: dict[ir.Node, int | None] = {}
     first_reader: dict[ir.Value, int] = {}
     for node in reversed(model.graph):
+        bases = reads.bases_of(node.outputs)
+        if node.name in of_host and bases:
+            stages[node] = None
+            continue
         if node.name in own:
-            stages[node] = own[node.name]
+            number = own[node.name]
         else:
-            writers = [base.producer() for base in reads.bases_of(node.outputs)]
+            writers = [base.producer() for base in bases]
             of_ops = [own[str(writer.name)] for writer in writers if writer is not None]
             of_readers = [first_reader[output] for output in node.outputs if output in first_reader]
-            stages[node] = max(of_ops) if of_ops else min(of_readers, default=0)
+            number = max(of_ops) if of_ops else min(of_readers, default=0)
+        stages[node] = number
         for value in reads.of_node(node):
-            first_reader[value] = min(first_reader.get(value, stages[node]), stages[node])
+            first_reader[value] = min(first_reader.get(value, number), number)
     return stages
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
 
 import onnx_ir as ir
 
@@ -24,6 +25,8 @@ from go_opt.run.cut.source import model_of_plan
 from go_opt.run.cut.splits import split_nodes
 from go_opt.run.cut.stage_model import output_tensor, stage_model, weight_bytes
 
+_HOST: Final = CutStage(chips=(), kernels=(), relays=(), sources={}, makes=(), compute_s=0.0)
+
 
 @dataclass(frozen=True)
 class PlanModels:
@@ -34,9 +37,15 @@ class PlanModels:
     models: tuple[ir.Model, ...]
     made_by: Mapping[str, int]  # tensor -> stage
     readers: Mapping[str, tuple[int, ...]]  # tensor -> the other stages that read it
-    leaves: Mapping[ir.Value, int]  # output of the model -> the stage it leaves from
-    output_parts: Mapping[str, facts.OutputPart] = field(default_factory=dict)
+    leaves: Mapping[ir.Value, int | None]  # output of the model -> the stage it leaves from; None: the host
+    host: ir.Model | None  # joins outputs
     is_split: bool = False  # whether ``whole`` has split ops, unlike the model's file
+
+    @property
+    def by_number(self) -> dict[int | None, ir.Model]:
+        """The models of the stages by their numbers, and of the host as None."""
+        found: dict[int | None, ir.Model] = dict(enumerate(self.models))
+        return found | ({None: self.host} if self.host else {})
 
 
 def plan_models(lowered: LoweredModel, graph: Graph, target: Target, plan: Plan) -> PlanModels:
@@ -46,25 +55,25 @@ def plan_models(lowered: LoweredModel, graph: Graph, target: Target, plan: Plan)
       ModelError, PlanError: something cannot be cut; the message names it.
     """
     whole = model_of_plan(lowered)
-    _refuse_views_of_parts(whole.graph, graph, plan)
-    output_parts = split_nodes(whole.graph, graph, plan.splits)
+    parts = split_nodes(whole.graph, graph, plan.splits)
     graph = planned_graph(graph, plan)
-    cut = cut_models(whole, Reads(whole.graph, graph.op_index), graph, target, plan)
-    return replace(cut, output_parts=output_parts, is_split=bool(plan.splits))
+    cut = cut_models(whole, Reads(whole.graph, graph.op_index), graph, target, plan, parts)
+    return replace(cut, is_split=bool(plan.splits))
 
 
-def _refuse_views_of_parts(nodes: ir.Graph, graph: Graph, plan: Plan) -> None:
-    reads = Reads(nodes, graph.op_index)
-    for split in plan.splits:
-        made = set(reads.op_node[split.op].outputs)
-        for output in nodes.outputs if not split.joined else ():
-            if output not in made and made & set(reads.bases_of([output])):
-                problem = f"output {output.name!r} of the model is a view of its output"
-                raise ModelError(f"op {split.op!r} cannot stay in parts: {problem}.")
+def cut_models(
+    whole: ir.Model,
+    reads: Reads,
+    graph: Graph,
+    target: Target,
+    plan: Plan,
+    parts: Collection[ir.Value] = (),
+) -> PlanModels:
+    """Like :func:`plan_models` for a model in memory, which several plans may cut.
 
-
-def cut_models(whole: ir.Model, reads: Reads, graph: Graph, target: Target, plan: Plan) -> PlanModels:
-    """Like :func:`plan_models` for a model in memory, which several plans may cut."""
+    Args:
+      parts: the parts of outputs that the host joins.
+    """
     _check_nodes(whole.graph, graph)
     stages = stages_of_plan(graph, target, plan, reads)
     made_by = {tensor: i for i, stage in enumerate(stages) for tensor in stage.makes}
@@ -73,23 +82,33 @@ def cut_models(whole: ir.Model, reads: Reads, graph: Graph, target: Target, plan
         for tensor in sorted(stage.needs):
             if made_by.get(tensor, i) != i:
                 readers.setdefault(tensor, []).append(i)
+    bases = {output: reads.bases_of([output]) for output in whole.graph.outputs}
     # An output that no op computes leaves from the first stage.
     leaves = {
-        output: max((made_by.get(str(base.name), 0) for base in reads.bases_of([output])), default=0)
-        for output in whole.graph.outputs
+        output: None if set(parts) & set(of) else max((made_by.get(str(k.name), 0) for k in of), default=0)
+        for output, of in bases.items()
     }
+    sent = {*readers, *(str(part.name) for part in parts)}
     models = tuple(
         stage_model(
             whole,
             reads,
             stage,
-            [tensor for tensor in stage.makes if tensor in readers],
+            [tensor for tensor in stage.makes if tensor in sent],
             [output for output in leaves if leaves[output] == i],
         )
         for i, stage in enumerate(stages)
     )
+    joined = [output for output in leaves if leaves[output] is None]
+    host = stage_model(whole, reads, _HOST, [], joined) if joined else None
     return PlanModels(
-        whole, tuple(stages), models, made_by, {name: tuple(row) for name, row in readers.items()}, leaves
+        whole,
+        tuple(stages),
+        models,
+        made_by,
+        {name: tuple(row) for name, row in readers.items()},
+        leaves,
+        host,
     )
 
 
@@ -102,33 +121,44 @@ def _check_nodes(nodes: ir.Graph, graph: Graph) -> None:
 
 
 def manifest_of(
-    cut: PlanModels, graph: Graph, target: Target, plan: Plan, file_of: Callable[[int], str]
+    cut: PlanModels, graph: Graph, target: Target, plan: Plan, file_of: Callable[[int | None], str]
 ) -> facts.Manifest:
-    """The manifest of the stages; ``file_of`` names the file of each stage's model."""
+    """The manifest of the stages; ``file_of`` names the file of each stage's model, of None the host's."""
     metrics = evaluate_plan(graph, target, plan)
     inputs = [value for value in cut.whole.graph.inputs if not value.is_initializer()]
-    crossing = [value for model in cut.models for value in (*model.graph.inputs, *model.graph.outputs)]
+    models = cut.by_number.values()
+    crossing = [value for model in models for value in (*model.graph.inputs, *model.graph.outputs)]
     return facts.Manifest(
         **facts.PlannedModel.fields_of(graph, plan, metrics.interval_s),
         latency_s=metrics.latency_s,
         bottleneck=metrics.bottleneck,
         inputs=tuple(str(value.name) for value in inputs),
         outputs=tuple(
-            facts.ModelOutput(
-                str(output.name),
-                output_tensor(output),
-                cut.leaves[output],
-                cut.output_parts.get(str(output.name)),
-            )
+            facts.ModelOutput(str(output.name), output_tensor(output), cut.leaves[output])
             for output in cut.whole.graph.outputs
         ),
         tensors=tuple({str(value.name): _tensor(value) for value in (*inputs, *crossing)}.values()),
         stages=_stages(cut, file_of),
+        host=_host(cut, cut.host, file_of(None)) if cut.host else None,
         memory=plan_buffers(graph, target, plan),
     )
 
 
-def _stages(cut: PlanModels, file_of: Callable[[int], str]) -> tuple[facts.Stage, ...]:
+def _host(cut: PlanModels, model: ir.Model, file: str) -> facts.HostModel:
+    return facts.HostModel(
+        file,
+        _inputs(cut, model),
+        tuple(str(value.name) for value in model.graph.outputs),
+        tuple(str(node.name) for node in model.graph),
+    )
+
+
+def _inputs(cut: PlanModels, model: ir.Model) -> tuple[facts.StageInput, ...]:
+    names = [str(value.name) for value in model.graph.inputs]
+    return tuple(facts.StageInput(name, cut.made_by.get(name)) for name in names)
+
+
+def _stages(cut: PlanModels, file_of: Callable[[int | None], str]) -> tuple[facts.Stage, ...]:
     parts = Counter(stage.chips for stage in cut.stages)
     seen: Counter[tuple[int, ...]] = Counter()
     without_op = {node.name for node in cut.whole.graph} - {op for stage in cut.stages for op in stage.ops}
@@ -142,10 +172,7 @@ def _stages(cut: PlanModels, file_of: Callable[[int], str]) -> tuple[facts.Stage
                 replication=len(stage.chips),
                 part=seen[stage.chips],
                 parts=parts[stage.chips],
-                inputs=tuple(
-                    facts.StageInput(str(value.name), cut.made_by.get(str(value.name)))
-                    for value in model.graph.inputs
-                ),
+                inputs=_inputs(cut, model),
                 outputs=tuple(
                     facts.StageOutput(str(value.name), cut.readers.get(str(value.name), ()))
                     for value in model.graph.outputs

@@ -20,7 +20,6 @@ from go_opt.model.plan import Split
 from go_opt.model.rule import Access, Affine
 from go_opt.model.rules.strided import row_major
 from go_opt.run.cut.reads import Reads
-from go_opt.run.manifest import OutputPart
 
 _GEMM_WITHOUT_BIAS: Final = 11  # operator sets
 _SLICE_READS_LIMITS: Final = 10
@@ -48,20 +47,20 @@ class _Frame(NamedTuple):
         return sizes
 
 
-def split_nodes(nodes: ir.Graph, graph: Graph, splits: Sequence[Split]) -> dict[str, OutputPart]:
+def split_nodes(nodes: ir.Graph, graph: Graph, splits: Sequence[Split]) -> list[ir.Value]:
     """Replace the ops that ``splits`` name by their parts, under the names of the split graph.
 
     Args:
       graph: the graph of the unsplit model.
 
     Returns:
-      outputs of the model that stay in parts, by name.
+      the parts of outputs of the model that the host joins, in nodes that are no ops.
 
     Raises:
       ModelError: an op cannot be split like that; the message names it.
       PlanError: as of :func:`go_opt.env.copies.splits.split_graph_and_parts`.
     """
-    return _Maker(nodes, graph, splits).outputs() if splits else {}
+    return _Maker(nodes, graph, splits).sent_parts() if splits else []
 
 
 class _Maker:
@@ -78,8 +77,8 @@ class _Maker:
         self._joined: dict[ir.Value, ir.Value] = {}  # results of divided ops, joined again
         self._new: list[ir.Node] = []  # not in the model yet
 
-    def outputs(self) -> dict[str, OutputPart]:
-        """Make all nodes; returns the outputs that stay in parts, by name."""
+    def sent_parts(self) -> list[ir.Value]:
+        """Make all nodes; returns the parts of outputs that the host joins."""
         graph, split = self._graph, self._split
         place = {node: i for i, node in enumerate(self._nodes)}
         last: ir.Node | None = None  # of the nodes that are being replaced
@@ -98,7 +97,11 @@ class _Maker:
             if last is not None and self._whole_of(writes[0]).producer() in self._divided:
                 self._nodes.insert_before(last, self._new)
                 self._new = []
-        shown = self._show_parts()
+        sent = [
+            part
+            for whole, parts in self._parts_of_outputs().items()
+            for part in self._join_on_host(whole, parts)
+        ]
         for value, joined in self._joined.items():
             value.replace_all_uses_with(joined, replace_graph_outputs=True)
         for name in split.graph.tensor_names:  # slices of weights in the order of the split graph
@@ -106,7 +109,7 @@ class _Maker:
                 self._nodes.register_initializer(self._nodes.initializers.pop(name))
         self._remove_divided()
         self._nodes.sort()  # views of what is joined after parts of later ops
-        return shown
+        return sent
 
     def _held(self, tensor: str) -> Held:
         return self._split.held.get(tensor) or Held(self._graph.tensor_index[tensor], ())
@@ -282,25 +285,43 @@ class _Maker:
             self._values[name] = output
         self._new.append(node)
 
-    def _show_parts(self) -> dict[str, OutputPart]:
-        """Let the host read the parts of outputs that are not joined."""
-        shown, split = {}, self._split.graph
-        pieces: dict[ir.Value, list[str]] = {}
-        for k in np.flatnonzero(split.tensor_is_output).tolist():
-            if self._held(split.tensor_names[k]).piece:
-                pieces.setdefault(self._whole_of(split.tensor_names[k]), []).append(split.tensor_names[k])
-        for whole, parts in pieces.items():
-            frame = _frame_of(whole, self._held(parts[0]).piece)
-            if len(frame.axes) > 1 or list(frame.sizes) != sizes_of(whole):
-                problem = "its parts must lie along one axis"
-                raise ModelError(f"output {whole.name!r} of the model cannot stay in parts: {problem}.")
-            at = list(self._nodes.outputs).index(whole)
-            self._nodes.outputs[at : at + 1] = [self._values[part] for part in parts]
-            for part in parts:
-                (cut,) = self._held(part).piece
-                axis, step = frame.axes[cut.period]
-                shown[part] = OutputPart(str(whole.name), axis, cut.start // step, cut.stop // step)
-        return shown
+    def _parts_of_outputs(self) -> dict[ir.Value, list[str]]:
+        """The tensors that the host joins, of each output of an op; major to minor."""
+        parts: dict[ir.Value, list[str]] = {}
+        names = self._split.graph.tensor_names
+        for name in (names[k] for k in np.flatnonzero(self._split.graph.tensor_is_output)):
+            if self._held(name).piece:
+                parts.setdefault(self._whole_of(name), []).append(name)
+        return {whole: sorted(found, key=lambda one: self._held(one).piece) for whole, found in parts.items()}
+
+    def _join_on_host(self, whole: ir.Value, parts: Sequence[str]) -> list[ir.Value]:
+        """Join parts along one cut after the other; returns their values."""
+        pieces = [self._held(part).piece for part in parts]
+        frame = _frame_of(whole, pieces[0])
+        joined = [
+            self._reshaped(self._values[part], frame.shape(piece), f"{part}/sent")
+            for part, piece in zip(parts, pieces, strict=True)
+        ]
+        for i, cut in reversed(list(enumerate(pieces[0]))):
+            number = len({piece[i] for piece in pieces})
+            axis = frame.axes[cut.period][0]
+            groups = [joined[at : at + number] for at in range(0, len(joined), number)]
+            joined = [
+                self._joined_on_host(whole, group, axis, f"{i}.{at}") for at, group in enumerate(groups)
+            ]
+        self._joined[whole] = self._reshaped(*joined, sizes_of(whole), f"{whole.name}/seen")
+        self._joined[whole].name = whole.name
+        self._nodes.extend(self._new)
+        self._new = []
+        return [self._values[part] for part in parts]
+
+    def _joined_on_host(self, whole: ir.Value, group: Sequence[ir.Value], axis: int, which: str) -> ir.Value:
+        name = f"{whole.name}/joined {which}"
+        sizes = sizes_of(group[0])
+        sizes[axis] = sum(sizes_of(one)[axis] for one in group)
+        node = ir.node(JOIN, group, {"axis": axis}, name=name)
+        self._add(node, [(name, sizes, whole)])
+        return node.outputs[0]
 
     def _remove_divided(self) -> None:
         """Remove the nodes that have parts, and views of what they wrote."""

@@ -90,15 +90,19 @@ def _check_is_onnx(model: str | Path) -> None:
         raise ModelError(f"{name!r} is a torch program: go_opt.export_torch says where to split it.")
 
 
+def _stage_file(stage: int | None) -> str:
+    return "host.onnx" if stage is None else f"stage-{stage}.onnx"
+
+
 def _cut(
     lowered: LoweredModel, graph: Graph, target: Target, plan: Plan, formats: Sequence[str]
 ) -> tuple[Manifest, PlanModels]:
     from go_opt.run.cut.plan_models import manifest_of, plan_models
     from go_opt.run.export.triton import model_path
 
-    def file_of(stage: int) -> str:
+    def file_of(stage: int | None) -> str:
         if "stages" in formats:
-            return f"stage-{stage}.onnx"
+            return _stage_file(stage)
         return f"{TRITON}/{model_path(graph.name, stage)}" if TRITON in formats else ""
 
     cut = plan_models(lowered, graph, target, plan)
@@ -123,11 +127,11 @@ def _write(
         return cut.whole if cut.is_split else model_of_file(lowered)
 
     with whole_folder(directory) as folder:
-        for stage, model in zip(manifest.stages, cut.models, strict=True):
+        for stage, model in cut.by_number.items():
             if "stages" in formats:
-                write_model(model, folder / stage.file)
+                write_model(model, folder / _stage_file(stage))
             if "triton" in formats:
-                write_model(model, folder / TRITON / model_path(manifest.model, stage.stage))
+                write_model(model, folder / TRITON / model_path(manifest.model, stage))
         if "triton" in formats:
             write_configs(manifest, folder / TRITON)
         if "openvino" in formats:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from go_opt.errors import ModelError
-from go_opt.run.manifest import Manifest, Stage
+from go_opt.run.manifest import Manifest
 
 _TYPES: Final = {
     "bool": "BOOL", "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32", "uint64": "UINT64",
@@ -22,15 +22,28 @@ class _Enum(str):
     """A value that protobuf's text format writes without quotes."""
 
 
-def model_name(model: str, stage: int | None = None) -> str:
-    """The repository name of a stage, or of the ensemble."""
-    plain = re.sub(r"[^A-Za-z0-9_.-]", "_", model)
-    return plain if stage is None else f"{plain}_stage_{stage}"
+def ensemble_name(model: str) -> str:
+    """The repository name of the ensemble."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", model)
 
 
-def model_path(model: str, stage: int) -> str:
-    """The path of a stage's model in the repository."""
-    return f"{model_name(model, stage)}/1/model.onnx"
+def step_name(model: str, stage: int | None) -> str:
+    """The repository name of a stage, or of the host's model."""
+    return f"{ensemble_name(model)}_{'host' if stage is None else f'stage_{stage}'}"
+
+
+def model_path(model: str, stage: int | None) -> str:
+    """The path of the model of a stage, or of the host, in the repository."""
+    return f"{step_name(model, stage)}/1/model.onnx"
+
+
+class _Step(NamedTuple):
+    """A model of the ensemble."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    instances: Mapping[str, Any]
 
 
 def write_configs(manifest: Manifest, repository: Path) -> None:
@@ -39,28 +52,39 @@ def write_configs(manifest: Manifest, repository: Path) -> None:
     Raises:
       ModelError: Triton does not support such an ensemble; the message gives the reason.
     """
-    configs = [_stage_config(manifest, stage) for stage in manifest.stages]
-    for config in (*configs, _ensemble_config(manifest)):
+    steps = list(_steps(manifest))
+    for config in (*(_step_config(manifest, step) for step in steps), _ensemble_config(manifest, steps)):
         folder = repository / config["name"]
         (folder / "1").mkdir(parents=True, exist_ok=True)
         (folder / "config.pbtxt").write_text("\n".join(_lines(config)) + "\n", "utf-8")
 
 
-def _stage_config(manifest: Manifest, stage: Stage) -> dict[str, Any]:
-    if not stage.inputs:
-        raise ModelError(f"stage {stage.stage} reads no tensor, which Triton asks of a step of an ensemble.")
+def _steps(manifest: Manifest) -> Iterator[_Step]:
+    model, host = manifest.model, manifest.host
+    for stage in manifest.stages:
+        if not stage.inputs:
+            problem = "reads no tensor, which Triton asks of a step of an ensemble"
+            raise ModelError(f"stage {stage.stage} {problem}.")
+        names = (tuple(row.tensor for row in rows) for rows in (stage.inputs, stage.outputs))
+        yield _Step(step_name(model, stage.stage), *names, {"count": stage.replication})
+    if host is not None:
+        read = tuple(row.tensor for row in host.inputs)
+        yield _Step(step_name(model, None), read, host.outputs, {"kind": _Enum("KIND_CPU")})
+
+
+def _step_config(manifest: Manifest, step: _Step) -> dict[str, Any]:
     return {
-        "name": model_name(manifest.model, stage.stage),
+        "name": step.name,
         "platform": "onnxruntime_onnx",
         "max_batch_size": 0,
-        "input": [_tensor(manifest, row.tensor, row.tensor) for row in stage.inputs],
-        "output": [_tensor(manifest, row.tensor, row.tensor) for row in stage.outputs],
-        "instance_group": [{"count": stage.replication}],
+        "input": [_tensor(manifest, tensor, tensor) for tensor in step.inputs],
+        "output": [_tensor(manifest, tensor, tensor) for tensor in step.outputs],
+        "instance_group": [step.instances],
     }
 
 
-def _ensemble_config(manifest: Manifest) -> dict[str, Any]:
-    read = {row.tensor for stage in manifest.stages for row in stage.inputs if row.source is None}
+def _ensemble_config(manifest: Manifest, steps: Sequence[_Step]) -> dict[str, Any]:
+    read = {tensor for step in steps for tensor in step.inputs}
     given = [tensor for tensor in manifest.inputs if tensor in read]
     both = next((output.name for output in manifest.outputs if output.name in given), None)
     if both is not None:
@@ -68,21 +92,22 @@ def _ensemble_config(manifest: Manifest) -> dict[str, Any]:
     # Ensemble outputs have the names of the model's outputs.
     name_of = {output.tensor: output.name for output in manifest.outputs}
     return {
-        "name": model_name(manifest.model),
+        "name": ensemble_name(manifest.model),
         "platform": "ensemble",
         "max_batch_size": 0,
         "input": [_tensor(manifest, tensor, tensor) for tensor in given],
         "output": [_tensor(manifest, output.name, output.tensor) for output in manifest.outputs],
-        "ensemble_scheduling": {"step": [_step(manifest, stage, name_of) for stage in manifest.stages]},
-    }
-
-
-def _step(manifest: Manifest, stage: Stage, name_of: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        "model_name": model_name(manifest.model, stage.stage),
-        "model_version": -1,
-        "input_map": [_entry(row.tensor, name_of) for row in stage.inputs],
-        "output_map": [_entry(row.tensor, name_of) for row in stage.outputs],
+        "ensemble_scheduling": {
+            "step": [
+                {
+                    "model_name": step.name,
+                    "model_version": -1,
+                    "input_map": [_entry(tensor, name_of) for tensor in step.inputs],
+                    "output_map": [_entry(tensor, name_of) for tensor in step.outputs],
+                }
+                for step in steps
+            ]
+        },
     }
 
 

@@ -75,17 +75,9 @@ def whole_outputs(
 ) -> list[dict[str, NDArray]]:
     """The outputs of the whole model, by name, for each row of inputs."""
     whole = session(path, is_optimized=is_optimized)
-    parts = {output.name: output.part for output in manifest.outputs}
-    wanted = list(dict.fromkeys(part.whole if part else name for name, part in parts.items()))
+    wanted = [output.name for output in manifest.outputs]
     rest = _rest(path, manifest, inputs[0])
-    rows = [dict(zip(wanted, whole.run(wanted, {**rest, **row}), strict=True)) for row in inputs]
-    return [
-        {
-            name: row[part.whole].take(range(part.start, part.stop), part.axis) if part else row[name]
-            for name, part in parts.items()
-        }
-        for row in rows
-    ]
+    return [dict(zip(wanted, whole.run(wanted, {**rest, **row}), strict=True)) for row in inputs]
 
 
 def first_difference(

@@ -95,7 +95,7 @@ class Layout:
             writer |= {row.tensor: stage.stage for row in stage.outputs}
             for given in stage.inputs:
                 readers.setdefault(given.tensor, []).append(stage.stage)
-        for tensor in dict.fromkeys(output.tensor for output in self.manifest.outputs):
+        for tensor in self.manifest.collected:
             readers.setdefault(tensor, []).append(HOST)
         rings, offset = [], self._data_offset
         for tensor, stages in readers.items():

@@ -31,6 +31,7 @@ from go_opt.run.pipeline.layout import NOT_LOADED, Layout, State
 from go_opt.run.pipeline.links import write_links
 from go_opt.run.pipeline.memory import shared_memory
 from go_opt.run.pipeline.results import OutputsDifferError, RunResult, StageRun, chip_seconds
+from go_opt.run.pipeline.sessions import Session, session
 from go_opt.run.pipeline.workers import Workers, started
 
 MAX_INFERENCES: Final = 1_000_000
@@ -141,7 +142,10 @@ def run_on(
         state = State(layout, memory)
         state.counters[:-2] = NOT_LOADED
         workers.give(layout.chips, folder, layout.inferences, descriptor)
-        host = _Host(layout, state, workers, inputs, expected)
+        joins = layout.manifest.host
+        host = _Host(
+            layout, state, workers, inputs, expected, session(folder / joins.file) if joins else None
+        )
         host.run()
         return host, state.seconds[:, ALONE:].copy()
 
@@ -179,6 +183,7 @@ class _Host:
     workers: Workers
     inputs: Sequence[Arrays]
     expected: Reference
+    joins: Session | None  # of the host's model
     fed_s: list[float] = field(default_factory=list)
     collected_s: list[float] = field(default_factory=list)
     outputs: dict[str, NDArray] = field(default_factory=dict)  # of the first inference
@@ -189,7 +194,7 @@ class _Host:
             self.workers.wait()
         ring_of = {ring.tensor: i for i, ring in enumerate(self.layout.rings)}
         given = {name: ring_of[name] for name in self.inputs[0]}
-        outputs = {output.name: ring_of[output.tensor] for output in self.layout.manifest.outputs}
+        outputs = {tensor: ring_of[tensor] for tensor in self.layout.manifest.collected}
         while len(self.collected_s) < self.layout.inferences:
             arrives_s = self._arrives_s(outputs)
             if arrives_s <= 0:
@@ -219,8 +224,13 @@ class _Host:
     def _collect(self, rings: Mapping[str, int]) -> None:
         inference = len(self.collected_s)
         self.collected_s.append(time.monotonic())
-        for name, ring in rings.items():
-            value = self.state.slot(ring, inference)
+        given = self.inputs[inference % len(self.inputs)]
+        values = {tensor: self.state.slot(ring, inference) for tensor, ring in rings.items()}
+        host = self.layout.manifest.host
+        if host is not None and self.joins is not None:
+            read = {row.tensor: {**given, **values}[row.tensor] for row in host.inputs}
+            values |= zip(host.outputs, self.joins.run(host.outputs, read), strict=True)
+        for name, value in ((output.name, values[output.tensor]) for output in self.layout.manifest.outputs):
             if inference == 0:
                 self.outputs[name] = value.copy()
             apart = self.expected.difference(inference % len(self.inputs), name, value)

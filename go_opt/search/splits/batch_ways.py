@@ -60,8 +60,7 @@ def _ends(graph: Graph, target: Target) -> list[int]:
 def _goes_on(graph: Graph, rows: Rows, op: int) -> bool:
     """Whether parts of other ops read the parts of an op."""
     k = graph.outputs_of(op)[0]
-    by_rows = any(reads_rows(graph, rows, reader, k) for reader in graph.readers_of(k))
-    return by_rows and not graph.tensor_is_output[k]
+    return any(reads_rows(graph, rows, reader, k) for reader in graph.readers_of(k))
 
 
 def start_by_batch(split: Graph, way: tuple[Split, ...]) -> Start:

@@ -107,8 +107,7 @@ class _Runs:
             if reader in splits and reads_rows(graph, self._rows, reader, k)
         ]
         goes_on = any(splits[reader].parts == split.parts for reader in found)
-        ends = op in self._ends or graph.tensor_is_output[k]
-        return replace(split, joined=split.joined and (ends or not goes_on))
+        return replace(split, joined=split.joined and (op in self._ends or not goes_on))
 
     def _candidates(
         self, cuts: Sequence[int], end: int, menu: tuple[int, ...]
@@ -148,11 +147,11 @@ class _Runs:
         return run_s + float(self._op_s[moves].sum()) + joins_s * (parts - 1)
 
     def _last_reader(self, k: int) -> int:
-        """Of tensor ``k``; behind all ops where it is an output, or none takes rows of it."""
+        """Of tensor ``k``; behind all ops where none takes rows of it."""
         graph, rows = self._graph, self._rows
         readers = graph.readers_of(k)
         takes_rows = any(reads_rows(graph, rows, op, k) for op in readers)
-        return readers[-1] if takes_rows and not graph.tensor_is_output[k] else graph.num_ops
+        return readers[-1] if takes_rows else graph.num_ops
 
     def _is_needed_whole(self, k: int) -> bool:
         """Whether parts of an op may need all rows of tensor ``k``, maybe moved before."""

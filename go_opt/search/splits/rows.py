@@ -67,8 +67,11 @@ def _row_factor(graph: Graph, op: int) -> int | None:
 
 
 def split_along(graph: Graph, op: int, factor: int, parts: int, *, joined: bool = True) -> Split:
-    """The split of an op along a factor of its rule."""
-    return Split(graph.op_names[op], graph.known_rule_of(op).rule.factors[factor].name, parts, joined)
+    """The split of an op along a factor of its rule. The host joins what it alone reads, but adds nothing."""
+    along = graph.known_rule_of(op).rule.factors[factor]
+    results = graph.outputs_of(op)
+    is_read = any(graph.readers_of(k) or not graph.tensor_is_output[k] for k in results)
+    return Split(graph.op_names[op], along.name, parts, joined and (is_read or along.kind == "reduction"))
 
 
 def steps_of(graph: Graph, op: int, factor: int) -> int:

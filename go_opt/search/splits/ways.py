@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
 from typing import Final
@@ -30,7 +29,6 @@ from go_opt.search.splits.rows import Rows, rows_by_op, split_along, steps_of
 HEAVY: Final = 1 / 4  # of a chip's memory: the weight of an op that may be split
 SHARES: Final = (1 / 2, 1 / 4, 1 / 8)  # of a chip's memory: the weight of a part, one way to split for each
 TIGHT: Final = 1 / 2  # of all memory, at least, in weights, for blocks whose parts one chip works off in turn
-JOINED_OUTPUT: Final = 2.5  # times its bytes, at least, that a chip holds which joins an output of the model
 
 
 def divisible_ops(graph: Graph, target: Target, request: Request) -> BoolArray:
@@ -43,15 +41,12 @@ def divisible_ops(graph: Graph, target: Target, request: Request) -> BoolArray:
 
 
 def _heavy_ops(graph: Graph, target: Target, request: Request) -> dict[int, int]:
-    """The ops with heavy weights that may be split, each with the factor that divides its weights.
-
-    Where an output of the model must be joined, a chip holds it in two buffers and all parts but one.
-    """
-    return _heavy_factors(graph, target, request.output_parts) if _splits_are_open(request) else {}
+    """The ops with heavy weights that may be split, each with the factor that divides its weights."""
+    return _heavy_factors(graph, target) if _splits_are_open(request) else {}
 
 
 @lru_cache(maxsize=16)
-def _heavy_factors(graph: Graph, target: Target, output_parts: bool) -> dict[int, int]:
+def _heavy_factors(graph: Graph, target: Target) -> dict[int, int]:
     found: dict[int, int] = {}
     tables = cost_tables(graph, target)
     sram_bytes = op_sram_bytes(tables)
@@ -61,12 +56,7 @@ def _heavy_factors(graph: Graph, target: Target, output_parts: bool) -> dict[int
     for op in np.unique(graph.reader_op[is_heavy]).tolist():
         factor = weight_factor(graph, op)
         weights = [] if factor is None else _divided_weights(graph, op, factor)
-        if factor is None or max(tables.stored_bytes[weights], default=0) <= HEAVY * sram_bytes[op]:
-            continue
-        (output,) = outputs = graph.outputs_of(op)[:1]
-        stays = output_parts and _stays_in_parts(graph, op)
-        joined_bytes = JOINED_OUTPUT * float(tables.tensor_bytes[output])
-        if stays or not tables.tensor_is_output[outputs].any() or joined_bytes <= sram_bytes[op]:
+        if factor is not None and max(tables.stored_bytes[weights], default=0) > HEAVY * sram_bytes[op]:
             found[op] = factor
     return found
 
@@ -76,11 +66,6 @@ def _divided_weights(graph: Graph, op: int, factor: int) -> list[int]:
     operands = dict.fromkeys(graph.known_rule_of(op).operands)
     is_weight = graph.tensor_kind == WEIGHT
     return [k for k in operands if is_weight[k] and period_in(graph, op, factor, k)]
-
-
-def _stays_in_parts(graph: Graph, op: int) -> bool:
-    """Whether only the host reads the results, so that they need not be joined."""
-    return all(graph.tensor_is_output[k] and not graph.readers_of(k) for k in graph.outputs_of(op))
 
 
 def _splits_are_open(request: Request) -> bool:
@@ -164,8 +149,7 @@ def ways_to_split(graph: Graph, target: Target, request: Request) -> list[tuple[
             slices = {k: (period_in(graph, op, factor, k), steps) for k in weights}
             is_alike = all(slices_of.setdefault(k, one) == one for k, one in slices.items())
             if parts > 1 and is_alike:
-                joined = not (request.output_parts and _stays_in_parts(graph, op))
-                way.append(split_along(graph, op, factor, parts, joined=joined))
+                way.append(split_along(graph, op, factor, parts))
         ways.append(tuple(way))
     return [way for way in dict.fromkeys(ways) if way]
 
@@ -195,13 +179,6 @@ def ways_in_parts(
     return ways
 
 
-def outputs_in_parts(graph: Graph, target: Target, request: Request) -> list[str]:
-    """Names of the ops that are searched with their outputs left in parts where ``request`` allows it."""
-    requested = replace(request, output_parts=True)
-    ways = ways_to_split(graph, target, requested)
-    return list(dict.fromkeys(split.op for way in ways for split in way if not split.joined))
-
-
 def given_way(graph: Graph, request: Request, divisible: BoolArray) -> tuple[Split, ...]:
     """Of the plan to begin with, where it is one of the same ops."""
     plan = None if request.start is None else request.start.plan
@@ -220,9 +197,4 @@ def _given_splits(graph: Graph, target: Target, request: Request) -> tuple[Split
     except PlanError:  # of another version of the model
         return ()
     whole = _in_patterns(graph, target)
-    for split in plan.splits:
-        op = graph.op_index[split.op]
-        leaves_parts = not split.joined and any(graph.tensor_is_output[k] for k in graph.outputs_of(op))
-        if op in whole or (leaves_parts and not request.output_parts):
-            return ()
-    return plan.splits
+    return plan.splits if whole.isdisjoint(graph.op_index[split.op] for split in plan.splits) else ()
