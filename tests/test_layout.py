@@ -90,7 +90,7 @@ WIDE_FOLDERS: Final = {
     "run.pipeline": 11,
     "search.compiling": 12,
     "search.methods": 28,
-    "search.splits": 10,
+    "search.splits": 9,
     "service.calls": 13,
     "service.messages": 29,
     "service.transport": 14,

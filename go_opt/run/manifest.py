@@ -190,10 +190,11 @@ def load_manifest(directory: str | Path) -> Manifest:
     data = read_json(path, "manifest")
     if not isinstance(data, Mapping) or data.get("format") != FORMAT:
         raise InvalidInputError(f"manifest {str(path)!r}: format must be {FORMAT!r}.", field="format")
-    fields = {name: data[name] for name in data if name != "format"}
+    fields = {"host": None} | {name: data[name] for name in data if name != "format"}
     try:
-        if isinstance(fields.get("stages"), list):
-            fields["stages"] = [_without_clones(stage) for stage in fields["stages"]]
+        for name, of_this_version in (("stages", _without_clones), ("outputs", _without_part)):
+            if isinstance(fields.get(name), list):
+                fields[name] = [of_this_version(row) for row in fields[name]]
         return record_from_json(Manifest, fields, "manifest")
     except InvalidInputError as error:
         raise InvalidInputError(f"manifest {str(path)!r}: {error}", field=error.field) from None
@@ -205,3 +206,10 @@ def _without_clones(stage: Any) -> Any:
         return stage
     refuse_clones(stage.get("clones"))
     return {name: stage[name] for name in stage if name != "clones"}
+
+
+def _without_part(output: Any) -> Any:
+    """An output; in earlier versions it could be a part of one of the model."""
+    if not isinstance(output, Mapping) or output.get("part") is not None:
+        return output
+    return {name: output[name] for name in output if name != "part"}

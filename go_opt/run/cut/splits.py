@@ -309,7 +309,8 @@ class _Maker:
             joined = [
                 self._joined_on_host(whole, group, axis, f"{i}.{at}") for at, group in enumerate(groups)
             ]
-        self._joined[whole] = self._reshaped(*joined, sizes_of(whole), f"{whole.name}/seen")
+        (last,) = joined
+        self._joined[whole] = self._reshaped(last, sizes_of(whole), f"{whole.name}/seen")
         self._joined[whole].name = whole.name
         self._nodes.extend(self._new)
         self._new = []

@@ -65,8 +65,8 @@ def _steps(manifest: Manifest) -> Iterator[_Step]:
         if not stage.inputs:
             problem = "reads no tensor, which Triton asks of a step of an ensemble"
             raise ModelError(f"stage {stage.stage} {problem}.")
-        names = (tuple(row.tensor for row in rows) for rows in (stage.inputs, stage.outputs))
-        yield _Step(step_name(model, stage.stage), *names, {"count": stage.replication})
+        read, written = (tuple(row.tensor for row in rows) for rows in (stage.inputs, stage.outputs))
+        yield _Step(step_name(model, stage.stage), read, written, {"count": stage.replication})
     if host is not None:
         read = tuple(row.tensor for row in host.inputs)
         yield _Step(step_name(model, None), read, host.outputs, {"kind": _Enum("KIND_CPU")})

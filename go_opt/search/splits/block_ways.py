@@ -153,7 +153,7 @@ def is_open(graph: Graph, block: Block, parts: int) -> bool:
     """Whether a block can be divided like that, and nothing else needs what it joins at its end."""
     ops = {op for op, _ in block}
     made = [k for op, _ in block[:-1] for k in graph.outputs_of(op)]
-    if any(graph.tensor_is_output[k] or not ops.issuperset(graph.readers_of(k)) for k in made):
+    if not all(ops.issuperset(graph.readers_of(k)) for k in made):
         return False
     last = block[-1][0]
     try:

@@ -15,15 +15,27 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from go_opt.errors import ModelError
-from go_opt.model.plan import Plan, Relay
+from go_opt.model.plan import Plan, Relay, Split
 from go_opt.run.export.exporting import export
 from go_opt.run.manifest import Manifest
-from tests.exports import INT64, info, model, node, plan_of, random_inputs, saved, session, weight
+from tests.exports import (
+    INT64,
+    info,
+    integers,
+    model,
+    node,
+    plan_of,
+    random_inputs,
+    saved,
+    session,
+    split_plan,
+    weight,
+)
 
 # As in Triton's model_config.proto: name, type and whether it repeats, of the fields that an export writes.
 TRITON = {
     "Tensor": [("name", "string", False), ("data_type", "DataType", False), ("dims", "int64", True)],
-    "Group": [("count", "int32", False)],
+    "Group": [("count", "int32", False), ("kind", "Kind", False)],
     "Entry": [("key", "string", False), ("value", "string", False)],
     "Step": [
         ("model_name", "string", False),
@@ -43,15 +55,17 @@ TRITON = {
     ],
 }
 DATA_TYPES = ("TYPE_INVALID", "TYPE_FP32", "TYPE_INT64", "TYPE_BOOL")
+ENUMS = {"DataType": DATA_TYPES, "Kind": ("KIND_AUTO", "KIND_GPU", "KIND_CPU")}
 
 
 def triton_config(path: Path) -> Any:
     """The message in a ``config.pbtxt``."""
     field = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="triton.proto", package="triton", syntax="proto3")
-    values = file.enum_type.add(name="DataType").value
-    for i, name in enumerate(DATA_TYPES):
-        values.add(name=name, number=i)
+    for enum, names in ENUMS.items():
+        values = file.enum_type.add(name=enum).value
+        for i, name in enumerate(names):
+            values.add(name=name, number=i)
     for message, rows in TRITON.items():
         fields = file.message_type.add(name=message).field
         for i, (name, kind, repeats) in enumerate(rows):
@@ -61,7 +75,7 @@ def triton_config(path: Path) -> Any:
             if kind in plain:
                 one.type = plain[kind]
             else:
-                one.type = field.TYPE_ENUM if kind == "DataType" else field.TYPE_MESSAGE
+                one.type = field.TYPE_ENUM if kind in ENUMS else field.TYPE_MESSAGE
                 one.type_name = f".triton.{kind}"
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
@@ -155,6 +169,26 @@ def test_a_triton_repository_runs_as_the_model_does(tmp_path: Path) -> None:
     results = run_ensemble(repository, "my_pipe", inputs)
     for name, expected in zip(("y", "s"), session(path).run(["y", "s"], inputs), strict=True):
         np.testing.assert_allclose(results[name], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_what_the_host_joins_in_each_format(tmp_path: Path) -> None:
+    nodes = [node("MatMul", "x w", "a", "op"), node("Reshape", "a sizes", "y", "view")]
+    used = weight("w", 4, 6), integers("sizes", 3, 4)
+    path = saved(model(nodes, [info("x", [2, 4])], [info("y", [3, 4])], used), tmp_path)
+    plan = split_plan(path, Split("op", "j", 2, joined=False), chips=2)
+    manifest = export(path, plan, tmp_path / "out", formats=["triton", "annotated", "openvino"])
+    inputs = random_inputs(manifest)
+    results = run_ensemble(tmp_path / "out" / "triton", "toy", inputs)
+    np.testing.assert_allclose(results["y"], *session(path).run(["y"], inputs), rtol=1e-5, atol=1e-5)
+    config = triton_config(tmp_path / "out" / "triton" / "toy_host" / "config.pbtxt")
+    assert [group.kind for group in config.instance_group] == [ENUMS["Kind"].index("KIND_CPU")]
+    annotated = onnx.load(tmp_path / "out" / "annotated.onnx").graph.node
+    devices = json.loads((tmp_path / "out" / "openvino.json").read_text("utf-8"))
+    parts = {op for stage in manifest.stages for op in stage.ops}
+    assert manifest.host is not None
+    assert {one.name for one in annotated if one.device_configurations} == parts
+    assert {one.name for one in annotated} == {*parts, *manifest.host.nodes}
+    assert {devices[name] for name in manifest.host.nodes} == {"CPU"}
 
 
 def test_scalars_of_an_ensemble_have_one_dimension(tmp_path: Path) -> None:

@@ -211,6 +211,7 @@ def test_a_manifest_reads_back(tmp_path: Path) -> None:
         ({"dims": {"n": 1.5}}, ("manifest.dims.n", "a whole number")),
         ({"inputs": [None]}, ("manifest.inputs[0]", "text")),
         ({"outputs": [{"name": "y", "part": None, "tensor": "y"}]}, ("manifest.outputs[0].stage", "missing")),
+        ({"outputs": [{"name": "y", "part": {}, "tensor": "y"}]}, ("manifest.outputs[0].part", "unknown")),
         ({"outputs": ["y"]}, ("manifest.outputs[0]", "an object")),
         ({"more": 1}, ("manifest.more", "unknown")),
     ],

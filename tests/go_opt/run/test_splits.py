@@ -14,37 +14,19 @@ import pytest
 from hypothesis import assume, given, settings
 
 from go_opt import from_onnx
-from go_opt.env import load_target
 from go_opt.env.copies.divisions import divisible_factors
 from go_opt.env.copies.splits import split_graph
 from go_opt.errors import ModelError, PlanError
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Plan, Split
+from go_opt.model.plan import Split
 from go_opt.run.export.exporting import export
 from go_opt.run.manifest import Manifest
 from go_opt.run.pipeline.running import run_plan
 from go_opt.solver.verify.splits import broken_splits
-from tests.exports import INT64, check_stages, info, integers, model, node, saved, weight
+from tests.exports import INT64, check_stages, info, integers, model, node, saved, split_plan, weight
 from tests.go_opt.run.test_random_stages import Drawing, with_random_weights
 from tests.strategies import examples, seeds
 from tests.transformers import encoder
-
-
-def split_plan(path: Path, *splits: Split, chips: int = 4, seed: int = 0) -> Plan:
-    """Each op and part is a kernel of its own, on a chip of the first few."""
-    graph, target = split_graph(from_onnx(path), splits), load_target("gpu-8")
-    each = np.arange(graph.num_ops)
-    plan = Plan.create(
-        graph,
-        "gpu-8",
-        target.fingerprint,
-        placement=np.random.default_rng(seed).integers(0, chips, graph.num_ops),
-        order=each,
-        fusion_group=each,
-        replication=np.ones(graph.num_ops, dtype=np.int32),
-        provenance="test",
-    )
-    return replace(plan, splits=splits)
 
 
 def check(
