@@ -155,7 +155,14 @@ def out_of_memory_reason(tables: CostTables, terms: BatchMetrics) -> str:
     if (peak_bytes <= tables.sram_bytes).all():
         buffer_bytes = np.where(terms.stream_bytes[0] > 0, tables.stream_buffer_bytes, 0)
         peak_bytes = peak_bytes + buffer_bytes
-    chip = int(np.argmax(peak_bytes - tables.sram_bytes))
+    excess = peak_bytes - tables.sram_bytes
+    if (excess <= 0).all():
+        chip = int(np.argmax(excess + terms.weight_bytes[0]))
+        return (
+            f"out of memory: chip {chip} needs {int(terms.weight_bytes[0, chip])} bytes for states and "
+            f"{int(terms.peak_bytes[0, chip])} for activations and has {int(tables.sram_bytes[chip])}"
+        )
+    chip = int(np.argmax(excess))
     if terms.peak_bytes[0, chip] <= tables.sram_bytes[chip]:
         beside = f" beside a buffer of {tables.stream_buffer_bytes[chip]} bytes for streamed weights"
     return (

@@ -20,6 +20,7 @@ class TensorKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TENSOR_KIND_ACTIVATION: _ClassVar[TensorKind]
     TENSOR_KIND_WEIGHT: _ClassVar[TensorKind]
     TENSOR_KIND_INPUT: _ClassVar[TensorKind]
+    TENSOR_KIND_STATE: _ClassVar[TensorKind]
 
 class Precision(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -34,6 +35,12 @@ class FactorKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FACTOR_KIND_REDUCTION: _ClassVar[FactorKind]
     FACTOR_KIND_WINDOW: _ClassVar[FactorKind]
     FACTOR_KIND_WHOLE: _ClassVar[FactorKind]
+
+class StateScope(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    STATE_SCOPE_UNSPECIFIED: _ClassVar[StateScope]
+    STATE_SCOPE_SEQUENCE: _ClassVar[StateScope]
+    STATE_SCOPE_MODEL: _ClassVar[StateScope]
 OP_CLASS_UNSPECIFIED: OpClass
 OP_CLASS_MATRIX: OpClass
 OP_CLASS_VECTOR: OpClass
@@ -42,6 +49,7 @@ TENSOR_KIND_UNSPECIFIED: TensorKind
 TENSOR_KIND_ACTIVATION: TensorKind
 TENSOR_KIND_WEIGHT: TensorKind
 TENSOR_KIND_INPUT: TensorKind
+TENSOR_KIND_STATE: TensorKind
 PRECISION_UNSPECIFIED: Precision
 PRECISION_NATIVE: Precision
 PRECISION_AS_IS: Precision
@@ -50,6 +58,9 @@ FACTOR_KIND_PARALLEL: FactorKind
 FACTOR_KIND_REDUCTION: FactorKind
 FACTOR_KIND_WINDOW: FactorKind
 FACTOR_KIND_WHOLE: FactorKind
+STATE_SCOPE_UNSPECIFIED: StateScope
+STATE_SCOPE_SEQUENCE: StateScope
+STATE_SCOPE_MODEL: StateScope
 
 class Factor(_message.Message):
     __slots__ = ("name", "kind", "size")
@@ -195,6 +206,16 @@ class NodeWithoutOp(_message.Message):
     op: str
     def __init__(self, name: _Optional[str] = ..., became: _Optional[str] = ..., op: _Optional[str] = ...) -> None: ...
 
+class State(_message.Message):
+    __slots__ = ("read", "next", "scope")
+    READ_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    SCOPE_FIELD_NUMBER: _ClassVar[int]
+    read: int
+    next: int
+    scope: StateScope
+    def __init__(self, read: _Optional[int] = ..., next: _Optional[int] = ..., scope: _Optional[_Union[StateScope, str]] = ...) -> None: ...
+
 class Numbers(_message.Message):
     __slots__ = ("numbers",)
     NUMBERS_FIELD_NUMBER: _ClassVar[int]
@@ -202,7 +223,7 @@ class Numbers(_message.Message):
     def __init__(self, numbers: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Graph(_message.Message):
-    __slots__ = ("name", "ops", "tensors", "precision", "dims", "values", "trips", "rules")
+    __slots__ = ("name", "ops", "tensors", "precision", "dims", "values", "trips", "rules", "bound_states", "states")
     class DimsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -224,6 +245,13 @@ class Graph(_message.Message):
         key: str
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class BoundStatesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     OPS_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
@@ -232,6 +260,8 @@ class Graph(_message.Message):
     VALUES_FIELD_NUMBER: _ClassVar[int]
     TRIPS_FIELD_NUMBER: _ClassVar[int]
     RULES_FIELD_NUMBER: _ClassVar[int]
+    BOUND_STATES_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
     name: str
     ops: _containers.RepeatedCompositeFieldContainer[Op]
     tensors: _containers.RepeatedCompositeFieldContainer[Tensor]
@@ -240,4 +270,6 @@ class Graph(_message.Message):
     values: _containers.MessageMap[str, Numbers]
     trips: _containers.ScalarMap[str, int]
     rules: _containers.RepeatedCompositeFieldContainer[Rule]
-    def __init__(self, name: _Optional[str] = ..., ops: _Optional[_Iterable[_Union[Op, _Mapping]]] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., precision: _Optional[_Union[Precision, str]] = ..., dims: _Optional[_Mapping[str, int]] = ..., values: _Optional[_Mapping[str, Numbers]] = ..., trips: _Optional[_Mapping[str, int]] = ..., rules: _Optional[_Iterable[_Union[Rule, _Mapping]]] = ...) -> None: ...
+    bound_states: _containers.ScalarMap[str, str]
+    states: _containers.RepeatedCompositeFieldContainer[State]
+    def __init__(self, name: _Optional[str] = ..., ops: _Optional[_Iterable[_Union[Op, _Mapping]]] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., precision: _Optional[_Union[Precision, str]] = ..., dims: _Optional[_Mapping[str, int]] = ..., values: _Optional[_Mapping[str, Numbers]] = ..., trips: _Optional[_Mapping[str, int]] = ..., rules: _Optional[_Iterable[_Union[Rule, _Mapping]]] = ..., bound_states: _Optional[_Mapping[str, str]] = ..., states: _Optional[_Iterable[_Union[State, _Mapping]]] = ...) -> None: ...

@@ -91,10 +91,14 @@ def period_in(graph: Graph, op: int, factor: int, tensor: int) -> int:
 
 @lru_cache(maxsize=16)
 def divisible_factors(graph: Graph) -> tuple[tuple[int, ...], ...]:
-    """For each op [N], the factors along which it can be divided."""
+    """For each op [N], the factors along which it can be divided; none of ops that touch a state."""
+    touches = {op for state in graph.states for op in graph.readers_of(state.read)}
     return tuple(
         ()
-        if (row := graph.rule_of(op)) is None or graph.is_measured(op) or graph.op_types[op] in _SIZED
+        if op in touches
+        or (row := graph.rule_of(op)) is None
+        or graph.is_measured(op)
+        or graph.op_types[op] in _SIZED
         else tuple(i for i in range(len(row.rule.factors)) if _can_be_divided(graph, op, row, i))
         for op in range(graph.num_ops)
     )

@@ -172,6 +172,8 @@ class _Numbered:
             excluded=per_kind(graph.excluded, False),
             bindings=graph.bindings,
             precision=graph.precision,
+            states=graph.states,
+            sequences=graph.sequences,
             op_rules=tuple(rules[op] for op in stored) if graph.op_rules else (),
         )
 

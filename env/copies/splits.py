@@ -32,7 +32,16 @@ from go_opt.env.copies.pieces import (
 from go_opt.errors import PlanError
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.dtypes import DTYPES
-from go_opt.model.graph import MATRIX, NO_PRODUCER, OP_CLASSES, TENSOR_KINDS, WEIGHT, Graph, OpRule
+from go_opt.model.graph import (
+    MATRIX,
+    NO_PRODUCER,
+    OP_CLASSES,
+    TENSOR_KINDS,
+    WEIGHT,
+    Graph,
+    OpRule,
+    with_sequences,
+)
 from go_opt.model.plan import Plan, Split
 from go_opt.model.rule import factors_in, multiplicands
 
@@ -81,13 +90,14 @@ def split_graph(graph: Graph, splits: tuple[Split, ...]) -> Graph:
 
 
 def planned_graph(graph: Graph, plan: Plan) -> Graph:
-    """The graph that ``plan`` places: ``graph`` itself, or with its split ops in parts.
+    """The graph that ``plan`` places: ``graph`` itself, or with its split ops in parts, for its sequences.
 
     A graph that has the parts already is returned as it is.
 
     Raises:
       PlanError: an op that the plan splits is not in the graph, or cannot be split like that.
     """
+    graph = with_sequences(graph, plan.sequences)
     if not plan.splits:
         return graph
     if graph.fingerprint != plan.graph_fingerprint:
@@ -136,7 +146,9 @@ class _Expansion:
             builder.add_op(**row)
         for name in self._outputs():
             builder.mark_output(name)
-        return replace(builder.build(), nodes_without_op=graph.nodes_without_op)
+        for state in graph.states:
+            builder.add_state(graph.tensor_names[state.read], graph.tensor_names[state.next], state.scope)
+        return replace(builder.build(), nodes_without_op=graph.nodes_without_op, sequences=graph.sequences)
 
     def _outputs(self) -> Iterator[str]:
         """Names of the tensors that the host reads."""

@@ -15,7 +15,8 @@ from go_opt.env.target import ChipKind, Target
 from go_opt.env.target.simulator_parameters import SimulatorParameters
 from go_opt.env.target.topology import Topology
 from go_opt.model.dtypes import DTYPE_CODE, IS_FLOATING, costed_dtype, size_bytes
-from go_opt.model.graph import MATRIX, NO_PRODUCER, TENSOR_KINDS, WEIGHT, Graph
+from go_opt.model.graph import MATRIX, NO_PRODUCER, STATE, TENSOR_KINDS, WEIGHT, Graph, State
+from go_opt.model.states import READS_ALL
 
 # COPY is a kind besides those of the graph: what a relay writes shares the double buffer of its source.
 COPY_TYPE: Final = "RelayCopy"  # type of the ops that stand for relays in an expanded graph
@@ -27,6 +28,10 @@ class CostTables(NamedTuple):
 
     Axes: ``N`` ops, ``K`` tensors, ``R`` reads, ``D`` chips, ``Q`` chip kinds, ``L``
     links between chips (the host's two are not among them).
+
+    A state is a weight that never moves (its ``tensor_bytes`` are 0, so it never streams), stored once for each
+    sequence, and read by all ops that touch it. Its writer reads as many bytes more as it writes. A next
+    value that is written in place takes no bytes of its own.
     """
 
     op_s: FloatArray  # [Q, N] flops / peak rate
@@ -35,7 +40,7 @@ class CostTables(NamedTuple):
     tensor_bytes: LongArray  # [K] in the type the tensor is costed in
     stored_bytes: LongArray  # [K] in a chip's memory: whole pages
     page_bytes: int
-    tensor_kind: CodeArray  # [K] as in the graph, or COPY
+    tensor_kind: CodeArray  # [K] as in the graph, or COPY; WEIGHT for states
     tensor_producer: IntArray  # [K]
     tensor_is_output: BoolArray  # [K]
     weight_by_size: IntArray  # [W] the weights, the largest first, then by index
@@ -67,6 +72,7 @@ class CostTables(NamedTuple):
     host_out_s_per_byte: float
     host_multicast: bool  # an input that several chips read crosses the host's link once
     weight_prefetch: bool  # weights stream as early as the link allows; else one kernel ahead
+    sequences: int  # in flight: each begins its next inference when its last has ended; 0: no limit
 
     @property
     def num_ops(self) -> int:
@@ -80,6 +86,11 @@ class CostTables(NamedTuple):
     def may_forward(self) -> bool:
         """Whether stages may forward weights: on rings where transfers overlap compute."""
         return self.is_ring and self.overlap and self.num_chips > 1
+
+    @property
+    def is_state(self) -> BoolArray:
+        """[K] True for states, which stay on their chip."""
+        return (self.tensor_kind == WEIGHT) & (self.tensor_bytes == 0) & (self.stored_bytes > 0)
 
     def with_reads(self, keeps: BoolArray) -> CostTables:
         """The tables without the reads that are False in ``keeps`` [R]; the seconds of ops stay."""
@@ -140,6 +151,10 @@ def tables_with_effects(graph: Graph, target: Target, parameters: SimulatorParam
     sizes = size_bytes(graph.tensor_elements, dtypes)
     link_s_per_byte = (1.0 + parameters.header_share) / target.topology.rate_bytes_per_s
     op_read_ptr, op_read = graph.op_reads
+    read_bytes = size_bytes(graph.reader_elements, dtypes[graph.reader_tensor])
+    stored = -(-sizes // parameters.page_bytes) * parameters.page_bytes
+    for state in graph.states:
+        _keep_state(graph, state, dtypes, sizes, stored, read_bytes)
     kinds = target.kinds
     stream_buffer_bytes = np.array([kind.stream_buffer_bytes for kind in parameters.kinds], dtype=np.int64)
     return CostTables(
@@ -147,15 +162,15 @@ def tables_with_effects(graph: Graph, target: Target, parameters: SimulatorParam
         measured_s=_per_kind(graph.measured_s, target, graph.num_ops, np.nan),
         can_run=kinds_that_run(graph, target),
         tensor_bytes=sizes,
-        stored_bytes=-(-sizes // parameters.page_bytes) * parameters.page_bytes,
+        stored_bytes=stored,
         page_bytes=parameters.page_bytes,
         tensor_kind=_tensor_kind(graph),
         tensor_producer=graph.tensor_producer.copy(),
         tensor_is_output=graph.tensor_is_output.copy(),
-        weight_by_size=_by_size(np.flatnonzero(graph.tensor_kind == WEIGHT), sizes),
+        weight_by_size=_by_size(np.flatnonzero(np.isin(graph.tensor_kind, (WEIGHT, STATE))), sizes),
         reader_ptr=graph.reader_ptr.copy(),
         reader_op=graph.reader_op.copy(),
-        read_bytes=size_bytes(graph.reader_elements, dtypes[graph.reader_tensor]),
+        read_bytes=read_bytes,
         reader_tensor=graph.reader_tensor,
         op_read_ptr=op_read_ptr,
         op_read=op_read,
@@ -181,7 +196,31 @@ def tables_with_effects(graph: Graph, target: Target, parameters: SimulatorParam
         host_out_s_per_byte=1.0 / target.host_out_bytes_per_s,
         host_multicast=parameters.host_multicast,
         weight_prefetch=parameters.weight_prefetch,
+        sequences=graph.sequences if graph.has_scope("sequence") else 0,
     )
+
+
+def _keep_state(
+    graph: Graph,
+    state: State,
+    dtypes: CodeArray,  # [K] in which tensors are costed
+    sizes: LongArray,  # [K] changed in place, as the next two
+    stored: LongArray,  # [K]
+    read_bytes: LongArray,  # [R]
+) -> None:
+    """Account for a state as :class:`CostTables` says."""
+    copies = (graph.sequences if state.scope == "sequence" else 1) * state.buffers
+    stored[state.read] = copies * max(stored[state.read], stored[state.next])
+    sizes[state.read] = 0
+    if state.next == state.read:
+        return
+    reads = range(graph.reader_ptr[state.read], graph.reader_ptr[state.read + 1])
+    row = next(r for r in reads if graph.reader_op[r] == graph.tensor_producer[state.next])
+    if state.in_place and graph.op_types[graph.reader_op[row]] not in READS_ALL:
+        read_bytes[row] = 0
+    read_bytes[row] += size_bytes(np.array([state.written]), dtypes[[state.next]])[0]
+    if state.in_place:
+        sizes[state.next] = stored[state.next] = 0
 
 
 def kinds_that_run(graph: Graph, target: Target) -> BoolArray:
@@ -201,7 +240,7 @@ def why_not_on(graph: Graph, kind: ChipKind, op: int) -> str:
 
 
 def _tensor_kind(graph: Graph) -> CodeArray:
-    kind = graph.tensor_kind.copy()
+    kind = np.where(graph.tensor_kind == STATE, WEIGHT, graph.tensor_kind)
     copies = [op for op, op_type in enumerate(graph.op_types) if op_type == COPY_TYPE]
     kind[np.isin(graph.tensor_producer, copies)] = COPY
     return kind

@@ -1,6 +1,7 @@
 """The analytical model of one plan in steady state (design section 5), compiled.
 
-One inference enters per interval. A plan takes O(N + K + R) on a ring with ample memory; other
+One inference enters per interval. If each of S sequences waits for its last inference, the interval is at
+least the latency / S. A plan takes O(N + K + R) on a ring with ample memory; other
 topologies add the lengths of routes, and tight memory adds sorting and buffer placement.
 The slow, obvious twin is ``tests/env/numpy_twin.py``.
 """
@@ -34,7 +35,7 @@ class BatchMetrics(NamedTuple):
     latency_s: FloatArray  # [B]
     compute_s: FloatArray  # [B, D]
     link_s: FloatArray  # [B, L]
-    bottleneck: LongArray  # [B] chip, or D + link
+    bottleneck: LongArray  # [B] chip, or D + link; behind them: sequences that wait for their last inference
     stream_bytes: LongArray  # [B, D] per inference that the chip runs
     peak_bytes: LongArray  # [B, D]
     weight_bytes: LongArray  # [B, D] resident
@@ -139,6 +140,9 @@ def _evaluate_batch(
             stage_size, sharers, border_bytes, out,
         )  # fmt: skip
         out.latency_s[b] = sample_latency_s(tables, order[b], kernel_of, kernel_chip, kernel_s, num_kernels)
+        if tables.sequences > 0 and out.latency_s[b] > tables.sequences * out.interval_s[b]:
+            out.interval_s[b] = out.latency_s[b] / tables.sequences
+            out.bottleneck[b] = num_chips + num_links + 2
 
 
 @uncounted_inner

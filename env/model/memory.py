@@ -5,7 +5,7 @@ fits one fits the other. Buffers take whole pages (:attr:`CostTables.stored_byte
 enters or leaves a chip has two buffers throughout. The other activations need their peak live bytes.
 If not everything fits side by side and the target places buffers, they get addresses and need the
 highest address. If the weights exceed the remaining memory, a stream buffer is reserved, and
-weights are streamed until the others fit, the last in part. The slow twin is ``tests/env/memory_twin.py``.
+weights are streamed until the others fit, the last in part. States are weights that never stream. The slow twin is ``tests/env/memory_twin.py``.
 """
 
 from __future__ import annotations
@@ -234,8 +234,9 @@ def fit_chips(tables: CostTables, held: Holdings) -> Fit:
                 streamed[chip] += streamed_bytes[pair]
         if tables.stream_sharers[chip] > 1 and streamed[chip] > 0:
             forwarded[chip] = _forward(tables, held, chip, is_streamed, streamed_bytes, is_forwarded)
-        if room < 0 and outcome == FITS:
-            outcome, culprit = TOO_LARGE if room + height < most else FRAGMENTED, chip
+        if resident[chip] > room and outcome == FITS:  # activations, or states, which do not stream
+            outcome = TOO_LARGE if room + height < most + resident[chip] else FRAGMENTED
+            culprit = chip
     return Fit(
         outcome, culprit, peak, resident, streamed, forwarded, address,
         is_streamed, streamed_bytes, is_forwarded,

@@ -51,6 +51,7 @@ from go_opt.errors import InvalidInputError, TargetError
 from go_opt.model.kernel_patterns import PATTERNS
 
 MAX_CHIPS: Final = 4096
+SEQUENCE_WAITS: Final = "latency of a sequence"  # the bottleneck if sequences wait for their last inference
 PAPER: Final = ":paper"  # suffix of a target's name
 MAX_ROUTED_CHIPS: Final = 256  # on topologies whose routes are tables of pairs of chips
 NoSkip = Literal["prefix", "all", "off"]
@@ -130,7 +131,9 @@ class Target:
         """``chip 3 compute`` (``chip 3 compute and transfers`` without overlap), ``link 2->3`` …"""
         if index < self.num_chips:
             return f"chip {index} compute" if self.overlap else f"chip {index} compute and transfers"
-        return self.link_names[index - self.num_chips]
+        if index - self.num_chips < len(self.link_names):
+            return self.link_names[index - self.num_chips]
+        return SEQUENCE_WAITS
 
 
 def target_names() -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -11,21 +11,25 @@ import numpy as np
 from go_opt.common.arrays import frozen
 from go_opt.errors import GraphError
 from go_opt.model.bindings import NO_BINDINGS, Bindings
-from go_opt.model.dtypes import dtype_code
+from go_opt.model.dtypes import DTYPES, dtype_code
 from go_opt.model.graph import (
     ACTIVATION,
     MAX_ELEMENTS,
     NO_PRODUCER,
     OP_CLASSES,
+    STATE,
     TENSOR_KINDS,
     Graph,
     OpRule,
     Precision,
+    Scope,
+    State,
     by_kind,
     check_number,
     with_op_rules,
 )
 from go_opt.model.rule import Rule
+from go_opt.model.states import NamedState, Write, check_scope, write_of
 from go_opt.model.topological import topological_order
 
 MAX_FLOPS = 1e30  # the sum over ops must stay finite and exact enough to compare
@@ -73,11 +77,12 @@ class GraphBuilder:
         self._aliases: dict[str, str] = {}
         self._outputs: list[str] = []
         self._rules: dict[str, tuple[Rule, tuple[str, ...]]] = {}
+        self._states: list[NamedState] = []
 
     def add_tensor(self, name: str, elements: int, dtype: str, kind: str) -> None:
-        """Add a weight or an input, which no op produces."""
+        """Add a weight, an input or a state, which no op produces."""
         if kind not in TENSOR_KINDS or TENSOR_KINDS.index(kind) == ACTIVATION:
-            raise GraphError(f"tensor {name!r}: kind must be 'weight' or 'input', not {kind!r}.")
+            raise GraphError(f"tensor {name!r}: kind must be 'weight', 'input' or 'state', not {kind!r}.")
         self._define(name, elements, dtype, TENSOR_KINDS.index(kind), NO_PRODUCER)
 
     def add_op(
@@ -142,6 +147,14 @@ class GraphBuilder:
         """Declare that the host reads this tensor after every inference."""
         self._outputs.append(name)
 
+    def add_state(self, read: str, next: str, scope: Scope) -> None:
+        """Make a weight or an input a state, whose value in the next step is the tensor ``next``.
+
+        The host then neither sends it nor reads its next value, unless that is marked as an output too.
+        """
+        check_scope(scope, f"state {read!r}")
+        self._states.append(NamedState(read, next, scope))
+
     def resolve(self, name: str) -> str:
         """The tensor that ``name`` is a view of, or ``name`` itself if it is not a view."""
         seen = {name}
@@ -161,8 +174,66 @@ class GraphBuilder:
                 self._add_reader(i, op, tensor_name, touched)
         for output in self._outputs:
             self._find(output, f"graph output {output!r}").is_output = True
+        self._check_states()
+        writes = [self._connect(state) for state in self._states]
         graph = self._freeze(topological_order(self._successors(), [op.name for op in self._ops]))
-        return with_op_rules(graph, self._op_rules(graph))
+        return with_op_rules(self._with_states(graph, writes), self._op_rules(graph))
+
+    def _check_states(self) -> None:
+        read = [self.resolve(state.read) for state in self._states]
+        for tensor in self._tensors.values():
+            if tensor.kind == STATE and tensor.name not in read:
+                raise GraphError(f"state {tensor.name!r} has no next value.", field="states")
+        if twice := next((name for name in read if read.count(name) > 1), None):
+            raise GraphError(f"state {twice!r} has two next values.", field="states")
+
+    def _connect(self, state: NamedState) -> Write:
+        """Make the ops that touch a state readers of it, and put them in order."""
+        what = f"state {state.read!r}"
+        old, new = self._find(state.read, what), self._find(state.next, what)
+        if old.producer != NO_PRODUCER:
+            raise GraphError(f"{what} is computed by op {self._ops[old.producer].name!r}.", field="states")
+        old.kind = STATE
+        if new is old:
+            return Write(in_place=True, written=0, buffers=1)
+        if new.producer == NO_PRODUCER:
+            raise GraphError(f"{what}: no op computes its next value {state.next!r}.", field="states")
+        if new.dtype != old.dtype:
+            raise GraphError(f"{what} and its next value {state.next!r} differ in type.", field="states")
+        writer, reads_it = self._ops[new.producer], old.readers.get(new.producer, 0) > 0
+        operands = [self._find(name, what) for name, _ in writer.reads]
+        others = max((one.readers[new.producer] for one in operands if one is not old), default=0)
+        write = write_of(
+            new.producer,
+            writer.op_type,
+            reads_it,
+            (old.elements, old.readers),
+            (new.elements, new.readers),
+            others,
+            self._successors,
+        )
+        for op in (new.producer, *(new.readers if write.in_place else ())):
+            old.readers.setdefault(op, 0)
+        for op in write.late:
+            name = f"{self._ops[op].name} before {new.name}"
+            self._define(name, 0, DTYPES[old.dtype], ACTIVATION, op)
+            self._tensors[name].readers[new.producer] = 0
+        return write
+
+    def _with_states(self, graph: Graph, writes: Sequence[Write]) -> Graph:
+        if not writes:
+            return graph
+        place = graph.tensor_index
+        rows = (
+            State(
+                place[self.resolve(state.read)],
+                place[self.resolve(state.next)],
+                state.scope,
+                *write[:3],
+            )
+            for state, write in zip(self._states, writes, strict=True)
+        )
+        return replace(graph, states=tuple(sorted(rows)))
 
     def _define(self, name: str, elements: int, dtype: str, kind: int, producer: int) -> None:
         self._check_new(name)
@@ -212,7 +283,9 @@ class GraphBuilder:
         ops = [self._ops[i] for i in order]
         position = np.empty(len(order), dtype=np.int64)
         position[list(order)] = np.arange(len(order))
-        tensors = [t for t in self._tensors.values() if t.producer != NO_PRODUCER or t.readers]
+        tensors = [
+            t for t in self._tensors.values() if t.producer != NO_PRODUCER or t.readers or t.kind == STATE
+        ]
         rows = [sorted((int(position[op]), touched) for op, touched in t.readers.items()) for t in tensors]
         flat = [entry for row in rows for entry in row]
         return Graph(

@@ -11,7 +11,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import islice, takewhile
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, get_args
@@ -27,10 +27,11 @@ from go_opt.model.rule import Access, Rule, fault_of
 
 OP_CLASSES: Final = ("matrix", "vector", "data_movement")
 MATRIX, VECTOR, DATA_MOVEMENT = range(3)
-TENSOR_KINDS: Final = ("activation", "weight", "input")
-ACTIVATION, WEIGHT, INPUT = range(3)
+TENSOR_KINDS: Final = ("activation", "weight", "input", "state")
+ACTIVATION, WEIGHT, INPUT, STATE = range(4)
 NO_PRODUCER: Final = -1
 Precision = Literal["native", "as-is"]
+Scope = Literal["sequence", "model"]
 
 # Above 2**53 a count is no longer exact as float64, and sums of bytes may overflow int64.
 MAX_ELEMENTS: Final = 2**53
@@ -59,6 +60,21 @@ class UnknownOp(NamedTuple):
     name: str
     op_type: str
     flops: float  # of one inference
+
+
+class State(NamedTuple):
+    """A tensor that a step reads, and the tensor that is its value in the next step.
+
+    All ops that touch the state read it in the graph, which keeps them on one chip: its readers, the op that
+    computes the next value, and, if that is written in place, the readers of the next value.
+    """
+
+    read: int  # tensor of kind STATE
+    next: int  # the tensor itself: the state never changes
+    scope: Scope  # "sequence": each sequence in flight has its own; "model": there is one
+    in_place: bool = False  # the next value is the same buffer, of which a part is written
+    written: int = 0  # elements, in each step
+    buffers: int = 1  # 2: the old value is needed until the next one is complete
 
 
 class OpRule(NamedTuple):
@@ -101,6 +117,9 @@ class Graph:
     excluded: Mapping[str, BoolArray] = field(default_factory=dict)  # kind -> [N], True: cannot run there
     bindings: Bindings = NO_BINDINGS  # with which the model was loaded
     precision: Precision = "native"
+    states: tuple[State, ...] = ()
+    # Sequences in flight that the graph is costed for; a decision of the plan, and not in the fingerprint.
+    sequences: int = 1
     # The fields below are not part of the fingerprint: rules follow from what the ops are.
     op_rules: tuple[OpRule | None, ...] = ()  # [N], or empty if no rule is known
     nodes_without_op: tuple[NodeWithoutOp, ...] = ()  # set by the importer
@@ -253,7 +272,19 @@ class Graph:
                 digest.update(kind.encode() + b"\3" + mapping[kind].tobytes())
             digest.update(b"\4")
         digest.update(self.precision.encode())
+        for state in self.states:
+            digest.update(repr((state.read, state.next, state.scope)).encode())
         return digest.hexdigest()
+
+    def has_scope(self, scope: Scope) -> bool:
+        """Whether some state has this scope."""
+        return any(state.scope == scope for state in self.states)
+
+
+@lru_cache(maxsize=32)
+def with_sequences(graph: Graph, sequences: int) -> Graph:
+    """The graph as it is costed with so many sequences in flight."""
+    return graph if graph.sequences == sequences else replace(graph, sequences=sequences)
 
 
 def with_op_rules(graph: Graph, rules: Sequence[OpRule | None]) -> Graph:

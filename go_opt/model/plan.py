@@ -74,6 +74,7 @@ class Plan:
     model: str = ""  # path or zoo:NAME that the graph was loaded from; empty if it has neither
     splits: tuple[Split, ...] = ()  # ops of the model's graph that are computed in parts
     forwards: tuple[int, ...] = ()  # first chips of stages whose chips forward streamed weights
+    sequences: int = 1  # in flight, each with its own states
 
     def __repr__(self) -> str:
         kernels = int(self.fusion_group.max(initial=-1)) + 1
@@ -111,6 +112,7 @@ class Plan:
             bindings=graph.bindings,
             precision=graph.precision,
             forwards=forwards,
+            sequences=graph.sequences,
         )
 
     @property

@@ -22,6 +22,7 @@ from go_opt.solver.problem.user_constraints import (
     Colocate,
     CutAfter,
     Forbid,
+    KeepState,
     Pin,
     Stages,
     UserConstraint,
@@ -128,7 +129,7 @@ class OpConstraints:
 
 
 def op_constraints(graph: Graph, target: Target, constraints: Sequence[UserConstraint]) -> OpConstraints:
-    """Returns ``constraints`` with their ops in ``graph``.
+    """Returns ``constraints`` with their ops in ``graph``, and those that the states of the graph need.
 
     Raises:
       InvalidInputError: a pattern matches no op, a chip is unknown, or a constraint needs ordered
@@ -142,7 +143,14 @@ def op_constraints(graph: Graph, target: Target, constraints: Sequence[UserConst
         nothing if isinstance(constraint, ChipLimit | Stages) else match_ops(graph, constraint)
         for constraint in constraints
     )
-    return OpConstraints(graph, target, constraints, ops)
+    kept = [(state, graph.readers_of(state.read)) for state in graph.states]
+    kept = [(state, readers) for state, readers in kept if len(readers) > 1]
+    states = tuple(
+        KeepState(tuple(graph.op_names[op] for op in readers), state=graph.tensor_names[state.read])
+        for state, readers in kept
+    )
+    touching = tuple(np.array(readers, np.int64) for _, readers in kept)
+    return OpConstraints(graph, target, (*constraints, *states), (*ops, *touching))
 
 
 def _check_chips(constraint: UserConstraint, target: Target) -> None:

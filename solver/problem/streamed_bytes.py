@@ -62,6 +62,7 @@ def _streamed_by_stages(
     sizes[0] = stays, stays_touched, is_whole, beside
     stored, touched, *_ = (np.concatenate(column) for column in zip(*sizes, strict=True))
     excess = float(stored.sum()) - np.cumsum(np.sort(tables.sram_bytes)[::-1])
+    excess[-1] += float(tables.stored_bytes[tables.is_state].sum())
     share = touched / np.maximum(stored, 1.0)
     cheapest = np.argsort(share, kind="stable")
     shed_before = np.cumsum(stored[cheapest]) - stored[cheapest]
@@ -89,7 +90,7 @@ def _sizes(
     touched = np.zeros(len(tables.tensor_bytes))
     np.maximum.at(touched, tables.reader_tensor[is_read], tables.read_bytes[is_read])
     weights = np.unique(tables.reader_tensor[is_read])
-    weights = weights[tables.tensor_kind[weights] == WEIGHT]
+    weights = weights[(tables.tensor_kind[weights] == WEIGHT) & ~tables.is_state[weights]]
     is_whole = touched >= tables.tensor_bytes
     touched = np.where(is_whole, touched / sharers, touched)
     beside = np.where(is_whole, beside, 0.0)

@@ -75,6 +75,16 @@ class Colocate:
 
 
 @dataclass(frozen=True)
+class KeepState(Colocate):
+    """The ops that touch a state run on one chip, where the state lies; it follows from the graph."""
+
+    state: str = ""
+
+    def __str__(self) -> str:
+        return f"state {self.state!r} lies on one chip"
+
+
+@dataclass(frozen=True)
 class CutAfter:
     """A chip ends after the ops: ``f(v) > f(u)`` for every edge (u, v) from one of the ops to another op.
 

@@ -11,15 +11,15 @@ from go_opt.env.cost.tables import COPY_TYPE
 from go_opt.env.model.addresses import MOST_BY_SIZE
 from go_opt.env.target import Target
 from go_opt.model.dtypes import costed_dtype, size_bytes
-from go_opt.model.graph import NO_PRODUCER, WEIGHT, Graph
+from go_opt.model.graph import NO_PRODUCER, STATE, WEIGHT, Graph
 from go_opt.model.plan import Plan
 from go_opt.solver.verify.stages import Broken
 
 
 def broken_memory(graph: Graph, target: Target, plan: Plan) -> Iterator[Broken]:
     """Yields the first chip whose activations do not fit; ``graph`` and ``plan`` have copies as ops."""
-    peak, weights = memory_bytes(graph, target, plan)
-    room = target.chip_sram_bytes - peak
+    peak, weights, states = memory_bytes(graph, target, plan)
+    room = target.chip_sram_bytes - peak - states
     # A chip that streams weights needs a stream buffer; all weights may stream.
     buffers = np.array([kind.stream_buffer_bytes for kind in target.modelled.kinds])[target.chip_kind]
     streams = weights > np.maximum(room, 0)
@@ -27,15 +27,16 @@ def broken_memory(graph: Graph, target: Target, plan: Plan) -> Iterator[Broken]:
     if len(over):
         chip = over[0]
         beside = f" beside {buffers[chip]} for streamed weights" if streams[chip] else ""
+        kept = f" beside {states[chip]} of states" if states[chip] else ""
         yield (
             "memory",
-            f"chip {chip} needs {peak[chip]} bytes for activations{beside} and has "
+            f"chip {chip} needs {peak[chip]} bytes for activations{beside}{kept} and has "
             f"{target.chip_sram_bytes[chip]}.",
         )
 
 
-def memory_bytes(graph: Graph, target: Target, plan: Plan) -> tuple[LongArray, LongArray]:
-    """Returns the peak bytes of activations [D] and the bytes of all weights [D].
+def memory_bytes(graph: Graph, target: Target, plan: Plan) -> tuple[LongArray, LongArray, LongArray]:
+    """Returns the peak bytes of activations, the bytes of all weights and those of all states, each [D].
 
     Tensors that enter or leave a chip always have two buffers. Other tensors need the most bytes alive
     at once. On targets without ``fit_by_size``, they need the bytes up to their highest address
@@ -48,9 +49,15 @@ def memory_bytes(graph: Graph, target: Target, plan: Plan) -> tuple[LongArray, L
     dtypes = costed_dtype(graph.tensor_dtype, target.native_dtype, graph.precision)
     page = target.modelled.page_bytes
     size = -(-size_bytes(graph.tensor_elements, dtypes) // page) * page
+    kept = np.zeros(target.num_chips, dtype=np.int64)
+    for state in graph.states:
+        copies = (graph.sequences if state.scope == "sequence" else 1) * state.buffers
+        chip_of_state = plan.placement[graph.readers_of(state.read)[0]]
+        kept[chip_of_state] += copies * max(size[state.read], size[state.next])
+    size[[state.next for state in graph.states if state.in_place]] = 0
     tensor, reader = graph.reader_tensor, graph.reader_op
     producer = graph.tensor_producer[tensor]
-    is_activation = graph.tensor_kind[tensor] != WEIGHT
+    is_activation = (graph.tensor_kind[tensor] != WEIGHT) & (graph.tensor_kind[tensor] != STATE)
     home = np.where(producer == NO_PRODUCER, -1, plan.placement[producer])
     chip = plan.placement[reader]
     enters = is_activation & (home != chip)
@@ -78,10 +85,10 @@ def memory_bytes(graph: Graph, target: Target, plan: Plan) -> tuple[LongArray, L
     for d in np.unique(plan.placement):
         here = np.flatnonzero(stays & (kernel_chip[first] == d))
         here = here[np.argsort(first[here], kind="stable")]
-        is_tight = weights[d] + held[d] + size[here].sum() > target.chip_sram_bytes[d]
+        is_tight = kept[d] + weights[d] + held[d] + size[here].sum() > target.chip_sram_bytes[d]
         reach = _highest_address if is_tight and not target.modelled.fit_by_size else _most_alive
         peak[d] += reach(size[here], first[here], last[here])
-    return peak, weights
+    return peak, weights, kept
 
 
 def _most_alive(size: LongArray, first: LongArray, last: LongArray) -> int:

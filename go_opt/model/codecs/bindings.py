@@ -1,4 +1,4 @@
-"""Bindings in plans, graphs and messages: the fields ``dims``, ``values`` and ``trips``."""
+"""Bindings in plans, graphs and messages: the fields ``dims``, ``values``, ``trips`` and ``states``."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from go_opt.model.codecs.fields import Fields, shown
 
 
 def bindings_to_dict(bindings: Bindings) -> dict[str, Any]:
-    """The bindings as JSON types; values and trips only where there are any."""
+    """The bindings as JSON types; all but dimensions only where there are any."""
     values = {name: list(numbers) for name, numbers in bindings.values.items()}
-    rows = {"values": values, "trips": dict(bindings.trips)}
+    rows = {"values": values, "trips": dict(bindings.trips), "bound_states": dict(bindings.states)}
     return {"dims": dict(bindings.dims), **{name: row for name, row in rows.items() if row}}
 
 
@@ -25,10 +25,13 @@ def bindings_from(data: Mapping[Any, Any], where: str, error: type[InvalidInputE
         dims = fields.integers(field, {})
         field = "trips"
         trips = fields.integers(field, {})
+        field = "bound_states"
+        pairs = fields.table(field, {})
+        states = {name: pairs.text(name) for name in pairs.values}
         field = "values"
         table = fields.table(field, {})
         values = {name: _numbers(name, given, table.where) for name, given in table.values.items()}
-        return Bindings(dims, values, trips)
+        return Bindings(dims, values, trips, states)
     except GraphError as problem:
         raise error(str(problem), field=field) from None
 

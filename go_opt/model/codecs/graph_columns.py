@@ -24,7 +24,7 @@ from go_opt.model.graph import (
     MAX_ELEMENTS,
     NO_PRODUCER,
     OP_CLASSES,
-    TENSOR_KINDS,
+    STATE,
     Graph,
     Precision,
     by_kind,
@@ -39,8 +39,9 @@ _NO_KINDS: Final[Mapping[str, bool]] = MappingProxyType({})
 
 
 def graph_from_columns(message: graph_pb2.Graph, precision: Precision, bindings: Bindings) -> Graph | None:
-    """The graph of a message; None if a rule is broken or if ops or reads are unsorted."""
+    """The graph of a message; None if a rule is broken, if ops or reads are unsorted, or if it has states."""
     try:
+        _require(not message.states)
         op_names, op_types, ops = _ops(message)
         tensor_names, tensors = _tensors(message, len(op_names))
         columns: _Columns = {field: frozen(column) for field, column in (ops | tensors).items()}
@@ -99,7 +100,7 @@ def _tensors(message: graph_pb2.Graph, num_ops: int) -> tuple[tuple[str, ...], _
     has_producer = np.array(producers, np.int64) != _NO_FIELD
     producer = np.full(len(rows), NO_PRODUCER, np.int32)
     producer[has_producer] = _between([p for p in producers if p != _NO_FIELD], 0, num_ops - 1, np.int32)
-    kind = _between(kinds, 1, len(TENSOR_KINDS), np.int8) - np.int8(1)
+    kind = _between(kinds, 1, STATE, np.int8) - np.int8(1)
     _require(np.array_equal(has_producer, kind == ACTIVATION))
     columns = {
         "tensor_elements": _between(elements, 0, MAX_ELEMENTS, np.int64),
@@ -190,4 +191,7 @@ def with_tensor_order(graph: Graph, names: Sequence[str]) -> Graph:
         reader_op=frozen(graph.reader_op[reads]),
         reader_elements=frozen(graph.reader_elements[reads]),
         op_rules=rules,
+        states=tuple(
+            state._replace(read=moved[state.read], next=moved[state.next]) for state in graph.states
+        ),
     )

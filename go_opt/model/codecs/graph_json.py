@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final, get_args
+from typing import Any, Final, cast, get_args
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from go_opt.model.graph import (
     Graph,
     NodeWithoutOp,
     Precision,
+    Scope,
     UnknownOp,
 )
 
@@ -38,6 +39,7 @@ def graph_to_dict(graph: Graph) -> dict[str, Any]:
         **bindings_to_dict(graph.bindings),
         "ops": [_op_row(graph, i) for i in range(graph.num_ops)],
         "tensors": [_tensor_row(graph, k) for k in range(graph.num_tensors)],
+        **({"states": state_rows(graph)} if graph.states else {}),
         "nodes_without_op": [node._asdict() for node in graph.nodes_without_op],
         "unknown_ops": unknown_rows(graph),
     }
@@ -66,6 +68,9 @@ def graph_from_dict(data: Any) -> Graph:
     ops = [_named("op", i, row) for i, row in enumerate(fields.objects("ops"))]
     for op in ops:
         _add_op(builder, op, writes)
+    for row in fields.objects("states", []):
+        state = Fields(f"{fields.where}: 'states'", row)
+        builder.add_state(state.text("read"), state.text("next"), cast(Scope, state.text("scope")))
     if writes:
         tensor, producer = next((rows[0][0], op) for op, rows in writes.items())
         raise GraphError(f"tensor {tensor!r}: its producer {producer!r} is not an op.", field="producer")
@@ -74,6 +79,14 @@ def graph_from_dict(data: Any) -> Graph:
     graph = with_rules(graph, {op.text("name"): op for op in ops})
     absent = tuple(_node(_named("node", i, row)) for i, row in rows)
     return replace(graph, nodes_without_op=absent, unknown_ops=unknown_of(fields))
+
+
+def state_rows(graph: Graph) -> list[dict[str, str]]:
+    """The states of a graph, as JSON types."""
+    names = graph.tensor_names
+    return [
+        {"read": names[state.read], "next": names[state.next], "scope": state.scope} for state in graph.states
+    ]
 
 
 def unknown_rows(graph: Graph) -> list[dict[str, Any]]:

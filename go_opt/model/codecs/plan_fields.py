@@ -42,6 +42,7 @@ def plan_from_fields(fields: Mapping[str, Any]) -> Plan:
         replication=_per_op("replication", fields["replication"], num_ops, 1, _INT32_MAX),
         relays=fields["relays"],
         splits=fields["splits"],
+        sequences=int(int_array("sequences", [fields["sequences"]], 1, _INT32_MAX)[0]),
         forwards=tuple(int_array("forwards", fields["forwards"], 0, _INT32_MAX).tolist()),
         provenance=origins,
         op_provenance=_per_op("op_provenance", fields["op_provenance"], num_ops, 0, len(origins) - 1),

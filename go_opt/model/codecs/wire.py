@@ -6,7 +6,8 @@ Untrusted messages are checked by the same rules as other inputs: those of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, get_args
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from go_opt.model.codecs.plan_fields import (
 )
 from go_opt.model.codecs.rules import rules_from_proto, rules_to_proto
 from go_opt.model.dtypes import DTYPES
-from go_opt.model.graph import ACTIVATION, NO_PRODUCER, OP_CLASSES, TENSOR_KINDS, Graph, Precision
+from go_opt.model.graph import ACTIVATION, NO_PRODUCER, OP_CLASSES, TENSOR_KINDS, Graph, Precision, Scope
 from go_opt.model.plan import Plan
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 # An enum's number is 1 + the index of its name; 0 is "unspecified".
 _ACTIVATION: Final = 1 + ACTIVATION
 _PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
+_SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 _PRECISION_NUMBER: Final[dict[str, Any]] = {name: 1 + i for i, name in enumerate(_PRECISIONS)}
 
 
@@ -41,7 +43,12 @@ def bindings_to_proto(bindings: Bindings) -> dict[str, Any]:
     from go_opt.proto import graph_pb2
 
     values = {name: graph_pb2.Numbers(numbers=numbers) for name, numbers in bindings.values.items()}
-    return {"dims": dict(bindings.dims), "values": values, "trips": dict(bindings.trips)}
+    return {
+        "dims": dict(bindings.dims),
+        "values": values,
+        "trips": dict(bindings.trips),
+        "bound_states": dict(bindings.states),
+    }
 
 
 def bindings_from_proto(message: Any, where: str, error: type[InvalidInputError]) -> Bindings:
@@ -52,7 +59,12 @@ def bindings_from_proto(message: Any, where: str, error: type[InvalidInputError]
 def _binding_rows(message: Any) -> dict[str, Any]:
     """The bindings of a message as JSON types, not validated."""
     values = {name: list(row.numbers) for name, row in message.values.items()}
-    return {"dims": dict(message.dims), "values": values, "trips": dict(message.trips)}
+    return {
+        "dims": dict(message.dims),
+        "values": values,
+        "trips": dict(message.trips),
+        "bound_states": dict(message.bound_states),
+    }
 
 
 def graph_to_proto(graph: Graph) -> graph_pb2.Graph:
@@ -81,6 +93,8 @@ def graph_to_proto(graph: Graph) -> graph_pb2.Graph:
         for i in np.flatnonzero(excluded).tolist():
             message.ops[i].excluded_kinds.append(kind)
     _tensors_to_proto(graph, message)
+    for state in graph.states:
+        message.states.add(read=state.read, next=state.next, scope=1 + _SCOPES.index(state.scope))
     rules_to_proto(graph, message)
     return message
 
@@ -145,6 +159,10 @@ def _built_graph(message: graph_pb2.Graph, precision: Precision, bindings: Bindi
             reads[op].append((name, reader.elements if reader.HasField("elements") else None))
         if tensor.is_output:
             builder.mark_output(name)
+    tensor_names = tuple(tensor.name for tensor in message.tensors)
+    for i, state in enumerate(message.states):
+        pair = [_index(k, tensor_names, f"states[{i}]") for k in (state.read, state.next)]
+        builder.add_state(*pair, cast(Scope, _choice(state.scope, _SCOPES)))
     for op, op_reads, op_writes in zip(message.ops, reads, writes, strict=True):
         builder.add_op(
             op.name,
@@ -157,7 +175,7 @@ def _built_graph(message: graph_pb2.Graph, precision: Precision, bindings: Bindi
             measured_s=op.measured_s,
             excluded_kinds=op.excluded_kinds,
         )
-    graph, tensor_names = builder.build(), tuple(tensor.name for tensor in message.tensors)
+    graph = builder.build()
     return graph if graph.tensor_names == tensor_names else with_tensor_order(graph, tensor_names)
 
 
@@ -184,6 +202,7 @@ def plan_to_proto(plan: Plan) -> plan_pb2.Plan:
             for split in plan.splits
         ],
         forwards=plan.forwards,
+        sequences=plan.sequences,
     )
 
 
@@ -208,6 +227,7 @@ def plan_from_proto(message: plan_pb2.Plan) -> Plan:
             ),
             "precision": precision_from_proto(message.precision, PlanError),
             **_binding_rows(message),
+            "sequences": message.sequences or 1,
             **{name: list(getattr(message, name)) for name in lists},
             **{name: getattr(message, name) for name in values},
         }
@@ -218,6 +238,15 @@ def _op_index(index: int, num_ops: int, what: str) -> int:
     if not 0 <= index < num_ops:
         raise GraphError(f"{what} must be an index into the {num_ops} ops, not {index}.")
     return index
+
+
+def _index(index: int, names: Sequence[str], what: str) -> str:
+    """The name of a tensor that a message refers to."""
+    if not 0 <= index < len(names):
+        raise GraphError(
+            f"{what} must be indices into the {len(names)} tensors, not {index}.", field="states"
+        )
+    return names[index]
 
 
 def _choice(number: int, names: tuple[str, ...]) -> str:

@@ -36,7 +36,7 @@ FULL: Final = 0.75
 class HeldMemory(NamedTuple):
     """Axes: ``U`` units, ``K`` tensors between them, ``R`` reads of these, ``I`` inputs, ``G`` weights."""
 
-    output_bytes: LongArray  # [U] double buffers of outputs
+    output_bytes: LongArray  # [U] double buffers of outputs, and states
     enter_bytes: LongArray  # [K] double buffer on a chip that the tensor enters
     leave_bytes: LongArray  # [K] double buffer on a chip that it leaves; without output_bytes
     made_bytes: LongArray  # [K] alive while its producer runs, if it does not leave
@@ -112,6 +112,8 @@ def _made_here(
     output_bytes = np.zeros(num_units, np.int64)
     outputs = made & tables.tensor_is_output
     np.add.at(output_bytes, unit_of_op[producer[outputs]], 2 * size[outputs])
+    states = np.flatnonzero(tables.is_state)
+    np.add.at(output_bytes, unit_of_op[tables.reader_op[tables.reader_ptr[states]]], size[states])
     inner, is_apart = number >= 0, np.zeros(len(size), np.bool_)
     is_apart[tables.reader_tensor[apart]] = True
 

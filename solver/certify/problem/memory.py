@@ -123,12 +123,14 @@ def least_memory(
     forwards = tables.may_forward
     most_sram = int(tables.sram_bytes.max())
     room_bytes = max(int((tables.sram_bytes - tables.stream_buffer_bytes).max()), 0)
-    alive_bytes = np.zeros(num_units, np.int64)
+    alive_bytes, is_state = np.zeros(num_units, np.int64), tables.is_state
     for k, size in enumerate(tables.stored_bytes.tolist()):
         reads = slice(int(tables.reader_ptr[k]), int(tables.reader_ptr[k + 1]))
         readers, touched = unit_of_op[tables.reader_op[reads]], tables.read_bytes[reads]
         producer = int(tables.tensor_producer[k])
-        if tables.tensor_kind[k] == WEIGHT:
+        if is_state[k]:  # the chips of a stage share the sequences
+            held.add(readers[:1], size // tables.num_chips)
+        elif tables.tensor_kind[k] == WEIGHT:
             is_whole = touched.max(initial=0) == tables.tensor_bytes[k]
             if size > most_sram and not (is_whole and forwards):
                 # What no chip has room for streams; of a weight that is read in part, all that is read.

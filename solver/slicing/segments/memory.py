@@ -17,6 +17,8 @@ from go_opt.solver.problem.sequence import KernelSequence, unique_pairs
 class SegmentMemory(NamedTuple):
     """Tensors by kernel, all bytes as stored. Axes: ``M`` kernels, ``K`` tensors, ``D`` chips.
 
+    A state is an output of one of its kernels, with half its bytes, as outputs take twice their bytes.
+
     All weights may stream, so a segment that reads weights has a stream buffer. Where tensors
     are relayed, a segment has one double buffer for every tensor that crosses its start, read
     there or not: ``entering_bytes`` counts these tensors, and ``read`` does not.
@@ -50,28 +52,34 @@ def segment_memory(
       relayed: tensors that pass a chip are copied there.
     """
     home, last, num_kernels = sequence.home, sequence.last, sequence.num_kernels
+    size, is_output = tables.stored_bytes, tables.tensor_is_output
+    if len(states := np.flatnonzero(tables.is_state)):
+        home, size, is_output = home.copy(), size.copy(), is_output.copy()
+        home[states] = sequence.kernel_of[tables.reader_op[tables.reader_ptr[states]]]
+        size[states] = -(-size[states] // 2)
+        is_output[states] = True
     tensor, reader = tables.reader_tensor, sequence.kernel_of[tables.reader_op].astype(np.int64)
     is_activation = (tables.tensor_kind[tensor] != WEIGHT) & (reader != home[tensor])
     pairs = unique_pairs(reader[is_activation], tensor[is_activation])
     reads_weights = np.zeros(num_kernels, dtype=np.bool_)
-    reads_weights[reader[(tables.tensor_kind[tensor] == WEIGHT) & (tables.stored_bytes[tensor] > 0)]] = True
+    reads_weights[reader[(tables.tensor_kind[tensor] == WEIGHT) & (tables.tensor_bytes[tensor] > 0)]] = True
     last_that_reads = np.maximum.accumulate(np.where(reads_weights, np.arange(num_kernels), -1))
-    crossing_bytes = _crossing_bytes(tables.stored_bytes, home, last, num_kernels)
+    crossing_bytes = _crossing_bytes(size, home, last, num_kernels)
     entering_bytes = np.zeros(num_kernels, dtype=np.int64)
     if relayed:
         pairs = pairs[home[pairs[:, 1]] < 0]
         entering_bytes = 2 * crossing_bytes[:-1]
-    stored = np.flatnonzero((home >= 0) & ((last >= 0) | tables.tensor_is_output))
+    stored = np.flatnonzero((home >= 0) & ((last >= 0) | is_output))
     write_ptr, by_home = csr(home[stored], num_kernels)
     return SegmentMemory(
         write_ptr,
         stored[by_home].astype(np.int32),
         row_pointers(pairs[:, 0], num_kernels),
         pairs[:, 1].astype(np.int32),
-        tables.stored_bytes,
+        size,
         home,
         last,
-        tables.tensor_is_output,
+        is_output,
         reads_weights * int(tables.stream_buffer_bytes.max()),
         np.concatenate([[-1], last_that_reads[:-1]]),
         entering_bytes,

@@ -1,0 +1,108 @@
+"""How a state gets its next value, and the order of ops that this needs.
+
+The next value may replace the old one when every other reader of the old value has read it. Where a path of
+the graph does not ensure that, a tensor without elements does: it makes the reader come before the op that
+writes. Only where a reader of the old value needs the next value, both are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, NamedTuple, get_args
+
+from go_opt.errors import GraphError
+from go_opt.model.graph import Scope
+
+# Ops that change a part of a buffer that they read, and leave the rest where it is.
+WRITES_A_PART: Final = frozenset(
+    {
+        "Concat",
+        "ScatterND",
+        "ScatterElements",
+        "Scatter",
+        "TensorScatter",
+        "DynamicUpdateSlice",
+        "IndexCopy",
+        "IndexPut",
+        "Attention",
+        "GroupQueryAttention",
+        "MultiHeadAttention",
+    }
+)
+# Of these, those that compute with all of the old value.
+READS_ALL: Final = frozenset({"Attention", "GroupQueryAttention", "MultiHeadAttention"})
+
+
+class NamedState(NamedTuple):
+    """A pair of tensors by name, as importers and files give it."""
+
+    read: str
+    next: str
+    scope: Scope
+
+
+class Write(NamedTuple):
+    """How the next value of a state is written."""
+
+    in_place: bool
+    written: int  # elements
+    buffers: int  # 2: the old value is needed until the next one is complete
+    late: tuple[int, ...] = ()  # readers of the old value that must come before the writer
+
+
+def check_scope(scope: str, what: str) -> None:
+    """Raise GraphError if ``scope`` is not a Scope."""
+    if scope not in get_args(Scope):
+        raise GraphError(f"{what}: scope must be 'sequence' or 'model', not {scope!r}.", field="states")
+
+
+def write_of(
+    writer: int,
+    writer_type: str,
+    reads_it: bool,
+    old: tuple[int, Collection[int]],
+    new: tuple[int, Collection[int]],
+    others: int,
+    successors: Callable[[], Sequence[Sequence[int]]],
+) -> Write:
+    """How op ``writer`` writes the next value of a state.
+
+    Args:
+      reads_it: whether the writer reads the old value.
+      old, new: elements and readers of the old and the next value.
+      others: elements of the largest other operand of the writer.
+      successors: the edges of the graph, asked for only if other ops read the old value.
+    """
+    changes_a_part = reads_it and writer_type in WRITES_A_PART
+    own = {writer, *(new[1] if changes_a_part else ())}
+    late, buffers = _late_readers(writer, set(old[1]) - own, successors)
+    if buffers > 1 or not changes_a_part:
+        return Write(False, new[0], buffers, late)
+    grown = new[0] - old[0]
+    return Write(True, min(grown if grown > 0 else others, new[0]), 1, late)
+
+
+def _late_readers(
+    writer: int, readers: set[int], successors: Callable[[], Sequence[Sequence[int]]]
+) -> tuple[tuple[int, ...], int]:
+    """Readers that no path leads from to the writer, and 2 buffers if one lies behind the writer."""
+    if not readers:
+        return (), 1
+    edges = successors()
+    if readers & _reached(writer, edges):
+        return (), 2
+    backwards: list[list[int]] = [[] for _ in edges]
+    for op, following in enumerate(edges):
+        for reader in following:
+            backwards[reader].append(op)
+    return tuple(sorted(readers - _reached(writer, backwards))), 1
+
+
+def _reached(op: int, edges: Sequence[Sequence[int]]) -> set[int]:
+    seen, left = {op}, [op]
+    while left:
+        for following in edges[left.pop()]:
+            if following not in seen:
+                seen.add(following)
+                left.append(following)
+    return seen - {op}
