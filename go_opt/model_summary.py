@@ -66,17 +66,18 @@ def inspect(
     dims: Mapping[str, int] | None = None,
     values: Mapping[str, Numbers] | None = None,
     trips: Mapping[str, int] | None = None,
+    states: Mapping[str, str] | None = None,
 ) -> ModelSummary:
     """Says what a model consists of, also if its dimensions are not bound yet.
 
     Args:
       model: a graph, or an argument of :func:`go_opt.load`.
-      dims, values, trips: as :func:`go_opt.load`.
+      dims, values, trips, states: as :func:`go_opt.load`.
 
     Raises:
       ModelError, GraphError: the model cannot be read; one sentence says why.
     """
-    bindings, header = Bindings.of(dims, values, trips), None
+    bindings, header = Bindings.of(dims, values, trips, states), None
     if isinstance(model, str | Path) and not str(model).startswith("zoo:"):
         header = read_header(model, bindings) if suffix_of(model) == ONNX else None
     if header is not None and header.unbound:

@@ -41,7 +41,7 @@ MANY_PARAMETERS: Final = {
 }
 # What users call: with each option a parameter, `help()` and editors show names, types and defaults.
 PUBLIC_API: Final = {
-    "api.searching:optimize": 12,
+    "api.searching:optimize": 13,
     "training:finetune": 11,
     "training:pretrain": 16,
 }
@@ -64,8 +64,8 @@ WIDE_FOLDERS: Final = {
     "agents.training.problems": 22,
     "api": 15,
     "bench": 12,
-    "cli.inputs": 17,
-    "common": 58,
+    "cli.inputs": 19,
+    "common": 60,
     "env": 47,
     "env.copies": 33,
     "env.cost": 20,
@@ -80,8 +80,8 @@ WIDE_FOLDERS: Final = {
     "frontends.jax": 8,
     "frontends.onnx": 8,
     "frontends.onnx.inference": 18,
-    "frontends.recording": 16,
-    "model": 67,
+    "frontends.recording": 19,
+    "model": 72,
     "model.codecs": 30,
     "report": 30,
     "report.parts": 35,

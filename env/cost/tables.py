@@ -29,9 +29,9 @@ class CostTables(NamedTuple):
     Axes: ``N`` ops, ``K`` tensors, ``R`` reads, ``D`` chips, ``Q`` chip kinds, ``L``
     links between chips (the host's two are not among them).
 
-    A state is a weight that never moves (its ``tensor_bytes`` are 0, so it never streams), stored once for each
-    sequence, and read by all ops that touch it. Its writer reads as many bytes more as it writes. A next
-    value that is written in place takes no bytes of its own.
+    A state is a weight that never moves (its ``tensor_bytes`` are 0, so it never streams), stored once for
+    each sequence, and read by all ops that touch it. Its writer reads as many bytes more as it writes. A
+    next value that is written in place takes no bytes of its own.
     """
 
     op_s: FloatArray  # [Q, N] flops / peak rate

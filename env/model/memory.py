@@ -5,7 +5,8 @@ fits one fits the other. Buffers take whole pages (:attr:`CostTables.stored_byte
 enters or leaves a chip has two buffers throughout. The other activations need their peak live bytes.
 If not everything fits side by side and the target places buffers, they get addresses and need the
 highest address. If the weights exceed the remaining memory, a stream buffer is reserved, and
-weights are streamed until the others fit, the last in part. States are weights that never stream. The slow twin is ``tests/env/memory_twin.py``.
+weights are streamed until the others fit, the last in part. States are weights that never stream. The slow
+twin is ``tests/env/memory_twin.py``.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +16,7 @@ from go_opt.model.bindings import NO_BINDINGS, Bindings, Numbers
 from go_opt.model.codecs.plan_json import load_plan
 from go_opt.model.graph import Graph, Precision, check_precision
 from go_opt.model.plan import Plan
+from go_opt.model.states import without_states
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -27,6 +30,7 @@ def load(
     dims: Mapping[str, int] | None = None,
     values: Mapping[str, Numbers] | None = None,
     trips: Mapping[str, int] | None = None,
+    states: Mapping[str, str] | None = None,
     precision: Precision = "native",
 ) -> Graph:
     """Loads a graph from an ONNX file, a torch program, a ``.json`` file, or the zoo (``"zoo:resnet50"``).
@@ -37,6 +41,9 @@ def load(
       dims: sizes of the symbolic dimensions of a model.
       values: numbers for inputs of an ONNX model, which become constants: one for all elements, or all.
       trips: numbers of trips of the loops of a model that do not say it, by the name of their op.
+      states: input -> the output that is its value in the next step, as ``NAME`` or ``NAME:SCOPE``; an input
+        that is a pattern may have one ``*``, which stands for the same text in the output. Without an output,
+        these inputs are no states: ``{"*": ""}`` leaves out all.
       precision: ``native`` costs floating-point tensors in the target's native type, ``as-is`` in
         the model's own type.
 
@@ -44,25 +51,25 @@ def load(
       ModelError, GraphError: the file is missing or malformed; one sentence says why.
     """
     check_precision(precision)
-    bindings = Bindings.of(dims, values, trips)
+    bindings = Bindings.of(dims, values, trips, states)
     name = str(path)
     if name.startswith(ZOO_PREFIX):
         _refuse(name, bindings, "dims", "values", "trips")
-        return load_zoo(name.removeprefix(ZOO_PREFIX), precision)
+        return _without(name, bindings, load_zoo(name.removeprefix(ZOO_PREFIX), precision))
     suffix = suffix_of(path)
     _refuse(name, bindings, *_NEVER_BOUND[suffix])
     if suffix == ".json":
         from go_opt.frontends.graph_like import load_graph_json
 
-        return load_graph_json(Path(name), precision)
+        return _without(name, bindings, load_graph_json(Path(name), precision))
     if suffix == ".mlir":
         from go_opt.frontends.stablehlo_frontend import load_stablehlo
 
-        return load_stablehlo(path, bindings, precision)
+        return _without(name, bindings, load_stablehlo(path, bindings, precision))
     if suffix == ".pt2":
         from go_opt.frontends.torch_frontend import from_torch
 
-        return from_torch(path, dims=dims, precision=precision)
+        return _without(name, bindings, from_torch(path, dims=dims, precision=precision))
     from go_opt.frontends.onnx_frontend import from_onnx
 
     return from_onnx(path, **vars(bindings), precision=precision)
@@ -90,6 +97,19 @@ def _refuse(name: str, bindings: Bindings, *kinds: str) -> None:
     for kind in kinds:
         for bound in getattr(bindings, kind):
             raise ModelError(f"{name} has no {_WORDS[kind]} {bound!r}.", field=kind)
+
+
+def _without(name: str, bindings: Bindings, graph: Graph) -> Graph:
+    """A graph whose format says what its states are, without those that ``bindings`` leave out."""
+    for pattern, following in bindings.states.items():
+        if following:
+            raise ModelError(
+                f"{name} says itself what its states are, so {pattern!r} is none.", field="states"
+            )
+    if not bindings.states:
+        return graph
+    left_out = without_states(graph, lambda state: any(fnmatchcase(state, one) for one in bindings.states))
+    return replace(left_out, bindings=replace(left_out.bindings, states=bindings.states))
 
 
 def target(name_or_path: str | Path) -> Target:

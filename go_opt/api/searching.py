@@ -30,6 +30,7 @@ def optimize(
     dims: Mapping[str, int] | None = None,
     values: Mapping[str, Numbers] | None = None,
     trips: Mapping[str, int] | None = None,
+    states: Mapping[str, str] | None = None,
     precision: Precision = "native",
     costs: str | Path | None = None,
     on_step: Callable[[Step], None] = lambda step: None,
@@ -40,8 +41,8 @@ def optimize(
     """Finds the best verified plan that the budget allows, with a lower bound and the gap to it.
 
     Args:
-      graph: a graph, or an argument of :func:`load`, with ``dims``, ``values``, ``trips`` and
-        ``precision``.
+      graph: a graph, or an argument of :func:`load`, with ``dims``, ``values``, ``trips``,
+        ``states`` and ``precision``.
       request: the options of the search.
       remember: a folder of plans (:class:`PlanStore`): without ``start`` the search begins with the nearest
         of the same ops, and its own plan is kept there. The same contents give the same answer.
@@ -57,7 +58,7 @@ def optimize(
       PolicyError: the policy's file is missing, malformed or of another version.
       InfeasibleError: no valid plan; the message names op, demand and limit.
     """
-    on, on_graph = as_target(target), as_loaded(graph, Bindings.of(dims, values, trips), precision)
+    on, on_graph = as_target(target), as_loaded(graph, Bindings.of(dims, values, trips, states), precision)
     costed_graph = costed(on_graph, on, costs)
     request = as_request(request, options, on_graph)
     store = PlanStore(remember) if isinstance(remember, str | Path) else remember

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import onnx
 
     from go_opt.frontends.onnx.lowered import LoweredModel
+    from go_opt.frontends.recording.states import FoundStates
 
 
 def from_onnx(
@@ -24,6 +25,7 @@ def from_onnx(
     dims: Mapping[str, int] | None = None,
     values: Mapping[str, Numbers] | None = None,
     trips: Mapping[str, int] | None = None,
+    states: Mapping[str, str] | None = None,
     precision: Precision = "native",
 ) -> Graph:
     """Import an ONNX model; weights may be stripped or lie in files that are not there.
@@ -32,12 +34,14 @@ def from_onnx(
       dims: numbers for the model's symbolic dimensions, by name or as ``input_name[axis]``.
       values: numbers for inputs, which become constants: one for all elements, or all in row-major order.
       trips: numbers of trips of loops whose count the model does not say, by the name of their op.
+      states: input -> the output that is its value in the next step, beside those that names show: see
+        :func:`go_opt.frontends.recording.states.find_states`.
 
     Raises:
       ModelError, GraphError: one sentence that names the faulty op, tensor or dimension.
     """
     check_precision(precision)
-    return import_onnx(path_or_model, Bindings.of(dims, values, trips), precision)[0]
+    return import_onnx(path_or_model, Bindings.of(dims, values, trips, states), precision)[0]
 
 
 def import_onnx(
@@ -79,8 +83,23 @@ def _import(
     builder = GraphBuilder(lowered.file.name, precision=precision, bindings=bindings)
     for value in lowered.inputs:
         builder.add_tensor(value.tensor, value.elements, value.dtype, "input")
-    unknown = lowered.program.emit(builder, [value.tensor for value in lowered.outputs])
+    found = states_of(lowered, bindings)
+    unknown = lowered.program.emit(builder, [value.tensor for value in lowered.outputs], found.states)
     graph = builder.build()
     calls = [NodeWithoutOp(name, "inlined", None) for name in called_functions(lowered.file.model)]
     absent = (*calls, *lowered.program.nodes_without_op(graph))
-    return replace(graph, nodes_without_op=absent, unknown_ops=unknown), lowered
+    return replace(
+        graph, nodes_without_op=absent, unknown_ops=unknown, unpaired_states=found.unpaired
+    ), lowered
+
+
+def states_of(lowered: LoweredModel, bindings: Bindings) -> FoundStates:
+    """The states of a model, by the names of its own inputs and outputs."""
+    from go_opt.frontends.recording.states import Facts, find_states
+
+    given = {value.tensor: Facts(value.shape, value.dtype) for value in lowered.inputs}
+    names = [output.name for output in lowered.model.graph.output]
+    outputs = dict(zip(names, lowered.outputs, strict=True))
+    facts = {name: Facts(value.shape, value.dtype) for name, value in outputs.items()}
+    weights = {tensor.name for tensor in lowered.model.graph.initializer}
+    return find_states(given, facts, bindings.states, weights.__contains__, weights)

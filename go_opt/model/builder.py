@@ -9,6 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from go_opt.common.arrays import frozen
+from go_opt.common.topological import topological_order
 from go_opt.errors import GraphError
 from go_opt.model.bindings import NO_BINDINGS, Bindings
 from go_opt.model.dtypes import DTYPES, dtype_code
@@ -30,7 +31,6 @@ from go_opt.model.graph import (
 )
 from go_opt.model.rule import Rule
 from go_opt.model.states import NamedState, Write, check_scope, write_of
-from go_opt.model.topological import topological_order
 
 MAX_FLOPS = 1e30  # the sum over ops must stay finite and exact enough to compare
 
@@ -150,7 +150,7 @@ class GraphBuilder:
     def add_state(self, read: str, next: str, scope: Scope) -> None:
         """Make a weight or an input a state, whose value in the next step is the tensor ``next``.
 
-        The host then neither sends it nor reads its next value, unless that is marked as an output too.
+        The host does not send it, and does not read its next value unless that is marked as an output.
         """
         check_scope(scope, f"state {read!r}")
         self._states.append(NamedState(read, next, scope))

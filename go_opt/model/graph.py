@@ -124,6 +124,7 @@ class Graph:
     op_rules: tuple[OpRule | None, ...] = ()  # [N], or empty if no rule is known
     nodes_without_op: tuple[NodeWithoutOp, ...] = ()  # set by the importer
     unknown_ops: tuple[UnknownOp, ...] = ()  # set by the importer
+    unpaired_states: tuple[str, ...] = ()  # inputs that look like states, and are none; set by the importer
 
     def __repr__(self) -> str:
         return (

@@ -14,7 +14,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from go_opt.model.matrix_flops import FACTORISATION_FLOPS, MATRIX_FLOPS, conv_flops, fft_flops, matmul_flops
+from go_opt.model.matrix_flops import (
+    FACTORISATION_FLOPS,
+    MATRIX_FLOPS,
+    conv_flops,
+    fft_flops,
+    matmul_flops,
+)
 
 __all__ = [
     "OpCost",

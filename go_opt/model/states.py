@@ -8,10 +8,14 @@ writes. Only where a reader of the old value needs the next value, both are kept
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple, get_args
 
+import numpy as np
+
+from go_opt.common.arrays import frozen
 from go_opt.errors import GraphError
-from go_opt.model.graph import Scope
+from go_opt.model.graph import INPUT, NO_PRODUCER, Graph, Scope
 
 # Ops that change a part of a buffer that they read, and leave the rest where it is.
 WRITES_A_PART: Final = frozenset(
@@ -54,6 +58,30 @@ def check_scope(scope: str, what: str) -> None:
     """Raise GraphError if ``scope`` is not a Scope."""
     if scope not in get_args(Scope):
         raise GraphError(f"{what}: scope must be 'sequence' or 'model', not {scope!r}.", field="states")
+
+
+def without_states(graph: Graph, is_left_out: Callable[[str], bool]) -> Graph:
+    """The graph with some states, by name, as inputs that the host sends and outputs that it reads."""
+    out = [state for state in graph.states if is_left_out(graph.tensor_names[state.read])]
+    if not out:
+        return graph
+    read = [state.read for state in out]
+    kind, is_output = graph.tensor_kind.copy(), graph.tensor_is_output.copy()
+    kind[read] = INPUT
+    following = np.array([state.next for state in out])
+    is_output[following[graph.tensor_producer[following] != NO_PRODUCER]] = True
+    # Ops that touched a state without reading it are no readers of the input.
+    keeps = (graph.reader_elements > 0) | ~np.isin(graph.reader_tensor, read)
+    return replace(
+        graph,
+        tensor_kind=frozen(kind),
+        tensor_is_output=frozen(is_output),
+        reader_ptr=frozen(np.concatenate([[0], np.cumsum(keeps)])[graph.reader_ptr]),
+        reader_op=frozen(graph.reader_op[keeps]),
+        reader_elements=frozen(graph.reader_elements[keeps]),
+        states=tuple(state for state in graph.states if state not in out),
+        unpaired_states=(*graph.unpaired_states, *(graph.tensor_names[k] for k in read)),
+    )
 
 
 def write_of(

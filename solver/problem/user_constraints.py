@@ -70,6 +70,11 @@ class Colocate:
     def __post_init__(self) -> None:
         _set_ops(self)
 
+    @property
+    def rule(self) -> str:
+        """The name of the rule that plans break."""
+        return "colocate"
+
     def __str__(self) -> str:
         return f"colocate {_listed(self)}"
 
@@ -79,6 +84,10 @@ class KeepState(Colocate):
     """The ops that touch a state run on one chip, where the state lies; it follows from the graph."""
 
     state: str = ""
+
+    @property
+    def rule(self) -> str:
+        return "state"
 
     def __str__(self) -> str:
         return f"state {self.state!r} lies on one chip"

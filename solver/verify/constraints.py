@@ -23,7 +23,6 @@ from go_opt.solver.problem.user_constraints import (
     Colocate,
     CutAfter,
     Forbid,
-    KeepState,
     Pin,
     Stages,
     UserConstraint,
@@ -85,7 +84,7 @@ def _colocate(graph: Graph, plan: Plan, constraint: Colocate, ops: LongArray) ->
     if len(apart):
         first, other = ops[0], ops[apart[0]]
         yield (
-            "state" if isinstance(constraint, KeepState) else "colocate",
+            constraint.rule,
             f"{constraint}: op {graph.op_names[first]!r} is on chip {chips[0]}, "
             f"op {graph.op_names[other]!r} on chip {chips[apart[0]]}.",
         )

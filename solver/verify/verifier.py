@@ -14,6 +14,7 @@ from itertools import starmap
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray
+from go_opt.common.topological import cycle_text
 from go_opt.env.copies.relays import expand_plan
 from go_opt.env.cost import kinds_that_run, why_not_on
 from go_opt.env.kernels.fusion import are_one_loop, loop_roles
@@ -21,7 +22,6 @@ from go_opt.env.target import Target
 from go_opt.errors import PlanError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.model.topological import cycle_text
 from go_opt.solver.problem.user_constraints import UserConstraint
 from go_opt.solver.verify.constraints import broken_constraints
 from go_opt.solver.verify.memory import broken_memory

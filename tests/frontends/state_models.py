@@ -415,7 +415,8 @@ GIVEN: Final = (
     _given("a cache of the encoder that stays",
            crossed([("past_key_self_0", "present_key_self_0"), ("past_value_self_0", "present_value_self_0")],
                    ["past_key_cross_0", "past_value_cross_0"]),
-           "past_*_self_0=present_*_self_0", "past_*_cross_0=past_*_cross_0"),
+           "past_*_self_0=present_*_self_0", "past_*_cross_0=past_*_cross_0",
+           unpaired=frozenset({"past_key_cross_0", "past_value_cross_0"})),
     _given("a trained weight", trained(), "w=w_updated", scope="model"),
 )  # fmt: skip
 

@@ -18,7 +18,7 @@ from go_opt.cli.commands.options import (
     with_options,
     zoo_named,
 )
-from go_opt.cli.inputs.loading import DimOption, TripsOption, ValueOption
+from go_opt.cli.inputs.loading import DimOption, NoStateOption, StateOption, TripsOption, ValueOption
 from go_opt.common.files import write_atomically
 from go_opt.common.outputs import TARGET
 from go_opt.errors import InvalidInputError
@@ -39,13 +39,15 @@ def inspect(
     dim: DimOption = None,
     value: ValueOption = None,
     trips: TripsOption = None,
+    state: StateOption = None,
+    no_state: NoStateOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Describe a model before any target: dimensions to bind, inputs, op types, layers, unknown ops."""
     from go_opt.cli.inputs.loading import parse_bindings
     from go_opt.model_summary import inspect as summary_of
 
-    summary = summary_of(model, **vars(parse_bindings(dim, value, trips)))
+    summary = summary_of(model, **vars(parse_bindings(dim, value, trips, state, no_state)))
     if as_json:
         unknown = [op._asdict() for op in summary.unknown_ops]
         print_json(asdict(summary) | {"dims": dict(summary.dims), "unknown_ops": unknown})

@@ -20,7 +20,12 @@ from go_opt.cli.commands.options import (
     with_options,
 )
 from go_opt.cli.inputs.interrupt import interrupts_raised
-from go_opt.cli.inputs.loading import DimOption, TripsOption, ValueOption, parse_bindings
+from go_opt.cli.inputs.loading import (
+    DimOption,
+    TripsOption,
+    ValueOption,
+    parse_bindings,
+)
 from go_opt.common.outputs import COSTS, DATASET, TARGET
 from go_opt.errors import InvalidInputError
 from go_opt.run.manifest import FORMATS, TORCH_FORMATS

@@ -30,6 +30,11 @@ ValueOption = Annotated[
 TripsOption = Annotated[
     list[str] | None, typer.Option(metavar="NAME=TRIPS", help="How often a loop runs, by its op's name.")
 ]
+StateOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="INPUT=OUTPUT", help="The output is the input's value in the next step; * in both."),
+]
+NoStateOption = Annotated[bool, typer.Option("--no-state", help="No input is a state, whatever names say.")]
 _WHOLE: Final = re.compile(r"(.+)=(-?[0-9]{1,20})", re.DOTALL)
 _NUMBER: Final = r"[-+]?(?:[0-9]{1,20}\.?[0-9]{0,20}|\.[0-9]{1,20})(?:[eE][-+]?[0-9]{1,3})?"
 _NUMBERS: Final = re.compile(rf"(.+)=({_NUMBER}(?:,{_NUMBER})*)", re.DOTALL)
@@ -45,12 +50,14 @@ class Loading:
     dim: DimOption = None
     value: ValueOption = None
     trips: TripsOption = None
+    state: StateOption = None
+    no_state: NoStateOption = False
 
     def load(self, model: str) -> Graph:
         """The graph of MODEL."""
         from go_opt import api
 
-        bindings = parse_bindings(self.dim, self.value, self.trips)
+        bindings = parse_bindings(self.dim, self.value, self.trips, self.state, self.no_state)
         return api.load(model, **vars(bindings), precision=self.precision)
 
 
@@ -103,9 +110,9 @@ class PlanOptions(Loading):
         if (self.plan is None) == (self.placement is None):
             raise InvalidInputError("give PLAN or --placement, one of them.", field="plan")
         if self.plan is not None:
-            for option in ("dim", "value", "trips"):
+            for option in ("dim", "value", "trips", "state", "no_state"):
                 if getattr(self, option):
-                    raise InvalidInputError(f"--{option} is that of PLAN.", field=option)
+                    raise InvalidInputError(f"--{option.replace('_', '-')} is that of PLAN.", field=option)
             if self.precision != "native":
                 raise InvalidInputError("--precision is that of PLAN.", field="precision")
             return load_with_plan(model, self.plan, target, costs)
@@ -152,7 +159,13 @@ def with_costs(graph: Graph, target: Target, costs: Path | None, plan: Path | No
     return with_them
 
 
-def parse_bindings(dim: list[str] | None, value: list[str] | None, trips: list[str] | None) -> Bindings:
+def parse_bindings(
+    dim: list[str] | None,
+    value: list[str] | None,
+    trips: list[str] | None,
+    state: list[str] | None = None,
+    no_state: bool = False,
+) -> Bindings:
     """Parses what the options of these names bind."""
     from go_opt.model.bindings import Bindings
 
@@ -161,9 +174,11 @@ def parse_bindings(dim: list[str] | None, value: list[str] | None, trips: list[s
         {name: int(size) for name, size in _parsed("dim", dim, _WHOLE, _WHOLE_FORM).items()},
         {name: tuple(map(float, numbers.split(","))) for name, numbers in values.items()},
         {name: int(count) for name, count in _parsed("trips", trips, _WHOLE, _WHOLE_FORM).items()},
+        _parsed("state", state, _PAIR, "INPUT=OUTPUT") | ({"*": ""} if no_state else {}),
     )
 
 
+_PAIR: Final = re.compile(r"([^=]+)=(.*)", re.DOTALL)
 _WHOLE_FORM: Final = "NAME=VALUE with a whole number"
 
 

@@ -9,6 +9,7 @@ from go_opt.frontends.onnx.inference.values import Value
 from go_opt.frontends.recording.recorder import RecordedOp, add_ops, live_ops
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import OP_CLASSES, Graph, NodeWithoutOp, UnknownOp
+from go_opt.model.states import NamedState
 
 
 @dataclass(frozen=True)
@@ -82,13 +83,23 @@ class Program:
         dead = (op.name for op in self.ops if op.name not in graph.op_index)
         return (*rows, *(NodeWithoutOp(name, "unused", None) for name in dead))
 
-    def emit(self, builder: GraphBuilder, outputs: Sequence[str]) -> tuple[UnknownOp, ...]:
-        """Add constants, views and the ops that the outputs depend on; returns ops that no rule knows."""
+    def emit(
+        self, builder: GraphBuilder, outputs: Sequence[str], states: Sequence[NamedState]
+    ) -> tuple[UnknownOp, ...]:
+        """Add constants, views, states and the ops that outputs depend on; returns ops that no rule knows.
+
+        Next values of states are among the outputs, but are not sent to the host.
+        """
         for name, (elements, dtype) in self.constants.items():
             builder.add_tensor(name, elements, dtype, "weight")
         unknown = add_ops(builder, live_ops(self.ops, outputs, self.resolve))
         for name, source in self.views.items():
             builder.add_view(name, source)
+        kept = set()
+        for state in states:
+            builder.add_state(*state)
+            kept.add(state.next)
         for output in outputs:
-            builder.mark_output(output)
+            if output not in kept:
+                builder.mark_output(output)
         return unknown

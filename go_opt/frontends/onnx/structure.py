@@ -10,8 +10,8 @@ from typing import Final
 import onnx
 from onnx import inliner
 
+from go_opt.common.topological import topological_order
 from go_opt.errors import GraphError, ModelError
-from go_opt.model.topological import topological_order
 
 NamedNode = tuple[str, onnx.NodeProto]
 _MAX_INLINED_NODES: Final = 1_000_000

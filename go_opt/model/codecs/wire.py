@@ -161,8 +161,8 @@ def _built_graph(message: graph_pb2.Graph, precision: Precision, bindings: Bindi
             builder.mark_output(name)
     tensor_names = tuple(tensor.name for tensor in message.tensors)
     for i, state in enumerate(message.states):
-        pair = [_index(k, tensor_names, f"states[{i}]") for k in (state.read, state.next)]
-        builder.add_state(*pair, cast(Scope, _choice(state.scope, _SCOPES)))
+        read, following = (_index(k, tensor_names, f"states[{i}]") for k in (state.read, state.next))
+        builder.add_state(read, following, cast(Scope, _choice(state.scope, _SCOPES)))
     for op, op_reads, op_writes in zip(message.ops, reads, writes, strict=True):
         builder.add_op(
             op.name,

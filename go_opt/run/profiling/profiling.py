@@ -61,6 +61,7 @@ def profile(
     dims: Mapping[str, int] | None = None,
     values: Mapping[str, Numbers] | None = None,
     trips: Mapping[str, int] | None = None,
+    states: Mapping[str, str] | None = None,
 ) -> Profile:
     """Run random segments of a model in ONNX Runtime and fit the costs of ops on this machine.
 
@@ -71,7 +72,7 @@ def profile(
       chips: number of processes of the target.
       seconds: duration of the measurement; a started cut is finished.
       seed: seed of the cuts and inputs.
-      dims, values, trips: as :func:`go_opt.load`.
+      dims, values, trips, states: as :func:`go_opt.load`.
 
     Raises:
       InvalidInputError: an argument is wrong, or an extra is not installed.
@@ -83,7 +84,7 @@ def profile(
         raise InvalidInputError(f"chips must be between 1 and {MAX_CHIPS}, not {chips}.", field="chips")
     if not 0 < seconds <= 3600:
         raise InvalidInputError(f"seconds must be between 0 and 3600, not {seconds}.", field="seconds")
-    graph, lowered = import_onnx(model, Bindings.of(dims, values, trips), "native")
+    graph, lowered = import_onnx(model, Bindings.of(dims, values, trips, states), "native")
     lowered.file.check_weights()
 
     from go_opt.run.profiling.fitting import fit_ops, fit_rates, relative_error

@@ -1,0 +1,176 @@
+"""Finds which inputs and outputs of a model are one state: by the pairs given, and by exporters' names.
+
+Names say it as ``past_key_values.0.key`` and ``present.0.key``, ``h0`` and ``hn``, ``cache`` and
+``cache_out``: without the words for "before" and "after" they are equal. Shapes are equal, or the next value
+is longer along one dimension. A name that two inputs or two outputs share says nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple, cast, get_args
+
+from go_opt.common.suggestion import suggestion
+from go_opt.errors import ModelError
+from go_opt.model.graph import Scope
+from go_opt.model.states import NamedState
+
+_BEFORE: Final = frozenset({"past", "prev", "previous", "old"})
+_AFTER: Final = frozenset({"present", "next", "new", "updated"})
+# Words for a direction that other tensors have too: with one of these, the name must have a word of a state.
+_IN: Final = frozenset({"in", "input"})
+_OUT: Final = frozenset({"out", "output", "n", "r"})
+_DIRECTIONS: Final = _BEFORE | _AFTER | _IN | _OUT
+_STATE: Final = frozenset({"state", "states", "cache", "cached", "mem", "mems"})
+_OF_STATES: Final = _STATE.union(
+    ("hidden", "h", "c", "memory", "kv", "key", "value", "val", "k", "v"),
+    ("conv", "ssm", "cell", "rnn", "lstm", "gru", "buffer", "lens"),
+)
+_WORD: Final = re.compile(r"[a-z]+|[A-Z]+(?![a-z])|[A-Z][a-z]*|[0-9]+")
+
+
+class Facts(NamedTuple):
+    """What is known of an input or output."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class FoundStates(NamedTuple):
+    """The states of a model, and its inputs that look like one and are none."""
+
+    states: tuple[NamedState, ...]
+    unpaired: tuple[str, ...]
+
+
+def find_states(
+    inputs: Mapping[str, Facts],
+    outputs: Mapping[str, Facts],
+    given: Mapping[str, str],
+    has_value: Callable[[str], bool] = lambda name: False,
+    others: Iterable[str] = (),
+) -> FoundStates:
+    """The states of a model.
+
+    Args:
+      given: an input, or a pattern with a ``*`` -> its next value as ``NAME`` or ``NAME:SCOPE``, where ``*``
+        stands for the same text; empty: these inputs are no states. They come before what names say.
+      has_value: whether the model has a value for an input, as for trained weights; its scope is the model.
+      others: further tensors that may be named in ``given``, such as weights.
+
+    Raises:
+      ModelError: an entry of ``given`` names no input or no output.
+    """
+    known = [*inputs, *others]
+    states, refused = {}, set()
+    for pattern, following in given.items():
+        matched = {name: star for name in known if (star := _star(pattern, name)) is not None}
+        if not matched and pattern != "*":
+            raise ModelError(
+                f"--state {pattern}={following}: the model has no input {pattern!r}"
+                f"{suggestion(pattern, known)}.",
+                field="states",
+            )
+        for name, star in matched.items():
+            if following:
+                states[name] = _given(name, following.replace("*", star), inputs, outputs, has_value)
+            else:
+                refused.add(name)
+    by_name = dict(_by_name(inputs, outputs))
+    taken = {state.next for state in states.values()}
+    for name, following in by_name.items():
+        if name not in states and name not in refused and following not in taken:
+            states[name] = NamedState(name, following, "model" if has_value(name) else "sequence")
+    looks = [name for name, facts in inputs.items() if name in by_name or _looks_like_a_state(name, facts)]
+    return FoundStates(tuple(states.values()), tuple(name for name in looks if name not in states))
+
+
+def _star(pattern: str, name: str) -> str | None:
+    """The text that the ``*`` of a pattern stands for in a name; None if it does not match."""
+    if "*" not in pattern:
+        return "" if pattern == name else None
+    head, _, tail = pattern.partition("*")
+    is_match = len(name) >= len(head) + len(tail) and name.startswith(head) and name.endswith(tail)
+    return name[len(head) : len(name) - len(tail)] if is_match else None
+
+
+def _given(
+    name: str,
+    following: str,
+    inputs: Mapping[str, Facts],
+    outputs: Mapping[str, Facts],
+    has_value: Callable[[str], bool],
+) -> NamedState:
+    scope: Scope = "sequence" if name in inputs and not has_value(name) else "model"
+    base, colon, last = following.rpartition(":")
+    if colon and last in get_args(Scope):
+        following, scope = base, cast(Scope, last)
+    if following != name and following not in outputs:
+        raise ModelError(
+            f"--state {name}={following}: the model has no output {following!r}"
+            f"{suggestion(following, outputs)}.",
+            field="states",
+        )
+    return NamedState(name, following, scope)
+
+
+def _by_name(inputs: Mapping[str, Facts], outputs: Mapping[str, Facts]) -> Iterator[tuple[str, str]]:
+    """Pairs of which the names say that they are one state."""
+    after = _by_key(outputs, _AFTER, _OUT)
+    for is_first in (False, True):  # h0 is the state before hn, if there is no h0 that comes after
+        before = _by_key(inputs, _BEFORE, _IN, is_first=is_first)
+        for key, names in before.items():
+            following = after.get(key, [])
+            if len(names) != 1 or len(following) != 1:
+                continue
+            (read, reads_weakly), (next_value, says_after) = names[0], following[0]
+            is_strong = says_after == 2 or (says_after == 1 and reads_weakly == 2)
+            if not says_after or not (is_strong or _OF_STATES.intersection(key)):
+                continue
+            if _fits(inputs[read], outputs[next_value]):
+                del after[key]
+                yield read, next_value
+
+
+def _by_key(
+    names: Iterable[str], strong: frozenset[str], weak: frozenset[str], *, is_first: bool = False
+) -> dict[tuple[str, ...], list[tuple[str, int]]]:
+    """Names by their words without direction; each with 2 if it has a strong one, 1 if a weak one, else 0."""
+    rows: dict[tuple[str, ...], list[tuple[str, int]]] = {}
+    for name in names:
+        words = _words(name)
+        strength = 2 if strong & set(words) else 1 if weak & set(words) else 0
+        key = [word for word in words if word not in _DIRECTIONS]
+        if is_first:
+            if key[-1:] != ["0"]:
+                continue
+            key.pop()
+        if key:
+            rows.setdefault(tuple(key), []).append((name, strength))
+    return rows
+
+
+def _words(name: str) -> list[str]:
+    name = re.sub(r"(?i)(past|present)_key_values", r"\1", name)
+    name = re.sub(r"\b([hc])n\b", r"\1_n", name)
+    return [word.lower() for word in _WORD.findall(name)]
+
+
+def _fits(read: Facts, following: Facts) -> bool:
+    """Whether the next value has the type, and the shape or one that is longer along one dimension."""
+    if read.dtype != following.dtype or len(read.shape) != len(following.shape):
+        return False
+    apart = [(a, b) for a, b in zip(read.shape, following.shape, strict=True) if a != b]
+    return not apart or (len(apart) == 1 and apart[0][1] > apart[0][0])
+
+
+def _looks_like_a_state(name: str, facts: Facts) -> bool:
+    if "float" not in facts.dtype:
+        return False
+    words = _words(name)
+    rest = [word for word in words if word not in _BEFORE]
+    is_before = len(rest) < len(words)
+    return bool(_STATE.intersection(words)) or (
+        is_before and bool(_OF_STATES.intersection(rest) or all(map(str.isdigit, rest)))
+    )
