@@ -146,7 +146,7 @@ class _SplitSearch:
             self._try_parts(by_columns[0], by_columns[0], most_ops, share)
         best = self._best
         if best is None or self._given or (not best.way and best.result.metrics.stream_bytes.any()):
-            self._try_each(ways, most_ops, share)
+            self._try_each(ways, most_ops, share, first_steps=FIRST_STEPS)
         best = self._best
         if best is not None and best.way in ((), *ways) and self._as_answer(best).gap >= CLOSE:
             under_blocks = best.way if best.way in by_columns else by_columns[0]
@@ -173,14 +173,22 @@ class _SplitSearch:
             self._try_each(ways, most_ops, share, FIRST_STEPS)
 
     def _try_each(
-        self, ways: list[tuple[Split, ...]], most_ops: float, share: float, most_steps: float = math.inf
+        self,
+        ways: list[tuple[Split, ...]],
+        most_ops: float,
+        share: float,
+        most_steps: float = math.inf,
+        first_steps: int = 1,
     ) -> None:
-        """Search each way of at most ``most_ops``; after ``most_steps``, stop unless the way is the best."""
+        """Search each way of at most ``most_ops``, the first one for ``first_steps`` at least.
+
+        After ``most_steps``, stop unless the way is the best.
+        """
         sizes = [self._graph.num_ops + sum(split.parts for split in way) for way in ways]
         tried = [way for way, size in zip(ways, sizes, strict=True) if size <= most_ops]
-        for way in tried:
+        for i, way in enumerate(tried):
             until = partial(self._is_behind, way, len(self._history) + most_steps)
-            self._run(way, until, share=share / len(tried))
+            self._run(way, until, share / len(tried), 1 if i else first_steps)
 
     def _is_behind(self, way: tuple[Split, ...], step: float) -> bool:
         return len(self._history) >= step and (self._best is None or self._best.way != way)
@@ -191,17 +199,33 @@ class _SplitSearch:
         return self._best is not None and not self._best.way and self._best.result.gap < CLOSE
 
     def _run(
-        self, way: tuple[Split, ...], until: Callable[[], bool] = lambda: False, share: float = 1.0
+        self,
+        way: tuple[Split, ...],
+        until: Callable[[], bool] = lambda: False,
+        share: float = 1.0,
+        least_steps: int = 1,
     ) -> InfeasibleError | None:
-        """One search with the ops of ``way`` split, for a share of the budget; an error: it has no plan."""
-        if self._request_of(share) is None:
+        """One search with the ops of ``way`` split; an error: it has no plan.
+
+        Args:
+          share: of the budget; what takes less than all of it may go on later.
+          least_steps: that it takes, as far as there is any budget.
+        """
+        if self._request_of(share, least_steps) is None:
             return None
+        is_late = self._context.after(share * self._request.time_limit_s)
         start = self._start_of(way, graph := self._graph_of(way))
-        requested = self._request_of(share)
+        requested = self._request_of(share, least_steps)
         if requested is None:
             return None
         begun = len(self._history)
         first_steps = begun + FIRST_STEPS
+
+        def must_stop() -> bool:
+            has_begun = len(self._history) >= begun + least_steps
+            is_over = self._must_stop() or until() or (has_begun and is_late())
+            return is_over or self._is_late(search, first_steps)
+
         try:
             search = self._begin(
                 graph,
@@ -210,7 +234,7 @@ class _SplitSearch:
                 on_improvement=lambda found: self._take(_Found(found, way, len(self._history) - begun)),
             )
             with closing(search):
-                search.advance(lambda: self._must_stop() or until() or self._is_late(search, first_steps))
+                search.advance(must_stop)
                 if not way:
                     self._reference_s = search.reference_s
                     self._try_ways()
@@ -218,6 +242,8 @@ class _SplitSearch:
                         return None
                     if not self._must_stop():  # it takes a step before it asks
                         search.advance(self._must_stop)
+                if share < 1.0 and not self._is_proven:
+                    return None
                 result = search.answer()
         except InfeasibleError as error:
             return error
@@ -262,16 +288,17 @@ class _SplitSearch:
             self._graph, graph, way, self._target, self._request, takes_early=self._takes_early
         )
 
-    def _request_of(self, share: float) -> Request | None:
+    def _request_of(self, share: float, least_steps: int = 1) -> Request | None:
         """The request of the next search; None if no budget is left."""
         request = self._request
         limit, left_s = request.max_evaluations, request.time_limit_s - self._context.elapsed_s
-        left = None if limit is None else min(limit - len(self._history), max(1, math.ceil(share * limit)))
+        most = 0 if limit is None else max(least_steps, math.ceil(share * limit))
+        left = None if limit is None else min(limit - len(self._history), most)
         if self._tries:  # whole ops are searched in any case: a large graph may take the time until here
             left_s = max(left_s, LEAST_S)
         if self._is_stopped or self._is_proven or left_s <= 0 or (left is not None and left < 1):
             return None
-        budget_s = min(left_s, share * request.time_limit_s)
+        budget_s = left_s if least_steps > 1 else min(left_s, share * request.time_limit_s)
         return replace(
             request,
             splits=False,

@@ -1,13 +1,14 @@
 """What split ops are worth: with and without them, for the same time, against the bound of whole ops.
 
-Run: PYTHONPATH=. python tests/benchmarks/bench_splits.py [--budget SECONDS] [--seeds N] [--rivals] [NAME ...]
+Run: PYTHONPATH=. python tests/benchmarks/bench_splits.py [--budget SECONDS] [--evaluations N] [--seeds N]
+    [--no-replication] [--rivals] [NAME ...]
 
 Graphs are those with ops that may be split. Each is optimised without splits and with them; medians over
 seeds. *gain*: how many times the interval
 is shorter; *at least*: the lower bound of all plans of whole ops over the interval with splits, so that no
 better plan of whole ops makes the gain smaller. Plans are simulated as well. ``--rivals`` runs those of
 ``split_rivals.py`` for the same time; their evaluator leaves out how long chips wait for streamed weights.
-Budgets are of processor time. Asserts that plans are verified and no better than their bounds. Prints a
+Budgets are of processor time, or with ``--evaluations`` of evaluations alone. Asserts that plans are verified and no better than their bounds. Prints a
 Markdown table and means.
 """
 
@@ -17,8 +18,9 @@ import argparse
 import math
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import go_opt
 from go_opt.env import Target, zoo_entries
@@ -29,7 +31,7 @@ from go_opt.search.splits.ways import divisible_ops, ways_to_split
 from tests.benchmarks.split_rivals import RIVALS, Walk
 
 COLUMNS = ("graph", "ops", "whole, us", "bound", "split, us", "bound", "status", "simulated", "gain",
-           "at least", "latency", "split")  # fmt: skip
+           "of each seed", "at least", "latency", "split")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,11 @@ class Way:
         return max((result.lower_bound_s for result in self.results), default=0.0)
 
 
-def asked(graph: Graph, target: Target, budget_s: float, seeds: int, **options: bool) -> Way:
+def asked(graph: Graph, target: Target, options: Mapping[str, Any], seeds: int, *, splits: bool) -> Way:
     results = []
     for seed in range(seeds):
         try:
-            result = go_opt.optimize(graph, target, budget_s=budget_s, seed=seed, policy=None, **options)
+            result = go_opt.optimize(graph, target, seed=seed, policy=None, splits=splits, **options)
         except InfeasibleError:
             continue
         assert go_opt.verify(graph, target, result.plan) == []
@@ -63,15 +65,15 @@ def asked(graph: Graph, target: Target, budget_s: float, seeds: int, **options: 
 
 
 def rows(
-    name: str, target: Target, budget_s: float, seeds: int, *, rivals: bool
+    name: str, target: Target, options: Mapping[str, Any], seeds: int, *, rivals: bool
 ) -> Iterator[tuple[str, float, float]]:
     """A line with both gains, if there are ops that may be split."""
-    graph = go_opt.load(f"zoo:{name}")
-    if not divisible_ops(graph, target, Request()).any():
+    graph, request = go_opt.load(f"zoo:{name}"), Request(**options)
+    if not divisible_ops(graph, target, request).any():
         return
-    whole = asked(graph, target, budget_s, seeds, splits=False)
-    text, *gains = row(name, graph, whole, asked(graph, target, budget_s, seeds))
-    others = rival_cells(graph, target, budget_s, seeds, Request()) if rivals else ""
+    whole, split = (asked(graph, target, options, seeds, splits=splits) for splits in (False, True))
+    text, *gains = row(name, graph, whole, split)
+    others = rival_cells(graph, target, request.time_limit_s, seeds, request) if rivals else ""
     yield text + others, *gains
 
 
@@ -95,6 +97,8 @@ def row(name: str, graph: Graph, whole: Way, split: Way) -> tuple[str, float, fl
         return f"| {name} | {graph.num_ops:,} | {interval(before)} | no plan |", math.nan, math.nan
     gain = before.objective_s / after.objective_s if before else math.inf
     least = whole.bound_s / after.objective_s
+    pairs = zip(whole.results, split.results, strict=False)
+    each = ", ".join(f"{one.objective_s / other.objective_s:.2f}" for one, other in pairs)
     latency = after.metrics.latency_s / before.metrics.latency_s if before else math.nan
     simulated_s = after.simulated_interval_s or math.nan
     kinds = sorted({use.parts for use in after.plan.splits})
@@ -106,7 +110,7 @@ def row(name: str, graph: Graph, whole: Way, split: Way) -> tuple[str, float, fl
     cells = (
         name, f"{graph.num_ops:,}", interval(before), f"{whole.bound_s * 1e6:,.1f}", interval(after),
         f"{split.bound_s * 1e6:,.1f}", after.status,
-        f"{simulated_s / after.objective_s:.3f}x", f"{gain:.2f}x",
+        f"{simulated_s / after.objective_s:.3f}x", f"{gain:.3f}x", each,
         f"{least:.2f}x", f"{latency:.2f}x", parts,
     )  # fmt: skip
     return f"| {' | '.join(cells)} |", gain, least
@@ -125,6 +129,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--budget", type=float, default=5.0)
+    parser.add_argument("--evaluations", type=int)
+    parser.add_argument("--no-replication", action="store_true")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--split", default="test")
     parser.add_argument("--target", default="mcm-6x6")
@@ -135,9 +141,11 @@ def main() -> None:
     names = given.names or [entry.name for entry in zoo_entries() if entry.split == given.split]
     columns = (*COLUMNS, *(RIVALS if given.rivals else ()))
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
+    options = {"budget_s": None if given.evaluations else given.budget, "max_evaluations": given.evaluations,
+               "replication": not given.no_replication}  # fmt: skip
     gains, least = list[float](), list[float]()
     for name in names:
-        for text, gain, at_least in rows(name, target, given.budget, given.seeds, rivals=given.rivals):
+        for text, gain, at_least in rows(name, target, options, given.seeds, rivals=given.rivals):
             print(text, flush=True)
             gains.append(gain)
             least.append(at_least)
