@@ -8,8 +8,8 @@ seeds. *gain*: how many times the interval
 is shorter; *at least*: the lower bound of all plans of whole ops over the interval with splits, so that no
 better plan of whole ops makes the gain smaller. Plans are simulated as well. ``--rivals`` runs those of
 ``split_rivals.py`` for the same time; their evaluator leaves out how long chips wait for streamed weights.
-Budgets are of processor time, or with ``--evaluations`` of evaluations alone. Asserts that plans are verified and no better than their bounds. Prints a
-Markdown table and means.
+Budgets are of processor time, or with ``--evaluations`` of evaluations alone. Asserts that plans are verified
+and no better than their bounds. Prints a Markdown table and means.
 """
 
 from __future__ import annotations
