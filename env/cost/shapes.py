@@ -115,7 +115,7 @@ def shaped_op_seconds(
     is_vector = (graph.op_class == VECTOR) & (graph.op_flops > 0)
     # The larger of two activations is the one with rows, so parts may fill tiles better than the op does.
     is_tiled = is_matrix if divisible is None else is_matrix & ~(divisible & (_operands(graph).weight == 0))
-    work = np.maximum(graph.op_flops / 2.0, 1.0)  # multiply-adds
+    work = np.where(is_matrix, graph.op_flops / 2.0, 1.0)  # multiply-adds
     seconds = op_s.copy()
     for q, kind in enumerate(kinds):
         tile = kind.tile_rows * kind.tile_inner * kind.tile_columns
