@@ -53,7 +53,8 @@ def product_shapes(graph: Graph) -> tuple[FloatArray, FloatArray, FloatArray, Fl
         if row is None:
             continue
         weights = tuple(is_weight[k] for k in row.operands)
-        is_several = graph.op_types[op] == "Einsum" and len(weights) > 2
+        is_sum = graph.op_types[op] == "Einsum"
+        is_several = graph.op_types[op].endswith(_SEVERAL_PRODUCTS) or (is_sum and len(weights) > 2)
         key = id(row.rule), is_several, *weights
         if key not in known:
             known[key] = (1, 1, 1, 1) if is_several else product_of(row.rule, weights)

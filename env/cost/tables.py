@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.common.arrays import BoolArray, CodeArray, FloatArray, IntArray, LongArray
+from go_opt.env.cost.gpu_ops import PATTERN, OpWork, kernel_op_seconds
 from go_opt.env.cost.shapes import shaped_op_seconds
+from go_opt.env.gpu.forms import GpuKernels
 from go_opt.env.target import ChipKind, Target
 from go_opt.env.target.simulator_parameters import SimulatorParameters
 from go_opt.env.target.topology import Topology
-from go_opt.model.dtypes import DTYPE_CODE, IS_FLOATING, costed_dtype, size_bytes
+from go_opt.model.dtypes import DTYPE_BITS, DTYPE_CODE, IS_FLOATING, costed_dtype, size_bytes
 from go_opt.model.graph import MATRIX, NO_PRODUCER, STATE, TENSOR_KINDS, WEIGHT, Graph, State
 from go_opt.model.states import READS_ALL
 
@@ -34,7 +36,7 @@ class CostTables(NamedTuple):
     next value that is written in place takes no bytes of its own.
     """
 
-    op_s: FloatArray  # [Q, N] flops / peak rate
+    op_s: FloatArray  # [Q, N] flops / reached rate; of GPU kernels with their own traffic
     measured_s: FloatArray  # [Q, N] seconds the op costs exactly, NaN: none
     can_run: BoolArray  # [Q, N] True where the kind may run the op
     tensor_bytes: LongArray  # [K] in the type the tensor is costed in
@@ -141,8 +143,7 @@ def divided_tables(graph: Graph, target: Target, divisible: BoolArray | None) ->
     tables = cost_tables(graph, target)
     if divisible is None:
         return tables
-    peak_s = _op_seconds(graph, target)
-    return tables._replace(op_s=shaped_op_seconds(graph, peak_s, target.modelled.kinds, divisible))
+    return _with_op_seconds(graph, target, target.modelled, tables, divisible)
 
 
 def tables_with_effects(graph: Graph, target: Target, parameters: SimulatorParameters) -> CostTables:
@@ -157,8 +158,9 @@ def tables_with_effects(graph: Graph, target: Target, parameters: SimulatorParam
         _keep_state(graph, state, dtypes, sizes, stored, read_bytes)
     kinds = target.kinds
     stream_buffer_bytes = np.array([kind.stream_buffer_bytes for kind in parameters.kinds], dtype=np.int64)
-    return CostTables(
-        op_s=shaped_op_seconds(graph, _op_seconds(graph, target), parameters.kinds),
+    figures = [kind.kernels for kind in parameters.kinds]
+    tables = CostTables(
+        op_s=np.empty((len(kinds), graph.num_ops)),
         measured_s=_per_kind(graph.measured_s, target, graph.num_ops, np.nan),
         can_run=kinds_that_run(graph, target),
         tensor_bytes=sizes,
@@ -179,8 +181,19 @@ def tables_with_effects(graph: Graph, target: Target, parameters: SimulatorParam
         stream_buffer_bytes=stream_buffer_bytes[target.chip_kind],
         stream_sharers=np.ones(target.num_chips, np.int64),
         places_buffers=not parameters.fit_by_size,
-        sram_s_per_byte=np.array([1.0 / kind.sram_bytes_per_s for kind in kinds]),
-        kernel_overhead_s=np.array([kind.kernel_overhead_s for kind in kinds]),
+        sram_s_per_byte=np.array(
+            [
+                1.0 / (kind.sram_bytes_per_s * (of.memory_share if of else 1.0))
+                for kind, of in zip(kinds, figures, strict=True)
+            ]
+        ),
+        # A kernel is launched while the one before it runs.
+        kernel_overhead_s=np.array(
+            [
+                max(kind.kernel_overhead_s, of.start_s if of else 0.0)
+                for kind, of in zip(kinds, figures, strict=True)
+            ]
+        ),
         dma_setup_s=np.array([kind.dma_setup_s for kind in parameters.kinds]),
         dependency_s=np.array([kind.dependency_overhead_s for kind in kinds]),
         pays_transfers=np.array([kind.pays_transfers for kind in kinds]),
@@ -198,6 +211,38 @@ def tables_with_effects(graph: Graph, target: Target, parameters: SimulatorParam
         weight_prefetch=parameters.weight_prefetch,
         sequences=graph.sequences if graph.has_scope("sequence") else 0,
     )
+    return _with_op_seconds(graph, target, parameters, tables)
+
+
+def _with_op_seconds(
+    graph: Graph,
+    target: Target,
+    parameters: SimulatorParameters,
+    tables: CostTables,
+    divisible: BoolArray | None = None,
+) -> CostTables:
+    """The tables with the seconds of ops by the shape of their work; bounds if ops are ``divisible`` [N]."""
+    peak_s = _op_seconds(graph, target)
+    op_s = shaped_op_seconds(graph, peak_s, parameters.kinds, divisible)
+    if any(kind.kernels for kind in parameters.kinds):
+        op_s = op_s.copy()
+        bits = DTYPE_BITS[costed_dtype(graph.op_dtype, target.native_dtype, graph.precision)]
+        num_bytes = tables.op_bytes().astype(np.float64)
+    for q, (kind, at) in enumerate(zip(parameters.kinds, target.kinds, strict=True)):
+        if kind.kernels is None:
+            continue
+        with np.errstate(invalid="ignore"):
+            work = OpWork(graph.op_flops / peak_s[q], num_bytes, bits / 8.0)
+        seconds = kernel_op_seconds(
+            graph,
+            work,
+            GpuKernels(kind.kernels, at.sram_bytes_per_s),
+            fuses_attention=PATTERN in target.kernel_patterns,
+            divisible=divisible,
+        )
+        factor = np.divide(op_s[q], peak_s[q], out=np.ones(graph.num_ops), where=peak_s[q] > 0)
+        op_s[q] = np.where(np.isnan(seconds), op_s[q], seconds * factor)
+    return tables._replace(op_s=op_s)
 
 
 def _keep_state(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Final
 
 import numpy as np
 
 from go_opt.common.arrays import FloatArray
+from go_opt.env.gpu.figures import KernelFigures
 from go_opt.env.target.fields import (
     COUNT,
     FLAG,
@@ -21,11 +22,13 @@ from go_opt.env.target.fields import (
     fields_of,
     table,
 )
+from go_opt.env.target.kernel_fields import KERNEL_FIGURES
 from go_opt.env.target.simulator_parameters import KIND_PARAMETERS, KindParameters
 from go_opt.errors import TargetError
 from go_opt.model.dtypes import DTYPE_BITS, DTYPES, dtype_code
 
 Rates = Mapping[str, float]  # by the name of a type
+_IDEAL: Final = KindParameters()
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,10 @@ class ChipKind:
         Mapping[str, Rates],
         RATES_BY_NAME("Rates of op types, in place of those of matrix and vector work.", is_optional=True),
     ] = field(default_factory=dict)
+    kernels: Annotated[
+        KernelFigures | None,
+        KERNEL_FIGURES("Figures of GPU kernels, in place of tiles of the simulator.", is_optional=True),
+    ] = None
     simulator: Annotated[
         KindParameters,
         KIND_PARAMETERS("Simulator parameters of the kind.", is_optional=True),
@@ -68,6 +75,13 @@ class ChipKind:
             raise TargetError(
                 f"kind {self.name!r} has op_types and not_op_types; give one of them.",
                 field="kinds.not_op_types",
+            )
+        object.__setattr__(self, "simulator", replace(self.simulator, kernels=self.kernels))
+        tiles = ("tile_rows", "tile_inner", "tile_columns", "tiles_at_once", "fill_s")
+        if self.kernels and any(getattr(self.simulator, name) != getattr(_IDEAL, name) for name in tiles):
+            raise TargetError(
+                f"kind {self.name!r} has kernels and simulator.tile, tiles_at_once or fill_s; give one.",
+                field="kinds.kernels",
             )
 
     def runs(self, op_type: str) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 from go_opt.common.arrays import IntArray, LongArray
 from go_opt.common.files import read_text
 from go_opt.common.suggestion import suggestion
+from go_opt.env.gpu.figures import Collective
 from go_opt.env.target.chip_kind import CHIP_KIND, ChipKind
 from go_opt.env.target.fields import (
     ANY_TEXT,
@@ -39,6 +40,7 @@ from go_opt.env.target.fields import (
     table,
     table_schema,
 )
+from go_opt.env.target.kernel_fields import COLLECTIVE_ROWS
 from go_opt.env.target.simulator_parameters import (
     ANALYTICAL_EFFECTS,
     EFFECTS,
@@ -91,6 +93,7 @@ class Target:
     simulator: SimulatorParameters  # effects of the simulated fidelity; ideal if the file states none
     analytical_effects: tuple[str, ...]  # those that the analytical model includes
     kernel_patterns: tuple[str, ...] = ()  # those that the runtime has as one kernel
+    collectives: tuple[Collective, ...] = ()
     fitted_to: str = ""  # the measurements that figures were fitted to, and how far off they are
 
     @cached_property
@@ -324,5 +327,6 @@ _FIELDS: Final[dict[str, Field]] = {
     "kernel_patterns": some_of(*PATTERNS)(
         "Patterns that the runtime has as one kernel (docs/environment.md).", is_optional=True
     ),
+    "collectives": COLLECTIVE_ROWS("Collectives of several chips.", is_optional=True),
     "fitted_to": TEXT("The measurements that go-opt calibrate fitted figures to.", is_optional=True),
 }

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
+from go_opt.env.gpu.figures import KernelFigures
 from go_opt.env.target.fields import (
     COUNT,
     FLAG,
@@ -52,9 +53,16 @@ class KindParameters:
     tile_inner: int = 1
     tile_columns: int = 1
     tiles_at_once: Annotated[
-        int, COUNT("Tiles computed in parallel, also along the inner dimension; the last may be few.")
+        int,
+        COUNT(
+            "Tiles computed in parallel, also along the inner dimension; the last may be few (default: 1).",
+            is_optional=True,
+        ),
     ] = 1
-    fill_s: Annotated[float, NON_NEGATIVE("Seconds until the first result leaves a matrix unit.")] = 0.0
+    fill_s: Annotated[
+        float,
+        NON_NEGATIVE("Seconds until the first result leaves a matrix unit (default: 0).", is_optional=True),
+    ] = 0.0
     vector_lanes: Annotated[int, COUNT("Elements that a vector unit takes at a time.")] = 1
     op_factors: Annotated[
         tuple[OpFactor, ...],
@@ -66,6 +74,7 @@ class KindParameters:
         int, COUNT("Alignment of buffers in memory; the largest of all kinds counts.")
     ] = 1
     stream_buffer_bytes: Annotated[int, NATURAL("Reserved on a chip that streams weights.")] = 0
+    kernels: KernelFigures | None = None  # those of the kind
 
 
 @dataclass(frozen=True)
@@ -112,7 +121,7 @@ class SimulatorParameters:
         chip = {
             "shapes": (
                 *("tile_rows", "tile_inner", "tile_columns", "tiles_at_once", "fill_s", "vector_lanes"),
-                "op_factors",
+                *("op_factors", "kernels"),
             ),
             "dma": ("dma_engines", "dma_setup_s"),
             "memory": ("alignment_bytes", "stream_buffer_bytes"),
@@ -128,12 +137,17 @@ def ideal_parameters(num_kinds: int) -> SimulatorParameters:
     return SimulatorParameters((KindParameters(),) * num_kinds)
 
 
-def _kind_parameters(tile: tuple[int, int, int], **others: Any) -> KindParameters:
+def _kind_parameters(tile: tuple[int, int, int] = (1, 1, 1), **others: Any) -> KindParameters:
     return KindParameters(*tile, **others)
 
 
 KIND_PARAMETERS: Final = table(
-    {"tile": counts(3)("Rows, inner size and columns of a matrix unit's tile."), **fields_of(KindParameters)},
+    {
+        "tile": counts(3)(
+            "Rows, inner size and columns of a matrix unit's tile (default: 1, 1, 1).", is_optional=True
+        ),
+        **fields_of(KindParameters),
+    },
     _kind_parameters,
 )
 PACKAGE_PARAMETERS: Final = table(fields_of(SimulatorParameters))

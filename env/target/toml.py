@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
 
+from go_opt.env.gpu.figures import Collective, KernelFigures
 from go_opt.env.target.chip_kind import ChipKind
 from go_opt.env.target.definition import Target
 from go_opt.env.target.simulator_parameters import KindParameters, SimulatorParameters, ideal_parameters
 from go_opt.env.target.topology import Topology
 from go_opt.errors import TargetError
 
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
 _OF_ONE_RATE: Final = ("ring", "chain", "all_to_all", "host_star")
 
 
-def target_to_toml(target: Target) -> str:
+def target_to_toml(target: Target, marks: Mapping[str, str] = _NONE) -> str:
     """Text that parses to the same target, except for the fingerprint, which is that of the text.
 
-    A grid is written as the list of its links.
+    A grid is written as the list of its links. Figures of kernels and collectives get their ``marks``, by
+    name, such as ``fitted``; those of a collective by ``op.name``.
 
     Raises:
       TargetError: the links of a ring, chain or star differ, which no file can express.
@@ -38,7 +42,6 @@ def target_to_toml(target: Target) -> str:
             "in_bytes_per_s": target.host_in_bytes_per_s,
             "out_bytes_per_s": target.host_out_bytes_per_s,
         },
-        "kinds": [_kind(kind) for kind in target.kinds],
     }
     if target.fitted_to:
         fields["fitted_to"] = target.fitted_to
@@ -50,7 +53,21 @@ def target_to_toml(target: Target) -> str:
         fields["kernel_patterns"] = list(target.kernel_patterns)
     if target.analytical_effects:
         fields["analytical"] = {"effects": list(target.analytical_effects)}
-    return "".join(f"{key} = {toml_value(value)}\n" for key, value in fields.items())
+    lines = [*_lines(fields)]
+    for kind in target.kinds:
+        lines += ["", "[[kinds]]", *_lines(_kind(kind))]
+        if kind.kernels is not None:
+            lines += ["", "[kinds.kernels]", *_lines(stated(kind.kernels), marks)]
+    for one in target.collectives:
+        lines += ["", "[[collectives]]", *_lines(stated(one), marks, f"{one.op}.")]
+    return "\n".join(lines) + "\n"
+
+
+def _lines(fields: Mapping[str, Any], marks: Mapping[str, str] = _NONE, prefix: str = "") -> Iterator[str]:
+    """A field a line, with what ``marks`` say behind it."""
+    for key, value in fields.items():
+        mark = marks.get(prefix + key)
+        yield f"{key} = {toml_value(value)}" + (f" # {mark}" if mark else "")
 
 
 def _topology(name: str, topology: Topology) -> dict[str, Any]:
@@ -73,13 +90,13 @@ def _topology(name: str, topology: Topology) -> dict[str, Any]:
 
 
 def _kind(kind: ChipKind) -> dict[str, Any]:
-    fields = {key: value for key, value in vars(kind).items() if key != "simulator"}
+    fields = {key: value for key, value in vars(kind).items() if key not in ("simulator", "kernels")}
     for name in ("op_types", "not_op_types", "flops_per_s_by_op_type"):
         if not fields[name]:
             del fields[name]
-    if kind.simulator == KindParameters():
+    if kind.simulator == KindParameters(kernels=kind.kernels):
         return fields
-    table = dict(vars(kind.simulator))
+    table = {key: value for key, value in vars(kind.simulator).items() if key != "kernels"}
     tile = [table.pop(f"tile_{axis}") for axis in ("rows", "inner", "columns")]
     factors = [
         {"op_type": one.op_type, "factor": one.factor} | ({"shape": list(one.shape)} if one.shape else {})
@@ -89,6 +106,11 @@ def _kind(kind: ChipKind) -> dict[str, Any]:
         **fields,
         "simulator": {"tile": tile, **table} | ({"op_factors": factors} if factors else {}),
     }
+
+
+def stated(figures: KernelFigures | Collective) -> dict[str, Any]:
+    """The fields of a table that are not at an empty default."""
+    return {key: value for key, value in vars(figures).items() if value}
 
 
 def _simulator(parameters: SimulatorParameters) -> dict[str, Any]:

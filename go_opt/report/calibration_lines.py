@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 
 from go_opt.env import Target
 
 _SAME = 0.005  # relative difference of figures that count as unchanged
 
 
-def fitted_lines(given: Target, found: Target) -> Iterator[str]:
-    """The figures that were fitted, those that the fit left as given, and those that are never fitted."""
+def fitted_lines(
+    given: Target, found: Target, of_kernels: Mapping[str, tuple[int, float]] | None = None
+) -> Iterator[str]:
+    """The figures that were fitted, those that the fit left as given, and those that are never fitted.
+
+    Args:
+      of_kernels: of a fit to measured kernels: rows, and error of those held out, by what they are.
+    """
+    if of_kernels is not None:
+        yield from _kernel_lines(given, found, of_kernels)
+        return
     before, after = _figures(given), _figures(found)
     is_same = {name: abs(after[name] - value) <= _SAME * abs(value) for name, value in before.items()}
     changed = [f"{name} {before[name]:.4g} to {after[name]:.4g}" for name in before if not is_same[name]]
@@ -19,6 +29,30 @@ def fitted_lines(given: Target, found: Target) -> Iterator[str]:
     yield f"fitted    {', '.join(changed) or 'nothing'}"
     yield f"as given  {', '.join(name for name, same in is_same.items() if same) or 'nothing'}"
     yield "assumed   dma_engines, dma_setup_s, buffers, packet_bytes, latency_s and all rules"
+
+
+def _kernel_lines(given: Target, found: Target, errors: Mapping[str, tuple[int, float]]) -> Iterator[str]:
+    """Figures of kernels and collectives that differ from those given, and errors of rows held out."""
+    before, after = _kernel_figures(given), _kernel_figures(found)
+    for name, value in after.items():
+        if value != before.get(name):
+            yield f"fitted    {name} {f'{before[name]:.4g} to ' if name in before else ''}{value:.4g}"
+    for what, (rows, error) in errors.items():
+        known = "unknown" if math.isnan(error) else f"{error:.1%}"
+        yield f"error     {known} of rows held out, of {rows} of {what}"
+
+
+def _kernel_figures(target: Target) -> dict[str, float]:
+    kernels = target.kinds[0].kernels
+    figures = dict(vars(kernels)) if kernels else {}
+    for one in target.collectives:
+        group = f" of {one.group}" if one.group else ""
+        figures |= {
+            f"{one.op}{group} {name}": value
+            for name, value in vars(one).items()
+            if name not in ("op", "group")
+        }
+    return figures
 
 
 def _figures(target: Target) -> dict[str, float]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from heapq import heappop, heappush
+from itertools import chain
 from math import ceil, floor
 
 import numpy as np
@@ -27,11 +28,14 @@ import numpy as np
 from go_opt.common.arrays import FloatArray
 from go_opt.env import Target
 from go_opt.env.copies.relays import COPY_TYPE
+from go_opt.env.gpu.figures import KernelFigures
 from go_opt.env.target import ChipKind
 from go_opt.env.target.simulator_parameters import KindParameters, SimulatorParameters
 from go_opt.model.dtypes import DTYPE_BITS, DTYPES
 from go_opt.model.graph import ACTIVATION, INPUT, MATRIX, VECTOR, WEIGHT, Graph
+from go_opt.model.kernel_patterns import pattern_kernels
 from go_opt.model.plan import Plan
+from tests.env.gpu_twin import compute_seconds, overlapped
 from tests.env.memory_twin import chip_memory
 
 
@@ -88,6 +92,7 @@ class Twin:
             self.writes[int(graph.tensor_producer[k])].append(k)
             for op in self.touched[k]:
                 self.reads[op].append(k)
+        self.in_attention = set(chain.from_iterable(pattern_kernels(graph, ("attention",))))
         self.kernels: list[Kernel] = []
         self.kernel_of: dict[int, int] = {}
         self.make_kernels()
@@ -175,6 +180,8 @@ class Twin:
             return seconds * ceil(elements / kind.vector_lanes) * kind.vector_lanes / elements
         if self.graph.op_class[op] != MATRIX:
             return seconds
+        if kind.kernels:
+            return self.on_gpu(op, seconds, kind.kernels, self.product(op, output))
         batch, rows, inner, columns = self.product(op, output)
         steps = batch * ceil(rows / kind.tile_rows) * ceil(columns / kind.tile_columns)
         steps *= ceil(inner / kind.tile_inner)
@@ -182,6 +189,24 @@ class Twin:
         whole = 2 * ceil(steps / kind.tiles_at_once) * kind.tiles_at_once * tile
         is_ideal = tile * kind.tiles_at_once == 1
         return seconds * (1 if is_ideal else max(1, whole / float(self.graph.op_flops[op]))) + kind.fill_s
+
+    def on_gpu(
+        self, op: int, seconds: float, figures: KernelFigures, shape: tuple[int, int, int, int]
+    ) -> float:
+        """With its own traffic, but for a product in a pattern of attention; only bfloat16."""
+        rate = float(self.graph.op_flops[op]) / seconds
+        if shape == (1, 1, 1, 1):
+            compute_s = seconds / figures.matrix_share
+        else:
+            compute_s = compute_seconds(figures, rate, shape)
+        if op in self.in_attention:
+            return compute_s
+        (kind,) = self.target.kinds
+        moved = sum(self.touched[k][op] for k in self.reads[op])
+        moved += sum(
+            self.tensor_bytes[k] for k in self.writes[op] if self.touched[k] or self.graph.tensor_is_output[k]
+        )
+        return overlapped(compute_s, moved / (kind.sram_bytes_per_s * figures.memory_share))
 
     def operands(self, op: int) -> tuple[list[int], list[int]]:
         """Elements that an op reads of activations and of weights, each the largest first."""
@@ -243,7 +268,10 @@ class Twin:
             if not np.isnan(measured).any():
                 return float(measured.sum())
         compute = sum(self.op_seconds(op, kernel.chip) for op in kernel.ops)
-        return max(compute, self.kernel_bytes(kernel) / kind.sram_bytes_per_s) + kind.kernel_overhead_s
+        figures = self.parameters.kinds[self.target.chip_kind[kernel.chip]].kernels
+        share, start_s = (figures.memory_share, figures.start_s) if figures else (1.0, 0.0)
+        traffic_s = self.kernel_bytes(kernel) / (kind.sram_bytes_per_s * share)
+        return max(compute, traffic_s) + max(kind.kernel_overhead_s, start_s)
 
     def kernel_bytes(self, kernel: Kernel) -> int:
         written = {k for op in kernel.ops for k in self.writes[op]}

@@ -61,7 +61,8 @@ def test_each_figure_says_where_it_is_from(name: str) -> None:
     figures = [line for line in text.splitlines() if FIGURE.match(line) or RATE.match(line)]
     assert len(figures) >= 10
     for line in figures:
-        assert re.search(r"# .*(\[[1-9]\]|assumed|of no link)", line), line
+        assert re.search(r"# .*(\[[1-9]\]|assumed|of no link|fitted)", line), line
+    assert ("# fitted" in text) is bool(load_target(name).fitted_to)
     given = set(re.findall(r"^# (\[[1-9]\]) ", text, re.MULTILINE))
     assert set(re.findall(r"\[[1-9]\]", text)) == given
 

@@ -1,4 +1,4 @@
-"""The command that learns a machine from measured plans: ``calibrate``."""
+"""Commands about measured seconds: ``calibrate`` learns a machine from them, ``costs`` predicts them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from go_opt.cli.commands.options import ModelArgument, Output, OverwriteOption, TargetOption, with_options
+from go_opt.cli.commands import print_json
+from go_opt.cli.commands.options import (
+    JsonOption,
+    OptionalModelArgument,
+    Output,
+    OverwriteOption,
+    TargetOption,
+    with_options,
+)
 from go_opt.cli.inputs.interrupt import StopOnSignals
 from go_opt.cli.inputs.loading import Loading
 from go_opt.common.outputs import DATASET, PLAN, SAMPLES, TARGET
@@ -34,6 +42,10 @@ class Machine:
         str | None, typer.Option(metavar="HOST:PORT", help="A service that measures, such as your hardware.")
     ] = None
     run: Annotated[bool, typer.Option("--run", help="Processes of ONNX Runtime on this machine.")] = False
+    kernels: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Without MODEL: a CSV table of kernels measured on it."),
+    ] = None
 
     def opened(self, model: str, on: Target) -> tuple[Environment, Target, str]:
         """The environment, the target to pass to it, and its name in the samples file."""
@@ -61,8 +73,30 @@ class Machine:
 
 
 @with_options
+def costs(
+    kernels: Annotated[
+        Path, typer.Option("--kernels", metavar="FILE", help="CSV table of kernels or collectives.")
+    ],
+    target: TargetOption = "h100-sxm-1",
+    as_json: JsonOption = False,
+) -> None:
+    """Predict the seconds of kernels: products, attention or collectives, a row of the table each.
+
+    The header of the table says which (docs/hardware.md).
+    """
+    from go_opt import api
+    from go_opt.kernels.tables import predicted_rows, read_kernel_table
+
+    rows = predicted_rows(read_kernel_table(kernels), api.target(target))
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        typer.echo(f"row {row['row']}  {format_duration(row['predicted_s'])}")
+
+
+@with_options
 def calibrate(
-    model: ModelArgument,
     machine: Machine,
     loading: Loading,
     out: Annotated[
@@ -80,6 +114,7 @@ def calibrate(
         Output({"": DATASET}),
         typer.Option(metavar="FILE.npz", help="Write all measured plans as a data set."),
     ] = None,
+    model: OptionalModelArgument = None,
     target: TargetOption = "mcm-6x6",
     samples: Annotated[
         int, typer.Option(min=1, max=1000, help="Plans to measure, those of earlier runs included.")
@@ -89,9 +124,17 @@ def calibrate(
 ) -> None:
     """Measure plans of MODEL, and write the target whose figures explain them.
 
-    The samples are kept in TARGET.samples.json: the same command goes on from there.
+    The samples are kept in TARGET.samples.json: the same command goes on from there. With --kernels,
+    nothing is measured: figures are fitted to tables of measured products, attention or collectives.
     """
     check_installed("calibrate", "scipy")
+    if (model is None) == (not machine.kernels):
+        raise InvalidInputError("give either MODEL or --kernels.", field="model")
+    if model is None:
+        if any([machine.simulator, machine.environment, machine.run, plan, export]):
+            raise InvalidInputError("--kernels is of tables, and measures no plan.", field="kernels")
+        _calibrate_kernels(machine.kernels or [], target, out)
+        return
     from go_opt import api
     from go_opt.calibration.calibrating import Calibration
     from go_opt.calibration.dataset import write_dataset
@@ -123,6 +166,21 @@ def calibrate(
     typer.echo(f"error     {'unknown' if error is None else f'{error:.1%}'} of chips of plans held out")
     first_s, best_s = calibration.samples[0].interval_s, calibration.best.interval_s
     typer.echo(f"measured  first {_measured(first_s)}, best {_measured(best_s)}")
+
+
+def _calibrate_kernels(files: list[Path], target: str, out: Path) -> None:
+    from go_opt import api
+    from go_opt.common.files import write_atomically
+    from go_opt.kernels.fitting import fitted_target
+    from go_opt.kernels.tables import read_kernel_table
+    from go_opt.report.calibration_lines import fitted_lines
+
+    tables = [read_kernel_table(file, is_measured=True) for file in files]
+    on = api.target(target)
+    found, text, fit = fitted_target(on, tables)
+    write_atomically(out, text)
+    for line in fitted_lines(on, found, fit.errors):
+        typer.echo(line)
 
 
 def _sample_line(calibration: Calibration, samples: int) -> str:

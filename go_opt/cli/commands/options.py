@@ -72,14 +72,13 @@ def _files(incomplete: str, *suffixes: str) -> list[str]:
     ]
 
 
-ModelArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="An .onnx, .pt2 or .mlir file, a .json graph, or zoo:NAME.",
-        autocompletion=models_named,
-    ),
-]
+_MODEL: Final = typer.Argument(
+    metavar="MODEL",
+    help="An .onnx, .pt2 or .mlir file, a .json graph, or zoo:NAME.",
+    autocompletion=models_named,
+)
+ModelArgument = Annotated[str, _MODEL]
+OptionalModelArgument = Annotated[str | None, _MODEL]
 TargetOption = Annotated[
     str, typer.Option("--target", help="Target name or .toml file.", autocompletion=targets_named)
 ]

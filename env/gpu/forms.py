@@ -1,0 +1,227 @@
+"""Seconds of kernels of GPUs: closed forms, none of which falls if a size grows.
+
+A product runs in tiles. A library takes the best of some tiles, and may split the inner dimension among
+processors when tiles are few:
+
+    T = start + (C^2.5 + M^2.5)^(1/2.5)
+    C = least over tiles (r, c) and splits q of
+        ceil(tiles q / processors) (inner_q max(2 r c / matrix, b (r + c) / feed, step / 64) + b r c / store)
+        + [q > 1] (split + 8 q m n / feed)
+    M = bytes of operands and results / memory
+
+with rates of one processor in the first line of C, and b bytes an element. Attention is a kernel of its own
+form: blocks of 128 rows of a head (prefill), or one row of each head with all keys (decode), which may be
+split.
+
+Measured beside other forms in docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from go_opt.common.arrays import FloatArray
+from go_opt.common.compiling import compiled
+from go_opt.env.gpu.figures import KernelFigures
+
+_SIDES: Final = (16, 32, 64, 128, 256)
+_TILES: Final = np.array([(r, c) for r in _SIDES for c in _SIDES if r * c <= 32768], np.float64)
+_SPLITS: Final = np.array((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128), np.float64)
+_INNER: Final = 32.0  # a part of the inner dimension is a multiple of it
+_PARTIAL_BYTES: Final = 8.0  # of a partial result in float32 that is written and read
+_OVERLAP: Final = 2.5  # how compute and traffic overlap; infinite: the longer hides the other
+_CACHE_END: Final = 1.25  # at this multiple of the cache nothing of cyclic operands is left in it
+_BLOCK_ROWS: Final = 128.0
+_BLOCK_KEYS: Final = 64.0
+_DECODE_SPLITS: Final = np.array([1, 2, 4, 8, 16, 32, 64, 128], np.float64)
+
+
+class Products(NamedTuple):
+    """Batches of products [rows, inner] by [inner, columns], in one type each. All [N]."""
+
+    batch: FloatArray
+    rows: FloatArray
+    inner: FloatArray
+    columns: FloatArray
+    flops_per_s: FloatArray  # peak rate
+    element_bytes: FloatArray
+
+
+class _Rates(NamedTuple):
+    """Seconds of all processors for one unit of work each, and of splitting."""
+
+    share: float
+    processors: float
+    feed_s: float
+    step_s: float
+    store_s: float
+    split_s: float
+
+
+def _rates(figures: KernelFigures) -> _Rates:
+    processors = float(figures.tiles_at_once)
+    return _Rates(
+        figures.matrix_share,
+        processors,
+        processors / figures.feed_bytes_per_s,
+        figures.step_s / 64.0,
+        processors / figures.store_bytes_per_s,
+        figures.split_overhead_s,
+    )
+
+
+def product_compute_s(of: Products, figures: KernelFigures) -> FloatArray:
+    """[N] seconds of products without start and memory traffic."""
+    seconds: FloatArray = _least_of_tiles(of, _rates(figures), _TILES, _SPLITS)
+    return seconds
+
+
+@compiled
+def _least_of_tiles(of: Products, by: _Rates, tiles: FloatArray, splits: FloatArray) -> FloatArray:
+    least_s = np.full(len(of.rows), np.inf)
+    for i in range(len(of.rows)):
+        results = of.batch[i] * of.rows[i] * of.columns[i]
+        partial_s = _PARTIAL_BYTES * results * by.feed_s / by.processors
+        for t in range(len(tiles)):
+            rows, columns = tiles[t, 0], tiles[t, 1]
+            number = of.batch[i] * np.ceil(of.rows[i] / rows) * np.ceil(of.columns[i] / columns)
+            flops_s = 2.0 * rows * columns * by.processors / (by.share * of.flops_per_s[i])
+            step_s = max(flops_s, of.element_bytes[i] * (rows + columns) * by.feed_s, by.step_s)
+            store_s = of.element_bytes[i] * rows * columns * by.store_s
+            for split in splits:
+                more_s = by.split_s + partial_s * split if split > 1.0 else 0.0
+                if more_s >= least_s[i]:
+                    break
+                waves = np.ceil(number * split / by.processors)
+                inner = _INNER * np.ceil(of.inner[i] / (_INNER * split))
+                least_s[i] = min(least_s[i], waves * (inner * step_s + store_s) + more_s)
+    return least_s
+
+
+def least_product_s(of: Products, figures: KernelFigures) -> FloatArray:
+    """[N] at most what :func:`product_compute_s` is for all parts together into which products are divided.
+
+    At the best rate of any tile that is full, when all processors have one.
+    """
+    by, area = _rates(figures), _TILES[:, :1] * _TILES[:, 1:]
+    flops_s = 2.0 * by.processors / (by.share * of.flops_per_s)
+    feed_s = (of.element_bytes * (_TILES[:, :1] + _TILES[:, 1:]) * by.feed_s / area).min(axis=0)
+    element_s = np.maximum(np.maximum(flops_s, feed_s), by.step_s / area.max())
+    stored_s = of.element_bytes * by.store_s
+    results = of.batch * of.rows * of.columns
+    return np.asarray(results * (of.inner * element_s + stored_s) / by.processors, np.float64)
+
+
+def moved_s(num_bytes: FloatArray, figures: KernelFigures, bytes_per_s: float) -> FloatArray:
+    """[N] seconds in which the operands and results of products move; ``bytes_per_s`` is the peak rate."""
+    seconds = num_bytes / (figures.memory_share * bytes_per_s)
+    if not (figures.cache_bytes and figures.cache_bytes_per_s):
+        return seconds
+    hit = np.clip((_CACHE_END - num_bytes / figures.cache_bytes) / (_CACHE_END - 1.0), 0.0, 1.0)
+    cached_s = np.minimum(num_bytes / figures.cache_bytes_per_s, seconds)
+    return np.asarray(hit * cached_s + (1.0 - hit) * seconds, np.float64)
+
+
+def overlapped_s(compute_s: FloatArray, traffic_s: FloatArray) -> FloatArray:
+    """[N] seconds of compute and traffic that overlap in part."""
+    longer, shorter = np.maximum(compute_s, traffic_s), np.minimum(compute_s, traffic_s)
+    share = np.divide(shorter, longer, out=np.zeros_like(longer), where=longer > 0)
+    return np.asarray(longer * (1.0 + share**_OVERLAP) ** (1.0 / _OVERLAP), np.float64)
+
+
+class Attentions(NamedTuple):
+    """Sizes of attention ops. All [N]."""
+
+    batch: FloatArray
+    heads: FloatArray  # of queries
+    groups: FloatArray  # heads of keys and values; each serves as many heads of queries
+    rows: FloatArray  # of queries
+    keys: FloatArray  # of the rows themselves and of those before them
+    depth: FloatArray  # of a head
+    is_causal: FloatArray  # 1: a row sees no later one
+    flops_per_s: FloatArray  # peak rate of products
+    element_bytes: FloatArray
+
+
+def attention_s(of: Attentions, figures: KernelFigures, bytes_per_s: float) -> FloatArray:
+    """[N] seconds of attention kernels: one row decodes, several prefill."""
+    memory = figures.memory_share * bytes_per_s
+    prefill_s = _prefill_s(of, figures, memory)
+    decode_s = _decode_s(of, figures, memory)
+    return np.where(of.rows == 1, decode_s, np.maximum(prefill_s, decode_s))  # never less than one row
+
+
+def _scores(of: Attentions) -> FloatArray:
+    """[N] scores of one head of one sample; of a causal one with those in the blocks on the diagonal."""
+    seen = of.rows * (of.keys - 0.5 * of.rows + 0.5 * _BLOCK_ROWS)
+    return np.where(of.is_causal > 0, seen, np.maximum(seen, of.rows * of.keys))
+
+
+def _prefill_s(of: Attentions, figures: KernelFigures, memory: float) -> FloatArray:
+    score_s = 4.0 * of.depth / of.flops_per_s + 1.0 / figures.scores_per_s
+    blocks = of.batch * of.heads * np.ceil(of.rows / _BLOCK_ROWS)
+    block_s = figures.prefill_block_s
+    total_s = of.batch * of.heads * _scores(of) * score_s + blocks * block_s / figures.tiles_at_once
+    longest_s = block_s + _BLOCK_ROWS * of.keys * score_s * figures.tiles_at_once
+    moved = of.rows * (2.0 * of.heads + 2.0 * of.groups) + 4.0 * of.keys * of.groups
+    moved *= of.element_bytes * of.batch * (of.depth + 64.0)
+    return np.asarray(
+        figures.prefill_overhead_s + np.maximum(total_s, longest_s) + moved / memory, np.float64
+    )
+
+
+def _decode_s(of: Attentions, figures: KernelFigures, memory: float) -> FloatArray:
+    splits = _DECODE_SPLITS[:, None]
+    key_s = 2.0 * of.element_bytes * of.depth * figures.tiles_at_once / memory
+    part_s = _BLOCK_KEYS * np.ceil(of.keys / (_BLOCK_KEYS * splits)) * key_s
+    waves = np.ceil(of.batch * of.groups * splits / figures.tiles_at_once)
+    seconds = waves * (figures.decode_block_s + part_s) + (splits > 1) * figures.decode_split_s
+    heads_s = 4.0 * of.element_bytes * of.batch * of.heads * of.depth / memory
+    return np.asarray(figures.decode_overhead_s + seconds.min(axis=0) + heads_s, np.float64)
+
+
+def least_attention_s(of: Attentions, figures: KernelFigures, bytes_per_s: float) -> FloatArray:
+    """[N] at most what parts of attention ops take together, without the start of a kernel."""
+    score_s = 4.0 * of.depth / of.flops_per_s + 1.0 / figures.scores_per_s
+    pairs = of.rows * (of.keys - np.where(of.is_causal > 0, 0.5 * of.rows, 0.0))
+    # Parts of one row decode.
+    key_bytes = 2.0 * of.element_bytes * of.batch * of.groups * of.rows * of.keys * of.depth
+    keys_s = key_bytes / (figures.memory_share * bytes_per_s)
+    scores_s = of.batch * of.heads * pairs * score_s
+    return np.where(of.rows == 1, keys_s, np.minimum(scores_s, keys_s))
+
+
+@dataclass(frozen=True)
+class GpuKernels:
+    """Seconds of kernels on one kind of chip."""
+
+    figures: KernelFigures
+    bytes_per_s: float  # peak rate of the memory
+
+    def product_s(self, of: Products, num_bytes: FloatArray) -> FloatArray:
+        """[N] seconds beside the start of products that read and write ``num_bytes`` [N]."""
+        traffic_s = moved_s(num_bytes, self.figures, self.bytes_per_s)
+        return overlapped_s(product_compute_s(of, self.figures), traffic_s)
+
+    def product_parts_s(self, of: Products, num_bytes: FloatArray) -> FloatArray:
+        """[N] at most what all parts of products take together beside their starts."""
+        fastest = max(self.figures.memory_share * self.bytes_per_s, self.figures.cache_bytes_per_s)
+        return overlapped_s(least_product_s(of, self.figures), num_bytes / fastest)
+
+    def rated_s(self, flops: FloatArray, flops_per_s: FloatArray, num_bytes: FloatArray) -> FloatArray:
+        """[N] seconds beside the start of ops whose shape is not known: at the reached rates."""
+        compute_s = flops / (self.figures.matrix_share * flops_per_s)
+        return overlapped_s(compute_s, num_bytes / (self.figures.memory_share * self.bytes_per_s))
+
+    def attention_s(self, of: Attentions) -> FloatArray:
+        """[N] seconds beside the start of any kernel."""
+        figures = self.figures
+        own_start_s = np.where(of.rows == 1, figures.decode_overhead_s, figures.prefill_overhead_s)
+        return attention_s(of, figures, self.bytes_per_s) - np.minimum(own_start_s, figures.start_s)
+
+    def attention_parts_s(self, of: Attentions) -> FloatArray:
+        """[N] at most what all parts of attention ops take together beside their starts."""
+        return least_attention_s(of, self.figures, self.bytes_per_s)

@@ -1,0 +1,159 @@
+"""Forms of GPU kernels and collectives: against a plain twin, by hand, growing, and in tables of costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from go_opt.env import cost_tables, load_target
+from go_opt.env.gpu.figures import COLLECTIVES, Collective, KernelFigures, scaled_figures
+from go_opt.env.gpu.forms import Attentions, GpuKernels, Products
+from go_opt.kernels.tables import PRODUCTS, KernelTable, predictor
+from tests.env.gpu_twin import compute_seconds, overlapped
+from tests.env.test_monotone_costs import CASES, one_op
+
+H100 = KernelFigures(
+    tiles_at_once=132,
+    start_s=2.57e-6,
+    matrix_share=8.555e14 / 989e12,
+    memory_share=2.947e12 / 3.35e12,
+    feed_bytes_per_s=3.276e13,
+    step_s=8.252e-8,
+    store_bytes_per_s=6.409e12,
+    split_overhead_s=3.282e-6,
+    prefill_overhead_s=12e-6,
+    scores_per_s=4.6e12,
+    prefill_block_s=0.1e-6,
+    decode_overhead_s=8e-6,
+    decode_block_s=2e-6,
+    decode_split_s=1.5e-6,
+)
+PLAIN = GpuKernels(H100, 3.35e12)
+CACHED = GpuKernels(replace(H100, cache_bytes=19e6, cache_bytes_per_s=8e12), 3.35e12)
+RATE = 989e12
+SIZES = st.integers(1, 5000)
+
+
+def products(b: float, m: float, k: float, n: float) -> Products:
+    return Products(*(np.array([float(one)]) for one in (b, m, k, n, RATE, 2.0)))
+
+
+def product_s(kernels: GpuKernels, b: float, m: float, k: float, n: float) -> float:
+    num_bytes = np.array([2.0 * b * (m * k + k * n + m * n)])
+    return float(kernels.product_s(products(b, m, k, n), num_bytes)[0])
+
+
+def attention(b: int, h: int, g: int, rows: int, keys: int, depth: int, causal: int) -> Attentions:
+    return Attentions(*(np.array([float(one)]) for one in (b, h, g, rows, keys, depth, causal, RATE, 2.0)))
+
+
+def twin_s(m: int, n: int, k: int, batch: int) -> float:
+    traffic_s = 2 * batch * (m * k + k * n + m * n) / 2.947e12
+    return overlapped(compute_seconds(H100, RATE, (batch, m, k, n)), traffic_s)
+
+
+@given(m=SIZES, n=SIZES, k=SIZES, batch=st.integers(1, 40))
+def test_products_are_those_of_the_twin(m: int, n: int, k: int, batch: int) -> None:
+    assert product_s(PLAIN, batch, m, k, n) == pytest.approx(twin_s(m, n, k, batch))
+
+
+def test_products_by_hand() -> None:
+    """The figures of the fit to an H100: [M, 1024] x [1024, 1024] in microseconds, no step at whole tiles."""
+    seconds = [1e6 * (2.57e-6 + product_s(PLAIN, 1, m, 1024, 1024)) for m in (1, 128, 512, 1024, 2048, 4096)]
+    assert seconds == pytest.approx([4.0, 4.1, 4.5, 6.0, 9.1, 15.3], abs=0.06)
+
+
+@given(data=st.data(), kernels=st.sampled_from([PLAIN, CACHED]))
+def test_a_larger_product_takes_no_less(data: st.DataObject, kernels: GpuKernels) -> None:
+    sizes = [data.draw(st.integers(1, 70_000)) for _ in range(4)]
+    place, more = data.draw(st.integers(0, 3)), data.draw(st.integers(1, 300))
+    grown = [size + more * (i == place) for i, size in enumerate(sizes)]
+    assert product_s(kernels, *sizes) <= product_s(kernels, *grown) * (1 + 1e-12)
+
+
+@given(data=st.data(), causal=st.booleans())
+def test_a_larger_attention_takes_no_less(data: st.DataObject, causal: bool) -> None:
+    b, g, share, rows, earlier, depth = (
+        data.draw(st.integers(1, most)) for most in (64, 16, 8, 4096, 9000, 256)
+    )
+    cached = earlier if data.draw(st.booleans()) else 0
+    place = data.draw(st.integers(0, 5))
+
+    def seconds(b: int, g: int, share: int, rows: int, cached: int, depth: int) -> float:
+        return float(PLAIN.attention_s(attention(b, g * share, g, rows, rows + cached, depth, causal))[0])
+
+    sizes = [b, g, share, rows, cached, depth]
+    grown = [size + (i == place) * data.draw(st.integers(1, 130)) for i, size in enumerate(sizes)]
+    assert seconds(*sizes) <= seconds(*grown) * (1 + 1e-12)
+
+
+@given(elements=st.integers(1, 2**30), more=st.integers(1, 2**20), group=st.integers(2, 64))
+def test_a_larger_collective_takes_no_less(elements: int, more: int, group: int) -> None:
+    for op in COLLECTIVES:
+        one = Collective(op, 5e-6, 4e11, 1e-6, 6e11)
+        numbers = np.array([elements, elements + more, elements + more]) * 2.0
+        seconds = one.seconds(numbers, np.array([group, group, group + 1.0]))
+        assert (np.diff(seconds) >= 0).all()
+
+
+def test_a_collective_by_hand() -> None:
+    """A small one takes its latency, a large one its rate: 2 * 3 / 4 of 4 GB at 300 and 4 GB at 400 GB/s."""
+    one = Collective("all_reduce", 5e-6, 3e11, 1e-6, 4e11)
+    small, large = one.seconds(np.array([2.0, 4e9]), np.array([4.0, 4.0]))
+    assert small == pytest.approx(8e-6, rel=0.01)
+    assert large == pytest.approx(4e9 * (1.5 / 3e11 + 1 / 4e11), rel=0.1)
+
+
+@given(data=st.data(), kernels=st.sampled_from([PLAIN, CACHED]))
+def test_parts_take_at_least_the_floor(data: st.DataObject, kernels: GpuKernels) -> None:
+    """Bounds use no rate above that of any part, along any dimension."""
+    sizes = [data.draw(st.integers(2, 4000)) for _ in range(4)]
+    place = data.draw(st.integers(0, 3))
+    first = data.draw(st.integers(1, sizes[place] - 1))
+    b, m, k, n = sizes
+    num_bytes = np.array([2.0 * b * (m * k + k * n + m * n)])
+    floor = float(kernels.product_parts_s(products(b, m, k, n), num_bytes)[0])
+    parts = [
+        [p if i == place else size for i, size in enumerate(sizes)] for p in (first, sizes[place] - first)
+    ]
+    assert floor <= sum(product_s(kernels, *part) for part in parts) * (1 + 1e-9)
+
+
+@given(data=st.data(), causal=st.booleans())
+def test_parts_of_attention_take_at_least_the_floor(data: st.DataObject, causal: bool) -> None:
+    sizes = [data.draw(st.integers(2, most)) for most in (64, 16, 4096)]  # samples, groups, rows
+    cached, place = data.draw(st.integers(0, 9000)), data.draw(st.integers(0, 1 if causal else 2))
+    first = data.draw(st.integers(1, sizes[place] - 1))
+
+    def of(b: int, g: int, rows: int) -> Attentions:
+        return attention(b, 4 * g, g, rows, sizes[2] + cached, 64, causal)
+
+    parts = [
+        [p if i == place else size for i, size in enumerate(sizes)] for p in (first, sizes[place] - first)
+    ]
+    floor = float(PLAIN.attention_parts_s(of(*sizes))[0])
+    assert floor <= sum(float(PLAIN.attention_s(of(*part))[0]) for part in parts) * (1 + 1e-9)
+
+
+def test_an_unmeasured_gpu_is_an_h100_scaled_by_its_sheet() -> None:
+    half = scaled_figures(494.5e12, 1.675e12, 66)
+    assert half.feed_bytes_per_s == pytest.approx(1.533e13, rel=0.01)
+    assert (half.start_s, half.matrix_share, half.tiles_at_once) == (2.6e-6, 0.88, 66)
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(1, 4096, 4096), (64, 1000, 300), (4096, 4096, 4096)])
+def test_tables_of_costs_have_the_same_seconds(m: int, k: int, n: int) -> None:
+    """A product as the only op of a graph, and as a row of a table; a captured graph's launch is hidden."""
+    target = load_target("gpu-2-graph")
+    graph = one_op(CASES["linear"], {"m": m, "k": k, "n": n})
+    table = KernelTable("", PRODUCTS, np.array([[m, n, k]], np.float64), None)
+    assert cost_tables(graph, target).kernel_floor_s()[0, 0] == pytest.approx(
+        predictor(target).seconds(table)[0]
+    )
+    launched = cost_tables(graph, load_target("gpu-2"))  # a launch takes longer than the shortest kernel
+    assert launched.kernel_overhead_s.tolist() == [4e-6]
+    assert launched.op_s == pytest.approx(cost_tables(graph, target).op_s)
