@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Final
@@ -20,10 +20,11 @@ def hollow_graph(
     settings: Mapping[str, Any],
     inputs: Mapping[str, Any],
     adapt: Callable[[Any], Any] = lambda network: network,
+    names: tuple[Sequence[str], Sequence[str]] | None = None,
 ) -> Graph:
     """A model class under a configuration class with ``settings``, changed by ``adapt``.
 
-    The inputs are arrays, or nested lists of arrays.
+    The inputs are arrays, or nested lists of arrays; ``names`` are those of inputs and outputs.
     """
     import torch
     import transformers
@@ -36,6 +37,10 @@ def hollow_graph(
     tensors = tree_map(torch.from_numpy, dict(inputs))
     with torch.no_grad():
         program = torch.onnx.export(adapt(network).eval(), (), kwargs=tensors, dynamo=True, verbose=False)
+    ends = program.model.graph.inputs, program.model.graph.outputs
+    for values, given in zip(ends, names or (), strict=False):
+        for value, name in zip(values, given, strict=True):
+            value.name = name
     return from_onnx(_stripped(program.model))
 
 
