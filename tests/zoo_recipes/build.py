@@ -51,7 +51,7 @@ def describe(recipe: Recipe, graph: Graph) -> ZooEntry:
         edges=graph.num_edges,
         flops=math.fsum(graph.op_flops),
         weight_bytes=int(size_bytes(graph.tensor_elements[weights], graph.tensor_dtype[weights]).sum()),
-        source=f"{recipe.library} {version(recipe.library)} {recipe.model}",
+        source=f"{recipe.library} {version(recipe.library).partition('+')[0]} {recipe.model}",
         fingerprint=graph.fingerprint,
     )
 

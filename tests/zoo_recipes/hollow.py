@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from typing import Any, Final
 
 from go_opt import from_onnx
 from go_opt.model.graph import Graph
+
+Names = tuple[Sequence[str], Sequence[str]]  # of inputs and of outputs
 
 # Smaller tensors may decide a shape, so their values are kept.
 _SMALL: Final = 2**14
@@ -20,26 +23,38 @@ def hollow_graph(
     settings: Mapping[str, Any],
     inputs: Mapping[str, Any],
     adapt: Callable[[Any], Any] = lambda network: network,
-    names: tuple[Sequence[str], Sequence[str]] | None = None,
+    names: Names | None = None,
 ) -> Graph:
     """A model class under a configuration class with ``settings``, changed by ``adapt``.
 
     The inputs are arrays, or nested lists of arrays; ``names`` are those of inputs and outputs.
     """
-    import torch
     import transformers
-    from torch.utils._pytree import tree_map
 
     sizes = getattr(transformers, config)(attn_implementation="eager", **settings)
+    network = hollow_network(partial(getattr(transformers, model), sizes))
+    return exported_graph(adapt(network), inputs, names)
+
+
+def hollow_network(make: Callable[[], Any]) -> Any:
+    """The ``torch.nn.Module`` that ``make`` gives, its large parameters without values."""
     with _parameters_without_values():
-        network = getattr(transformers, model)(sizes)
+        network = make()
     _fill(network)
+    return network
+
+
+def exported_graph(network: Any, inputs: Mapping[str, Any], names: Names | None) -> Graph:
+    """A module called with ``inputs`` by name."""
+    import torch
+    from torch.utils._pytree import tree_map
+
     tensors = tree_map(torch.from_numpy, dict(inputs))
     with torch.no_grad():
-        program = torch.onnx.export(adapt(network).eval(), (), kwargs=tensors, dynamo=True, verbose=False)
-    ends = program.model.graph.inputs, program.model.graph.outputs
-    for values, given in zip(ends, names or (), strict=False):
-        for value, name in zip(values, given, strict=True):
+        program = torch.onnx.export(network.eval(), (), kwargs=tensors, dynamo=True, verbose=False)
+    if names is not None:
+        ends = (*program.model.graph.inputs, *program.model.graph.outputs)
+        for value, name in zip(ends, (*names[0], *names[1]), strict=True):
             value.name = name
     return from_onnx(_stripped(program.model))
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-Names = tuple[list[str], list[str]]  # of inputs and of outputs
+from tests.zoo_recipes.hollow import Names
 
 
 def cache_names(layers: int, parts: Sequence[str] = ("key", "value"), token: str = "input_ids") -> Names:
     """Names as ``optimum`` gives them: ``past_key_values.0.key`` and ``present.0.key``."""
     ends = [f"{layer}.{part}" for layer in range(layers) for part in parts]
-    return [token, *(f"past_key_values.{end}" for end in ends)], ["logits", *(f"present.{end}" for end in ends)]
+    past, present = ([f"{start}.{end}" for end in ends] for start in ("past_key_values", "present"))
+    return ["input_ids", *past], ["logits", *present]
 
 
 def decode_step(network: Any) -> Any:

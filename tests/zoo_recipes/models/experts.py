@@ -22,20 +22,34 @@ def balance_switch(network: Any) -> Any:
 
 
 def balance_granite(network: Any) -> Any:
-    """Granite's mixtures under balanced routing, the weights of each expert on their own."""
-    from torch.nn import ParameterList
+    """Granite's mixtures under balanced routing."""
     from transformers.models.granitemoe.modeling_granitemoe import GraniteMoeExperts
 
+    return _balance_gated(network, GraniteMoeExperts)
+
+
+def balance_mixtral(network: Any) -> Any:
+    """Mixtral's mixtures under balanced routing."""
+    from transformers.models.mixtral.modeling_mixtral import MixtralExperts
+
+    return _balance_gated(network, MixtralExperts)
+
+
+def _balance_gated(network: Any, kind: type) -> Any:
+    """The weights of each expert on their own."""
+    from torch.nn import ParameterList
+
     for module in network.modules():
-        if isinstance(module, GraniteMoeExperts):
-            module.gate_up = ParameterList(module.gate_up_proj.unbind())
-            module.down = ParameterList(module.down_proj.unbind())
-            del module.gate_up_proj, module.down_proj
-            module.forward = partial(_granite_experts, module)
+        if isinstance(module, kind):
+            experts: Any = module
+            experts.gate_up = ParameterList(experts.gate_up_proj.unbind())
+            experts.down = ParameterList(experts.down_proj.unbind())
+            del experts.gate_up_proj, experts.down_proj
+            experts.forward = partial(_gated_experts, experts)
     return network
 
 
-def _granite_experts(experts: Any, hidden: Any, index: Any, weights: Any) -> Any:
+def _gated_experts(experts: Any, hidden: Any, index: Any, weights: Any) -> Any:
     import torch
     from torch.nn.functional import linear
 

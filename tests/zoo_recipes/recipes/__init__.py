@@ -5,6 +5,7 @@ from typing import Final
 from tests.zoo_recipes.recipe import Recipe
 from tests.zoo_recipes.recipes import (
     convolutional,
+    decode_steps,
     detection,
     diffusion,
     graph_nets,
@@ -15,11 +16,13 @@ from tests.zoo_recipes.recipes import (
     speech,
     text,
     time_series,
+    training_steps,
     vision,
 )
 
 RECIPES: Final[tuple[Recipe, ...]] = (
     *convolutional.RECIPES,
+    *decode_steps.RECIPES,
     *detection.RECIPES,
     *diffusion.RECIPES,
     *graph_nets.RECIPES,
@@ -30,5 +33,6 @@ RECIPES: Final[tuple[Recipe, ...]] = (
     *speech.RECIPES,
     *text.RECIPES,
     *time_series.RECIPES,
+    *training_steps.RECIPES,
     *vision.RECIPES,
 )

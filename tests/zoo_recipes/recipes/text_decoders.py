@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from tests.zoo_recipes.models.decode_step import decode_step
 from tests.zoo_recipes.models.experts import balance_granite
 from tests.zoo_recipes.models.mamba import unrolled_mamba
 from tests.zoo_recipes.models.rwkv import stacked_rwkv
 from tests.zoo_recipes.recipe import Recipe
-from tests.zoo_recipes.recipes.text_models import NO_CACHE, cached, text_recipe, tokens
+from tests.zoo_recipes.recipes.text_models import NO_CACHE, text_recipe, tokens
 
 
 def _decoder(
@@ -27,13 +26,6 @@ def _decoder(
     return text_recipe(name, family, model, f"{length} tokens", inputs, adapt, **NO_CACHE, **settings)
 
 
-_TINYLLAMA: Final[dict[str, Any]] = {
-    "hidden_size": 2048,
-    "intermediate_size": 5632,
-    "num_hidden_layers": 22,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 4,
-}
 _GEMMA3_270M: Final[dict[str, Any]] = {
     "hidden_size": 640,
     "intermediate_size": 2048,
@@ -84,21 +76,4 @@ RECIPES: Final = (
     _decoder("pythia_410m", "gpt_neox", "GPTNeoXModel", 128, **_PYTHIA_410M),
     _decoder("rwkv_169m", "rwkv", "RwkvModel", 16, stacked_rwkv, **_RWKV_169M),
     _decoder("smollm2_135m", "llama", "LlamaModel", 512, **_SMOLLM2_135M),
-    text_recipe(
-        "gpt2_step",
-        "gpt",
-        ("GPT2LMHeadModel", "GPT2Config"),
-        "1 token behind 512",
-        cached(512, layers=12, heads=12, width=64),
-        decode_step,
-    ),
-    text_recipe(
-        "tinyllama_1b_step",
-        "llama",
-        ("LlamaForCausalLM", "LlamaConfig"),
-        "1 token behind 1024",
-        cached(1024, layers=22, heads=4, width=64),
-        decode_step,
-        **_TINYLLAMA,
-    ),
 )
