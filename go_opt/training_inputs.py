@@ -26,12 +26,16 @@ SplitOrNone = Split | Literal["none"]
 
 
 def zoo_graphs(split: SplitOrNone, target: Target, most_ops: int) -> list[Graph]:
-    """The graphs of a zoo split with at most ``most_ops`` ops; only those made for ``target``, if any."""
+    """The graphs of a zoo split with at most ``most_ops`` ops; only those made for ``target``, if any.
+
+    Those with states are left out: the policy does not keep ops that touch one on one chip.
+    """
     if split not in (*SPLITS, "none"):
         raise InvalidInputError(
             f"split must be one of {', '.join(SPLITS)}, none, not {split!r}.", field="split"
         )
-    fitting = [entry for entry in zoo_entries() if entry.split == split and entry.ops <= most_ops]
+    stateless = [entry for entry in zoo_entries() if not entry.state_bytes]
+    fitting = [entry for entry in stateless if entry.split == split and entry.ops <= most_ops]
     made_for_target = [entry for entry in fitting if entry.target == target.name]
     return [load_zoo(entry.name) for entry in made_for_target or fitting]
 

@@ -31,6 +31,7 @@ class ZooEntry:
     edges: int
     flops: float  # of one inference, 2 per multiply-add
     weight_bytes: int  # in the model's own types
+    state_bytes: int  # likewise: of one sequence, or of the model
     source: str  # the model's library with its version, the model and its input
     fingerprint: str  # of the graph as stored, with precision "native"
 

@@ -23,8 +23,19 @@ from go_opt.report.parts.screen import print_lines, print_table
 from go_opt.report.parts.wording import table_of
 from go_opt.solver import most_chips_adjacent, placement_problem
 
-_COLUMNS: Final = ("name", "family", "split", "target", "ops", "edges", "GFLOP", "weights", "source")
-LEFT_OUT: Final = ("source", "edges", "target", "family", "GFLOP")  # dropped on a narrow screen
+_COLUMNS: Final = (
+    "name",
+    "family",
+    "split",
+    "target",
+    "ops",
+    "edges",
+    "GFLOP",
+    "weights",
+    "states",
+    "source",
+)
+LEFT_OUT: Final = ("source", "edges", "target", "family", "GFLOP", "states")  # dropped on a narrow screen
 _TEXT: Final = ("name", "family", "split", "target", "source", "kind", "op type")
 
 
@@ -41,6 +52,7 @@ def zoo_table(entries: Sequence[ZooEntry]) -> Table:
             str(entry.edges),
             f"{entry.flops / 1e9:.2f}",
             format_bytes(entry.weight_bytes),
+            format_bytes(entry.state_bytes) if entry.state_bytes else "-",
             entry.source,
         )
     return table
@@ -62,7 +74,8 @@ def print_zoo_graph(console: Console, entry: ZooEntry, family: Family, stats: Gr
         f"{entry.name}: {entry.source}",
         f"family      {family.name}, in {entry.split}: {family.reason}",
         f"size        {entry.ops} ops, {entry.edges} edges, {entry.flops / 1e9:.2f} GFLOP, "
-        f"{format_bytes(entry.weight_bytes)} of weights",
+        f"{format_bytes(entry.weight_bytes)} of weights"
+        + (f", {format_bytes(entry.state_bytes)} of states" if entry.state_bytes else ""),
         f"shape       {stats.depth} ops deep, at most {stats.width} at one depth",
         f"target      {entry.target}, of which a placement can use {stats.most_chips} chips at most",
         f"fingerprint {entry.fingerprint}",

@@ -111,6 +111,7 @@ class PlannedModel:
     dims: Mapping[str, int]
     values: Mapping[str, tuple[float, ...]]  # of inputs that the plan binds; no stage reads these
     trips: Mapping[str, int]
+    states: Mapping[str, str]  # given with the model: an input -> its value in the next step
     precision: str
     graph_fingerprint: str
     target_fingerprint: str
@@ -190,7 +191,7 @@ def load_manifest(directory: str | Path) -> Manifest:
     data = read_json(path, "manifest")
     if not isinstance(data, Mapping) or data.get("format") != FORMAT:
         raise InvalidInputError(f"manifest {str(path)!r}: format must be {FORMAT!r}.", field="format")
-    fields = {"host": None} | {name: data[name] for name in data if name != "format"}
+    fields = {"host": None, "states": {}} | {name: data[name] for name in data if name != "format"}
     try:
         for name, of_this_version in (("stages", _without_clones), ("outputs", _without_part)):
             if isinstance(fields.get(name), list):

@@ -13,7 +13,8 @@ from go_opt.env.zoo import SPLITS, zoo_entry, zoo_families
 from tests.cli.conftest import Cli, graph_file
 
 ZOO_FIELDS = {
-    *("name", "family", "split", "target", "ops", "edges", "flops", "weight_bytes", "source", "fingerprint")
+    *("name", "family", "split", "target", "ops", "edges", "flops", "weight_bytes", "state_bytes"),
+    *("source", "fingerprint"),
 }
 SHIPPED = {"mcm-6x6": 36, "mcm-2x2": 4, "gpu-2": 2, "gpu-4": 4, "gpu-8": 8}
 SHIPPED |= {

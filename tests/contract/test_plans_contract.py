@@ -19,6 +19,7 @@ from go_opt.model.start import OpStart, Start
 from go_opt.result import Request
 from go_opt.result_json import explanation_to_dict
 from tests.contract.test_service_contract import chain
+from tests.zoo import stateless
 
 TARGET: Final = load_target("mcm-2x2")
 
@@ -190,7 +191,7 @@ def test_the_fewest_chips(client: Any) -> None:
 
 
 def test_a_plan_with_splits_goes_there_and_back(client: Any) -> None:
-    whole = api.load("zoo:gpt2_step")
+    whole = stateless("gpt2_step")
     asked = {"max_evaluations": 30, "policy": None, "replication": False}  # replicas would forward weights
     result = client.optimize(whole, "mcm-6x6", **asked)
     (split,) = result.plan.splits

@@ -26,6 +26,7 @@ from tests.solver.brute_force import all_placements, evaluate_placements
 from tests.split_graphs import BETWEEN, feed_forward
 from tests.strategies import examples, random_target, seeds
 from tests.transformers import encoder
+from tests.zoo import stateless
 
 COUNTED = {"max_evaluations": 60, "policy": None, "simulate": False}
 LIMIT_S = 450e-6  # whole ops of gpt2_step take one token 504.7 us at least
@@ -33,20 +34,20 @@ LIMIT_S = 450e-6  # whole ops of gpt2_step take one token 504.7 us at least
 
 @pytest.fixture(scope="module")
 def answer() -> OptimizeResult:
-    return go_opt.optimize("zoo:gpt2_step", max_latency_s=LIMIT_S, max_evaluations=60, policy=None)
+    return go_opt.optimize(stateless("gpt2_step"), max_latency_s=LIMIT_S, max_evaluations=60, policy=None)
 
 
 def test_a_token_in_less_time_than_any_plan_of_whole_ops_needs(answer: OptimizeResult) -> None:
     with pytest.raises(InfeasibleError, match=r"it is at least 504\.7 us, the critical path"):
-        go_opt.optimize("zoo:gpt2_step", max_latency_s=LIMIT_S, splits=False, **COUNTED)
+        go_opt.optimize(stateless("gpt2_step"), max_latency_s=LIMIT_S, splits=False, **COUNTED)
     assert answer.metrics.latency_s <= LIMIT_S
-    blocks = blocks_of_way(go_opt.load("zoo:gpt2_step"), answer.plan.splits)
+    blocks = blocks_of_way(stateless("gpt2_step"), answer.plan.splits)
     assert len(blocks) == 12
     assert answer.metrics.interval_s == pytest.approx(297.06e-6, rel=1e-4)  # that of the inputs
 
 
 def test_every_door_takes_the_plan(answer: OptimizeResult, tmp_path: Path) -> None:
-    graph = go_opt.load("zoo:gpt2_step")
+    graph = stateless("gpt2_step")
     plan = read_back(graph, answer.plan, tmp_path)
     metrics = [go_opt.evaluate(graph, None, plan, fidelity=one) for one in ("analytical", "simulated")]
     assert metrics[0].interval_s == answer.metrics.interval_s
@@ -66,7 +67,7 @@ def test_a_plan_that_names_other_parts_is_refused(answer: OptimizeResult) -> Non
     last = answer.plan.splits[0]
     others = tuple(replace(split, parts=3) if split == last else split for split in answer.plan.splits)
     with pytest.raises(PlanError, match="of another graph"):
-        go_opt.verify("zoo:gpt2_step", None, replace(answer.plan, splits=others))
+        go_opt.verify(stateless("gpt2_step"), None, replace(answer.plan, splits=others))
 
 
 def test_blocks_by_hand() -> None:

@@ -23,6 +23,7 @@ from go_opt.result import OptimizeResult
 from go_opt.service.calls.calls import Call
 from go_opt.service.workers.optimizer import LocalOptimizer, SearchControl
 from go_opt.service.workers.optimizer_service import OptimizerService
+from tests.zoo import stateless
 
 GRAPH = generate_graph(3, family="towers", num_ops=30)
 TARGET = load_target("mcm-2x2")
@@ -169,9 +170,9 @@ def test_a_plan_that_cannot_be_kept_is_not_lost(
 
 
 def test_splits_are_remembered(tmp_path: Path) -> None:
-    first = searched("zoo:gpt2_step", target="mcm-6x6", remember=tmp_path, max_evaluations=150)
+    first = searched(stateless("gpt2_step"), target="mcm-6x6", remember=tmp_path, max_evaluations=150)
     assert first.plan.splits
-    again = searched("zoo:gpt2_step", target="mcm-6x6", remember=tmp_path, max_evaluations=5)
+    again = searched(stateless("gpt2_step"), target="mcm-6x6", remember=tmp_path, max_evaluations=5)
     assert again.metrics.interval_s <= first.metrics.interval_s
 
 

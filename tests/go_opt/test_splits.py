@@ -23,6 +23,7 @@ from tests.shaped import ShapedBuilder
 from tests.solver.brute_force import all_placements, evaluate_placements
 from tests.split_graphs import by_columns
 from tests.strategies import chip_kind, examples, random_target, seeds, small_mcm, toy_graph
+from tests.zoo import stateless
 
 # Replicas forward weights, which is nearly as good on these graphs.
 WHOLE_STAGES = {"max_evaluations": 40, "policy": None, "replication": False}
@@ -31,20 +32,20 @@ COUNTED = {**WHOLE_STAGES, "simulate": False}
 
 @pytest.fixture(scope="module")
 def answer() -> OptimizeResult:
-    return go_opt.optimize("zoo:gpt2_step", **WHOLE_STAGES)
+    return go_opt.optimize(stateless("gpt2_step"), **WHOLE_STAGES)
 
 
 def test_a_product_that_fits_no_chip_no_longer_streams(answer: OptimizeResult) -> None:
     assert "node_linear" in {split.op for split in answer.plan.splits}
     assert answer.status == "OPTIMAL"
-    whole = go_opt.optimize("zoo:gpt2_step", splits=False, **COUNTED)
+    whole = go_opt.optimize(stateless("gpt2_step"), splits=False, **COUNTED)
     assert whole.plan.splits == ()
     # What no plan of whole ops can reach, by the proof of the search without splits.
     assert answer.lower_bound_s <= answer.metrics.interval_s < whole.lower_bound_s
 
 
 def test_the_same_seed_and_count_give_the_same_answer(answer: OptimizeResult) -> None:
-    again = go_opt.optimize("zoo:gpt2_step", **WHOLE_STAGES)
+    again = go_opt.optimize(stateless("gpt2_step"), **WHOLE_STAGES)
     assert again.plan.splits == answer.plan.splits
     assert np.array_equal(again.plan.placement, answer.plan.placement)
     assert [step.best_s for step in again.history] == [step.best_s for step in answer.history]
@@ -62,7 +63,7 @@ def test_history_is_that_of_one_search(answer: OptimizeResult) -> None:
 
 
 def test_every_door_takes_the_plan(answer: OptimizeResult, tmp_path: Path) -> None:
-    graph = go_opt.load("zoo:gpt2_step")
+    graph = stateless("gpt2_step")
     plan = read_back(graph, answer.plan, tmp_path)
     for fidelity in ("analytical", "simulated"):
         metrics = go_opt.evaluate(graph, None, plan, fidelity=fidelity)
@@ -75,7 +76,7 @@ def test_every_door_takes_the_plan(answer: OptimizeResult, tmp_path: Path) -> No
 
 
 def test_a_start_may_have_splits(answer: OptimizeResult) -> None:
-    again = go_opt.optimize("zoo:gpt2_step", start=answer.plan, **COUNTED)
+    again = go_opt.optimize(stateless("gpt2_step"), start=answer.plan, **COUNTED)
     assert again.method == "start"
     assert again.plan.splits == answer.plan.splits
     assert again.metrics.interval_s == answer.metrics.interval_s
@@ -100,7 +101,7 @@ def test_nothing_changes_where_no_weight_is_heavy() -> None:
 
 
 def test_what_leaves_splits_out() -> None:
-    graph, target = go_opt.load("zoo:gpt2_step"), go_opt.target("mcm-6x6")
+    graph, target = stateless("gpt2_step"), go_opt.target("mcm-6x6")
     assert divisible_ops(graph, target, Request()).sum() == 1
     pins = (go_opt.Pin(graph.op_names[0], 0),)
     for request in (Request(splits=False), Request(decide="placement"), Request(constraints=pins)):
@@ -156,7 +157,7 @@ def test_no_split_plan_beats_the_bound(seed: int) -> None:
 
 def test_the_bound_is_reached() -> None:
     """It would be below every plan if it said nothing."""
-    graph, target = go_opt.load("zoo:gpt2_step"), go_opt.target("mcm-6x6")
+    graph, target = stateless("gpt2_step"), go_opt.target("mcm-6x6")
     request = Request()
     bound = lower_bound(graph, target, request, divisible_ops(graph, target, request))
     assert bound.seconds == pytest.approx(297.06e-6, rel=1e-4)

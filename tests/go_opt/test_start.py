@@ -23,6 +23,7 @@ from tests.cli.test_every_decision import layers
 from tests.exports import saved as saved_model
 from tests.split_graphs import by_rows
 from tests.strategies import examples, random_graph, seeds, small_mcm, toy_graph
+from tests.zoo import stateless
 
 
 def saved(graph: go_opt.Graph, target: go_opt.Target, path: Path, **options: object) -> go_opt.OptimizeResult:
@@ -151,7 +152,7 @@ def test_the_answer_is_not_worse_than_a_start_with_any_decision(name: str, tmp_p
     """As a plan of the same request, and of one that would not look for such plans."""
     model, options = DECIDED[name]
     counted = {"policy": None, "simulate": False}
-    graph = go_opt.load(f"zoo:{model}")
+    graph = stateless(model)
     first = go_opt.optimize(graph, **options, **counted, max_evaluations=30)
     save_plan(first.plan, tmp_path / "plan.json", plan_facts(planned_graph(graph, first.plan), first))
     objective = options.get("objective", "throughput")

@@ -41,7 +41,7 @@ def made(recipe: Recipe) -> Graph:
 
 def describe(recipe: Recipe, graph: Graph) -> ZooEntry:
     """The entry of the index for a recipe's graph."""
-    weights = graph.tensor_kind == WEIGHT
+    sizes = size_bytes(graph.tensor_elements, graph.tensor_dtype)
     return ZooEntry(
         name=recipe.name,
         family=recipe.family,
@@ -50,7 +50,8 @@ def describe(recipe: Recipe, graph: Graph) -> ZooEntry:
         ops=graph.num_ops,
         edges=graph.num_edges,
         flops=math.fsum(graph.op_flops),
-        weight_bytes=int(size_bytes(graph.tensor_elements[weights], graph.tensor_dtype[weights]).sum()),
+        weight_bytes=int(sizes[graph.tensor_kind == WEIGHT].sum()),
+        state_bytes=sum(int(max(sizes[state.read], sizes[state.next])) for state in graph.states),
         source=f"{recipe.library} {version(recipe.library).partition('+')[0]} {recipe.model}",
         fingerprint=graph.fingerprint,
     )

@@ -16,7 +16,6 @@ from tests.zoo_recipes.recipes import (
     speech,
     text,
     time_series,
-    training_steps,
     vision,
 )
 
@@ -33,6 +32,5 @@ RECIPES: Final[tuple[Recipe, ...]] = (
     *speech.RECIPES,
     *text.RECIPES,
     *time_series.RECIPES,
-    *training_steps.RECIPES,
     *vision.RECIPES,
 )
