@@ -70,6 +70,29 @@ def models() -> dict[str, tuple[Any, tuple[Any, ...], Any]]:
             largest, _ = z.float().max(-1)
             return self.head(self.lstm(y + largest[..., None])[0])
 
+    class Step(nn.Module):
+        """A step with states of each kind: buffers, entries of a tree, and an input that is written to."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.project = nn.Linear(8, 8)
+            self.register_buffer("k_cache", torch.zeros(1, 2, 6, 4))
+            self.register_buffer("values", torch.zeros(1, 2, 6, 4), persistent=False)
+            self.register_buffer("running_mean", torch.zeros(8))
+
+        def forward(self, x: Any, place: Any, past_key_values: Any, h: Any) -> Any:
+            x.mul_(0.5)
+            self.running_mean.mul_(0.9).add_(x[0, 0])
+            row = self.project(x - self.running_mean).view(1, 1, 2, 4).transpose(1, 2)
+            with torch.no_grad():
+                self.k_cache.index_copy_(2, place, row)
+            self.values[:, :, 5:] = row
+            h.tanh_().add_(x[0])
+            y = nn.functional.scaled_dot_product_attention(row, self.k_cache, self.values)
+            (key, value) = past_key_values[0]
+            new = (torch.cat([torch.tensor([]), key, row], 2), torch.cat([value, row], 2))
+            return {"y": y * h.sum(), "past_key_values": [new]}
+
     cnn = nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1),
         nn.ReLU(inplace=True),
@@ -88,6 +111,16 @@ def models() -> dict[str, tuple[Any, tuple[Any, ...], Any]]:
         "cnn": (cnn, (torch.zeros(2, 3, 16, 16),), None),
         "decoder": (Decoder(), (ids,), ({1: torch.export.Dim("steps", max=64)},)),
         "odd": (Odd(), (ids,), None),
+        "step": (
+            Step(),
+            (
+                torch.zeros(1, 1, 8),
+                torch.tensor([3]),
+                [(torch.zeros(1, 2, 5, 4), torch.zeros(1, 2, 5, 4))],
+                torch.zeros(1, 8),
+            ),
+            None,
+        ),
     }
 
 
@@ -117,7 +150,7 @@ def main() -> None:
             moment = zipfile.ZipInfo(entry, (1980, 1, 1, 0, 0, 0))
             file.writestr(moment, source.read(entry), zipfile.ZIP_DEFLATED, 9)
         whole.unlink()
-        if name != "odd":
+        if name not in ("odd", "step"):
             model = torch.onnx.export(program, dynamo=True, verbose=False).model_proto
             for part in (model, model.graph, *model.graph.node, *model.graph.value_info):
                 part.ClearField("metadata_props")

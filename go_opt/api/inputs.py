@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +11,7 @@ from go_opt.env import Target, load_target, load_zoo
 from go_opt.env.copies.splits import planned_graph
 from go_opt.errors import InvalidInputError, ModelError
 from go_opt.frontends.graph_like import as_graph
+from go_opt.frontends.recording.states import star_of
 from go_opt.model.bindings import NO_BINDINGS, Bindings, Numbers
 from go_opt.model.codecs.plan_json import load_plan
 from go_opt.model.graph import Graph, Precision, check_precision
@@ -65,11 +65,11 @@ def load(
     if suffix == ".mlir":
         from go_opt.frontends.stablehlo_frontend import load_stablehlo
 
-        return _without(name, bindings, load_stablehlo(path, bindings, precision))
+        return load_stablehlo(path, bindings, precision)
     if suffix == ".pt2":
         from go_opt.frontends.torch_frontend import from_torch
 
-        return _without(name, bindings, from_torch(path, dims=dims, precision=precision))
+        return from_torch(path, dims=dims, states=states, precision=precision)
     from go_opt.frontends.onnx_frontend import from_onnx
 
     return from_onnx(path, **vars(bindings), precision=precision)
@@ -108,7 +108,9 @@ def _without(name: str, bindings: Bindings, graph: Graph) -> Graph:
             )
     if not bindings.states:
         return graph
-    left_out = without_states(graph, lambda state: any(fnmatchcase(state, one) for one in bindings.states))
+    left_out = without_states(
+        graph, lambda state: any(star_of(one, state) is not None for one in bindings.states)
+    )
     return replace(left_out, bindings=replace(left_out.bindings, states=bindings.states))
 
 

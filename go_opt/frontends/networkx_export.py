@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from go_opt.model.codecs.bindings import bindings_to_dict
-from go_opt.model.codecs.graph_json import excluded_of, measured_of, unknown_rows
+from go_opt.model.codecs.graph_json import excluded_of, measured_of, state_fields, unknown_rows
 from go_opt.model.codecs.rules import rule_row
 from go_opt.model.dtypes import DTYPES
 from go_opt.model.graph import OP_CLASSES, WEIGHT, Graph
@@ -29,6 +29,7 @@ def to_networkx(graph: Graph) -> nx.DiGraph:
         **bindings_to_dict(graph.bindings),
         tensor_order=list(graph.tensor_names),
         unknown_ops=unknown_rows(graph),
+        **state_fields(graph),
     )
     g.add_nodes_from((graph.op_names[op], _node_attributes(graph, op)) for op in range(graph.num_ops))
     for read, tensor in enumerate(graph.reader_tensor):

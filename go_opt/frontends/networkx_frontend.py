@@ -3,7 +3,8 @@
 All attributes are optional; defaults are in brackets.
 
 - Graph: ``name`` ("graph"), ``precision`` ("native", or "as-is"), ``dims`` (dimension -> size),
-  ``tensor_order`` (tensor names), ``unknown_ops`` (rows of ``name``, ``op_type`` and ``flops``).
+  ``tensor_order`` (tensor names), ``unknown_ops`` (rows of ``name``, ``op_type`` and ``flops``),
+  ``states`` (rows of ``read``, an input or weight; ``next``, its value in the next step; ``scope``).
 - Node: ``op_type``, an ONNX name if there is one ("Unknown"); ``op_class``, "matrix", "vector" or
   "data_movement" (by ``op_type``); ``flops`` (0); ``dtype`` of the op, its outputs and weights ("float32");
   ``measured_s``, chip kind -> seconds; ``excluded_kinds``; ``rule``, its sharding rule, as
@@ -25,10 +26,10 @@ from go_opt.model.builder import GraphBuilder
 from go_opt.model.codecs.bindings import bindings_from
 from go_opt.model.codecs.fields import Fields, as_integer, shown
 from go_opt.model.codecs.graph_columns import with_tensor_order
-from go_opt.model.codecs.graph_json import read_precision, unknown_of
+from go_opt.model.codecs.graph_json import add_states, read_precision, unknown_of
 from go_opt.model.codecs.rules import with_rules
 from go_opt.model.graph import INPUT, TENSOR_KINDS, WEIGHT, Graph, Precision, UnknownOp
-from go_opt.model.op_costs import OpSignature, is_known_type, op_cost
+from go_opt.model.op_costs import class_of_type, is_known_type
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -63,10 +64,11 @@ def from_networkx(g: nx.DiGraph, *, name: str | None = None, precision: Precisio
         )
         for tensor in _graph_outputs(node, is_sink=g.out_degree(key) == 0):
             builder.mark_output(tensor)
+    add_states(builder, fields)
     graph = with_tensor_order(builder.build(), fields.texts("tensor_order", []))
     unknown = (*unknown_of(fields), *_unknown(nodes.values()))
     graph = with_rules(graph, {node.name: node.fields for node in nodes.values()})
-    return replace(graph, unknown_ops=unknown)
+    return replace(graph, unknown_ops=unknown, unpaired_states=tuple(fields.texts("unpaired_states", [])))
 
 
 def from_node_link(data: Any) -> Graph:
@@ -200,7 +202,7 @@ def _add_node(builder: GraphBuilder, node: _Node, edges: list[dict[str, int | No
     builder.add_op(
         node.name,
         op_type,
-        node.fields.text("op_class", op_cost(OpSignature(op_type, (), ((),), {})).op_class),
+        node.fields.text("op_class", class_of_type(op_type)),
         flops=node.fields.number("flops", 0.0),
         dtype=node.dtype,
         reads=[*reads, *(read for edge in edges for read in edge.items())],

@@ -24,6 +24,7 @@ def from_stablehlo(
     max_scan_length: int = 512,
     dims: Mapping[str, int] | None = None,
     trips: Mapping[str, int] | None = None,
+    states: Mapping[str, str] | None = None,
     precision: Precision = "native",
 ) -> Graph:
     """The graph of a StableHLO module, such as ``jax.jit(f).lower(...).as_text(debug_info=True)``.
@@ -35,6 +36,8 @@ def from_stablehlo(
       max_scan_length: loops are unrolled up to this many steps; longer ones are refused.
       dims: sizes of the open dimensions of arguments, as ``argument[axis]``.
       trips: as :func:`go_opt.from_jax`.
+      states: argument -> the result that is its value in the next step, as :func:`go_opt.load`, beside
+        arguments whose buffers become results, and those that names show.
 
     Raises:
       ModelError: the text is no StableHLO module, or holds what has no cost.
@@ -42,8 +45,9 @@ def from_stablehlo(
     check_installed("StableHLO", "jax")
     from go_opt.frontends.jax.open_dims import bound
     from go_opt.frontends.jax.stablehlo import Reader, argument_names, functions_of, parsed
+    from go_opt.frontends.jax.states import aliased, result_facts, result_paths, states_of
 
-    bindings = Bindings.of(dims, trips=trips)
+    bindings = Bindings.of(dims, trips=trips, states=states)
     module = parsed(text)
     try:
         names = argument_names(functions_of(module))
@@ -67,6 +71,12 @@ def from_stablehlo(
             )
             for i, (of, variable) in enumerate(zip(names, jaxpr.invars, strict=True))
         ]
+        facts = result_facts(result_paths(functions["main"]), jaxpr.outvars)
+        results, pairs = list(facts), aliased(module, functions["main"])
+        exact = {str(arguments[i].tensor): results[j] for i, j in pairs.items()}
+        by_position = [[value] for value in arguments]
+        found = states_of(by_position, {0: facts}, bindings.states, weight_argnums and weights, exact)
+        varied = found.reads | (exact.keys() & set(found.unpaired))
         walker = Walker(
             recorder,
             max_scan_length=max_scan_length,
@@ -74,11 +84,12 @@ def from_stablehlo(
             constant_names={},
             trips=Trips(bindings.trips),
         )
-        outputs = walker.run(jaxpr, arguments, "")
+        outputs = walker.run(jaxpr, recorder.varied(arguments, varied), "")
         walker.trips.check()
         attributes = module.operation.attributes
         title = attributes["sym_name"].value.removeprefix("jit_") if "sym_name" in attributes else "main"
-        return recorder.build(title if name is None else name, outputs, precision, bindings)
+        named = dict(zip(facts, outputs, strict=True))
+        return recorder.build(title if name is None else name, named, found, precision, bindings)
     except GoOptError:
         raise
     except Exception as error:
@@ -92,5 +103,10 @@ def load_stablehlo(path: str | Path, bindings: Bindings, precision: Precision) -
     """The graph of a ``.mlir`` file."""
     text = read_text(path, "StableHLO file", ModelError, max_bytes=MAX_TEXT_BYTES)
     return from_stablehlo(
-        text, name=Path(path).stem, dims=bindings.dims, trips=bindings.trips, precision=precision
+        text,
+        name=Path(path).stem,
+        dims=bindings.dims,
+        trips=bindings.trips,
+        states=bindings.states,
+        precision=precision,
     )

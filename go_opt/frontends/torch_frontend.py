@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from go_opt.errors import GoOptError, ModelError
 from go_opt.extras import check_installed
 from go_opt.frontends.recording.recorder import Recorder, Value
+from go_opt.frontends.recording.states import Facts, FoundStates, find_states, says_a_state
 from go_opt.frontends.torch.archive import read_program
 from go_opt.frontends.torch.nodes import root_class
+from go_opt.frontends.torch.signature import is_of_sequence, result_names, source_name
 from go_opt.frontends.torch.sizes import Sizes
 from go_opt.frontends.torch.walk import Walker
 from go_opt.model.bindings import Bindings
@@ -30,6 +32,7 @@ def from_torch(
     *,
     name: str | None = None,
     dims: Mapping[str, int] | None = None,
+    states: Mapping[str, str] | None = None,
     precision: Precision = "native",
 ) -> Graph:
     """The graph of an exported program, or of a file that ``torch.export.save`` wrote.
@@ -38,6 +41,9 @@ def from_torch(
       name: name of the graph; by default that of the file, or the class of the model.
       dims: numbers for dynamic dimensions, as ``input[axis]``; by default those of the example
         that the program was exported with.
+      states: input, parameter or buffer -> the result that is its value in the next step, as
+        :func:`go_opt.load`, beside what the program writes to and what names show. The new value of what it
+        writes to has the same name: ``{"k_cache": "k_cache:sequence"}``.
 
     Raises:
       ModelError, GraphError: one sentence that names the op, tensor or dimension at fault.
@@ -49,7 +55,7 @@ def from_torch(
         found = _saved(program)
         default = root_class(found) or "program"
     try:
-        return _graph(found, name or default, dims or {}, precision)
+        return _graph(found, name or default, Bindings.of(dims, states=states), precision)
     except GoOptError:
         raise
     except Exception as error:
@@ -72,45 +78,73 @@ def _saved(program: ExportedProgram) -> dict[str, Any]:
         return read_program(file)
 
 
-def _graph(program: Mapping[str, Any], name: str, dims: Mapping[str, int], precision: Precision) -> Graph:
-    graph, signature = program["graph_module"]["graph"], program["graph_module"]["signature"]
-    recorder = Recorder()
+class _Walk(NamedTuple):
+    """A program as recorded ops, with its sources, and its results by name."""
+
+    recorder: Recorder
+    sources: Mapping[str, tuple[Value, Mapping[str, Any]]]  # name -> value and its part of the signature
+    results: Mapping[str, Value]  # new values have the names of their sources
+
+
+def _graph(program: Mapping[str, Any], name: str, bindings: Bindings, precision: Precision) -> Graph:
+    walk = _walk(program, bindings.dims, precision, frozenset())
+    found = _states(walk, bindings.states)
+    held = found.reads | (walk.results.keys() & set(found.unpaired))
+    if any(walk.sources[name][0].is_constant for name in held):
+        walk = _walk(program, bindings.dims, precision, held)  # states are no constants
+    # The host does not read what becomes of its inputs.
+    kept = {state.next for state in found.states}
+    results = {
+        result: value
+        for result, value in walk.results.items()
+        if result in kept or "user_input" not in walk.sources.get(result, (value, {}))[1]
+    }
+    return walk.recorder.build(name, results, found, precision, bindings)
+
+
+def _walk(
+    program: Mapping[str, Any], dims: Mapping[str, int], precision: Precision, held: Collection[str]
+) -> _Walk:
+    """Walk a program; the sources in ``held`` are no constants."""
+    graph, recorder = program["graph_module"]["graph"], Recorder()
     walker = Walker(recorder, Sizes(program, dims), precision)
-    sources = _sources(recorder, walker, graph["tensor_values"], signature["input_specs"])
-    outputs = walker.run(graph, sources)
-    # New values of buffers and parameters are not outputs of the graph.
-    specs = [spec for spec in signature["output_specs"] if not _is_without_tensor(spec)]
-    given = [
-        value
-        for value, spec in zip(outputs, specs, strict=True)
-        if not {"buffer_mutation", "parameter_mutation"} & spec.keys()
-    ]
-    return recorder.build(name, given, precision, Bindings.of(dims))
+    sources, arguments, given = {}, {}, {}
+    for spec in program["graph_module"]["signature"]["input_specs"]:
+        tensor, name = source_name(spec)
+        if tensor in graph["tensor_values"]:
+            shape, dtype = walker.result(graph["tensor_values"], tensor)
+            value = recorder.source(name, shape, dtype, "input" if "user_input" in spec else "weight")
+            given[name] = str(value.tensor)
+            (value,) = recorder.varied([value], {given[name]} & set(held))
+            arguments[tensor] = value
+            sources[given[name]] = value, spec
+    outputs, after = walker.run(graph, arguments)
+    results = {
+        str(value.tensor): after[tensor]
+        for tensor, value in arguments.items()
+        if after[tensor].tensor != value.tensor
+    }
+    for (name, is_new), value in zip(result_names(program), outputs, strict=True):
+        results[given[name] if is_new else f"result_{name}" if name in results else name] = value
+    return _Walk(recorder, sources, results)
 
 
-def _sources(
-    recorder: Recorder, walker: Walker, tensors: Mapping[str, Any], specs: list[Mapping[str, Any]]
-) -> dict[str, Value]:
-    """Parameters, buffers and constants by their names in the model, and the inputs."""
-    found = {}
-    for spec in specs:
-        ((kind, row),) = spec.items()
-        argument = row.get("arg", {})
-        tensor = argument.get("as_tensor", argument if kind != "user_input" else {}).get("name")
-        if tensor in tensors:
-            given = next((row[key] for key in _NAMES if key in row), tensor)
-            shape, dtype = walker.result(tensors, tensor)
-            found[tensor] = recorder.source(
-                given, shape, dtype, "input" if kind == "user_input" else "weight"
-            )
-    return found
+def _states(walk: _Walk, given: Mapping[str, str]) -> FoundStates:
+    """What the program writes to, and the states that names show.
 
+    An input that it writes to is one only if its name says so: it may be no more than room for the result.
+    """
+    inputs = {
+        name: Facts(value.shape, value.dtype)
+        for name, (value, spec) in walk.sources.items()
+        if "user_input" in spec
+    }
+    others = [name for name in walk.sources if name not in inputs]
+    results = {name: Facts(value.shape, value.dtype) for name, value in walk.results.items()}
 
-_NAMES = ("parameter_name", "buffer_name", "tensor_constant_name")
+    def has_value(name: str) -> bool:
+        last = ".".join(name.split(".")[-2:])
+        return not is_of_sequence(walk.sources[name][1]) and not says_a_state(last)
 
-
-def _is_without_tensor(spec: Mapping[str, Any]) -> bool:
-    """True for an output that is a number, None or a token."""
-    ((_, row),) = spec.items()
-    argument = row.get("arg", {})
-    return "name" not in argument and "as_tensor" not in argument
+    exact = {name: name for name in others if name in results}
+    return find_states(inputs, results, given, has_value, others, exact)

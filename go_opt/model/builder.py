@@ -169,6 +169,7 @@ class GraphBuilder:
         """Validate, drop weights and inputs that nothing reads, sort topologically, and freeze."""
         if not self._ops:
             raise GraphError(f"graph {self._name!r} has no ops.")
+        self._states = [self._computed(state) for state in self._states]
         for i, op in enumerate(self._ops):
             for tensor_name, touched in op.reads:
                 self._add_reader(i, op, tensor_name, touched)
@@ -187,6 +188,17 @@ class GraphBuilder:
         if twice := next((name for name in read if read.count(name) > 1), None):
             raise GraphError(f"state {twice!r} has two next values.", field="states")
 
+    def _computed(self, state: NamedState) -> NamedState:
+        """A state whose next value is an input, weight or other state gets it by a copy."""
+        read, following = self.resolve(state.read), self.resolve(state.next)
+        source = self._tensors.get(following)
+        if source is None or following == read or source.producer != NO_PRODUCER:
+            return state
+        name, dtype = f"copy of {following} to {read}", DTYPES[source.dtype]
+        reads, writes = [(following, None)], [(name, source.elements, dtype)]
+        self.add_op(name, "Identity", "data_movement", flops=0.0, dtype=dtype, reads=reads, writes=writes)
+        return state._replace(next=name)
+
     def _connect(self, state: NamedState) -> Write:
         """Make the ops that touch a state readers of it, and put them in order."""
         what = f"state {state.read!r}"
@@ -196,8 +208,6 @@ class GraphBuilder:
         old.kind = STATE
         if new is old:
             return Write(in_place=True, written=0, buffers=1)
-        if new.producer == NO_PRODUCER:
-            raise GraphError(f"{what}: no op computes its next value {state.next!r}.", field="states")
         if new.dtype != old.dtype:
             raise GraphError(f"{what} and its next value {state.next!r} differ in type.", field="states")
         writer, reads_it = self._ops[new.producer], old.readers.get(new.producer, 0) > 0
@@ -271,7 +281,8 @@ class GraphBuilder:
         place, written = graph.tensor_index, {op.name: op.writes for op in self._ops}
 
         def row(name: str) -> OpRule | None:
-            if name not in self._rules:
+            is_late = len(graph.outputs_of(graph.op_index[name])) > len(written[name])
+            if name not in self._rules or is_late:  # an op that must come before another is not split
                 return None
             rule, names = self._rules[name]
             operands = (place.get(self.resolve(operand), NO_PRODUCER) for operand in names)

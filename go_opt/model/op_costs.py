@@ -60,13 +60,20 @@ class OpCost:
 def op_cost(signature: OpSignature) -> OpCost:
     """Class, FLOPs and touched elements of an op; accepts unknown types."""
     op_type = signature.op_type
-    touched = _touched(signature)
-    if op_type in MATRIX_FLOPS:
+    touched, op_class = _touched(signature), class_of_type(op_type)
+    if op_class == "matrix":
         flops = MATRIX_FLOPS[op_type](signature.input_shapes, signature.output_shapes, signature.attributes)
-        return OpCost("matrix", float(flops), touched)
-    if is_view(op_type) or op_type in _MOVES or _is_nearest_resize(signature):
+        return OpCost(op_class, float(flops), touched)
+    if op_class == "data_movement" or _is_nearest_resize(signature):
         return OpCost("data_movement", 0.0, touched)
-    return OpCost("vector", float(_vector_flops(signature)), touched, is_known_type(op_type))
+    return OpCost(op_class, float(_vector_flops(signature)), touched, is_known_type(op_type))
+
+
+def class_of_type(op_type: str) -> str:
+    """The class of an op of a type, if its shapes do not matter."""
+    if op_type in MATRIX_FLOPS:
+        return "matrix"
+    return "data_movement" if is_view(op_type) or op_type in _MOVES else "vector"
 
 
 def is_known_type(op_type: str) -> bool:

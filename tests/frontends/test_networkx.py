@@ -48,6 +48,13 @@ def test_defaults_of_a_minimal_graph() -> None:
     assert graph.edge_dst.tolist() == [1, 2]
 
 
+def test_a_type_whose_cost_needs_shapes_has_a_class() -> None:
+    g = nx.DiGraph()
+    for op_type in ("Einsum", "GroupQueryAttention", "MoE"):
+        g.add_node(op_type, op_type=op_type, outputs=8)
+    assert from_networkx(g).op_class.tolist() == [MATRIX] * 3
+
+
 def test_numpy_numbers_and_other_keys_are_welcome() -> None:
     g = nx.DiGraph()
     g.add_node(0, flops=np.float32(2.0), outputs=np.int64(3))

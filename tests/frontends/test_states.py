@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import networkx as nx
 import pytest
 
-from go_opt import Graph, from_onnx
+import go_opt
+from go_opt import Graph, from_jax, from_onnx, from_stablehlo
 from go_opt.errors import ModelError
+from go_opt.frontends.networkx_export import to_networkx
+from go_opt.frontends.networkx_frontend import from_networkx, from_node_link
 from go_opt.frontends.onnx_frontend import import_onnx, states_of
 from go_opt.model.bindings import Bindings
+from go_opt.model.codecs.graph_json import graph_from_dict, graph_to_dict
 from tests.frontends.state_models import FOUND, GIVEN, NOT_STATE, StateModel
+from tests.torch_programs import FOLDER
 
 
 def _imported(case: StateModel, given: dict[str, str]) -> tuple[Graph, dict[str, str]]:
@@ -42,6 +54,16 @@ def test_pairs_may_be_given(case: StateModel) -> None:
     assert dict(graph.bindings.states) == _given(case)
 
 
+@pytest.mark.parametrize("case", [*FOUND, *GIVEN], ids=str)
+def test_files_keep_states(case: StateModel) -> None:
+    graph, _ = _imported(case, _given(case))
+    node_link = json.loads(json.dumps(nx.node_link_data(to_networkx(graph), edges="links")))
+    as_json = json.loads(json.dumps(graph_to_dict(graph)))
+    for other in (from_networkx(to_networkx(graph)), from_node_link(node_link), graph_from_dict(as_json)):
+        assert other.fingerprint == graph.fingerprint
+        assert (other.states, other.unpaired_states) == (graph.states, graph.unpaired_states)
+
+
 def test_states_may_be_left_out() -> None:
     case = FOUND[0]
     graph = from_onnx(case.proto, states={"*": ""})
@@ -60,3 +82,160 @@ def test_states_may_be_left_out() -> None:
 def test_a_wrong_pair_is_named(given: dict[str, str], message: str) -> None:
     with pytest.raises(ModelError, match=message):
         from_onnx(FOUND[0].proto, states=given)
+
+
+def _states(graph: Graph) -> dict[str, tuple[str, str, bool, int]]:
+    """Each state with its next value, scope, and how it is written: in place, and how many elements."""
+    names = graph.tensor_names
+    return {
+        names[state.read]: (names[state.next], state.scope, state.in_place, state.written)
+        for state in graph.states
+    }
+
+
+def _outputs(graph: Graph) -> list[str]:
+    return [name for name, is_out in zip(graph.tensor_names, graph.tensor_is_output, strict=True) if is_out]
+
+
+def test_an_exported_program_says_what_it_writes_to() -> None:
+    """Also in the body of ``no_grad``, and through views and results of earlier writes."""
+    graph = go_opt.load(FOLDER / "step.pt2")
+    assert _states(graph) == {
+        "k_cache": ("index_copy", "sequence", True, 8),  # a value of the model, but called a cache
+        "values": ("copy", "sequence", True, 8),  # no value of the model
+        "running_mean": ("add", "model", False, 8),
+        "past_key_values_0_0": ("cat", "sequence", True, 8),
+        "past_key_values_0_1": ("cat_1", "sequence", True, 8),
+        "h": ("add_1", "sequence", False, 8),
+    }
+    assert graph.unpaired_states == ("x",)
+    assert _outputs(graph) == ["mul_2"]
+
+
+def test_states_of_a_program_are_given_by_name() -> None:
+    given = {"k_*": "k_*:model", "running_mean": "", "past_key_values_0_*": "past_key_values_0_*:model"}
+    graph = go_opt.load(FOLDER / "step.pt2", states=given)
+    scopes = {name: scope for name, (_, scope, _, _) in _states(graph).items()}
+    assert scopes == {
+        "k_cache": "model", "values": "sequence", "h": "sequence",
+        "past_key_values_0_0": "model", "past_key_values_0_1": "model",
+    }  # fmt: skip
+    assert set(graph.unpaired_states) == {"running_mean", "x"}
+    assert _outputs(graph) == ["add", "mul_2"]
+    assert not go_opt.load(FOLDER / "step.pt2", states={"*": ""}).states
+    with pytest.raises(ModelError, match="has no output 'h_out'"):
+        go_opt.load(FOLDER / "step.pt2", states={"h": "h_out"})
+
+
+def _shape(*sizes: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(sizes, dtype)  # type: ignore[no-untyped-call]
+
+
+def decode(params: Any, cache: Any, x: jax.Array, place: jax.Array) -> Any:
+    keys = jax.lax.dynamic_update_slice(cache["k"], x @ params["w"], (place, 0))
+    values = cache["v"].at[place].set(x[0])
+    return (keys * values).sum(0), {"k": keys, "v": values}
+
+
+def train(params: Any, moments: Any, x: jax.Array) -> Any:
+    gradients = jax.grad(lambda params: ((x @ params["w"] + params["b"]) ** 2).sum())(params)
+    moments = jax.tree.map(lambda m, g: 0.9 * m + g, moments, gradients)
+    return jax.tree.map(lambda p, m: p - 0.1 * m, params, moments), moments
+
+
+CACHE = {"k": _shape(16, 8), "v": _shape(16, 8)}
+DECODE = ({"w": _shape(8, 8)}, CACHE, _shape(1, 8), _shape(dtype=jnp.int32))
+PARAMS = {"b": _shape(4), "w": _shape(8, 4)}
+TRAIN = (PARAMS, PARAMS, _shape(2, 8))
+DECODED = {
+    "cache['k']": ("dynamic_update_slice", "sequence", True, 8),
+    "cache['v']": ("scatter", "sequence", True, 8),
+}
+TRAINED = {
+    "params['b']": ("sub", "model", False, 4),
+    "params['w']": ("sub_1", "model", False, 32),
+    "moments['b']": ("add_1", "model", False, 4),
+    "moments['w']": ("add_2", "model", False, 32),
+}
+
+
+def test_arguments_that_become_results() -> None:
+    decoding = from_jax(decode, *DECODE, state={1: 1})
+    assert _states(decoding) == DECODED
+    assert _outputs(decoding) == ["reduce_sum"]
+    assert decoding.unpaired_states == ()
+    assert _states(from_jax(train, *TRAIN, state={0: 0, 1: (1, "model")})) == TRAINED
+    by_path = from_jax(decode, *DECODE, state={"cache[*": "result[1][*:model"})
+    assert {scope for _, scope, _, _ in _states(by_path).values()} == {"model"}
+
+
+def named(params: Any, cache: Any, x: jax.Array, place: jax.Array) -> Any:
+    return dict(zip(("y", "cache"), decode(params, cache, x, place), strict=True))
+
+
+def test_results_with_the_names_of_arguments() -> None:
+    assert _states(from_jax(named, *DECODE)) == DECODED
+    text = jax.jit(named).lower(*DECODE).as_text(debug_info=True)
+    assert _states(from_stablehlo(text)) == DECODED
+    unnamed = lambda *args: named(*args)  # noqa: E731
+    assert set(from_jax(unnamed, *DECODE).unpaired_states) == {"arg1['k']", "arg1['v']"}
+    assert len(from_jax(unnamed, *DECODE, state={1: "cache"}).states) == 2
+
+
+def test_containers_that_come_back_look_like_states() -> None:
+    assert set(from_jax(decode, *DECODE).unpaired_states) == {"cache['k']", "cache['v']"}
+    assert set(from_jax(train, *TRAIN).unpaired_states) == set(TRAINED)
+    assert from_jax(lambda params, x: x @ params["w"], PARAMS, _shape(2, 8)).unpaired_states == ()
+
+
+def test_a_state_gets_the_value_of_an_input_by_a_copy() -> None:
+    graph = from_jax(lambda a, b, x: (a + x, a, x), *[_shape(4)] * 3, state={0: 0, 1: 1})
+    assert _states(graph)["b"] == ("copy of a to b", "sequence", False, 4)
+    assert _states(graph)["a"][2:] == (False, 4)
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({1: 2}, "state 1: there is no result 2; there are 0, 1"),
+        ({4: 1}, "state 4: there is no argument 4 among 4"),
+        ({1: (1, "package")}, "scope must be 'sequence' or 'model', not 'package'"),
+        ({1: 0}, r"state 1: argument 1 has 2 arrays, and result 0 has 1"),
+        ({2: 0}, r"state 2: 'x' of float32 \[1, 8\] cannot become 'result\[0\]' of float32 \[8\]"),
+        ({"caches": "result"}, "has no input 'caches'"),
+    ],
+)
+def test_wrong_positions_are_named(state: Mapping[Any, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        from_jax(decode, *DECODE, state=state)
+
+
+def test_buffers_that_become_results() -> None:
+    text = jax.jit(decode, donate_argnums=1).lower(*DECODE).as_text(debug_info=True)
+    assert _states(from_stablehlo(text)) == DECODED
+    donated = text.replace("tf.aliasing_output = 1 : i32", "jax.buffer_donor = true")
+    donated = donated.replace("tf.aliasing_output = 2 : i32", "jax.buffer_donor = true")
+    assert donated.count("buffer_donor") == 2
+    assert _states(from_stablehlo(donated)) == DECODED
+    undone = from_stablehlo(text, states={"*": ""})
+    assert (undone.states, set(undone.unpaired_states)) == ((), set(DECODED))
+    given = from_stablehlo(text, states={"cache['k']": "result[1]['k']:model"})
+    assert _states(given)["cache['k']"][1] == "model"
+    training = jax.jit(train, donate_argnums=(0, 1)).lower(*TRAIN).as_text(debug_info=True)
+    assert _states(from_stablehlo(training)) == TRAINED
+
+
+def test_aliases_of_a_module() -> None:
+    alias = "{parameter_index = array<i64>, parameter_number = 0 : i64}"
+    row = f"{{alias = {alias}, output_index = array<i64: 1>}}"
+    text = f"""module attributes {{mhlo.input_output_alias = [{row}]}} {{
+      func.func @main(%a: tensor<8xf32> loc("a"), %b: tensor<8xf32> loc("b"))
+          -> (tensor<8xf32>, tensor<8xf32>) {{
+        %0 = stablehlo.multiply %a, %b : tensor<8xf32>
+        %1 = stablehlo.add %a, %b : tensor<8xf32>
+        return %0, %1 : tensor<8xf32>, tensor<8xf32>
+      }}
+    }}"""
+    graph = from_stablehlo(text)
+    assert _states(graph) == {"a": ("add", "sequence", False, 8)}
+    assert _states(from_stablehlo(text, states={"b": "result[0]"}))["b"][:2] == ("mul", "sequence")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from go_opt.errors import ModelError
+from go_opt.frontends.recording.states import FoundStates
 from go_opt.frontends.recording.views import Steps, rule_of_views, viewed_steps
-from go_opt.model.bindings import NO_BINDINGS, Bindings
+from go_opt.model.bindings import Bindings
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph, Precision, UnknownOp
 from go_opt.model.op_costs import OpCost
@@ -207,19 +208,39 @@ class Recorder:
     def build(
         self,
         name: str,
-        outputs: Sequence[Value],
+        outputs: Mapping[str, Value],
+        found: FoundStates,
         precision: Precision,
-        bindings: Bindings = NO_BINDINGS,
+        bindings: Bindings,
     ) -> Graph:
-        """The graph of all ops that an output depends on."""
+        """The graph of all ops that an output or the next value of a state depends on.
+
+        Args:
+          outputs: by names of the model, with which ``found`` names next values; a state without one never
+            changes, and one whose next value is a literal is none.
+        """
         builder = GraphBuilder(name, precision=precision, bindings=bindings)
         for source, (elements, dtype, kind) in self._sources.items():
             builder.add_tensor(source, elements, dtype, kind)
-        wanted = [str(value.tensor) for value in outputs if value.kind == "activation"]
+        kept = set()
+        for state in found.states:
+            following = outputs[state.next].tensor if state.next in outputs else state.read
+            if following is not None:
+                builder.add_state(state.read, following, state.scope)
+            kept.add(state.next)
+        wanted = [str(value.tensor) for value in outputs.values() if value.kind == "activation"]
         unknown = add_ops(builder, live_ops(self.ops, wanted))
-        for tensor in dict.fromkeys(wanted):
-            builder.mark_output(tensor)
-        return replace(builder.build(), unknown_ops=unknown)
+        for output, value in outputs.items():
+            if output not in kept and value.kind == "activation":
+                builder.mark_output(str(value.tensor))
+        return replace(builder.build(), unknown_ops=unknown, unpaired_states=found.unpaired)
+
+    def varied(self, arguments: Iterable[Value], names: Collection[str]) -> list[Value]:
+        """The arguments; those of these names are no constants, which are computed with ahead of time."""
+        for name in names:
+            elements, dtype, _ = self._sources[name]
+            self._sources[name] = (elements, dtype, "input")
+        return [replace(value, kind="input") if value.tensor in names else value for value in arguments]
 
 
 def joined(scope: str, name: str) -> str:

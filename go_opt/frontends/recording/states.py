@@ -1,14 +1,16 @@
 """Finds which inputs and outputs of a model are one state: by the pairs given, and by exporters' names.
 
 Names say it as ``past_key_values.0.key`` and ``present.0.key``, ``h0`` and ``hn``, ``cache`` and
-``cache_out``: without the words for "before" and "after" they are equal. Shapes are equal, or the next value
-is longer along one dimension. A name that two inputs or two outputs share says nothing.
+``cache_out``: without the words for "before" and "after" they are equal. So does an output with the name of
+an input, if that is a word of a state. Shapes are equal, or the next value is longer along one dimension. A
+name that two inputs or two outputs share says nothing.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple, cast, get_args
 
 from go_opt.common.suggestion import suggestion
@@ -40,8 +42,13 @@ class Facts(NamedTuple):
 class FoundStates(NamedTuple):
     """The states of a model, and its inputs that look like one and are none."""
 
-    states: tuple[NamedState, ...]
-    unpaired: tuple[str, ...]
+    states: tuple[NamedState, ...] = ()
+    unpaired: tuple[str, ...] = ()
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """The tensors that are states."""
+        return frozenset(state.read for state in self.states)
 
 
 def find_states(
@@ -50,6 +57,7 @@ def find_states(
     given: Mapping[str, str],
     has_value: Callable[[str], bool] = lambda name: False,
     others: Iterable[str] = (),
+    exact: Mapping[str, str] = MappingProxyType({}),
 ) -> FoundStates:
     """The states of a model.
 
@@ -58,6 +66,7 @@ def find_states(
         stands for the same text; empty: these inputs are no states. They come before what names say.
       has_value: whether the model has a value for an input, as for trained weights; its scope is the model.
       others: further tensors that may be named in ``given``, such as weights.
+      exact: inputs or others -> their next values, where the model says it; they come before names.
 
     Raises:
       ModelError: an entry of ``given`` names no input or no output.
@@ -65,28 +74,32 @@ def find_states(
     known = [*inputs, *others]
     states, refused = {}, set()
     for pattern, following in given.items():
-        matched = {name: star for name in known if (star := _star(pattern, name)) is not None}
+        matched = {name: star for name in known if (star := star_of(pattern, name)) is not None}
         if not matched and pattern != "*":
             raise ModelError(
                 f"--state {pattern}={following}: the model has no input {pattern!r}"
-                f"{suggestion(pattern, known)}.",
+                f"{suggestion(pattern, known)}",
                 field="states",
             )
         for name, star in matched.items():
             if following:
-                states[name] = _given(name, following.replace("*", star), inputs, outputs, has_value)
+                states[name] = _given(name, following.replace("*", star), outputs, has_value)
             else:
                 refused.add(name)
-    by_name = dict(_by_name(inputs, outputs))
+    named = {name: facts for name, facts in inputs.items() if name not in exact}
+    free = {name: facts for name, facts in outputs.items() if name not in exact.values()}
+    said = {**exact, **dict(_by_name(named, free))}
     taken = {state.next for state in states.values()}
-    for name, following in by_name.items():
+    for name, following in said.items():
         if name not in states and name not in refused and following not in taken:
             states[name] = NamedState(name, following, "model" if has_value(name) else "sequence")
-    looks = [name for name, facts in inputs.items() if name in by_name or _looks_like_a_state(name, facts)]
-    return FoundStates(tuple(states.values()), tuple(name for name in looks if name not in states))
+    looks = [name for name, facts in named.items() if name in outputs or _looks_like_a_state(name, facts)]
+    return FoundStates(
+        tuple(states.values()), tuple(name for name in {**said, **dict.fromkeys(looks)} if name not in states)
+    )
 
 
-def _star(pattern: str, name: str) -> str | None:
+def star_of(pattern: str, name: str) -> str | None:
     """The text that the ``*`` of a pattern stands for in a name; None if it does not match."""
     if "*" not in pattern:
         return "" if pattern == name else None
@@ -98,18 +111,17 @@ def _star(pattern: str, name: str) -> str | None:
 def _given(
     name: str,
     following: str,
-    inputs: Mapping[str, Facts],
     outputs: Mapping[str, Facts],
     has_value: Callable[[str], bool],
 ) -> NamedState:
-    scope: Scope = "sequence" if name in inputs and not has_value(name) else "model"
+    scope: Scope = "model" if has_value(name) else "sequence"
     base, colon, last = following.rpartition(":")
     if colon and last in get_args(Scope):
         following, scope = base, cast(Scope, last)
     if following != name and following not in outputs:
         raise ModelError(
             f"--state {name}={following}: the model has no output {following!r}"
-            f"{suggestion(following, outputs)}.",
+            f"{suggestion(following, outputs)}",
             field="states",
         )
     return NamedState(name, following, scope)
@@ -117,6 +129,8 @@ def _given(
 
 def _by_name(inputs: Mapping[str, Facts], outputs: Mapping[str, Facts]) -> Iterator[tuple[str, str]]:
     """Pairs of which the names say that they are one state."""
+    same = [name for name in inputs if name in outputs and fits(inputs[name], outputs[name])]
+    yield from ((name, name) for name in same if says_a_state(name, _OF_STATES))
     after = _by_key(outputs, _AFTER, _OUT)
     for is_first in (False, True):  # h0 is the state before hn, if there is no h0 that comes after
         before = _by_key(inputs, _BEFORE, _IN, is_first=is_first)
@@ -128,7 +142,7 @@ def _by_name(inputs: Mapping[str, Facts], outputs: Mapping[str, Facts]) -> Itera
             is_strong = says_after == 2 or (says_after == 1 and reads_weakly == 2)
             if not says_after or not (is_strong or _OF_STATES.intersection(key)):
                 continue
-            if _fits(inputs[read], outputs[next_value]):
+            if fits(inputs[read], outputs[next_value]):
                 del after[key]
                 yield read, next_value
 
@@ -157,7 +171,7 @@ def _words(name: str) -> list[str]:
     return [word.lower() for word in _WORD.findall(name)]
 
 
-def _fits(read: Facts, following: Facts) -> bool:
+def fits(read: Facts, following: Facts) -> bool:
     """Whether the next value has the type, and the shape or one that is longer along one dimension."""
     if read.dtype != following.dtype or len(read.shape) != len(following.shape):
         return False
@@ -166,11 +180,14 @@ def _fits(read: Facts, following: Facts) -> bool:
 
 
 def _looks_like_a_state(name: str, facts: Facts) -> bool:
-    if "float" not in facts.dtype:
-        return False
+    return "float" in facts.dtype and says_a_state(name.partition("[")[0])
+
+
+def says_a_state(name: str, words_of_states: frozenset[str] = _STATE) -> bool:
+    """Whether a name has one of these words, or is of something before."""
     words = _words(name)
     rest = [word for word in words if word not in _BEFORE]
     is_before = len(rest) < len(words)
-    return bool(_STATE.intersection(words)) or (
+    return bool(words_of_states.intersection(words)) or (
         is_before and bool(_OF_STATES.intersection(rest) or all(map(str.isdigit, rest)))
     )

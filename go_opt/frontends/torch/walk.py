@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -49,8 +49,13 @@ class Walker:
         self._sizes = sizes
         self._precision = precision
 
-    def run(self, graph: Mapping[str, Any], arguments: Mapping[str, Value]) -> list[Value]:
-        """Walk a program whose tensors are given by name, and return the values of its outputs."""
+    def run(
+        self, graph: Mapping[str, Any], arguments: Mapping[str, Value]
+    ) -> tuple[list[Value], dict[str, Value]]:
+        """Walk a program whose tensors are given by name.
+
+        Returns the values of its outputs, and of the arguments after ops that write to them.
+        """
         read = [
             argument for node in graph["nodes"] for argument in (entry["arg"] for entry in node["inputs"])
         ]
@@ -62,7 +67,8 @@ class Walker:
             node = parsed(row)
             if node.outputs:
                 self._node(node, names)
-        return [names.values[name] for name in tensor_names(graph["outputs"])]
+        outputs = [names.values[name] for name in tensor_names(graph["outputs"])]
+        return outputs, {name: names.values[name] for name in arguments}
 
     def result(self, names: Mapping[str, Mapping[str, Any]], tensor: str) -> Result:
         """Shape and type of a tensor."""
@@ -72,10 +78,17 @@ class Walker:
 
     def _node(self, node: Node, names: _Names) -> None:
         name, writes = aten.operator(node.target)
+        if name == "cat":  # a cache begins as an empty tensor
+            parts = [entry for entry in node.tensors if names.values[entry[1]].elements]
+            node = replace(node, tensors=tuple(parts) or node.tensors[:1])
         inputs = [names.values[tensor] for _, tensor in node.tensors]
         if name.startswith("higher_order."):
-            for output, value in zip(node.outputs, self._wrapped(node, inputs), strict=True):
+            values, after = self._wrapped(node, inputs)
+            for output, value in zip(node.outputs, values, strict=True):
                 names.bind(output, value)
+            for (_, tensor), before, value in zip(node.tensors, inputs, after, strict=True):
+                if value is not before:
+                    self._write(tensor, value, names, joined(node.module, name))
             return
         self._check(node, name)
         outputs = [tensor for tensor in node.outputs if tensor in names.used] or [node.outputs[0]]
@@ -83,24 +96,27 @@ class Walker:
         values = self._values(node, name, inputs, results)
         for output, value in zip(outputs, values, strict=True):
             names.bind(output, value)
-        if name in aten.WINDOWS or (self._is_view(node, name, inputs, results) and name not in aten.COPIES):
+        writes = writes and bool(node.tensors)
+        is_view = self._is_view(node, name, inputs, results) and name not in aten.COPIES
+        if writes or name in aten.WINDOWS or is_view:
             source = node.tensors[0][1]
             names.root.update(dict.fromkeys(outputs, names.root[source]))
-            if name in aten.WINDOWS or source in names.windows:
+            if (name in aten.WINDOWS and not writes) or source in names.windows:
                 names.windows.update(outputs)
-        if writes and node.tensors:
+        if writes:
             self._write(node.tensors[0][1], values[0], names, joined(node.module, name))
 
     def _check(self, node: Node, name: str) -> None:
         if node.graphs or name in aten.REFUSED:
             raise ModelError(f"op {joined(node.module, name)!r}: from_torch cannot cost {node.target!r}.")
 
-    def _wrapped(self, node: Node, inputs: Sequence[Value]) -> list[Value]:
+    def _wrapped(self, node: Node, inputs: Sequence[Value]) -> tuple[list[Value], Iterable[Value]]:
         kind = node.target.rpartition(".")[2]
         if kind not in _WRAPPERS or len(node.graphs) != 1:
             raise ModelError(f"op {joined(node.module, kind)!r}: from_torch cannot cost {node.target!r}.")
         program = node.graphs[0]
-        return self.run(program, dict(zip(tensor_names(program["inputs"]), inputs, strict=True)))
+        values, after = self.run(program, dict(zip(tensor_names(program["inputs"]), inputs, strict=True)))
+        return values, after.values()
 
     def _values(
         self, node: Node, name: str, inputs: Sequence[Value], results: Sequence[Result]

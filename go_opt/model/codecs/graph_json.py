@@ -39,7 +39,7 @@ def graph_to_dict(graph: Graph) -> dict[str, Any]:
         **bindings_to_dict(graph.bindings),
         "ops": [_op_row(graph, i) for i in range(graph.num_ops)],
         "tensors": [_tensor_row(graph, k) for k in range(graph.num_tensors)],
-        **({"states": state_rows(graph)} if graph.states else {}),
+        **state_fields(graph),
         "nodes_without_op": [node._asdict() for node in graph.nodes_without_op],
         "unknown_ops": unknown_rows(graph),
     }
@@ -68,9 +68,7 @@ def graph_from_dict(data: Any) -> Graph:
     ops = [_named("op", i, row) for i, row in enumerate(fields.objects("ops"))]
     for op in ops:
         _add_op(builder, op, writes)
-    for row in fields.objects("states", []):
-        state = Fields(f"{fields.where}: 'states'", row)
-        builder.add_state(state.text("read"), state.text("next"), cast(Scope, state.text("scope")))
+    add_states(builder, fields)
     if writes:
         tensor, producer = next((rows[0][0], op) for op, rows in writes.items())
         raise GraphError(f"tensor {tensor!r}: its producer {producer!r} is not an op.", field="producer")
@@ -78,10 +76,28 @@ def graph_from_dict(data: Any) -> Graph:
     rows = enumerate(fields.objects("nodes_without_op", []))
     graph = with_rules(graph, {op.text("name"): op for op in ops})
     absent = tuple(_node(_named("node", i, row)) for i, row in rows)
-    return replace(graph, nodes_without_op=absent, unknown_ops=unknown_of(fields))
+    return replace(
+        graph,
+        nodes_without_op=absent,
+        unknown_ops=unknown_of(fields),
+        unpaired_states=tuple(fields.texts("unpaired_states", [])),
+    )
 
 
-def state_rows(graph: Graph) -> list[dict[str, str]]:
+def add_states(builder: GraphBuilder, fields: Fields) -> None:
+    """Add the states of the field ``states``, if there is one."""
+    for row in fields.objects("states", []):
+        state = Fields(f"{fields.where}: 'states'", row)
+        builder.add_state(state.text("read"), state.text("next"), cast(Scope, state.text("scope")))
+
+
+def state_fields(graph: Graph) -> dict[str, Any]:
+    """The fields ``states`` and ``unpaired_states``, each only if there are any."""
+    fields = {"states": _state_rows(graph), "unpaired_states": list(graph.unpaired_states)}
+    return {name: rows for name, rows in fields.items() if rows}
+
+
+def _state_rows(graph: Graph) -> list[dict[str, str]]:
     """The states of a graph, as JSON types."""
     names = graph.tensor_names
     return [
