@@ -14,7 +14,7 @@ from go_opt.env.cost import CostTables
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.env.model.analytical import BatchMetrics, evaluate_batch
 from go_opt.env.model.makespan import execution
-from go_opt.env.model.metrics import WAITING, Fidelity, Metrics, Objective, check_fidelity
+from go_opt.env.model.metrics import STEP, WAITING, Fidelity, Metrics, Objective, check_fidelity
 from go_opt.env.target import Target
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
@@ -55,13 +55,16 @@ def evaluate_plan(
     placed = plan_tables(graph, target, plan)
     terms = placed.evaluate()
     reason = out_of_memory_reason(placed.tables, terms)
-    interval_s = float(terms.interval_s[0])
+    interval_s, makespan_s = float(terms.interval_s[0]), plan_makespan_s(placed, terms)
+    bottleneck = target.bottleneck_name(int(terms.bottleneck[0]))
+    if graph.has_scope("model"):  # a step begins when the one before has ended
+        interval_s, bottleneck = makespan_s, STEP
     metrics = Metrics(
         interval_s=interval_s,
         throughput_per_s=1.0 / interval_s if interval_s > 0 else float("inf"),
         latency_s=float(terms.latency_s[0]),
-        makespan_s=plan_makespan_s(placed, terms),
-        bottleneck=target.bottleneck_name(int(terms.bottleneck[0])),
+        makespan_s=makespan_s,
+        bottleneck=bottleneck,
         compute_s=terms.compute_s[0],
         link_s=terms.link_s[0],
         stream_bytes=terms.stream_bytes[0],

@@ -67,6 +67,8 @@ class Request:
         ``max_evaluations``, only evaluations count.
       max_latency_s: the longest ``latency_s`` of a plan, while its interval is minimised; the bound
         holds without it too.
+      sequences: sequences in flight of a graph with states of scope ``sequence``; by default the number is
+        decided with the plan.
       constraints: constraints that plans must satisfy (:class:`go_opt.Pin`, …); the bound holds without
         them too.
       start: a plan to start from. The plan may be for another version of the model or another target;
@@ -99,6 +101,9 @@ class Request:
     max_latency_s: Annotated[
         float | None, CommandOption("Longest latency allowed, such as 2ms (throughput only).")
     ] = None
+    sequences: Annotated[
+        int | None, CommandOption("Sequences in flight, each with its own state; by default the best number.")
+    ] = None
     constraints: tuple[UserConstraint, ...] = ()
     start: Start | None = None
 
@@ -111,6 +116,10 @@ class Request:
         if self.max_evaluations is not None and self.max_evaluations < 1:
             raise InvalidInputError(
                 f"max_evaluations must be 1 or more, not {self.max_evaluations}.", field="max_evaluations"
+            )
+        if self.sequences is not None and not 1 <= self.sequences < 2**31:
+            raise InvalidInputError(
+                f"sequences must be 1 to 2^31 - 1, not {self.sequences}.", field="sequences"
             )
         check_seed(self.seed)
         self._check_latency()

@@ -41,6 +41,7 @@ def result_to_dict(graph: Graph, result: OptimizeResult) -> dict[str, Any]:
         "gap": finite(result.gap),
         "reference_s": finite(result.reference_s),
         "chips_used": plan.chips_used,
+        "sequences": plan.sequences,
         "evaluations": result.evaluations,
         "wall_s": result.wall_s,
         "ops": graph.num_ops,

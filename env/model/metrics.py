@@ -11,6 +11,7 @@ from go_opt.errors import InvalidInputError
 Fidelity = Literal["analytical", "simulated"]
 Objective = Literal["throughput", "latency"]
 STALL_CAUSES: Final = ("input", "host", "output", "weights")
+STEP: Final = "the step before"  # the bottleneck if each step needs the results of the one before
 WAITING: Final = "waiting for streamed weights"  # the bottleneck if no chip or link is always busy
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from go_opt.common.arrays import FloatArray
 from go_opt.env.copies.relays import expand_plan
-from go_opt.env.model.metrics import Metrics, Simulation
+from go_opt.env.model.metrics import STEP, Metrics, Simulation
 from go_opt.env.simulator.package import NONE, STREAM_WAIT
 from go_opt.env.simulator.simulate import (
     DEADLOCKED,
@@ -49,13 +49,14 @@ def _simulated(
         graph, target, *(row[None] for row in rows), forwards=plan.forwards, without=without
     )
     outcome = int(batch.outcome[0])
-    interval_s = float(batch.interval_s[0]) * _noise(target, seed, without)
+    is_step = graph.has_scope("model")  # which begins when the one before has ended
+    interval_s = float((batch.makespan_s if is_step else batch.interval_s)[0]) * _noise(target, seed, without)
     return Metrics(
         interval_s=interval_s,
         throughput_per_s=1.0 / interval_s if interval_s > 0 else float("inf"),
         latency_s=float(batch.latency_s[0]),
         makespan_s=float(batch.makespan_s[0]),
-        bottleneck=_bottleneck(target, batch) if outcome == VALID else "",
+        bottleneck=(STEP if is_step else _bottleneck(graph, target, batch)) if outcome == VALID else "",
         compute_s=batch.compute_s[0],
         link_s=batch.link_s[0],
         stream_bytes=batch.stream_bytes[0],
@@ -85,10 +86,12 @@ def _noise(target: Target, seed: int | None, without: Collection[str]) -> float:
     return float(np.exp(target.simulator.noise * np.random.default_rng(seed).standard_normal()))
 
 
-def _bottleneck(target: Target, batch: SimulatedBatch) -> str:
+def _bottleneck(graph: Graph, target: Target, batch: SimulatedBatch) -> str:
     """The busiest chip or link; a chip that waits for streamed weights counts as busy."""
     link_s = batch.link_s[0] * target.overlap  # else their time is that of chips
     busy_s = np.concatenate([batch.busy_s[0] + batch.stall_s[0, :, STREAM_WAIT], link_s])
+    if graph.has_scope("sequence") and busy_s.max() < batch.interval_s[0] * (1.0 - 1e-6):
+        return target.bottleneck_name(len(busy_s))
     return target.bottleneck_name(int(np.argmax(busy_s)))
 
 

@@ -82,7 +82,7 @@ ROUND: Final = record("parts_done is_started", "start_s completion_s")
 # After `cycle` inferences the same chips have their turns again; `completed` counts inferences in
 # order.
 SHARED: Final = record(
-    "buffers window packet_bytes prefetch_all parts cycle "
+    "buffers window sequences packet_bytes prefetch_all parts cycle "
     "rounds admitted completed is_held free_node host_requests host_is_busy "
     "num_events num_serials num_spans",
     "pace_s",
@@ -151,7 +151,7 @@ def reset(package: Package, num_rounds: int) -> None:
             package.link_end_s[number, i] = package.link_wait_s[number, i] = 0.0
     shared = package.shared[0]
     shared.rounds, shared.completed = num_rounds, 0
-    shared.admitted = min(LEAD if shared.pace_s > 0 else shared.window, num_rounds)
+    shared.admitted = min(min(LEAD, shared.window) if shared.pace_s > 0 else shared.window, num_rounds)
     shared.is_held = 0
     shared.free_node, shared.host_requests, shared.host_is_busy = 0, 0, 0
     shared.num_events, shared.num_serials, shared.num_spans = 0, 0, 0

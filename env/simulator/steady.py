@@ -25,15 +25,17 @@ def period_of(package: Package) -> int:
     stream ahead of the inputs, which share the host's link with them; and tensors without credit,
     which block a link once their readers' buffers are full.
 
-    Periods are multiples of the cycle after which the same replicas have their turns.
+    Periods are multiples of the cycle after which the same replicas and sequences have their turns.
     """
     shared = package.shared[0]
     last = shared.completed - 1
     end_s = package.rounds[last].completion_s
     all_alike = shared.completed < shared.window + 4 or not _has_credit(package)
     is_full = shared.admitted - shared.completed >= shared.window - 1
+    # Sequences may follow each other at uneven distances.
+    cycle = shared.cycle * max(shared.sequences, 1)
     for cycles in range(1, MAX_PERIOD + 1):
-        period = cycles * shared.cycle
+        period = cycles * cycle
         if shared.completed < 3 * period + 8:
             return 0
         step_s = end_s - package.rounds[last - period].completion_s

@@ -96,6 +96,8 @@ def _answer_lines(
         yield f"interval    {interval} as a pipeline, bound by {named.term(metrics.bottleneck)}"
         return
     yield f"interval    {interval}{compared}"
+    if plan.sequences > 1:
+        yield f"sequences   {plan.sequences} in flight, each with its own state"
     yield f"latency     {format_duration(metrics.latency_s)}, alone {format_duration(metrics.makespan_s)}"
     yield f"bottleneck  {named.term(metrics.bottleneck)}"
 

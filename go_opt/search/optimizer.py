@@ -8,7 +8,9 @@ of methods depends only on request and policy: equal seeds and budgets give equa
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from go_opt.env import Target
 from go_opt.model.graph import Graph
@@ -16,6 +18,7 @@ from go_opt.result import ONLY, OptimizeResult, Request, Step
 from go_opt.search.bounds import without_false_claim
 from go_opt.search.compiling.warm_up import bound_families, load
 from go_opt.search.policies import find_policy
+from go_opt.search.sequences import SequenceSearch
 from go_opt.search.shared.context import Context
 from go_opt.search.split_race import search_with_splits
 from go_opt.search.splits.ways import divisible_ops
@@ -41,16 +44,25 @@ def optimize_request(
       PolicyError: the policy's file is missing, malformed or of another version.
     """
     policy = find_policy(request.policy)
+    watch = Watch(on_step, lambda result: on_improvement(without_false_claim(result)), should_stop)
+    if graph.has_scope("model"):  # an inference begins when the one before has ended
+        request = replace(request, objective="latency")
+    elif graph.has_scope("sequence") and request.objective == "throughput":
+        context = Context(request.time_limit_s)
 
-    def show(result: OptimizeResult) -> None:
-        on_improvement(without_false_claim(result))
+        def search(graph: Graph, request: Request, watch: Watch) -> OptimizeResult:
+            return _search(graph, target, request, policy, watch, Context(request.time_limit_s, context))
 
-    begin = partial(
-        WholeOpsSearch,
-        target=target,
-        context=(context := Context(request.time_limit_s)),
-        policy=policy,
-    )
+        answer = SequenceSearch(graph, target, request, context, search, watch).answer()
+        return without_false_claim(answer)
+    return without_false_claim(_search(graph, target, request, policy, watch, Context(request.time_limit_s)))
+
+
+def _search(
+    graph: Graph, target: Target, request: Request, policy: Path | None, watch: Watch, context: Context
+) -> OptimizeResult:
+    """The best plan, with whole ops or with parts."""
+    begin = partial(WholeOpsSearch, target=target, context=context, policy=policy)
     with context.excludes_compilation():
         if request.objective == "latency" or request.max_latency_s is not None:
             with context.compiling():
@@ -58,13 +70,12 @@ def optimize_request(
                     load(name, kernels)
         divisible = divisible_ops(graph, target, request)
         if divisible.any() and request.policy != ONLY:
-            watch = Watch(on_step, show, should_stop)
-            answer = search_with_splits(graph, target, request, divisible, context, begin, watch)
-            return without_false_claim(answer)
-        search = begin(graph, request, on_step=on_step, on_improvement=show)
+            return search_with_splits(graph, target, request, divisible, context, begin, watch)
+        search = begin(graph, request, on_step=watch.on_step, on_improvement=watch.on_improvement)
         try:
-            search.advance(should_stop)
+            search.advance(watch.should_stop)
         except KeyboardInterrupt:  # a stopped search returns its best plan
             if not search.has_plan:
                 raise
-        return without_false_claim(search.answer())
+            watch.on_interrupt()
+        return search.answer()

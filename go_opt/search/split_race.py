@@ -108,6 +108,7 @@ class _SplitSearch:
             if self._best is None:
                 raise
             self._is_stopped = True
+            self._watch.on_interrupt()
         if self._best is None:
             # For whole ops, it may be proven that there is no plan.
             raise InfeasibleError(f"no plan was found with split ops; without splits, {failure}")

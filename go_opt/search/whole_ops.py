@@ -30,6 +30,7 @@ class Watch(NamedTuple):
     on_step: Callable[[Step], None]
     on_improvement: Callable[[OptimizeResult], None]
     should_stop: Callable[[], bool]
+    on_interrupt: Callable[[], None] = lambda: None  # Ctrl-C ended a search, which returns its best plan
 
 
 class WholeOpsSearch:

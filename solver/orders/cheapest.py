@@ -36,6 +36,7 @@ class Slicer:
     Args:
       replicates: whether stages may be replicated.
       num_stages: exactly so many, of one chip each; ``None``: any number.
+      arrange: changes each order before it is sliced, given its kernels.
     """
 
     instance: OrderProblem
@@ -44,12 +45,14 @@ class Slicer:
     cap_s: float = math.inf  # slower slicings are ignored: the search takes long where memory is tight
     replicates: bool = False
     num_stages: int | None = None
+    arrange: Callable[[IntArray, IntArray], IntArray] = lambda order, fusion_group: order
 
     def __call__(
         self, order: IntArray, fusion_group: IntArray, at_most_s: float = math.inf
     ) -> Candidate | None:
         """Returns ``None`` if no slicing whose cuts take ``at_most_s`` or less fits in memory."""
         at_most_s = min(at_most_s, self.cap_s)
+        order = self.arrange(order, fusion_group)
         cut, cut_streamed = self._cuts(self.instance.tables, order, fusion_group)
         slicing = cut(at_most_s=at_most_s)
         if slicing is None:

@@ -13,9 +13,11 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.env.cost import kinds_that_run
+from go_opt.env.kernels.schedule import list_schedule
 from go_opt.env.target import Target
 from go_opt.errors import InvalidInputError
 from go_opt.model.graph import Graph
+from go_opt.model.plan import number_by_first_place
 from go_opt.solver.problem.op_patterns import match_ops
 from go_opt.solver.problem.user_constraints import (
     ChipLimit,
@@ -126,6 +128,27 @@ class OpConstraints:
             if len(cycle) > 1:
                 joined[np.isin(joined, list(cycle))] = min(cycle)
         return joined
+
+    def contiguous(self, order: IntArray, fusion_group: IntArray) -> IntArray:
+        """Returns ``order`` [N] with the ops that share a chip next to each other, for more places to cut.
+
+        Kernels stay as they are. Units of ops that share a chip follow each other as their first ops do.
+        """
+        if not self.colocated:
+            return order
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        unit = number_by_first_place(self.shared_chips(fusion_group), order)
+        first = np.full(int(unit.max()) + 1, len(order), np.float64)
+        np.minimum.at(first, unit, place)
+        scheduled = list_schedule(self.graph, unit, -first)
+        if len(scheduled) < len(order):  # units in a circle, where dataflow may be cyclic
+            return order
+        unit_place = np.empty(len(order), np.int64)
+        unit_place[scheduled] = np.arange(len(order))
+        at = np.full(len(first), len(order), np.int64)
+        np.minimum.at(at, unit, unit_place)
+        return np.lexsort((place, at[unit])).astype(np.int32)
 
 
 def op_constraints(graph: Graph, target: Target, constraints: Sequence[UserConstraint]) -> OpConstraints:

@@ -34,6 +34,10 @@ def broken_stages(graph: Graph, target: Target, plan: Plan) -> Iterator[Broken]:
     yield from _broken_forwarding(target, plan, dict(stages))
     if all(size == 1 for _, size in stages):
         return
+    if graph.states:
+        name = graph.op_names[int(np.argmax(plan.replication > 1))]
+        yield "replication", f"op {name!r} is replicated; plans of graphs with states have no replicas."
+        return
     before, behind = -1, 0  # the stage before, and the chip behind it
     for first, size in stages:
         name = graph.op_names[int(np.argmax((plan.placement == first) & (plan.replication == size)))]

@@ -79,7 +79,13 @@ def greedy(start: Start) -> Iterator[Event]:
 
 
 def constrained(start: Start) -> Iterator[Event]:
-    """Placements of the propagation engine, close to the best plan so far; a proof where there are none."""
+    """Placements of the propagation engine, close to the best plan so far; a proof where there are none.
+
+    Slicings keep what states ask for: where there is one already, the engine adds nothing.
+    """
+    is_free = not start.search.request.constraints and bool(start.search.tables.can_run.all())
+    if is_free and start.search.best_plan is not None:
+        return
     search, is_open = start.search, start.search.request.decide == "all"
     starts = constrained_starts(
         search.requested,

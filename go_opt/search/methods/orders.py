@@ -23,7 +23,8 @@ def joint_keys(search: SearchView) -> Iterator[Event]:
     """
     case = instance(search.graph, search.target)
     num_stages, cap_s = search.requested.num_stages, HOPELESS * search.best_s
-    slicer = Slicer(case, search.passing, search.rules, cap_s, search.replicates, num_stages)
+    arrange = search.requested.contiguous
+    slicer = Slicer(case, search.passing, search.rules, cap_s, search.replicates, num_stages, arrange)
 
     def known() -> Candidate | None:
         plan = search.best_plan

@@ -46,6 +46,7 @@ ALLOTTED: Final = ", replicas allocated"
 
 def slices(search: SearchView, method: str, order: IntArray, group: IntArray) -> Iterator[Event]:
     """The cheapest slicings of ``order``: where relays are open, those that need none first."""
+    order = search.requested.contiguous(order, group)
     yield from _cheapest(search, method, order, group, is_relayed=False)
     if search.passing == "relayed":
         yield from _cheapest(search, method + RELAYED, order, group, is_relayed=True)
@@ -73,6 +74,7 @@ def slices_of_towers(search: SearchView, method: str, apart: Towers, group: IntA
 
 def widest_slices(search: SearchView, method: str, order: IntArray, group: IntArray) -> Iterator[Event]:
     """The same in one go: with relays, and with replicated stages, where they are open."""
+    order = search.requested.contiguous(order, group)
     yield from copies(search, method, order, group)
     if search.replicates:
         yield from _replicated(search, method, order, group)

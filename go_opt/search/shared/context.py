@@ -25,10 +25,14 @@ def errors_are_raised() -> bool:
 
 
 class Context:
-    """Made once for a request, and handed to every search inside its search."""
+    """Made once for a request, and handed to every search inside its search.
 
-    def __init__(self, limit_s: float) -> None:
-        self.limit_s = limit_s
+    Args:
+      around: of the search that this one is a part of; what is excluded here is excluded there.
+    """
+
+    def __init__(self, limit_s: float, around: Context | None = None) -> None:
+        self.limit_s, self._around = limit_s, around
         self._began_s, self._stopped_s = time.monotonic(), math.inf  # finite: the clock stands there
         self._compiling_s = 0.0
         self._dropped: dict[str, str] = {}  # method -> its error
@@ -68,6 +72,8 @@ class Context:
         excluded_s = min(seconds, max(0.0, at_most_s - self._compiling_s))
         self._compiling_s += excluded_s if math.isfinite(at_most_s) else 0.0
         self._began_s += excluded_s
+        if self._around is not None:
+            self._around._began_s += excluded_s
 
     @contextmanager
     def tolerates(self, method: str, *answers: type[Exception]) -> Iterator[None]:

@@ -1,0 +1,267 @@
+"""Searches for the number of sequences in flight together with the plan.
+
+With S sequences, a plan takes the longer of its loads and latency / S for each inference of a sequence.
+More sequences shorten the second, until their states leave too little memory for short loads. Numbers are
+tried one after another, each search beginning with the best plan before: where sequences wait, more; where
+a chip or link is the bottleneck, fewer. The bound holds for every number: with fewer than P, a plan takes
+at least its critical path / (P - 1); with P or more, at least the loads with the states of P.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Final, Protocol
+
+from go_opt.common.units import format_duration
+from go_opt.env import Target, cost_tables, divided_tables, evaluate_plan, loop_roles
+from go_opt.env.copies.splits import planned_graph
+from go_opt.errors import InfeasibleError
+from go_opt.model.graph import WEIGHT, Graph, with_sequences
+from go_opt.model.start import Start
+from go_opt.result import OptimizeResult, Request, Step
+from go_opt.search.bounds import against_bound, lower_bound
+from go_opt.search.final_simulation import is_simulated, load_simulator, simulated_answer
+from go_opt.search.shared.context import Context
+from go_opt.search.splits.ways import divisible_ops
+from go_opt.search.whole_ops import Watch
+from go_opt.solver import Bound, latency_bound
+
+MOST_TRIALS: Final = 6  # numbers of sequences
+FIRST_SHARE: Final = 2 / 5  # of the budget, at most, until there is a plan
+SHARE: Final = 1 / 7  # of the budget for each further number, at most
+EQUAL: Final = 1e-6  # relative difference of intervals that are equal
+
+
+class Answer(Protocol):
+    """Searches a graph for its number of sequences."""
+
+    def __call__(self, graph: Graph, request: Request, watch: Watch) -> OptimizeResult: ...
+
+
+class SequenceSearch:
+    """The best plan for the number of sequences of ``request``, or for the best number.
+
+    Args:
+      answer: its bounds are those of the loads.
+    """
+
+    def __init__(
+        self, graph: Graph, target: Target, request: Request, context: Context, answer: Answer, watch: Watch
+    ) -> None:
+        request = replace(request, replication=False)  # plans of graphs with states have no replicas
+        self._graph, self._target, self._request = graph, target, request
+        self._context, self._answer, self._watch = context, answer, watch
+        with context.compiling():
+            self._divisible = divisible_ops(graph, target, request)
+            self._path = self._critical_path()
+            # By number of sequences, for that many or more.
+            self._loads = {} if request.sequences else {1: self._load_bound(1)}
+        self._history: list[Step] = []
+        self._best: OptimizeResult | None = None
+        self._is_stopped = False
+
+    def answer(self) -> OptimizeResult:
+        """The best plan.
+
+        Raises:
+          InfeasibleError: no valid plan was found; if the number is open, not for one sequence either.
+        """
+        given = self._request.sequences
+        numbers = (self._fewest, self._most) = (given, given) if given else (1, self._most_that_fit())
+        try:
+            if given:
+                self._search(given, share=1.0)
+            else:
+                self._try_numbers(*numbers)
+        except KeyboardInterrupt:  # a stopped search returns its best plan
+            if self._best is None:
+                raise
+            self._stop()
+        assert self._best is not None
+        return self._simulated(self._best)
+
+    def _try_numbers(self, fewest: int, most: int) -> None:
+        low, high = fewest - 1, most + 1  # with so few, sequences wait; so many do not fit, or gain nothing
+        number = min(max(self._first_number(), fewest), most)
+        for _ in range(MOST_TRIALS):
+            try:
+                found = self._search(number, share=FIRST_SHARE if self._best is None else SHARE)
+            except InfeasibleError:
+                if number == fewest or self._is_over:
+                    raise
+                high = number
+            else:
+                is_waiting = found.metrics.latency_s > number * _loads_s(found) * (1.0 + EQUAL)
+                low, high = (max(low, number), high) if is_waiting else (low, min(high, number))
+            if low + 1 >= high or self._is_over:
+                break
+            number = self._between(low, high)
+        if self._best is None:
+            self._search(fewest, share=1.0)
+        elif not self._is_over:
+            self._search(self._best.plan.sequences, share=1.0)
+        if self._best is not None:
+            self._take(self._with_fewer(self._best))
+
+    def _first_number(self) -> int:
+        """As many as the critical path needs for the least loads, if they fit beside the weights."""
+        tables = cost_tables(with_sequences(self._graph, 1), self._target)
+        weights = (tables.tensor_kind == WEIGHT) & ~tables.is_state
+        room = int(tables.sram_bytes.sum() - tables.stored_bytes[weights].sum())
+        of_each = max(int(tables.stored_bytes[tables.is_state].sum()), 1)
+        needed = math.ceil(self._path.seconds / max(self._loads[1].seconds, 1e-30))
+        return min(needed, room // of_each)
+
+    def _between(self, low: int, high: int) -> int:
+        """The next number: as many as the best plan needs for its loads, if that is between the two."""
+        best = self._best
+        if best is None:
+            return (low + high) // 2
+        needed = math.ceil(best.metrics.latency_s / max(_loads_s(best), 1e-30) - EQUAL)
+        return needed if low < needed < high else (low + high) // 2
+
+    def _search(self, number: int, share: float) -> OptimizeResult:
+        """Search with so many sequences for a share of the budget."""
+        graph = with_sequences(self._graph, number)
+        before = len(self._history)
+        watch = Watch(self._take_step, self._take, self._must_stop, self._stop)
+        found = self._answer(graph, self._request_of(share), watch)
+        self._history = self._history[:before] + [self._numbered(step, before) for step in found.history]
+        bound = Bound(found.lower_bound_s, found.bound_reason)
+        known = self._loads.get(number)
+        self._loads[number] = bound if known is None or bound.seconds > known.seconds else known
+        self._take(found)
+        return found
+
+    def _request_of(self, share: float) -> Request:
+        request = self._request
+        limit, left_s = request.max_evaluations, request.time_limit_s - self._context.elapsed_s
+        budget_s = max(min(left_s, share * request.time_limit_s), 1e-3)
+        left = None if limit is None else max(min(limit - len(self._history), math.ceil(share * limit)), 1)
+        start = request.start
+        if self._best is not None:
+            plan = self._best.plan
+            names = planned_graph(self._graph, plan).op_names
+            start = replace(Start.of_plan(plan, names), method=self._best.method)
+        return replace(
+            request,
+            start=start,
+            budget_s=budget_s if math.isfinite(budget_s) else None,
+            max_evaluations=left,
+        )
+
+    def _take_step(self, step: Step) -> None:
+        self._history.append(self._numbered(step, 0))
+        self._watch.on_step(self._history[-1])
+
+    def _numbered(self, step: Step, before: int) -> Step:
+        best_s = math.inf if self._best is None else self._best.objective_s
+        return replace(
+            step,
+            best_s=min(step.best_s, best_s),
+            evaluations=before + step.evaluations if before else len(self._history) + 1,
+            elapsed_s=self._context.elapsed_s,
+        )
+
+    def _take(self, found: OptimizeResult) -> None:
+        best = self._best
+        if best is not None:
+            limit_s = best.objective_s * (1.0 + EQUAL)
+            is_better = found.objective_s < best.objective_s * (1.0 - EQUAL)
+            is_equal = found.objective_s <= limit_s and found.plan.sequences <= best.plan.sequences
+            if not is_better and not is_equal:
+                return
+        self._best = found
+        self._watch.on_improvement(self._complete(found))
+
+    def _with_fewer(self, best: OptimizeResult) -> OptimizeResult:
+        """The same plan with as few sequences as keep its interval."""
+        plan, interval_s = best.plan, best.metrics.interval_s
+        number = max(math.ceil(best.metrics.latency_s / max(interval_s, 1e-30) - EQUAL), self._fewest)
+        if number >= plan.sequences:
+            return best
+        plan = replace(plan, sequences=number)
+        metrics = evaluate_plan(planned_graph(self._graph, plan), self._target, plan)
+        return replace(best, plan=plan, metrics=metrics, simulated_interval_s=None, simulated_makespan_s=None)
+
+    def _simulated(self, best: OptimizeResult) -> OptimizeResult:
+        if best.simulated_interval_s is None and is_simulated(self._target, self._request):
+            load_simulator(self._context)
+            with self._context.tolerates("simulation"):
+                graph = planned_graph(self._graph, best.plan)
+                best = simulated_answer(graph, self._target, self._request, [best])
+        return self._complete(best)
+
+    def _complete(self, found: OptimizeResult) -> OptimizeResult:
+        return replace(
+            against_bound(found, self._request, self._bound()),
+            history=tuple(self._history),
+            evaluations=len(self._history),
+            wall_s=self._context.elapsed_s,
+        )
+
+    def _stop(self) -> None:
+        self._is_stopped = True
+
+    def _must_stop(self) -> bool:
+        self._is_stopped = self._is_stopped or self._watch.should_stop()
+        return self._is_stopped or self._is_proven
+
+    @property
+    def _is_over(self) -> bool:
+        is_out = len(self._history) >= (self._request.max_evaluations or math.inf)
+        is_late = self._context.elapsed_s >= self._request.time_limit_s
+        return self._is_stopped or is_out or is_late or self._is_proven
+
+    @property
+    def _is_proven(self) -> bool:
+        best = self._best
+        return best is not None and against_bound(best, self._request, self._bound()).status == "OPTIMAL"
+
+    def _bound(self) -> Bound:
+        """The bound for the number of sequences of the request, or for every number."""
+        loads = [*self._loads.items(), (self._most + 1, Bound(math.inf, "more do not fit"))]
+        bounds = [
+            min(
+                load,
+                Bound(
+                    self._path.seconds / most if (most := max(number - 1, self._fewest - 1, 0)) else math.inf,
+                    f"a sequence waits for its last inference, which takes at least "
+                    f"{format_duration(self._path.seconds)}: {self._path.reason}",
+                ),
+                key=lambda bound: bound.seconds,
+            )
+            for number, load in loads
+        ]
+        return max(bounds, key=lambda bound: bound.seconds)
+
+    def _load_bound(self, number: int) -> Bound:
+        graph = with_sequences(self._graph, number)
+        return lower_bound(graph, self._target, self._request, self._divisible)
+
+    def _critical_path(self) -> Bound:
+        if self._request.fidelity != "analytical":
+            return Bound(0.0, "none is proven")
+        return latency_bound(
+            self._graph,
+            divided_tables(self._graph, self._target, self._divisible),
+            loop_roles(self._graph, self._target.kernel_patterns),
+            fusion_is_open=self._request.decide == "all",
+            is_alone=False,
+            divisible=self._divisible,
+            counts_transfers=False,  # stages may share their chips
+        )
+
+    def _most_that_fit(self) -> int:
+        """The most sequences whose states fit in all memories."""
+        one = cost_tables(with_sequences(self._graph, 1), self._target)
+        two = cost_tables(with_sequences(self._graph, 2), self._target)
+        of_each = int((two.stored_bytes - one.stored_bytes).sum())
+        fixed = int(one.stored_bytes[one.is_state].sum()) - of_each
+        return max((int(one.sram_bytes.sum()) - fixed) // max(of_each, 1), 1)
+
+
+def _loads_s(found: OptimizeResult) -> float:
+    """The seconds of the busiest chip or link, in each inference."""
+    return float(max(found.metrics.compute_s.max(), found.metrics.link_s.max()))
