@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from go_opt.common.arrays import IntArray
 from go_opt.env import Target, is_one_loop, loop_roles, parse_target
 from go_opt.model.builder import GraphBuilder
+from go_opt.model.codecs.graph_json import graph_from_dict, graph_to_dict
 from go_opt.model.graph import Graph
 from go_opt.model.op_costs import OpSignature
 from go_opt.model.plan import Candidate, Plan
@@ -300,6 +301,31 @@ def random_graph(
             if rng.random() < 0.15:
                 b.mark_output(name)
     return b.build()
+
+
+def with_random_states(rng: np.random.Generator, graph: Graph) -> Graph:
+    """The graph with some inputs and weights as states, whose next values ops write or which never change.
+
+    Writers often are of a type that writes in place.
+    """
+    data = graph_to_dict(graph)
+    produced = [row for row in data["tensors"] if row["producer"] is not None]
+    ops = {row["name"]: row for row in data["ops"]}
+    data["states"] = []
+    for row in data["tensors"]:
+        following = [one["name"] for one in produced if one["dtype"] == row["dtype"]]
+        if row["producer"] is not None or rng.random() < 0.5:
+            continue
+        next_name = _pick(rng, [row["name"], *following])
+        row["kind"] = "state"
+        scope = "sequence" if rng.random() < 0.8 else "model"
+        data["states"].append({"read": row["name"], "next": next_name, "scope": scope})
+        writer = next((ops[one["producer"]] for one in produced if one["name"] == next_name), None)
+        if writer is not None and rng.random() < 0.5:
+            writer["op_type"], writer["op_class"] = "Concat", "data_movement"
+            if row["name"] not in {read["tensor"] for read in writer["reads"]}:
+                writer["reads"].append({"tensor": row["name"], "elements": row["elements"]})
+    return graph_from_dict(data)
 
 
 def random_target(

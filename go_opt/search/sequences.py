@@ -124,10 +124,8 @@ class SequenceSearch:
     def _search(self, number: int, share: float) -> OptimizeResult:
         """Search with so many sequences for a share of the budget."""
         graph = with_sequences(self._graph, number)
-        before = len(self._history)
         watch = Watch(self._take_step, self._take, self._must_stop, self._stop)
         found = self._answer(graph, self._request_of(share), watch)
-        self._history = self._history[:before] + [self._numbered(step, before) for step in found.history]
         bound = Bound(found.lower_bound_s, found.bound_reason)
         known = self._loads.get(number)
         self._loads[number] = bound if known is None or bound.seconds > known.seconds else known
@@ -152,17 +150,11 @@ class SequenceSearch:
         )
 
     def _take_step(self, step: Step) -> None:
-        self._history.append(self._numbered(step, 0))
-        self._watch.on_step(self._history[-1])
-
-    def _numbered(self, step: Step, before: int) -> Step:
         best_s = math.inf if self._best is None else self._best.objective_s
-        return replace(
-            step,
-            best_s=min(step.best_s, best_s),
-            evaluations=before + step.evaluations if before else len(self._history) + 1,
-            elapsed_s=self._context.elapsed_s,
-        )
+        number, elapsed_s = len(self._history) + 1, self._context.elapsed_s
+        best_s = min(step.best_s, best_s)
+        self._history.append(replace(step, best_s=best_s, evaluations=number, elapsed_s=elapsed_s))
+        self._watch.on_step(self._history[-1])
 
     def _take(self, found: OptimizeResult) -> None:
         best = self._best

@@ -1,0 +1,245 @@
+"""States: figures worked by hand on a decoder of one layer, then random graphs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from go_opt import evaluate, verify
+from go_opt.env import cost_tables, evaluate_batch, evaluate_plan
+from go_opt.env.simulator import simulate_plan
+from go_opt.errors import GraphError
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.codecs.graph_json import graph_from_dict, graph_to_dict
+from go_opt.model.codecs.wire import graph_from_proto, graph_to_proto
+from go_opt.model.graph import STATE, Graph, with_sequences
+from go_opt.model.states import without_states
+from go_opt.solver.verify.memory import memory_bytes
+from tests.strategies import (
+    examples,
+    kind_names,
+    make_plan,
+    random_graph,
+    random_plan,
+    random_target,
+    seeds,
+    small_mcm,
+    with_random_states,
+)
+
+
+def decoder(*, writes: str = "Concat", scope: str = "sequence") -> Graph:
+    """A step that appends 100 elements to a cache of 1000; figures on ``small_mcm()``, 2 bytes an element.
+
+        op      reads (bytes)                     writes        bytes moved  kernel
+        embed   token 200, w 4000                 k 200                4400   5.4 us
+        append  past 2000 (in place: 0), k 200    present 2200    200 + 200   1.4 us
+        attend  present 2200, k 200               y 200                2600   3.6 us
+        out     y 200, w 4000                     z 200                4400   5.4 us
+
+    A copy reads 2000 bytes more, and writes 2000 more.
+    """
+    b = GraphBuilder("decoder")
+    b.add_tensor("token", 100, "bf16", "input")
+    b.add_tensor("w", 2000, "bf16", "weight")
+    b.add_tensor("past", 1000, "bf16", "input")
+    for name, op_type, op_class, reads, write, elements in (
+        ("embed", "MatMul", "matrix", ["token", "w"], "k", 100),
+        ("append", writes, "data_movement", ["past", "k"], "present", 1100),
+        ("attend", "MatMul", "matrix", ["present", "k"], "y", 100),
+        ("out", "MatMul", "matrix", ["y", "w"], "z", 100),
+    ):
+        given = [(read, None) for read in reads]
+        b.add_op(
+            name, op_type, op_class, flops=0, dtype="bf16", reads=given, writes=[(write, elements, "bf16")]
+        )
+    b.mark_output("z")
+    b.add_state("past", "present", scope)  # type: ignore[arg-type]
+    return b.build()
+
+
+def in_us(value: float) -> object:
+    return pytest.approx(value * 1e-6, rel=1e-9)
+
+
+def test_a_cache_is_written_in_place_and_loads_no_link_of_the_host() -> None:
+    graph, target = decoder(), small_mcm(2)
+    (state,) = graph.states
+    assert (state.in_place, state.written, state.buffers) == (True, 100, 1)
+    metrics = evaluate_plan(graph, target, make_plan(graph, target, (0, 0, 0, 1)))
+    assert metrics.compute_s.tolist() == [in_us(5.4 + 1.4 + 3.6), in_us(5.4)]
+    assert metrics.link_s.tolist() == [in_us(2), in_us(0), in_us(1), in_us(1)]
+    # The cache of 2200 bytes and the weight; k alive on the chip, token, y and z in two buffers.
+    assert metrics.weight_bytes.tolist() == [2200 + 4000, 4000]
+    assert metrics.peak_bytes.tolist() == [2 * 200 + 200 + 2 * 200, 2 * (200 + 200)]
+
+
+def test_an_op_that_does_not_write_a_part_writes_all_of_the_next_value() -> None:
+    graph, target = decoder(writes="Add"), small_mcm(2)
+    (state,) = graph.states
+    assert (state.in_place, state.written, state.buffers) == (False, 1100, 1)
+    metrics = evaluate_plan(graph, target, make_plan(graph, target, (0, 0, 1, 1)))
+    # append reads the cache and k, and writes `present` for its reader and as the next value.
+    append = (2000 + 200 + 2 * 2200) / 1000 + 1
+    assert metrics.compute_s[0] == in_us(5.4 + append)
+
+
+def test_the_next_inference_of_a_sequence_waits_for_its_last() -> None:
+    target = small_mcm(2)
+    graph = decoder()
+    placement = (0, 0, 0, 1)
+    latency_us = 1 + 5.4 + 1.4 + 3.6 + (2 + 1) + 5.4 + 1
+    for sequences in (1, 2, 3):
+        on_graph = with_sequences(graph, sequences)
+        plan = make_plan(on_graph, target, placement)
+        assert plan.sequences == sequences
+        metrics = evaluate_plan(on_graph, target, plan)
+        assert metrics.latency_s == in_us(latency_us)
+        assert metrics.interval_s == in_us(max(10.4, latency_us / sequences))
+        waits = latency_us / sequences > 10.4
+        assert metrics.bottleneck == ("latency of a sequence" if waits else "chip 0 compute")
+        assert metrics.weight_bytes.tolist() == [sequences * 2200 + 4000, 4000]
+
+
+def test_too_many_sequences_do_not_fit() -> None:
+    graph, target = decoder(), small_mcm(2, sram_bytes=10_000)
+    fits = make_plan(with_sequences(graph, 4), target, (0, 0, 0, 1))
+    assert evaluate(graph, target, fits).valid  # the weight streams, 8800 of states and 1000 do not
+    assert verify(graph, target, fits) == []
+    exceeds = make_plan(with_sequences(graph, 5), target, (0, 0, 0, 1))
+    metrics = evaluate(graph, target, exceeds)
+    assert not metrics.valid
+    assert [violation.constraint for violation in verify(graph, target, exceeds)] == ["memory"]
+    metrics = evaluate_plan(with_sequences(graph, 5), target, exceeds)
+    assert metrics.reason == (
+        "out of memory: chip 0 needs 11000 bytes for states and 1000 for activations and has 10000"
+    )
+
+
+def test_ops_that_touch_a_state_share_a_chip() -> None:
+    graph, target = decoder(), small_mcm(3)
+    plan = make_plan(graph, target, (0, 0, 1, 1))
+    (found,) = verify(graph, target, plan)
+    assert found.constraint == "state"
+    assert found.message == (
+        "state 'past' lies on one chip: op 'append' is on chip 0, op 'attend' on chip 1."
+    )
+
+
+def test_a_step_with_state_of_the_model_begins_when_the_last_has_ended() -> None:
+    graph, target = decoder(scope="model"), small_mcm(2)
+    plan = make_plan(graph, target, (0, 0, 0, 1))
+    metrics, simulated = (evaluate(graph, target, plan, fidelity=one) for one in ("analytical", "simulated"))
+    assert metrics.interval_s == metrics.makespan_s
+    assert metrics.bottleneck == "the step before"
+    assert simulated.interval_s == pytest.approx(simulated.makespan_s)
+
+
+def test_readers_of_the_old_value_come_before_the_writer() -> None:
+    b = GraphBuilder("two readers")
+    b.add_tensor("past", 1000, "bf16", "state")
+    b.add_tensor("x", 10, "bf16", "input")
+    b.add_op("append", "Concat", "data_movement", flops=0, dtype="bf16",
+             reads=[("past", None), ("x", None)], writes=[("present", 1010, "bf16")])  # fmt: skip
+    b.add_op("look", "Relu", "vector", flops=1, dtype="bf16",
+             reads=[("past", None)], writes=[("y", 1000, "bf16")])  # fmt: skip
+    b.mark_output("y")
+    b.add_state("past", "present", "sequence")
+    graph = b.build()
+    assert graph.op_names == ("look", "append")
+    assert graph.states[0].in_place
+    assert (graph.edge_src.tolist(), graph.edge_dst.tolist()) == ([0], [1])
+
+
+def test_a_reader_that_needs_the_next_value_needs_both_buffers() -> None:
+    b = GraphBuilder("difference")
+    b.add_tensor("past", 1000, "bf16", "state")
+    b.add_tensor("x", 10, "bf16", "input")
+    b.add_op("roll", "Concat", "data_movement", flops=0, dtype="bf16",
+             reads=[("past", None), ("x", None)], writes=[("present", 1000, "bf16")])  # fmt: skip
+    b.add_op("halve", "Mul", "vector", flops=1, dtype="bf16",
+             reads=[("present", None)], writes=[("half", 1000, "bf16")])  # fmt: skip
+    b.add_op("differ", "Sub", "vector", flops=1, dtype="bf16",
+             reads=[("half", None), ("past", None)], writes=[("y", 1000, "bf16")])  # fmt: skip
+    b.mark_output("y")
+    b.add_state("past", "present", "sequence")
+    (state,) = b.build().states
+    assert (state.in_place, state.buffers, state.written) == (False, 2, 1000)
+
+
+@pytest.mark.parametrize(
+    ("states", "message"),
+    [
+        ([("past", "present"), ("k", "y")], "state 'k' is computed by op 'embed'"),
+        ([("past", "present"), ("past", "y")], "state 'past' has two next values"),
+        ([("past", "w")], "no op computes its next value 'w'"),
+        ([("past", "nothing")], "which nothing defines"),
+    ],
+)
+def test_a_wrong_pair_is_refused(states: list[tuple[str, str]], message: str) -> None:
+    data = graph_to_dict(decoder())
+    data["states"] = [{"read": read, "next": following, "scope": "sequence"} for read, following in states]
+    with pytest.raises(GraphError, match=message):
+        graph_from_dict(data)
+
+
+def test_a_state_without_a_next_value_is_refused() -> None:
+    data = graph_to_dict(decoder())
+    del data["states"]
+    with pytest.raises(GraphError, match="state 'past' has no next value"):
+        graph_from_dict(data)
+
+
+@settings(max_examples=examples(200))
+@given(seed=seeds, num_ops=st.integers(1, 15))
+def test_files_and_messages_keep_states(seed: int, num_ops: int) -> None:
+    rng = np.random.default_rng(seed)
+    graph = with_random_states(rng, random_graph(rng, num_ops))
+    for copy in (graph_from_dict(graph_to_dict(graph)), graph_from_proto(graph_to_proto(graph))):
+        assert copy.states == graph.states
+        assert copy.fingerprint == graph.fingerprint
+    plain = without_states(graph, lambda name: True)
+    assert not plain.states
+    assert not (plain.tensor_kind == STATE).any()
+
+
+@settings(max_examples=examples(200))
+@given(seed=seeds, num_ops=st.integers(1, 20))
+def test_memory_of_the_verifier_is_that_of_the_model(seed: int, num_ops: int) -> None:
+    rng = np.random.default_rng(seed)
+    target = random_target(rng, no_skip="off", triangle="off", acyclic=False)
+    graph = with_random_states(rng, random_graph(rng, num_ops, kinds=kind_names(target)))
+    graph = with_sequences(graph, int(rng.integers(1, 5)))
+    plan = random_plan(rng, graph, target, fusion="legal")
+    chip = {op: int(plan.placement[graph.readers_of(state.read)[0]])
+            for state in graph.states for op in graph.readers_of(state.read)}  # fmt: skip
+    if any(plan.placement[op] != on for op, on in chip.items()):
+        return
+    terms = evaluate_batch(
+        cost_tables(graph, target), plan.placement[None], plan.order[None], plan.fusion_group[None]
+    )
+    peak, weights, states = memory_bytes(graph, target, plan)
+    np.testing.assert_array_equal(peak, terms.peak_bytes[0])
+    is_resident = terms.stream_bytes[0] == 0
+    np.testing.assert_array_equal((weights + states)[is_resident], terms.weight_bytes[0][is_resident])
+    assert (terms.weight_bytes[0] >= states).all()
+    is_short = any(violation.constraint == "memory" for violation in verify(graph, target, plan))
+    assert is_short == (not terms.fits[0])
+
+
+@settings(max_examples=examples(60))
+@given(seed=seeds)
+def test_no_interval_is_below_the_latency_of_all_sequences(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    target = random_target(rng, topology="ring", overlap=True, sram_bytes=10**6)
+    graph = with_random_states(rng, random_graph(rng, int(rng.integers(2, 12)), kinds=kind_names(target)))
+    if not graph.has_scope("sequence") or graph.has_scope("model"):
+        return
+    graph = with_sequences(graph, sequences := int(rng.integers(1, 6)))
+    plan = random_plan(rng, graph, target, fusion="legal")
+    metrics, simulated = evaluate_plan(graph, target, plan), simulate_plan(graph, target, plan)
+    assert metrics.interval_s >= metrics.latency_s / sequences * (1 - 1e-9)
+    if simulated.valid:
+        assert simulated.interval_s >= simulated.latency_s / sequences * (1 - 1e-6)

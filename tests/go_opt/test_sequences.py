@@ -1,0 +1,105 @@
+"""Plans of graphs with states: the number of sequences, and bounds that hold for every number."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import go_opt
+from go_opt.env import cost_tables, evaluate_batch, loop_roles
+from go_opt.errors import InfeasibleError, InvalidInputError
+from go_opt.model.graph import Graph, with_sequences
+from tests.env.test_states import decoder
+from tests.searches import drawn_options, search
+from tests.solver.brute_force import all_fusions, all_orders, all_placements, on_one_chip_each
+from tests.strategies import (
+    examples,
+    kind_names,
+    random_graph,
+    random_target,
+    seeds,
+    small_mcm,
+    with_random_states,
+)
+
+
+def test_the_least_number_that_reaches_the_least_interval() -> None:
+    graph, target = decoder(), small_mcm(2)
+    alone = go_opt.optimize(graph, target, sequences=1, max_evaluations=60)
+    result = go_opt.optimize(graph, target, max_evaluations=200)
+    latency_s, interval_s = result.metrics.latency_s, result.metrics.interval_s
+    assert alone.plan.sequences == 1
+    assert alone.metrics.interval_s == pytest.approx(alone.metrics.latency_s)
+    assert result.plan.sequences == 2
+    assert interval_s == pytest.approx(10.4e-6) == pytest.approx(max(10.4e-6, latency_s / 2))
+    assert result.evaluations == len(result.history) <= 200
+    assert [step.evaluations for step in result.history] == list(range(1, result.evaluations + 1))
+    again = go_opt.optimize(graph, target, max_evaluations=200)
+    assert again.plan.placement.tolist() == result.plan.placement.tolist()
+
+
+def test_states_that_fit_no_memory_are_infeasible() -> None:
+    with pytest.raises(InfeasibleError):
+        go_opt.optimize(decoder(), small_mcm(2, sram_bytes=2000), max_evaluations=40)
+    with pytest.raises(InfeasibleError):
+        go_opt.optimize(decoder(), small_mcm(2, sram_bytes=9000), sequences=5, max_evaluations=40)
+
+
+def test_a_number_of_sequences_is_above_zero() -> None:
+    with pytest.raises(InvalidInputError, match="sequences must be 1"):
+        go_opt.optimize(decoder(), small_mcm(2), sequences=0)
+
+
+@settings(max_examples=examples(30))
+@given(seed=seeds)
+def test_any_search_with_states(seed: int) -> None:
+    """Whatever is asked for: the plan is valid, and no bound is above it."""
+    rng = np.random.default_rng(seed)
+    target = random_target(rng)
+    graph = with_random_states(rng, random_graph(rng, int(rng.integers(2, 12)), kinds=kind_names(target)))
+    options = drawn_options(rng) | {"sequences": (None, None, 1, 3)[int(rng.integers(4))]}
+    result = search(graph, target, max_evaluations=int(rng.integers(5, 60)), seed=seed % 100, **options)
+    if result is not None and graph.has_scope("sequence"):
+        metrics = result.metrics
+        assert metrics.interval_s >= metrics.latency_s / result.plan.sequences * (1 - 1e-6)
+
+
+@settings(max_examples=examples(25))
+@given(seed=seeds)
+def test_bounds_hold_for_every_plan_and_number(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    target = random_target(rng, num_chips=2, topology="ring", no_skip="off", overlap=True)
+    graph = with_random_states(rng, random_graph(rng, int(rng.integers(2, 5)), kinds=kind_names(target)))
+    if not graph.has_scope("sequence") or graph.has_scope("model"):
+        return
+    try:
+        result = go_opt.optimize(graph, target, max_evaluations=80, splits=False)
+    except InfeasibleError:
+        return
+    least_s = min(_least_interval_s(with_sequences(graph, number), target) for number in range(1, 6))
+    assert result.lower_bound_s <= least_s * (1 + 1e-9)
+    assert result.status != "OPTIMAL" or result.objective_s <= least_s * (1 + 1e-6)
+
+
+def _least_interval_s(graph: Graph, target: go_opt.Target) -> float:
+    """Of all placements that keep the ops of a state together, orders and kernels."""
+    tables, roles = cost_tables(graph, target), loop_roles(graph, target.kernel_patterns)
+    placements = all_placements(graph, tables)
+    if target.goes_forward:
+        forward = placements[:, graph.edge_src] <= placements[:, graph.edge_dst]
+        placements = placements[forward.all(axis=1)]
+    for state in graph.states:
+        touching = placements[:, graph.readers_of(state.read)]
+        placements = placements[(touching == touching[:, :1]).all(axis=1)]
+    least_s = np.inf
+    for order in itertools.islice(all_orders(graph), 30):
+        for group in all_fusions(graph, order, roles):
+            rows = on_one_chip_each(placements, group)
+            if len(rows):
+                many = (np.tile(one, (len(rows), 1)) for one in (order, group))
+                terms = evaluate_batch(tables, rows, *many)
+                least_s = min(least_s, float(terms.interval_s[terms.fits].min(initial=np.inf)))
+    return least_s
