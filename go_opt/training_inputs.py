@@ -14,7 +14,7 @@ from go_opt.env.model.metrics import Fidelity
 from go_opt.env.zoo import SPLITS, Split
 from go_opt.errors import InvalidInputError
 from go_opt.model.graph import Graph
-from go_opt.search.policies import shipped_policy
+from go_opt.search.shared.policies import shipped_policy
 
 # JAX loads when it is needed, not when this module is imported.
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from go_opt.model.graph import Graph
 from go_opt.result import ONLY, OptimizeResult, Request, Step
 from go_opt.search.bounds import without_false_claim
 from go_opt.search.compiling.warm_up import bound_families, load
-from go_opt.search.policies import find_policy
 from go_opt.search.sequences import SequenceSearch
 from go_opt.search.shared.context import Context
+from go_opt.search.shared.policies import find_policy
 from go_opt.search.split_race import search_with_splits
 from go_opt.search.splits.ways import divisible_ops
 from go_opt.search.whole_ops import Watch, WholeOpsSearch

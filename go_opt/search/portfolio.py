@@ -14,7 +14,7 @@ from go_opt.search.methods.background import has_core_to_spare, in_background
 from go_opt.search.methods.events import Event, Proposal, SearchView, has_static_constraints, waiting_until
 from go_opt.search.methods.first_plans import Start
 from go_opt.search.methods.guesses import policy_alone, until_advised
-from go_opt.search.policies import ask_policy
+from go_opt.search.shared.policies import ask_policy
 from go_opt.search.table import is_along_ring, is_for_latency, serving
 
 FAVOUR: Final = 3.0  # turns of the finder of the best plan, for each turn of another method

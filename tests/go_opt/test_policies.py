@@ -15,8 +15,8 @@ from go_opt.agents.networks import PolicyConfig
 from go_opt.agents.policy.network import save_policy, untrained
 from go_opt.agents.policy.policy_file import load_policy
 from go_opt.errors import PolicyError
-from go_opt.search import policies
-from go_opt.search.policies import ask_policy, find_policy
+from go_opt.search.shared import policies
+from go_opt.search.shared.policies import ask_policy, find_policy
 from tests.strategies import small_mcm, toy_graph
 
 CONFIG = PolicyConfig(width=8, graphsage_layers=1, attention_layers=1, num_heads=2, rounds=1)
@@ -79,7 +79,7 @@ def test_nobody_waits_for_it_at_the_end(policy_file: Path) -> None:
     code = f"""
 import time
 from pathlib import Path
-from go_opt.search import policies
+from go_opt.search.shared import policies
 from tests.strategies import small_mcm, toy_graph
 policies.advice = lambda *asked: time.sleep(600)
 heard = policies.ask_policy(Path({str(policy_file)!r}), toy_graph(), small_mcm(2))

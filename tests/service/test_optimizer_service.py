@@ -25,7 +25,7 @@ from go_opt.model.graph import Graph
 from go_opt.model.start import OpStart, Start
 from go_opt.proto import optimizer_pb2, optimizer_pb2_grpc
 from go_opt.result import Request
-from go_opt.search.policies import find_policy as find_shipped_policy
+from go_opt.search.shared.policies import find_policy as find_shipped_policy
 from go_opt.service.client.client import Client
 from go_opt.service.messages.convert import request_to_proto
 from go_opt.service.server import serve

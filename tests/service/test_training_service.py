@@ -19,7 +19,7 @@ from go_opt.errors import (
 from go_opt.model.codecs.wire import graph_to_proto
 from go_opt.model.graph import Graph
 from go_opt.proto import graph_pb2, plan_pb2, training_pb2
-from go_opt.search.policies import find_policy
+from go_opt.search.shared.policies import find_policy
 from go_opt.service.jobs.convert import finetune_options, pretrain_options
 from go_opt.service.jobs.job import CANCELLED, SUCCEEDED
 from go_opt.service.jobs.manager import JobManager

@@ -17,7 +17,7 @@ from go_opt.agents.training.updates.walk_learner import FINETUNING_RATE, HEAD_RA
 from go_opt.bench.rivals.placement_search import evaluate_units, random_placements
 from go_opt.bench.rivals.problem import Problem, unit_problem
 from go_opt.bench.rivals.trial import Trial
-from go_opt.search.policies import shipped_policy
+from go_opt.search.shared.policies import shipped_policy
 from go_opt.solver.walk.problem import walk_problem
 
 RANDOM_SHARE: Final = 0.75  # of the samples, until a walk is valid

@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from go_opt.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UnsupportedError
 from go_opt.proto import training_pb2
-from go_opt.search.policies import find_policy
+from go_opt.search.shared.policies import find_policy
 from go_opt.service.calls.calls import Call, Method, Service, ServiceMetric, in_thread
 from go_opt.service.jobs.convert import (
     check_environment,
