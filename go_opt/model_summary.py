@@ -17,6 +17,7 @@ from go_opt.model.bindings import Bindings, Numbers
 from go_opt.model.dtypes import DTYPES, size_bytes
 from go_opt.model.graph import INPUT, WEIGHT, Graph, UnknownOp
 from go_opt.model.shapes import tensor_shapes
+from go_opt.model.states import SizedState, sized_states
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -57,6 +58,9 @@ class ModelSummary:
     weight_bytes: int  # in the model's own types
     op_types: tuple[OpTypeStats, ...]  # most FLOPs first, then most ops
     unknown_ops: tuple[UnknownOp, ...]  # whose type no rule has, with what they are taken to cost
+    states: tuple[SizedState, ...]  # in the model's own types
+    unpaired_states: tuple[str, ...]  # inputs that look like states and are none
+    bound_states: Mapping[str, str]  # as given
     layers: tuple[Layer, ...]  # in the order of their first ops
 
 
@@ -106,6 +110,9 @@ def _of_header(header: OnnxHeader, dims: Mapping[str, int]) -> ModelSummary:
         weight_bytes=header.weight_bytes,
         op_types=tuple(OpTypeStats(op_type, count, None) for op_type, count in counts),
         unknown_ops=(),
+        states=(),
+        unpaired_states=(),
+        bound_states={},
         layers=(),
     )
 
@@ -123,6 +130,9 @@ def _of_graph(graph: Graph, header: OnnxHeader | None) -> ModelSummary:
         weight_bytes=sum(layer.weight_bytes for layer in layers),
         op_types=op_type_stats(graph),
         unknown_ops=graph.unknown_ops,
+        states=sized_states(graph),
+        unpaired_states=graph.unpaired_states,
+        bound_states=dict(graph.bindings.states),
         layers=layers,
     )
 

@@ -15,6 +15,7 @@ from go_opt.errors import InfeasibleError
 from go_opt.model.codecs.plan_json import names_to_dict, plan_to_dict
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
+from go_opt.model.states import sized_states
 from go_opt.result import OptimizeResult
 from go_opt.solver import Violation
 
@@ -22,8 +23,12 @@ if TYPE_CHECKING:
     from go_opt.explanations import OpExplanation, PlanExplanation
 
 
-def result_to_dict(graph: Graph, result: OptimizeResult) -> dict[str, Any]:
-    """The answer to ``optimize`` with the field names of the Python result."""
+def result_to_dict(graph: Graph, result: OptimizeResult, native_dtype: str | None = None) -> dict[str, Any]:
+    """The answer to ``optimize`` with the field names of the Python result.
+
+    Args:
+      native_dtype: of the target, in which states are counted; the model's own types by default.
+    """
     plan = result.plan
     return {
         "model": graph.name,
@@ -49,6 +54,8 @@ def result_to_dict(graph: Graph, result: OptimizeResult) -> dict[str, Any]:
         "version": result.version,
         **decisions_to_dict(plan),
         **names_to_dict(graph, plan),
+        "states": [state._asdict() for state in sized_states(graph, native_dtype)],
+        "unpaired_states": list(graph.unpaired_states),
         "history": as_json(result.history),
     }
 

@@ -148,7 +148,13 @@ class _Expansion:
             builder.mark_output(name)
         for state in graph.states:
             builder.add_state(graph.tensor_names[state.read], graph.tensor_names[state.next], state.scope)
-        return replace(builder.build(), nodes_without_op=graph.nodes_without_op, sequences=graph.sequences)
+        return replace(
+            builder.build(),
+            nodes_without_op=graph.nodes_without_op,
+            unknown_ops=graph.unknown_ops,
+            unpaired_states=graph.unpaired_states,
+            sequences=graph.sequences,
+        )
 
     def _outputs(self) -> Iterator[str]:
         """Names of the tensors that the host reads."""

@@ -16,7 +16,7 @@ class OnnxModel:
 
     Args:
       file: its bytes.
-      dims, values, trips, precision: as :func:`go_opt.load`.
+      dims, values, trips, states, precision: as :func:`go_opt.load`.
     """
 
     file: bytes
@@ -24,6 +24,7 @@ class OnnxModel:
     precision: Precision = "native"
     values: Mapping[str, Numbers] = field(default_factory=dict)
     trips: Mapping[str, int] = field(default_factory=dict)
+    states: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_precision(self.precision)
@@ -31,7 +32,7 @@ class OnnxModel:
     @property
     def bindings(self) -> Bindings:
         """What is bound at import."""
-        return Bindings.of(self.dims, self.values, self.trips)
+        return Bindings.of(self.dims, self.values, self.trips, self.states)
 
     def graph(self, checkpoint: Callable[[], None] = lambda: None) -> Graph:
         """The graph of the model.

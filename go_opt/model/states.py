@@ -15,6 +15,7 @@ import numpy as np
 
 from go_opt.common.arrays import frozen
 from go_opt.errors import GraphError
+from go_opt.model.dtypes import costed_dtype, size_bytes
 from go_opt.model.graph import INPUT, NO_PRODUCER, Graph, Scope
 
 # Ops that change a part of a buffer that they read, and leave the rest where it is.
@@ -42,6 +43,15 @@ class NamedState(NamedTuple):
     scope: Scope
 
 
+class SizedState(NamedTuple):
+    """A state by the names of its tensors, with its size: of one sequence, or of the model."""
+
+    read: str
+    next: str
+    scope: Scope
+    bytes: int  # of the longer of the two
+
+
 class Write(NamedTuple):
     """How the next value of a state is written."""
 
@@ -55,6 +65,20 @@ def check_scope(scope: str, what: str) -> None:
     """Raise GraphError if ``scope`` is not a Scope."""
     if scope not in get_args(Scope):
         raise GraphError(f"{what}: scope must be 'sequence' or 'model', not {scope!r}.", field="states")
+
+
+def sized_states(graph: Graph, native_dtype: str | None = None) -> tuple[SizedState, ...]:
+    """The states of a graph; without the native type of a target, sizes are in the model's own types."""
+    codes = graph.tensor_dtype
+    if native_dtype is not None:
+        codes = costed_dtype(codes, native_dtype, graph.precision)
+    sizes, names = size_bytes(graph.tensor_elements, codes), graph.tensor_names
+    return tuple(
+        SizedState(
+            names[state.read], names[state.next], state.scope, int(sizes[[state.read, state.next]].max())
+        )
+        for state in graph.states
+    )
 
 
 def without_states(graph: Graph, is_left_out: Callable[[str], bool]) -> Graph:

@@ -17,6 +17,7 @@ from go_opt.env.critical_path import CriticalPath, critical_path
 from go_opt.explanations.uses import split_uses
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
+from go_opt.model.states import sized_states
 from go_opt.report.parts.plan_lines import split_lines
 from go_opt.report.parts.screen import print_lines, print_table
 from go_opt.report.parts.term_lines import path_lines
@@ -26,8 +27,10 @@ from go_opt.report.parts.wording import (
     binds,
     counted,
     stage_cell,
+    states_texts,
     table_of,
     unknown_types,
+    unpaired_text,
 )
 from go_opt.report.simulation_tables import print_simulation
 from go_opt.result import Objective, OptimizeResult, Step
@@ -43,12 +46,14 @@ def print_result(
         f"{graph.name} on {target.name}: {plan_text(graph, target, plan)}",
         *_fitted_lines(target),
         *_unknown_lines(graph),
+        *_state_lines(graph, target),
         *_split_lines(graph, target, plan),
         *_answer_lines(plan, metrics, result.objective, path, _against(result)),
         *_simulated_lines(result),
         f"bound       {format_duration(result.lower_bound_s or math.inf)}: {result.bound_reason}",
         f"status      {_STATUS.get(result.status, result.status)}, gap {format_ratio(result.gap)}, "
         f"by {result.method!r}, {result.evaluations} evaluations in {result.wall_s:.2f} s",
+        *_unpaired_lines(graph),
         *(f"dropped     {method}" for method in result.dropped_methods),
     ]
     print_lines(console, lines)
@@ -123,6 +128,16 @@ def _unknown_lines(graph: Graph) -> Iterator[str]:
         yield f"unknown     {len(types) - MOST_LINES} more types of ops"
 
 
+def _state_lines(graph: Graph, target: Target) -> Iterator[str]:
+    return (f"states      {text}" for text in states_texts(sized_states(graph, target.native_dtype)))
+
+
+def _unpaired_lines(graph: Graph) -> Iterator[str]:
+    text = unpaired_text(graph.unpaired_states, graph.bindings.states)
+    if text:
+        yield f"unpaired    {text}"
+
+
 def _split_lines(graph: Graph, target: Target, plan: Plan) -> Iterator[str]:
     return (f"split       {line}" for line in split_lines(split_uses(graph, target, plan)))
 
@@ -136,10 +151,11 @@ def print_metrics(
         path = _path(graph, target, plan, metrics, objective)
         lines = [
             *_unknown_lines(graph),
+            *_state_lines(graph, target),
             *_split_lines(graph, target, plan),
             *_answer_lines(plan, metrics, objective, path, ""),
         ]
-        lines.append(f"status      {validity}{_relays_text(plan)}")
+        lines += [f"status      {validity}{_relays_text(plan)}", *_unpaired_lines(graph)]
     else:
         lines = [f"does not run, {validity}{_relays_text(plan)}"]
     print_lines(console, lines)

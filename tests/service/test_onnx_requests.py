@@ -24,9 +24,10 @@ from go_opt.errors import (
 from go_opt.proto import optimizer_pb2
 from go_opt.service.client.client import Client
 from go_opt.service.client.local_client import LocalClient
-from go_opt.service.messages import graphs, requests
+from go_opt.service.messages import convert, graphs, requests
 from go_opt.service.messages.graphs import DecodedGraphs, SentGraph
 from go_opt.service.workers import optimizer
+from tests.frontends import state_models
 
 
 def linear(*, location: str = "", rows: int | str = "batch") -> onnx.ModelProto:
@@ -70,6 +71,16 @@ def test_an_answer_has_the_names_of_the_ops_and_what_became_of_other_nodes() -> 
     answer, _ = LocalOptimizer().optimize(request.SerializeToString(), SearchControl())
     assert list(answer.plan.op_names) == ["product", "relu"]
     assert [(node.name, node.op) for node in answer.nodes_without_op] == [("same", "relu")]
+
+
+def test_pairs_of_states_travel_with_the_file() -> None:
+    case = state_models.FOUND[0]
+    for states in ({"past_key_values.0.*": "present.0.*:model"}, {"*": ""}):
+        model = OnnxModel(case.proto.SerializeToString(), states=states)
+        sent = DecodedGraphs().of_onnx(convert.onnx_to_proto(model)).graph
+        assert sent.fingerprint == model.graph().fingerprint
+        assert (sent.states, sent.bindings.states) == (model.graph().states, states)
+    assert sent.fingerprint != OnnxModel(case.proto.SerializeToString()).graph().fingerprint
 
 
 def test_the_client_of_this_process_takes_it_too(tmp_path: Path) -> None:

@@ -43,14 +43,18 @@ def inspect(
     no_state: NoStateOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Describe a model before any target: dimensions to bind, inputs, op types, layers, unknown ops."""
+    """Describe a model before any target: dimensions to bind, inputs, states, op types, layers."""
     from go_opt.cli.inputs.loading import parse_bindings
     from go_opt.model_summary import inspect as summary_of
 
     summary = summary_of(model, **vars(parse_bindings(dim, value, trips, state, no_state)))
     if as_json:
-        unknown = [op._asdict() for op in summary.unknown_ops]
-        print_json(asdict(summary) | {"dims": dict(summary.dims), "unknown_ops": unknown})
+        rows = {
+            "dims": dict(summary.dims),
+            "unknown_ops": [op._asdict() for op in summary.unknown_ops],
+            "states": [state._asdict() for state in summary.states],
+        }
+        print_json(asdict(summary) | rows)
         return
     from go_opt.report.parts.model_lines import layers_table, op_types_table, summary_lines
 

@@ -245,7 +245,7 @@ def _show_result(
     if as_json:
         from go_opt.result_json import result_to_dict
 
-        print_json(result_to_dict(graph, result))
+        print_json(result_to_dict(graph, result, target.native_dtype))
     else:
         from go_opt.report.parts.screen import console
         from go_opt.report.tables import print_result

@@ -12,8 +12,16 @@ from go_opt.common.files import read_json
 from go_opt.common.units import format_duration, format_ratio
 from go_opt.env.evaluation import evaluate_plan
 from go_opt.errors import PlanError
+from go_opt.model.states import sized_states
 from go_opt.report.page.subject import Subject
-from go_opt.report.parts.wording import MOST_LINES, counted, listed, unknown_types
+from go_opt.report.parts.wording import (
+    MOST_LINES,
+    counted,
+    listed,
+    states_texts,
+    unknown_types,
+    unpaired_text,
+)
 from go_opt.result import OPTIMAL_GAP, Objective, Status
 from go_opt.search.final_simulation import simulation_note
 
@@ -48,8 +56,8 @@ def claims_of(path: str | Path) -> Claims:
 
 
 def fact_rows(subject: Subject, claims: Claims) -> list[dict[str, str]]:
-    """The objective and bottleneck, unknown ops, splits, the simulated value, the bound and the status."""
-    answer = (*_answer(subject), *_unknown(subject), *_splits(subject))
+    """The objective and bottleneck, unknown ops, states, splits, simulated value, bound and status."""
+    answer = (*_answer(subject), *_unknown(subject), *_states(subject), *_splits(subject))
     facts = (*answer, *_simulated(subject), *_bound(subject, claims))
     return [{"label": label, "value": value, "note": note} for label, value, note in facts]
 
@@ -61,6 +69,15 @@ def _unknown(subject: Subject) -> Iterator[_Fact]:
     types = unknown_types(subject.graph.unknown_ops)
     if types:
         yield "unknown", counted(len(subject.graph.unknown_ops), "op"), listed(types, MOST_LINES)
+
+
+def _states(subject: Subject) -> Iterator[_Fact]:
+    graph = subject.graph
+    texts = states_texts(sized_states(graph, subject.target.native_dtype))
+    if texts:
+        yield "states", str(len(graph.states)), listed(texts, MOST_LINES)
+    if text := unpaired_text(graph.unpaired_states, graph.bindings.states):
+        yield "unpaired", counted(len(graph.unpaired_states), "input"), text
 
 
 def _splits(subject: Subject) -> Iterator[_Fact]:

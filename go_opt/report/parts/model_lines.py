@@ -10,14 +10,14 @@ from rich.table import Table
 from go_opt.common.units import format_bytes
 from go_opt.frontends.onnx_header import TensorHeader
 from go_opt.model_summary import ModelSummary, OpTypeStats
-from go_opt.report.parts.wording import counted, table_of, unknown_types
+from go_opt.report.parts.wording import counted, states_texts, table_of, unknown_types, unpaired_text
 
 _TEXT: Final = ("op type", "layer")
 _MOST_TENSORS: Final = 12
 
 
 def summary_lines(summary: ModelSummary, model: str) -> Iterator[str]:
-    """Name and sizes, inputs and outputs, what is still to bind, and ops of unknown type."""
+    """Name and sizes, inputs and outputs, what is still to bind, ops of unknown type, and states."""
     known = "" if summary.ops is None else f"{counted(summary.ops, 'op')}, {summary.flops or 0:.4g} FLOP, "
     yield f"{summary.name}: {known}{format_bytes(summary.weight_bytes)} of weights"
     yield from _tensors("inputs", summary.inputs)
@@ -29,6 +29,9 @@ def summary_lines(summary: ModelSummary, model: str) -> Iterator[str]:
         yield f"to bind     {', '.join(summary.unbound)}; such as: go-opt inspect {model} {example}"
     for line in unknown_types(summary.unknown_ops):
         yield f"unknown     {line}"
+    yield from (f"states      {text}" for text in states_texts(summary.states))
+    if text := unpaired_text(summary.unpaired_states, summary.bound_states):
+        yield f"unpaired    {text}"
 
 
 def op_types_table(op_types: Iterable[OpTypeStats], flops: float | None) -> Table:

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Final
 from rich.table import Table
 
 from go_opt.common.units import format_bytes
+from go_opt.frontends.recording.states import star_of
 
 if TYPE_CHECKING:
     from go_opt.explanations.terms import Place, TensorPart
     from go_opt.model.graph import UnknownOp
     from go_opt.model.plan import Plan
+    from go_opt.model.states import SizedState
 
 MOST_NAMES: Final = 3
 MOST_LINES: Final = 12  # shown per list
@@ -50,6 +52,32 @@ def unknown_types(unknown_ops: Sequence[UnknownOp]) -> list[str]:
         f"taken to cost {sum(op.flops for op in ops):.4g} FLOP"
         for op_type, ops in by_type.items()
     ]
+
+
+def states_texts(states: Sequence[SizedState]) -> list[str]:
+    """For each scope: how many states, their bytes, and some of their names."""
+    texts = []
+    for scope, of, per in (("sequence", "of each sequence", " a sequence"), ("model", "of the model", "")):
+        found = [state for state in states if state.scope == scope]
+        if found:
+            pairs = listed([f"{state.read} = {state.next}" for state in found], MOST_NAMES)
+            size = format_bytes(sum(state.bytes for state in found))
+            texts.append(f"{len(found)} {of}, {size}{per}: {pairs}")
+    return texts
+
+
+def unpaired_text(names: Sequence[str], given: Mapping[str, str]) -> str:
+    """Which inputs look like states and are none, if any; ``given`` is what the user said of states."""
+    if not names:
+        return ""
+    patterns = [pattern for pattern, following in given.items() if not following]
+    if all(any(star_of(pattern, name) is not None for pattern in patterns) for name in names):
+        return f"{counted(len(names), 'state')} left to the host: {listed(names, MOST_NAMES)}"
+    which = "looks like a state and is none" if len(names) == 1 else "look like states and are none"
+    return (
+        f"{counted(len(names), 'input')} {which}: {listed(names, MOST_NAMES)}; the host sends and reads "
+        "them for each inference, unless --state INPUT=OUTPUT says what they become"
+    )
 
 
 def named_place(place: Place) -> str:
