@@ -15,6 +15,8 @@ from go_opt.model.builder import GraphBuilder
 from go_opt.model.codecs.graph_json import graph_from_dict, graph_to_dict
 from go_opt.model.codecs.wire import graph_from_proto, graph_to_proto
 from go_opt.model.graph import STATE, Graph, with_sequences
+from go_opt.model.op_costs import OpSignature
+from go_opt.model.rules.table import rule_of
 from go_opt.model.states import without_states
 from go_opt.solver.verify.memory import memory_bytes
 from tests.strategies import (
@@ -147,8 +149,12 @@ def test_readers_of_the_old_value_come_before_the_writer() -> None:
              reads=[("past", None)], writes=[("y", 1000, "bf16")])  # fmt: skip
     b.mark_output("y")
     b.add_state("past", "present", "sequence")
+    rule = rule_of(OpSignature("Relu", ((1000,),), ((1000,),), {}))
+    assert rule is not None
+    b.set_rule("look", rule, ("past",))
     graph = b.build()
     assert graph.op_names == ("look", "append")
+    assert graph.known_rule_of(0).results == (graph.tensor_index["y"],)
     assert graph.states[0].in_place
     assert (graph.edge_src.tolist(), graph.edge_dst.tolist()) == ([0], [1])
 

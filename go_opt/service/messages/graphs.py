@@ -108,7 +108,7 @@ class SentGraph:
 
     def of_plan(self, plan: Plan) -> SentGraph:
         """The graph that a plan places; with split ops it has their parts, in the graph's own order."""
-        return SentGraph(planned_graph(self.graph, plan)) if plan.splits else self
+        return SentGraph(planned_graph(self.graph, plan), None if plan.splits else self.stored)
 
     def _own_plan(self, plan: Plan, op_names: Sequence[str], target_fingerprint: str) -> Plan:
         plan.check_belongs_to(self.graph, target_fingerprint)
