@@ -281,8 +281,7 @@ class GraphBuilder:
         place, written = graph.tensor_index, {op.name: op.writes for op in self._ops}
 
         def row(name: str) -> OpRule | None:
-            is_late = len(graph.outputs_of(graph.op_index[name])) > len(written[name])
-            if name not in self._rules or is_late:  # an op that must come before another is not split
+            if name not in self._rules:
                 return None
             rule, names = self._rules[name]
             operands = (place.get(self.resolve(operand), NO_PRODUCER) for operand in names)

@@ -136,7 +136,7 @@ def _even_stages(
 def _best_even(
     graph: Graph, target: Target, weigh: Callable[[Graph], FloatArray], evaluations: int
 ) -> list[str]:
-    """The better of the rival's plans of whole ops and of the parts in our own plan, which it does not find."""
+    """The better of the rival's plans of whole ops, and of the parts in our plan, which it does not find."""
     parts = planned_graph(graph, go_opt.optimize(graph, target, max_evaluations=evaluations).plan)
     return min((_even(one, target, weigh) for one in (graph, parts)), key=lambda row: row[0])[1]
 

@@ -180,7 +180,6 @@ def test_a_reader_that_needs_the_next_value_needs_both_buffers() -> None:
     [
         ([("past", "present"), ("k", "y")], "state 'k' is computed by op 'embed'"),
         ([("past", "present"), ("past", "y")], "state 'past' has two next values"),
-        ([("past", "w")], "no op computes its next value 'w'"),
         ([("past", "nothing")], "which nothing defines"),
     ],
 )
