@@ -15,13 +15,15 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, FloatArray, LongArray
-from go_opt.env.cost.shapes import product_shapes
+from go_opt.env.cost.shapes import output_elements, product_shapes
 from go_opt.env.gpu.forms import Attentions, GpuKernels, Products
 from go_opt.model.graph import ACTIVATION, MATRIX, Graph
 from go_opt.model.kernel_patterns import pattern_kernels
 from go_opt.model.rule import Rule
 
 PATTERN: Final = "attention"
+_EXPONENTIALS: Final = ("Softmax", "Exp")
+_EARLIER: Final = ("w4_0", "w6_0")  # factors of the rows of cached keys: Attention, MultiHeadAttention
 
 
 class OpWork(NamedTuple):
@@ -40,7 +42,7 @@ def kernel_op_seconds(
     fuses_attention: bool,
     divisible: BoolArray | None = None,
 ) -> FloatArray:
-    """[N] seconds of matrix ops beside the start of a kernel; NaN for other ops.
+    """[N] seconds of matrix ops, and of softmax in attention, beside the start of a kernel; NaN for others.
 
     Of ops that are ``divisible`` [N], the seconds are no more than those of all parts together.
 
@@ -53,11 +55,17 @@ def kernel_op_seconds(
         return seconds
     is_split = np.zeros(graph.num_ops, np.bool_) if divisible is None else divisible
     own, shapes = OpWork(*(column[matrix] for column in work)), product_shapes(graph)
-    products = Products(*(shape[matrix] for shape in shapes), own.flops_per_s, own.element_bytes)
-    num_bytes = own.num_bytes
+    is_stored = np.ones(graph.num_ops)
     if fuses_attention:
-        is_inner = _products_of_attentions(graph) | (is_split & _reads_activations(graph))
-        num_bytes = np.where(is_inner[matrix], 0.0, num_bytes)
+        is_inner = _ops_of_attentions(graph)
+        is_stored[is_inner | (is_split & _reads_activations(graph))] = 0.0
+        scores = np.flatnonzero(is_inner & graph.has_type(_EXPONENTIALS.__contains__))
+        exponential_s = output_elements(graph)[scores] / kernels.figures.scores_per_s
+        seconds[scores] = np.maximum(graph.op_flops[scores] / work.flops_per_s[scores], exponential_s)
+    products = Products(
+        *(shape[matrix] for shape in shapes), own.flops_per_s, own.element_bytes, is_stored[matrix]
+    )
+    num_bytes = own.num_bytes * products.is_stored
     seconds[matrix] = np.where(
         is_split[matrix],
         kernels.product_parts_s(products, num_bytes),
@@ -76,8 +84,8 @@ def kernel_op_seconds(
 
 
 @lru_cache(maxsize=16)
-def _products_of_attentions(graph: Graph) -> BoolArray:
-    """[N] True for ops that may be in a kernel with the other product of an attention."""
+def _ops_of_attentions(graph: Graph) -> BoolArray:
+    """[N] True for ops that may be in a kernel with both products of an attention."""
     is_inner = np.zeros(graph.num_ops, np.bool_)
     is_inner[list(chain.from_iterable(pattern_kernels(graph, (PATTERN,))))] = True
     return is_inner
@@ -110,5 +118,6 @@ def _sizes(rule: Rule) -> tuple[int, ...] | None:
         return None
     groups, rows = size.get("g", 1), size.get("i", 1)
     is_causal = any(one.name == "i" and one.kind == "whole" for one in rule.factors)
-    keys, depth = size.get("t", 1) + size.get("past", 0), size.get("k", 1)
+    earlier = next((size[name] for name in _EARLIER if name in size), 0)
+    keys, depth = size.get("t", 1) + earlier, size.get("k", 1)
     return size.get("n", 1), groups * size.get("h", 1), groups, rows, max(keys, rows), depth, is_causal

@@ -69,7 +69,7 @@ def _shapes_by_sizes(graph: Graph) -> tuple[FloatArray, FloatArray, FloatArray, 
     With a weight, the batch is one and rows follow from the output. So a convolution is the product that it
     lowers to, which reads its input several times.
     """
-    output, read = np.maximum(_output_elements(graph), 1.0), _operands(graph)
+    output, read = np.maximum(output_elements(graph), 1.0), _operands(graph)
     inner = np.maximum(graph.op_flops / (2.0 * output), 1.0)
     has_bias = read.number > 2  # which is half a multiply-add
     inner = np.where(has_bias & (inner % 1.0 == 0.5), np.floor(inner), inner)
@@ -167,7 +167,8 @@ def _has_weight(graph: Graph, output: FloatArray, inner: FloatArray, read: _Oper
     return (read.weight > 0) & (is_alone | is_operand | is_convolution)
 
 
-def _output_elements(graph: Graph) -> FloatArray:
+def output_elements(graph: Graph) -> FloatArray:
+    """[N] elements of all results."""
     produced = graph.tensor_producer >= 0
     sizes = graph.tensor_elements[produced].astype(np.float64)
     totals = np.bincount(graph.tensor_producer[produced], weights=sizes, minlength=graph.num_ops)
@@ -178,7 +179,7 @@ def _output_elements(graph: Graph) -> FloatArray:
 def _vector_elements(graph: Graph) -> FloatArray:
     """[N] the elements that an op works on one by one: those it writes, but a selection those it reads."""
     read = _operands(graph)
-    return np.where(_has_type(graph, "TopK"), np.maximum(read.first, read.weight), _output_elements(graph))
+    return np.where(_has_type(graph, "TopK"), np.maximum(read.first, read.weight), output_elements(graph))
 
 
 @lru_cache(maxsize=16)

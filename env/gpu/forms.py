@@ -48,6 +48,7 @@ class Products(NamedTuple):
     columns: FloatArray
     flops_per_s: FloatArray  # peak rate
     element_bytes: FloatArray
+    is_stored: FloatArray  # 0: results stay in the processors, as the scores of an attention
 
 
 class _Rates(NamedTuple):
@@ -90,7 +91,7 @@ def _least_of_tiles(of: Products, by: _Rates, tiles: FloatArray, splits: FloatAr
             number = of.batch[i] * np.ceil(of.rows[i] / rows) * np.ceil(of.columns[i] / columns)
             flops_s = 2.0 * rows * columns * by.processors / (by.share * of.flops_per_s[i])
             step_s = max(flops_s, of.element_bytes[i] * (rows + columns) * by.feed_s, by.step_s)
-            store_s = of.element_bytes[i] * rows * columns * by.store_s
+            store_s = of.is_stored[i] * of.element_bytes[i] * rows * columns * by.store_s
             for split in splits:
                 more_s = by.split_s + partial_s * split if split > 1.0 else 0.0
                 if more_s >= least_s[i]:
@@ -110,7 +111,7 @@ def least_product_s(of: Products, figures: KernelFigures) -> FloatArray:
     flops_s = 2.0 * by.processors / (by.share * of.flops_per_s)
     feed_s = (of.element_bytes * (_TILES[:, :1] + _TILES[:, 1:]) * by.feed_s / area).min(axis=0)
     element_s = np.maximum(np.maximum(flops_s, feed_s), by.step_s / area.max())
-    stored_s = of.element_bytes * by.store_s
+    stored_s = of.is_stored * of.element_bytes * by.store_s
     results = of.batch * of.rows * of.columns
     return np.asarray(results * (of.inner * element_s + stored_s) / by.processors, np.float64)
 

@@ -163,7 +163,7 @@ class Predictor:
         else:
             rows, columns, inner = np.ascontiguousarray(table.sizes.T)
             num_bytes = self.element_bytes * (rows * inner + inner * columns + rows * columns)
-            beside_s = kernels.product_s(Products(ones, rows, inner, columns, *types), num_bytes)
+            beside_s = kernels.product_s(Products(ones, rows, inner, columns, *types, ones), num_bytes)
         return self.figures.start_s + beside_s
 
     def _collectives_s(self, table: KernelTable) -> FloatArray:

@@ -163,9 +163,16 @@ def _recurrent(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mappin
     return matmul_flops(1, rows, 1, weights) + 4.0 * rows * gates
 
 
-def _scored(rows: int, columns: int, heads: int, width: int, width_out: int) -> float:
+def _scored(rows: int, columns: float, heads: int, width: int, width_out: int) -> float:
     """Q·Kᵀ, scale and softmax (6 per score), and scores·V; ``rows`` are those of all samples."""
-    return matmul_flops(1, rows * columns, 1, width + width_out) + 6.0 * rows * columns * heads
+    return 2.0 * rows * columns * (width + width_out) + 6.0 * rows * columns * heads
+
+
+def _seen(rows: int, columns: int, attributes: Mapping[str, Any]) -> float:
+    """The mean number of columns that a row of a sample sees: a causal one none that comes after it."""
+    if not (attributes.get("is_causal") or attributes.get("unidirectional")) or rows > columns:
+        return columns
+    return columns - (rows - 1) / 2
 
 
 def _projected_attention(*weights: int, bias: int) -> Formula:
@@ -246,7 +253,7 @@ def _attention(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mappin
         columns = outputs[1][2]  # of the present keys
     elif len(pasts) > 1:  # keys and values, after a mask or a bias of four axes
         columns += pasts[-2][2]
-    return _scored(batch * rows, columns, heads, width, width_out)
+    return _scored(batch * rows, _seen(rows, columns, attributes), heads, width, width_out)
 
 
 def _grouped_attention(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> float:
@@ -257,7 +264,8 @@ def _grouped_attention(inputs: InputShapes, outputs: Sequence[Shape], attributes
     columns = outputs[1][2] if len(outputs) > 1 else rows + (past[2] if len(past) == 4 else 0)
     groups = int(attributes.get("kv_num_heads", heads))
     turned = batch * rows * width * (1 + groups / heads) if attributes.get("do_rotary") else 0
-    return _scored(batch * rows, columns, heads, width, width) + 3.0 * turned
+    seen = _seen(rows, columns, {"is_causal": 1})
+    return _scored(batch * rows, seen, heads, width, width) + 3.0 * turned
 
 
 def _quantised_lstm(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> float:

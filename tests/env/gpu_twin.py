@@ -11,9 +11,9 @@ TILES = [(r, c) for r in SIDES for c in SIDES if r * c <= 32768]
 
 
 def compute_seconds(
-    figures: KernelFigures, rate: float, shape: tuple[int, int, int, int], element_bytes: float = 2.0
+    figures: KernelFigures, rate: float, shape: tuple[int, int, int, int], *, is_stored: bool = True
 ) -> float:
-    """A batch of products [rows, inner] by [inner, columns] at a peak ``rate``, without its traffic."""
+    """A batch of products [rows, inner] by [inner, columns] of bfloat16 at a peak ``rate``."""
     batch, m, k, n = shape
     best, processors, matrix = math.inf, figures.tiles_at_once, figures.matrix_share * rate
     for r, c in TILES:
@@ -21,11 +21,11 @@ def compute_seconds(
             inner = math.ceil(k / q / 32) * 32
             step = max(
                 2 * r * c * processors / matrix,
-                element_bytes * (r + c) * processors / figures.feed_bytes_per_s,
+                2 * (r + c) * processors / figures.feed_bytes_per_s,
                 figures.step_s / 64,
             )
             waves = math.ceil(batch * math.ceil(m / r) * math.ceil(n / c) * q / processors)
-            seconds = waves * (inner * step + element_bytes * r * c * processors / figures.store_bytes_per_s)
+            seconds = waves * (inner * step + is_stored * 2 * r * c * processors / figures.store_bytes_per_s)
             if q > 1:
                 seconds += figures.split_overhead_s + 8 * q * batch * m * n / figures.feed_bytes_per_s
             best = min(best, seconds)

@@ -177,7 +177,10 @@ class Twin:
         if self.graph.op_class[op] == VECTOR:
             is_selection = self.graph.op_types[op] == "TopK"
             elements = max(max(map(max, self.operands(op)), default=0) if is_selection else output, 1)
-            return seconds * ceil(elements / kind.vector_lanes) * kind.vector_lanes / elements
+            seconds *= ceil(elements / kind.vector_lanes) * kind.vector_lanes / elements
+            is_exponential = op in self.in_attention and self.graph.op_types[op] in ("Softmax", "Exp")
+            least_s = output / kind.kernels.scores_per_s if kind.kernels and is_exponential else 0.0
+            return max(seconds, least_s)
         if self.graph.op_class[op] != MATRIX:
             return seconds
         if kind.kernels:
@@ -195,12 +198,12 @@ class Twin:
     ) -> float:
         """With its own traffic, but for a product in a pattern of attention; only bfloat16."""
         rate = float(self.graph.op_flops[op]) / seconds
+        if op in self.in_attention:
+            return compute_seconds(figures, rate, shape, is_stored=False)
         if shape == (1, 1, 1, 1):
             compute_s = seconds / figures.matrix_share
         else:
             compute_s = compute_seconds(figures, rate, shape)
-        if op in self.in_attention:
-            return compute_s
         (kind,) = self.target.kinds
         moved = sum(self.touched[k][op] for k in self.reads[op])
         moved += sum(

@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import TensorProto, helper
 
-from go_opt.env import cost_tables, load_target
+from go_opt.env import cost_tables, load_target, target_names
 from go_opt.env.gpu.figures import COLLECTIVES, Collective, KernelFigures, scaled_figures
 from go_opt.env.gpu.forms import Attentions, GpuKernels, Products
-from go_opt.kernels.tables import PRODUCTS, KernelTable, predictor
+from go_opt.env.kernels.numbering import kernel_seconds
+from go_opt.frontends.onnx_frontend import from_onnx
+from go_opt.kernels.tables import ATTENTION, PRODUCTS, KernelTable, predictor
+from go_opt.model.graph import Graph
 from tests.env.gpu_twin import compute_seconds, overlapped
 from tests.env.test_monotone_costs import CASES, one_op
 
@@ -39,7 +43,7 @@ SIZES = st.integers(1, 5000)
 
 
 def products(b: float, m: float, k: float, n: float) -> Products:
-    return Products(*(np.array([float(one)]) for one in (b, m, k, n, RATE, 2.0)))
+    return Products(*(np.array([float(one)]) for one in (b, m, k, n, RATE, 2.0, 1.0)))
 
 
 def product_s(kernels: GpuKernels, b: float, m: float, k: float, n: float) -> float:
@@ -157,3 +161,79 @@ def test_tables_of_costs_have_the_same_seconds(m: int, k: int, n: int) -> None:
     launched = cost_tables(graph, load_target("gpu-2"))  # a launch takes longer than the shortest kernel
     assert launched.kernel_overhead_s.tolist() == [4e-6]
     assert launched.op_s == pytest.approx(cost_tables(graph, target).op_s)
+
+
+def attention_graph(
+    heads: int, groups: int, rows: int, keys: int, *, batch: int = 1, past: int = 0, causal: int = 0
+) -> Graph:
+    """One ONNX ``Attention`` of heads of 64, with cached keys and values that it extends."""
+    reads, writes = ["q", "k", "v"], ["y"]
+    shapes = {"q": [batch, heads, rows, 64], "k": [batch, groups, keys, 64], "v": [batch, groups, keys, 64]}
+    made = {"y": [batch, heads, rows, 64]}
+    if past:
+        reads, writes = [*reads, "", "pk", "pv"], ["y", "nk", "nv"]
+        shapes |= {name: [batch, groups, past, 64] for name in ("pk", "pv")}
+        made |= {name: [batch, groups, past + keys, 64] for name in ("nk", "nv")}
+    one = helper.make_node("Attention", reads, writes, is_causal=causal)
+    float32 = TensorProto.FLOAT
+    inputs = [helper.make_tensor_value_info(name, float32, shape) for name, shape in shapes.items()]
+    outputs = [helper.make_tensor_value_info(name, float32, shape) for name, shape in made.items()]
+    graph = helper.make_graph([one], "attention", inputs, outputs)
+    return from_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)]))
+
+
+@pytest.mark.parametrize(
+    ("graph", "row"),
+    [
+        (attention_graph(16, 16, 512, 512, causal=1), (1, 512, 0, 16, 16, 64)),
+        (attention_graph(16, 4, 512, 512, batch=3, causal=1), (3, 512, 0, 16, 4, 64)),
+        (attention_graph(16, 4, 1, 1, batch=8, past=2000), (8, 1, 2000, 16, 4, 64)),
+        (attention_graph(16, 4, 1, 2001, batch=8), (8, 1, 2000, 16, 4, 64)),
+        (attention_graph(16, 4, 100, 100, past=300, causal=1), (1, 100, 300, 16, 4, 64)),
+    ],
+)
+def test_attention_is_read_from_its_rule(graph: Graph, row: tuple[int, ...]) -> None:
+    """Heads, groups of heads, rows, cached keys and causality; as a row of a table of attention."""
+    target = load_target("gpu-2-graph")
+    expected = predictor(target).seconds(KernelTable("", ATTENTION, np.array([row], np.float64), None))
+    assert cost_tables(graph, target).kernel_floor_s()[0] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", target_names())
+def test_one_head_costs_no_more_than_sixteen(name: str) -> None:
+    heads = [
+        cost_tables(attention_graph(h, h, 512, 512), load_target(name)).kernel_floor_s()[0, 0]
+        for h in (1, 2, 16)
+    ]
+    assert heads == sorted(heads)
+
+
+def test_causal_attention_takes_less() -> None:
+    target = load_target("h100-sxm-1")
+    seconds = [cost_tables(attention_graph(16, 16, 8192, 8192, causal=c), target).op_s[0, 0] for c in (0, 1)]
+    assert 0.5 < seconds[1] / seconds[0] < 0.65
+
+
+def test_attention_as_one_kernel_of_three_ops_takes_about_as_long_as_the_op() -> None:
+    """Without the scores between its products, which only kernels of their own write and read."""
+    target = load_target("h100-sxm-1")
+    shape = [8, 16, 2048, 64]
+    nodes = [
+        *(helper.make_node("Relu", [f"x{name}"], [name]) for name in ("q", "kt", "v")),
+        helper.make_node("MatMul", ["q", "kt"], ["s"]),
+        helper.make_node("Softmax", ["s"], ["p"]),
+        helper.make_node("MatMul", ["p", "v"], ["y"]),
+    ]
+    made = {"xq": shape, "xkt": [8, 16, 64, 2048], "xv": shape}
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, one) for name, one in made.items()]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)
+    model = helper.make_graph(nodes, "attention", inputs, [output])
+    graph = from_onnx(helper.make_model(model, opset_imports=[helper.make_opsetid("", 21)]))
+    ops = [graph.op_types.index("Softmax"), *(i for i, one in enumerate(graph.op_types) if one == "MatMul")]
+    kernel_of = np.arange(graph.num_ops, dtype=np.int32)
+    apart = kernel_seconds(cost_tables(graph, target), kernel_of)[0][ops].sum()
+    kernel_of[ops] = min(ops)
+    fused = kernel_seconds(cost_tables(graph, target), kernel_of)[0][min(ops)]
+    whole = cost_tables(attention_graph(16, 16, 2048, 2048, batch=8), target).kernel_floor_s()[0, 0]
+    assert whole / 3 < fused < whole * 1.2
+    assert apart > 3 * fused

@@ -60,6 +60,15 @@ def cost(op_type: str, inputs: Sequence[Any], outputs: Sequence[Any], **attribut
         ("LSTM", [(7, 2, 5), (1, 12, 5), (1, 12, 3)], [(7, 1, 2, 3)], {}, 2 * 14 * 96 + 672),
         # 4 heads, 6 rows, 6 columns, depth 8: 2·4·36·8 twice, and 6 per score: 6·4·36.
         ("Attention", [(1, 4, 6, 8)] * 3, [(1, 4, 6, 8)], {}, 2 * 2304 + 864),
+        # Causal: rows see 1 to 6 columns, 21 scores a head; the last 2 of 6 rows see 5 and 6.
+        ("Attention", [(1, 4, 6, 8)] * 3, [(1, 4, 6, 8)], {"is_causal": 1}, 2 * 2 * 4 * 21 * 8 + 6 * 4 * 21),
+        (
+            "GroupQueryAttention",
+            [(1, 2, 32), (1, 2, 16), (1, 2, 16), (1, 2, 4, 8), (1, 2, 4, 8)],
+            [(1, 2, 32), (1, 2, 6, 8), (1, 2, 6, 8)],
+            {"num_heads": 4, "kv_num_heads": 2},
+            2 * 2 * 11 * 32 + 6 * 4 * 11,
+        ),
         # The same in the packed layout, with 2 past columns: 6·8 scores per head.
         (
             "Attention",

@@ -158,7 +158,7 @@ def attention(op: RuleMaker) -> None:
     """
     query, key, value, result = op.input(0), op.input(1), op.input(2), op.outputs[0]
     is_joined, is_ours = len(query) == 3, op.op_type == "Attention"
-    if len(query) != len(key) or len(query) not in (3, 4) or len(op.outputs) > 1:
+    if len(query) != len(key) or len(query) not in (3, 4):
         raise NoRuleError
     heads = query[1] if not is_joined else op.attributes.get("q_num_heads" if is_ours else "num_heads", 1)
     groups = key[1] if not is_joined else op.attributes.get("kv_num_heads", heads)
@@ -168,8 +168,9 @@ def attention(op: RuleMaker) -> None:
     is_uneven = has_bias and op.input(3) != (3 * query[-1],)
     batch = op.factor("n", "parallel", result[0])
     group = op.factor("g", "whole" if is_uneven else "parallel", groups)
-    head = (*group, *op.factor("h", "parallel", heads // groups))
-    rows = op.factor("i", "whole" if is_causal else "parallel", query[-2])
+    keeps = len(op.outputs) > 1  # keys and values of all heads of a group and of all rows
+    head = (*group, *op.factor("h", "whole" if keeps else "parallel", heads // groups))
+    rows = op.factor("i", "whole" if is_causal or keeps else "parallel", query[-2])
     of_keys, of_values = op.factor("t", "whole", key[-2]), op.factor("u", "whole", value[-2])
     joined, joined_groups = (heads, groups) if is_joined else (1, 1)
     widths = [
@@ -187,6 +188,12 @@ def attention(op: RuleMaker) -> None:
 
     op.reads[0], op.writes[0] = access(head, rows, widths[0]), access(head, rows, widths[3])
     op.reads[1], op.reads[2] = access(group, of_keys, widths[1]), access(group, of_values, widths[2])
+    for place, shape in enumerate(op.outputs[1:], start=1):
+        if len(shape) != 4 or place > 2:
+            raise NoRuleError
+        op.writes[place] = op.aligned(shape[:2], (batch, group)) + op.factors(
+            f"y{place}_", "whole", shape[2:]
+        )
     if is_uneven:
         op.reads[3] = op.factors("b", "whole", op.input(3))
     elif has_bias:

@@ -235,7 +235,7 @@ def attention(rng: Rng, op_type: str) -> Node:
         operands.append(reals(rng, [*mask, columns + past] if mask else [rows, columns + past]))
         if past:
             operands += [reals(rng, [batch, groups, past, deep]) for deep in (width, of_value)]
-    return Node(op_type, tuple(operands), attributes, reference(op_type))
+    return Node(op_type, tuple(operands), attributes, reference(op_type, pick(rng, [1, 1, 3])))
 
 
 def _joined_heads(operands: Operands, attributes: Attributes) -> list[Array]:
