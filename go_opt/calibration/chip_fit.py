@@ -74,7 +74,7 @@ class ChipFigures:
         return () if self.groups is None else self.groups.factors(self.logs)
 
     def kind(self, sheet: ChipKind) -> ChipKind:
-        """The chip kind ``sheet`` with these figures."""
+        """The chip kind ``sheet`` with these figures, those of tiles in place of figures of kernels."""
         a, b, _, c, _ = np.maximum(self.terms, _LEAST_FACTOR).tolist()
         sizes = {name: getattr(self.sizes, name) for name in _SIZES}
         return replace(
@@ -87,6 +87,7 @@ class ChipFigures:
             },
             sram_bytes_per_s=sheet.sram_bytes_per_s / c,
             kernel_overhead_s=float(self.terms[OVERHEAD]),
+            kernels=None,
             simulator=replace(
                 sheet.simulator, fill_s=float(self.terms[FILL]), op_factors=self.factors, **sizes
             ),

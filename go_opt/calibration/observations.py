@@ -78,7 +78,9 @@ def _observed(graph: Graph, target: Target, sample: Sample) -> Observations:
         moved_s,
         row_of.astype(np.int32),
         size_by_chip(plan.placement, plan.replication, target.num_chips)[chips].astype(np.float64),
-        np.bincount(ends, np.tile(link_s, 2), target.num_chips).astype(np.float64)[chips],
+        np.bincount(ends[ends >= 0], np.tile(link_s, 2)[ends >= 0], target.num_chips).astype(np.float64)[
+            chips
+        ],
         seconds[chips],
         np.zeros(len(chips), np.int32),
         np.array([sample.interval_s]),

@@ -21,7 +21,7 @@ from go_opt.kernels.tables import (
     predictor,
     read_kernel_table,
 )
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, graph_file
 
 DATA = Path(__file__).parents[1] / "benchmarks" / "data" / "gpu_kernels"
 # The measured tables, the target whose figures were fitted to them, and the largest mean relative error.
@@ -167,3 +167,10 @@ def test_groups_of_chips_get_figures_of_their_own_where_links_are_no_switch() ->
     fit = fit_kernels([table], given).predictor
     assert np.abs(fit.seconds(table) / table.measured_s - 1.0).max() < 0.1
     assert {one.group for one in fit.collectives if one.op == "all_reduce"} == {0, 2, 4, 8}
+
+
+def test_a_fit_to_plans_has_tiles_in_place_of_figures_of_kernels(cli: Cli, tmp_path: Path) -> None:
+    graph_file(tmp_path / "chain.json", num_ops=4)
+    fit = ("calibrate", "chain.json", "--target", "gpu-2", "--simulator", "gpu-2", "--samples", 2)
+    assert cli(*fit, "-o", "found.toml").code == 0
+    assert load_target("found.toml").kinds[0].kernels is None

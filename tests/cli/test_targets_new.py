@@ -108,3 +108,12 @@ def test_a_file_is_replaced_when_asked(cli: Cli, tmp_path: Path) -> None:
     assert cli(*command, "--force").code == 0
     assert load_target(tmp_path / "box.toml").num_chips == 2
     cli("targets", "new", "-o", "nowhere/box.toml", "--set", "chips=2").is_refused("'nowhere' does not exist")
+
+
+def test_a_gpu_gets_figures_of_kernels(cli: Cli) -> None:
+    figures = ("chips=1", "matrix_flops_per_s=362 TFLOPS", "memory_bytes_per_s=864GB/s", "processors=142")
+    assert cli("targets", "new", "-o", "l40s.toml", *(f"--set={one}" for one in figures)).code == 0
+    kernels = load_target("l40s.toml").kinds[0].kernels
+    assert kernels is not None
+    assert (kernels.tiles_at_once, kernels.matrix_share) == (142, 0.88)
+    assert kernels.feed_bytes_per_s == pytest.approx(0.031 * 362e12)

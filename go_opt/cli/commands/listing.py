@@ -156,9 +156,9 @@ def new_target(
     """Ask for the figures of a machine and write them as a target to plan for.
 
     Figures: name, topology, chips, columns, native_dtype, matrix_flops_per_s, vector_flops_per_s,
-    memory_bytes, memory_bytes_per_s, kernel_overhead_s, dependency_overhead_s, link_bytes_per_s,
-    link_latency_s, host_in_bytes_per_s, host_out_bytes_per_s, overlap. Missing figures are marked
-    as assumed.
+    memory_bytes, memory_bytes_per_s, kernel_overhead_s, processors, dependency_overhead_s,
+    link_bytes_per_s, link_latency_s, host_in_bytes_per_s, host_out_bytes_per_s, overlap. Missing
+    figures are marked as assumed. With processors the chips are GPUs, and get figures of kernels.
     """
     from go_opt.cli.inputs.machine import machine_text
 

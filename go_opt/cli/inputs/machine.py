@@ -9,11 +9,12 @@ from typing import Final
 
 from go_opt.common.suggestion import suggestion
 from go_opt.common.units import parse_amount
+from go_opt.env.gpu.figures import scaled_figures
 from go_opt.env.target import parse_target
 from go_opt.env.target.definition import MAX_CHIPS, MAX_ROUTED_CHIPS
 from go_opt.env.target.toml import toml_value
 from go_opt.errors import InvalidInputError
-from go_opt.model.dtypes import DTYPES, dtype_code
+from go_opt.model.dtypes import DTYPE_BITS, DTYPES, dtype_code
 
 Answer = str | int | float | bool
 TOPOLOGIES: Final = ("all_to_all", "ring", "chain", "mesh2d", "host_star")  # not `listed`, written by hand
@@ -109,16 +110,21 @@ FIGURES: Final = (
 )
 
 
+# Given with --set alone: such chips are GPUs, and get figures of kernels.
+PROCESSORS: Final = Figure("processors", "Processors of a GPU, such as SMs", "", _count)
+
+
 def figure(key: str) -> Figure:
     """The figure with the given key.
 
     Raises:
       InvalidInputError: there is no such figure.
     """
-    for one in FIGURES:
+    figures = (*FIGURES, PROCESSORS)
+    for one in figures:
         if one.key == key:
             return one
-    known = [one.key for one in FIGURES]
+    known = [one.key for one in figures]
     hint = suggestion(key, known, otherwise=f"; known: {', '.join(known)}.")
     raise InvalidInputError(f"a target has no figure {key[:80]!r}{hint}", field=key)
 
@@ -186,10 +192,22 @@ def machine_text(given: Mapping[str, Answer], source: str) -> str:
         "[kinds.vector_flops_per_s]",
         line("default", "vector_flops_per_s"),
         "",
+        *_kernel_lines(values, given.get(PROCESSORS.key)),
     ]
     text = "\n".join(lines)
     parse_target(text, source)
     return text
+
+
+def _kernel_lines(values: Mapping[str, Answer], processors: Answer | None) -> list[str]:
+    """Figures of kernels as of an H100, scaled by the rates; none of a chip that is no GPU."""
+    if processors is None:
+        return []
+    bits = float(DTYPE_BITS[dtype_code(str(values["native_dtype"]))])
+    rate, bytes_per_s = (float(values[key]) for key in ("matrix_flops_per_s", "memory_bytes_per_s"))
+    figures = vars(scaled_figures(rate * bits / 16.0, bytes_per_s, int(processors)))
+    lines = [f"{name} = {_written(value)} # assumed" for name, value in figures.items() if value]
+    return ["[kinds.kernels]", f"tiles_at_once = {processors}", *lines[1:], ""]
 
 
 def _written(value: Answer) -> str:
