@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -38,12 +38,7 @@ _COLLECTIVE_SPREADS: Final = {
     "link_bytes_per_s": 1.0,
     "copy_bytes_per_s": 1.0,
 }
-_ANY_COLLECTIVE: Final = {
-    "start_s": 6e-6,
-    "hop_s": 0.8e-6,
-    "link_bytes_per_s": 5e11,
-    "copy_bytes_per_s": 6e11,
-}
+_ANY_COLLECTIVE: Final = Collective("all_reduce", 6e-6, 5e11, 0.8e-6, 6e11)  # where none is given
 _WORTH_GROUPS: Final = 0.7
 _GROUP_SPREADS: Final = {"start_s": 0.7, "link_bytes_per_s": 2.0}
 _CACHE_SPREADS: Final = {"cache_bytes": 1.0, "cache_bytes_per_s": 0.7}
@@ -162,7 +157,7 @@ def _measured(table: KernelTable) -> FloatArray:
 
 def _check_unit(what: str, table: KernelTable, given: Predictor) -> None:
     if what in COLLECTIVES and not any(one.op == what for one in given.collectives):
-        given = replace(given, collectives=(Collective(what, **_ANY_COLLECTIVE),))
+        given = replace(given, collectives=(replace(_ANY_COLLECTIVE, op=what),))
     ratio = float(np.median(given.seconds(table) / _measured(table)))
     if not 1 / _MOST_OFF < ratio < _MOST_OFF:
         raise InvalidInputError(
@@ -207,7 +202,7 @@ def _fitted_figures(
     names = list(spreads)
 
     def of(figures: FloatArray) -> Predictor:
-        named = dict(zip(names, figures.tolist(), strict=True))
+        named: dict[str, Any] = dict(zip(names, figures.tolist(), strict=True))
         return replace(given, figures=replace(given.figures, **named))
 
     prior, at = ([getattr(one.figures, name) for name in names] for one in (given, start or given))
@@ -260,7 +255,7 @@ def _fitted_collective(op: str, table: KernelTable, given: Predictor) -> tuple[P
     """Four figures for all groups; or where links are no switch, two for each group if that explains more."""
     others = tuple(one for one in given.collectives if one.op != op)
     earlier = [one for one in given.collectives if one.op == op and not one.group]
-    prior = earlier[0] if earlier else Collective(op, **_ANY_COLLECTIVE)
+    prior = earlier[0] if earlier else replace(_ANY_COLLECTIVE, op=op)
 
     def fitted(rows: KernelTable, by_group: bool, is_quick: bool) -> Predictor:
         groups = np.unique(table.sizes[:, 1]).astype(int).tolist() if by_group else [0]
@@ -292,7 +287,8 @@ def _fitted_row(
     (row,) = given.collectives
 
     def of(figures: FloatArray) -> Collective:
-        return replace(row, **dict(zip(spreads, figures.tolist(), strict=True)))
+        named: dict[str, Any] = dict(zip(spreads, figures.tolist(), strict=True))
+        return replace(row, **named)
 
     def seconds(figures: FloatArray) -> FloatArray:
         return replace(given, collectives=(of(figures),)).seconds(table)
