@@ -32,7 +32,10 @@ def needed_relays(tables: CostTables, placement: IntArray, triangle: Triangle) -
       placement: [N] chips, ``f(u) <= f(v)`` for every edge.
       triangle: the rule of the target; ``off`` needs none.
     """
-    if triangle == "off":
+    producer = tables.tensor_producer[tables.reader_tensor]
+    passed = placement[tables.reader_op] - placement[producer] > 1
+    # Without a tensor that passes a chip, no kernel has to be compiled for the first plan.
+    if triangle == "off" or not (passed & (producer != NO_PRODUCER)).any():
         return np.empty(0, np.int32), np.empty(0, np.int32)
     return _needed_relays(
         tables.tensor_producer,

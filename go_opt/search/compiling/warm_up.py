@@ -44,7 +44,7 @@ from go_opt.solver.slicing.streamed.forwarded import slice_order_forwarded
 from go_opt.solver.walk.walk import NUM_FEATURES
 
 Families = dict[str, Callable[[], object]]  # each runs kernels that belong together, by name
-FIRST: Final = 4  # families that the first plan needs, the greedy one
+FIRST: Final = 3  # families that the first plan needs, the greedy one
 _position = (0, 0)  # number of the family that is being loaded, from 1 on, and of how many
 _loaded: Final[set[str]] = set()
 
@@ -166,10 +166,10 @@ def _simulate(graph: Graph, target: Target) -> None:
 
 
 _COMMON: Final[dict[str, Callable[[Graph, Target], object]]] = {
-    "relays": lambda graph, target: plan_tables(graph, target, _relayed(graph, target)),
     "evaluation": lambda graph, target: evaluate_plan(graph, target, _on_one_chip(graph, target)),
     "memory": _fit,
     "greedy": _cut_greedily,
+    "relays": lambda graph, target: plan_tables(graph, target, _relayed(graph, target)),
     "slicing": partial(_slice, partial(slice_order, passing="adjacent")),
     "relayed slicing": partial(_slice, partial(slice_order, passing="relayed")),
     "streamed slicing": partial(_slice, partial(slice_order_streamed, passing="relayed")),
