@@ -368,7 +368,20 @@ _RECURRENT: Final = (
     StateModel("LSTM", lstm(("h", "hn"), ("c", "cn")), {"h": "hn", "c": "cn"}),
 )  # fmt: skip
 
-FOUND: Final = (*_KEYS_AND_VALUES, *_DECODERS, *_RECURRENT)
+# What torch.onnx calls outputs that nobody names: after the op that makes each, or by a number.
+_TORCH: Final = ("past_{}_0=cat_{}", "past_{}_1=val_{}")
+_CELL: Final = ("hx=getitem_1", "cx=getitem_2")
+
+_BY_OPS: Final = (
+    *(_grown(f"torch's names, {write.__name__}", *_TORCH, write=write)
+      for write in (appended, rolled, scattered, scattered_elements, masked, reordered)),
+    _grown("torch's names, tensor_scattered", *_TORCH, write=tensor_scattered, opset=24),
+    _by_op("torch's names, grouped attention", grouped, "past_0=cat_4", "past_1=cat_5"),
+    _by_op("torch's names, ONNX's attention", onnx_attention, "input_1=84", "input_2=83"),
+    _by_op("torch's names, LSTM", lstm, *_CELL),
+)  # fmt: skip
+
+FOUND: Final = (*_KEYS_AND_VALUES, *_DECODERS, *_RECURRENT, *_BY_OPS)
 
 
 def _given(name: str, proto: onnx.ModelProto, *patterns: str, **more: Any) -> StateModel:
@@ -399,16 +412,7 @@ def trained() -> onnx.ModelProto:
     return model(nodes, [info("x", [4, HIDDEN])], outputs, [weight("w", HIDDEN, HIDDEN), rate])
 
 
-_TORCH_NAMES: Final = [
-    [("past_0_0", "cat_4"), ("past_0_1", "cat_5")],
-    [("past_1_0", "cat_6"), ("past_1_1", "cat_7")],
-]
-
 GIVEN: Final = (
-    # What torch.onnx calls outputs that nobody names: after the op that makes each.
-    _given("torch's names", attention(*_TORCH_NAMES),
-           *("=".join(pair) for layer in _TORCH_NAMES for pair in layer),
-           unpaired=frozenset(read for layer in _TORCH_NAMES for read, _ in layer)),
     _given("r1i, r1o", recurrent(("r1i", "r1o"), ("r2i", "r2o")), "r*i=r*o"),
     _given("Identity", recurrent(("input_2", "Identity_1"), ("input_3", "Identity_2")),
            "input_2=Identity_1", "input_3=Identity_2"),
@@ -438,6 +442,18 @@ def plain(inputs: Facts, outputs: Facts) -> onnx.ModelProto:
     values = [[info(name, *fact) for name, fact in facts.items()] for facts in (inputs, outputs)]
     shapes = [integers(f"shape{i}", *shape) for i, (shape, _) in enumerate(outputs.values())]
     return model(nodes, *values, shapes)
+
+
+def coloured(given: int, made: int, *, is_read: bool) -> onnx.ModelProto:
+    """An image, behind which a convolution puts channels; ``is_read`` if more is made of both together."""
+    channels = given + made
+    nodes = [
+        node("Conv", "image w", "made", pads=[1] * 4),
+        node("Concat", "image made", "both", axis=1),
+        node("ReduceMean", "both" if is_read else "made", "mean", keepdims=0),
+    ]
+    outputs = [info("both", [1, channels, 8, 8]), info("mean", [])]
+    return model(nodes, [info("image", [1, given, 8, 8])], outputs, [weight("w", made, given, 3, 3)])
 
 
 def _never(name: str, reads: Facts, gives: Facts, *unpaired: str) -> StateModel:
@@ -480,4 +496,7 @@ NOT_STATE: Final = (
     _never(
         "a forecast", _floats("past_values", "past_time_features"), _floats("last_hidden_state", "values")
     ),
+    # Concats of what goes in and out, but of no cache.
+    StateModel("an image with a mask", coloured(4, 1, is_read=False), {}),
+    StateModel("colours beside an image", coloured(1, 2, is_read=True), {}),
 )
