@@ -66,7 +66,7 @@ def find_states(
         stands for the same text; empty: these inputs are no states. They come before what names say.
       has_value: whether the model has a value for an input, as for trained weights; its scope is the model.
       others: further tensors that may be named in ``given``, such as weights.
-      exact: inputs or others -> their next values, where the model says it; they come before names.
+      exact: inputs or others -> their next values, where the model or its ops say it; they come before names.
 
     Raises:
       ModelError: an entry of ``given`` names no input or no output.

@@ -16,6 +16,7 @@ from tests.zoo_recipes.recipes import (
     speech,
     text,
     time_series,
+    training_steps,
     vision,
 )
 
@@ -32,5 +33,6 @@ RECIPES: Final[tuple[Recipe, ...]] = (
     *speech.RECIPES,
     *text.RECIPES,
     *time_series.RECIPES,
+    *training_steps.RECIPES,
     *vision.RECIPES,
 )

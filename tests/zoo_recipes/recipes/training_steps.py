@@ -1,4 +1,8 @@
-"""Training steps: forward, backward and the optimizer. Parameters and the optimizer's state stay."""
+"""Training steps: forward, backward and the optimizer. Parameters and the optimizer's state stay.
+
+Batches are large, for GPUs: what the forward pass keeps for the backward pass has no place between
+neighbours of a package.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,10 @@ def _graph(make: Callable[[], Made], batch: tuple[NDArray, ...]) -> Graph:
     from tests.zoo_recipes.models.training import training_step
 
     parameters, loss, optimizer = make()
-    return from_jax(training_step(loss, optimizer), parameters, optimizer.init(parameters), *batch)
+    kept = {position: (position, "model") for position in (0, 1)}
+    return from_jax(
+        training_step(loss, optimizer), parameters, optimizer.init(parameters), *batch, state=kept
+    )
 
 
 def _mlp() -> Made:
@@ -56,13 +63,14 @@ def _integers(*shape: int) -> NDArray:
     return np.zeros(shape, np.int32)
 
 
-_IMAGES: Final = np.zeros((128, 32, 32, 3), np.float32)
+_IMAGES: Final = np.zeros((1024, 32, 32, 3), np.float32)
 
 RECIPES: Final = (
-    _recipe("mlp_train_b128", "mlp", "mlp, 3 layers of 2048 for 784 inputs, Adam, batch 128", _mlp,
-            np.zeros((128, 784), np.float32), _integers(128)),
-    _recipe("nanogpt_train_b8", "gpt", "character_model, 8x256 characters, AdamW", _character_model,
-            _integers(8, 256), _integers(8, 256)),
-    _recipe("resnet20_train_b128", "resnet", "residual_net(3), 128x32x32x3, SGD with momentum", _residual_net,
-            _IMAGES, _integers(128)),
+    _recipe("mlp_train_b4096", "mlp", "mlp, 3 layers of 2048 for 784 inputs, Adam, batch 4096", _mlp,
+            np.zeros((4096, 784), np.float32), _integers(4096)),
+    _recipe("nanogpt_train_b64", "gpt", "character_model, 64x256 characters, AdamW", _character_model,
+            _integers(64, 256), _integers(64, 256)),
+    _recipe("resnet20_train_b1024", "resnet", "residual_net(3), 1024x32x32x3, SGD with momentum",
+            _residual_net,
+            _IMAGES, _integers(1024)),
 )  # fmt: skip
