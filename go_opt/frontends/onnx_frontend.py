@@ -95,7 +95,6 @@ def _import(
 
 def states_of(lowered: LoweredModel, bindings: Bindings) -> FoundStates:
     """The states of a model, by its own names of inputs and outputs and by the ops between them."""
-    from go_opt.frontends.onnx.state_ops import states_by_ops
     from go_opt.frontends.recording.states import Facts, find_states
 
     given = {value.tensor: Facts(value.shape, value.dtype) for value in lowered.inputs}
@@ -103,5 +102,5 @@ def states_of(lowered: LoweredModel, bindings: Bindings) -> FoundStates:
     outputs = dict(zip(names, lowered.outputs, strict=True))
     facts = {name: Facts(value.shape, value.dtype) for name, value in outputs.items()}
     weights = {tensor.name for tensor in lowered.model.graph.initializer}
-    by_ops = states_by_ops(lowered.model.graph, given, facts)
+    by_ops = lowered.states_by_ops(given, facts)
     return find_states(given, facts, bindings.states, weights.__contains__, weights, by_ops)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import onnx
@@ -16,8 +16,10 @@ from go_opt.frontends.onnx.inference.shapes import ShapeInference
 from go_opt.frontends.onnx.inference.values import Value
 from go_opt.frontends.onnx.lowering import Context, Scope
 from go_opt.frontends.onnx.program import Program
+from go_opt.frontends.onnx.state_ops import states_by_ops
 from go_opt.frontends.onnx.structure import GraphReads, inlined
 from go_opt.frontends.recording.binding import Trips
+from go_opt.frontends.recording.states import Facts
 from go_opt.model.bindings import Bindings
 
 
@@ -31,6 +33,10 @@ class LoweredModel:
     outputs: tuple[Value, ...]
     program: Program
     open_dims: tuple[str, ...]  # bound dimensions that no input has
+
+    def states_by_ops(self, inputs: Mapping[str, Facts], outputs: Mapping[str, Facts]) -> dict[str, str]:
+        """As :func:`go_opt.frontends.onnx.state_ops.states_by_ops`."""
+        return states_by_ops(self.model.graph, inputs, outputs)
 
 
 def lower_model(
