@@ -82,7 +82,7 @@ def models() -> dict[str, tuple[Any, tuple[Any, ...], Any]]:
 
         def forward(self, x: Any, place: Any, past_key_values: Any, h: Any) -> Any:
             x.mul_(0.5)
-            self.running_mean.mul_(0.9).add_(x[0, 0])
+            self.running_mean.mul_(0.9).to(torch.float32).add_(x[0, 0])
             row = self.project(x - self.running_mean).view(1, 1, 2, 4).transpose(1, 2)
             with torch.no_grad():
                 self.k_cache.index_copy_(2, place, row)

@@ -97,7 +97,8 @@ class Walker:
         for output, value in zip(outputs, values, strict=True):
             names.bind(output, value)
         writes = writes and bool(node.tensors)
-        is_view = self._is_view(node, name, inputs, results) and name not in aten.COPIES
+        is_same = name == "to" and inputs[0].dtype == results[0][1] and not node.attributes.get("copy")
+        is_view = self._is_view(node, name, inputs, results) and (is_same or name not in aten.COPIES)
         if writes or name in aten.WINDOWS or is_view:
             source = node.tensors[0][1]
             names.root.update(dict.fromkeys(outputs, names.root[source]))
