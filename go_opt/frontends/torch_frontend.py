@@ -84,22 +84,16 @@ class _Walk(NamedTuple):
     recorder: Recorder
     sources: Mapping[str, tuple[Value, Mapping[str, Any]]]  # name -> value and its part of the signature
     results: Mapping[str, Value]  # new values have the names of their sources
+    written: frozenset[str]  # sources that ops write to
 
 
 def _graph(program: Mapping[str, Any], name: str, bindings: Bindings, precision: Precision) -> Graph:
     walk = _walk(program, bindings.dims, precision, frozenset())
     found = _states(walk, bindings.states)
-    held = found.reads | (walk.results.keys() & set(found.unpaired))
+    held = found.reads | (walk.written & set(found.unpaired))
     if any(walk.sources[name][0].is_constant for name in held):
         walk = _walk(program, bindings.dims, precision, held)  # states are no constants
-    # The host does not read what becomes of its inputs.
-    kept = {state.next for state in found.states}
-    results = {
-        result: value
-        for result, value in walk.results.items()
-        if result in kept or "user_input" not in walk.sources.get(result, (value, {}))[1]
-    }
-    return walk.recorder.build(name, results, found, precision, bindings)
+    return walk.recorder.build(name, walk.results, found, precision, bindings)
 
 
 def _walk(
@@ -124,9 +118,13 @@ def _walk(
         for tensor, value in arguments.items()
         if after[tensor].tensor != value.tensor
     }
-    for (name, is_new), value in zip(result_names(program), outputs, strict=True):
-        results[given[name] if is_new else f"result_{name}" if name in results else name] = value
-    return _Walk(recorder, sources, results)
+    named = list(zip(result_names(program), outputs, strict=True))
+    results |= {given[name]: value for (name, is_new), value in named if is_new}
+    written = frozenset(results)
+    for (name, is_new), value in named:
+        if not is_new:
+            results[f"result_{name}" if name in results else name] = value
+    return _Walk(recorder, sources, results, written)
 
 
 def _states(walk: _Walk, given: Mapping[str, str]) -> FoundStates:
@@ -146,5 +144,5 @@ def _states(walk: _Walk, given: Mapping[str, str]) -> FoundStates:
         last = ".".join(name.split(".")[-2:])
         return not is_of_sequence(walk.sources[name][1]) and not says_a_state(last)
 
-    exact = {name: name for name in others if name in results}
+    exact = {name: name for name in others if name in walk.written}
     return find_states(inputs, results, given, has_value, others, exact)
