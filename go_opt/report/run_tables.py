@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.table import Table
 
-from go_opt.common.units import format_duration
+from go_opt.common.units import format_bytes, format_duration
 from go_opt.report.parts.wording import stage_cell, table_of
-from go_opt.run.pipeline.results import RunResult
+from go_opt.run.pipeline.results import RunResult, chip_seconds
 
 
 def run_lines(result: RunResult) -> Iterator[str]:
@@ -23,14 +23,18 @@ def run_lines(result: RunResult) -> Iterator[str]:
             (result.cores, "core", "cores"),
         )
     )
+    number = f"{result.sequences} sequence{'' if result.sequences == 1 else 's'}"
+    in_flight = f" of {number} in flight" if result.sequences else ""
     yield (
         f"{result.model}, planned for {result.target}: {stages} in {processes} on {cores}, "
-        f"{result.inferences} inferences"
+        f"{result.inferences} inferences{in_flight}"
     )
     busiest, predicted = (
         format_duration(seconds) for seconds in (result.processor_interval_s, result.predicted_interval_s)
     )
-    yield f"interval    {busiest} of processor time on the busiest chip, predicted {predicted}"
+    is_waiting = result.processor_interval_s > max(chip_seconds(result.stages).values())
+    where = f"all stages one after the other, by {number}" if is_waiting else "the busiest chip"
+    yield f"interval    {busiest} of processor time on {where}, predicted {predicted}"
     shared = ", more processes than cores" if result.workers > result.cores else ""
     yield (
         f"by clock    {format_duration(result.wall_interval_s)} "
@@ -39,6 +43,11 @@ def run_lines(result: RunResult) -> Iterator[str]:
     yield (
         f"latency     {format_duration(result.latency_s)} alone, "
         f"predicted {format_duration(result.predicted_latency_s)}"
+    )
+    fullest = max(result.memory, key=lambda chip: chip.measured_bytes)
+    yield (
+        f"memory      {format_bytes(fullest.measured_bytes)} on the fullest chip, "
+        f"predicted {format_bytes(fullest.predicted_bytes)}"
     )
     are = "equal to" if result.is_equal else "DIFFERENT from"
     yield f"outputs     {are} those of the whole model, up to {result.difference:.1e} of their scale"

@@ -23,6 +23,8 @@ MANIFEST: Final = "manifest.json"
 FORMATS: Final = ("stages", "triton", "annotated", "openvino")  # of the other files of the export
 TORCH_FORMAT: Final = "go_opt.v1.TorchExport"
 TORCH_FORMATS: Final = ("split-spec", "device-map", "vllm")
+_BOUND: Final = {"states": "bound_states"}  # the field of a kind of bindings, if it has another name
+_NOT_BEFORE: Final = {"host": None, "bound_states": {}, "states": [], "sequences": 0}  # in earlier versions
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,27 @@ class ModelOutput:
 
 
 @dataclass(frozen=True)
+class StageState:
+    """A tensor that stays on a chip from one inference to the next.
+
+    It is an input and an output of models of stages that share the chip, and neither of the whole.
+    """
+
+    read: str  # input of its readers
+    next: str  # output of its writer, the value in the next inference; ``read`` if it never changes
+    scope: str  # "sequence": each sequence in flight has its own; "model": there is one
+    readers: tuple[int, ...]  # numbers of stages
+    writer: int | None  # number of a stage; None: it never changes
+    bytes: int  # packed, of one sequence
+    initial: str  # "zeros", or "file": the value that the input has in the models of its readers
+
+    @property
+    def stages(self) -> set[int]:
+        """Numbers of its readers and its writer."""
+        return {*self.readers, *(() if self.writer is None else (self.writer,))}
+
+
+@dataclass(frozen=True)
 class HostModel:
     """A model that runs on the host: it joins the parts of outputs of the model that no chip joins."""
 
@@ -111,7 +134,7 @@ class PlannedModel:
     dims: Mapping[str, int]
     values: Mapping[str, tuple[float, ...]]  # of inputs that the plan binds; no stage reads these
     trips: Mapping[str, int]
-    states: Mapping[str, str]  # given with the model: an input -> its value in the next step
+    bound_states: Mapping[str, str]
     precision: str
     graph_fingerprint: str
     target_fingerprint: str
@@ -125,7 +148,7 @@ class PlannedModel:
         return {
             "model": graph.name,
             "target": plan.target,
-            **{name: dict(bound) for name, bound in vars(plan.bindings).items()},
+            **{_BOUND.get(name, name): dict(bound) for name, bound in vars(plan.bindings).items()},
             "precision": plan.precision,
             "graph_fingerprint": plan.graph_fingerprint,
             "target_fingerprint": plan.target_fingerprint,
@@ -141,8 +164,10 @@ class Manifest(PlannedModel):
 
     latency_s: float
     bottleneck: str
-    inputs: tuple[str, ...]  # tensors, in the order of the model
-    outputs: tuple[ModelOutput, ...]
+    inputs: tuple[str, ...]  # tensors, in the order of the model, without states
+    outputs: tuple[ModelOutput, ...]  # without next values of states
+    states: tuple[StageState, ...]
+    sequences: int  # in flight: each begins its next inference when its last has ended; 0: no states
     tensors: tuple[Tensor, ...]
     stages: tuple[Stage, ...]
     host: HostModel | None  # None if each output leaves one stage whole
@@ -191,7 +216,7 @@ def load_manifest(directory: str | Path) -> Manifest:
     data = read_json(path, "manifest")
     if not isinstance(data, Mapping) or data.get("format") != FORMAT:
         raise InvalidInputError(f"manifest {str(path)!r}: format must be {FORMAT!r}.", field="format")
-    fields = {"host": None, "states": {}} | {name: data[name] for name in data if name != "format"}
+    fields = _NOT_BEFORE | {name: data[name] for name in data if name != "format"}
     try:
         for name, of_this_version in (("stages", _without_clones), ("outputs", _without_part)):
             if isinstance(fields.get(name), list):

@@ -65,7 +65,7 @@ def compared(path: Path, plan: Plan, folder: Path) -> float:
     """The largest relative difference of outputs of the export and of the whole model."""
     manifest = export(path, plan, folder, force=True)
     inputs = random_inputs(path, manifest, np.random.default_rng(0))
-    (expected,) = whole_outputs(path, manifest, [inputs])
+    (expected,) = whole_outputs(path, manifest, [inputs], 1)
     given = run_stages(folder, manifest, inputs)
     worst = max(difference(one, expected[row.name]) for one, row in zip(given, manifest.outputs, strict=True))
     assert worst <= MOST_DIFFERENCE, (path, worst)

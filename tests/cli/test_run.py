@@ -37,9 +37,10 @@ def test_predicted_and_measured(cli: Cli, plan: Path) -> None:
     assert (run.code, run.err) == (0, [])
     lines = run.out.splitlines()
     assert lines[0].startswith("toy, planned for gpu-8: 2 stages in 2 processes on ")
-    assert [line.split("  ")[0] for line in lines[1:5]] == ["interval", "by clock", "latency", "outputs"]
-    assert lines[6].split() == ["stage", "chips", "ops", "predicted", "processor", "time", "by", "clock"]
-    assert [line.split()[:3] for line in lines[7:]] == [["0", "0", "2"], ["1", "1", "1"]]
+    begins = ["interval", "by clock", "latency", "memory", "outputs"]
+    assert [line.split("  ")[0] for line in lines[1:6]] == begins
+    assert lines[7].split() == ["stage", "chips", "ops", "predicted", "processor", "time", "by", "clock"]
+    assert [line.split()[:3] for line in lines[8:]] == [["0", "0", "2"], ["1", "1", "1"]]
     asked = cli("run", plan, "--plan", "plan.json", "--inferences", 5, "--links", "--json").json
     assert asked["processor_interval_s"] == max(stage["processor_s"] for stage in asked["stages"])
     assert asked["throughput_per_s"] == 1 / asked["wall_interval_s"]

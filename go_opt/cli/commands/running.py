@@ -72,6 +72,9 @@ def run(
         typer.Option("--serve", metavar="HOST:PORT", help="Instead of one plan, run those of clients there."),
     ] = None,
     inferences: Annotated[int, typer.Option(help="Inferences of a plan to run as a pipeline.")] = 100,
+    sequences: Annotated[
+        int | None, typer.Option(help="Sequences in flight, each with its own states. [default: the plan's]")
+    ] = None,
     links: Annotated[
         bool, typer.Option("--links", help="Tensors arrive as late as the target's links make them.")
     ] = False,
@@ -92,9 +95,12 @@ def run(
     if (plan is None) == (serve is None):
         raise InvalidInputError("give --plan or --serve, one of them.", field="plan")
     if plan is None:
-        if as_json or any(option is not None for option in (values.inputs, values.outputs, target, costs)):
+        if as_json or any(
+            option is not None for option in (values.inputs, values.outputs, sequences, target, costs)
+        ):
             raise InvalidInputError(
-                "--inputs, --outputs, --target, --costs and --json are for --plan.", field="serve"
+                "--inputs, --outputs, --sequences, --target, --costs and --json are for --plan.",
+                field="serve",
             )
         serve_environment(MeasuredMachine(model, inferences, values.seed, links), str(serve))
         return
@@ -111,6 +117,7 @@ def run(
                 target=target,
                 costs=costs,
                 tolerance=values.tolerance,
+                sequences=sequences,
             )
         except OutputsDifferError as error:
             failure, result = error, error.result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -16,8 +16,10 @@ from go_opt.env.peak_memory import plan_buffers
 from go_opt.env.target import Target
 from go_opt.errors import ModelError
 from go_opt.frontends.onnx.lowered import LoweredModel
+from go_opt.frontends.onnx_frontend import states_of
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
+from go_opt.model.states import NamedState
 from go_opt.run import manifest as facts
 from go_opt.run.cut.cutting import CutStage, stages_of_plan
 from go_opt.run.cut.reads import Reads
@@ -39,6 +41,7 @@ class PlanModels:
     readers: Mapping[str, tuple[int, ...]]  # tensor -> the other stages that read it
     leaves: Mapping[ir.Value, int | None]  # output of the model -> the stage it leaves from; None: the host
     host: ir.Model | None  # joins outputs
+    states: tuple[NamedState, ...]  # the next value of one that never changes is the state itself
     is_split: bool = False  # whether ``whole`` has split ops, unlike the model's file
 
     @property
@@ -57,7 +60,8 @@ def plan_models(lowered: LoweredModel, graph: Graph, target: Target, plan: Plan)
     whole = model_of_plan(lowered)
     parts = split_nodes(whole.graph, graph, plan.splits)
     graph = planned_graph(graph, plan)
-    cut = cut_models(whole, Reads(whole.graph, graph.op_index), graph, target, plan, parts)
+    states = states_of(lowered, plan.bindings).states
+    cut = cut_models(whole, Reads(whole.graph, graph.op_index), graph, target, plan, parts, states)
     return replace(cut, is_split=bool(plan.splits))
 
 
@@ -68,11 +72,13 @@ def cut_models(
     target: Target,
     plan: Plan,
     parts: Collection[ir.Value] = (),
+    states: Sequence[NamedState] = (),
 ) -> PlanModels:
     """Like :func:`plan_models` for a model in memory, which several plans may cut.
 
     Args:
       parts: the parts of outputs that the host joins.
+      states: by the names of the model's inputs and outputs.
     """
     _check_nodes(whole.graph, graph)
     stages = stages_of_plan(graph, target, plan, reads)
@@ -83,9 +89,15 @@ def cut_models(
             if made_by.get(tensor, i) != i:
                 readers.setdefault(tensor, []).append(i)
     bases = {output: reads.bases_of([output]) for output in whole.graph.outputs}
-    # An output that no op computes leaves from the first stage.
+    stay = _unchanged(bases, states)
+    bases = {output: of for output, of in bases.items() if output.name not in stay}
+    states = tuple(state._replace(next=state.read) if state.next in stay else state for state in states)
+    read = {state.read for state in states}
+    # An output that no op computes leaves from the first stage, or the one that has the state.
+    kept_by = {name: i for i, stage in enumerate(stages) for name in read & stage.needs}
+    home = kept_by | made_by
     leaves = {
-        output: None if set(parts) & set(of) else max((made_by.get(str(k.name), 0) for k in of), default=0)
+        output: None if set(parts) & set(of) else max((home.get(str(k.name), 0) for k in of), default=0)
         for output, of in bases.items()
     }
     sent = {*readers, *(str(part.name) for part in parts)}
@@ -96,6 +108,7 @@ def cut_models(
             stage,
             [tensor for tensor in stage.makes if tensor in sent],
             [output for output in leaves if leaves[output] == i],
+            read,
         )
         for i, stage in enumerate(stages)
     )
@@ -109,7 +122,20 @@ def cut_models(
         {name: tuple(row) for name, row in readers.items()},
         leaves,
         host,
+        states,
     )
+
+
+def _unchanged(
+    bases: Mapping[ir.Value, tuple[ir.Value, ...]], states: Sequence[NamedState]
+) -> set[str | None]:
+    """The next values that are views of their states."""
+    following = {state.next for state in states}
+    return {
+        output.name
+        for output, of in bases.items()
+        if output.name in following and all(base.producer() is None for base in of)
+    }
 
 
 def _check_nodes(nodes: ir.Graph, graph: Graph) -> None:
@@ -126,17 +152,22 @@ def manifest_of(
     """The manifest of the stages; ``file_of`` names the file of each stage's model, of None the host's."""
     metrics = evaluate_plan(graph, target, plan)
     inputs = [value for value in cut.whole.graph.inputs if not value.is_initializer()]
+    states = tuple(_states(cut))
+    read, following = {state.read for state in states}, {state.next for state in states}
     models = cut.by_number.values()
     crossing = [value for model in models for value in (*model.graph.inputs, *model.graph.outputs)]
     return facts.Manifest(
         **facts.PlannedModel.fields_of(graph, plan, metrics.interval_s),
         latency_s=metrics.latency_s,
         bottleneck=metrics.bottleneck,
-        inputs=tuple(str(value.name) for value in inputs),
+        inputs=tuple(str(value.name) for value in inputs if value.name not in read),
         outputs=tuple(
-            facts.ModelOutput(str(output.name), output_tensor(output), cut.leaves[output])
-            for output in cut.whole.graph.outputs
+            facts.ModelOutput(str(output.name), output_tensor(output), stage)
+            for output, stage in cut.leaves.items()
+            if output.name not in following
         ),
+        states=states,
+        sequences=_sequences(states, plan),
         tensors=tuple({str(value.name): _tensor(value) for value in (*inputs, *crossing)}.values()),
         stages=_stages(cut, file_of),
         host=_host(cut, cut.host, file_of(None)) if cut.host else None,
@@ -154,13 +185,34 @@ def _host(cut: PlanModels, model: ir.Model, file: str) -> facts.HostModel:
 
 
 def _inputs(cut: PlanModels, model: ir.Model) -> tuple[facts.StageInput, ...]:
-    names = [str(value.name) for value in model.graph.inputs]
+    states = {state.read for state in cut.states}
+    names = [str(value.name) for value in model.graph.inputs if value.name not in states]
     return tuple(facts.StageInput(name, cut.made_by.get(name)) for name in names)
+
+
+def _states(cut: PlanModels) -> Iterator[facts.StageState]:
+    inputs = [{str(value.name): value for value in model.graph.inputs} for model in cut.models]
+    written = {str(output.name): (output, stage) for output, stage in cut.leaves.items()}
+    for state in cut.states:
+        readers = tuple(i for i, values in enumerate(inputs) if state.read in values)
+        output, writer = written.get(state.next, (None, None))
+        value = next((inputs[i][state.read] for i in readers), None)
+        ends = [_tensor(one).bytes for one in (value, output) if one is not None]
+        initial = "file" if value is not None and value.is_initializer() else "zeros"
+        if ends:
+            yield facts.StageState(*state, readers, writer, max(ends), initial)
+
+
+def _sequences(states: Sequence[facts.StageState], plan: Plan) -> int:
+    if any(state.scope == "model" for state in states):
+        return 1
+    return plan.sequences if states else 0
 
 
 def _stages(cut: PlanModels, file_of: Callable[[int | None], str]) -> tuple[facts.Stage, ...]:
     parts = Counter(stage.chips for stage in cut.stages)
     seen: Counter[tuple[int, ...]] = Counter()
+    following = {state.next for state in cut.states}
     without_op = {node.name for node in cut.whole.graph} - {op for stage in cut.stages for op in stage.ops}
     rows = []
     for i, (stage, model) in enumerate(zip(cut.stages, cut.models, strict=True)):
@@ -176,6 +228,7 @@ def _stages(cut: PlanModels, file_of: Callable[[int | None], str]) -> tuple[fact
                 outputs=tuple(
                     facts.StageOutput(str(value.name), cut.readers.get(str(value.name), ()))
                     for value in model.graph.outputs
+                    if value.name not in following or value.name in cut.readers
                 ),
                 kernels=stage.kernels,
                 relays=tuple(facts.Relay(relay.source, relay.tensor) for relay in stage.relays),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -23,13 +23,19 @@ def output_tensor(value: ir.Value) -> str:
 
 
 def stage_model(
-    model: ir.Model, reads: Reads, stage: CutStage, tensors: Iterable[str], results: Iterable[ir.Value]
+    model: ir.Model,
+    reads: Reads,
+    stage: CutStage,
+    tensors: Iterable[str],
+    results: Iterable[ir.Value],
+    states: Collection[str] = (),
 ) -> ir.Model:
     """The nodes of ``stage`` and the weights that they read, as a separate model.
 
     Args:
       tensors: the tensors that other stages read from it.
       results: the outputs of ``model`` that leave from this stage.
+      states: inputs that change; the weights among them become inputs, with their values to begin with.
     """
     results = list(results)
     nodes, initializers, taken = reads.closure(stage.ops, results)
@@ -46,6 +52,7 @@ def stage_model(
     for original, value in values.items():
         value.name = stage.sources.get(str(original.name), str(original.name))
     values |= {value: graph.initializers[str(value.name)] for value in initializers}
+    graph.inputs.extend(values[value] for value in initializers if value.name in states)
     made = {output.name: output for node in graph for output in node.outputs if output.name}
     for relay in stage.relays:
         like = reads.written[relay.original]

@@ -62,10 +62,14 @@ def write_configs(manifest: Manifest, repository: Path) -> None:
 def _steps(manifest: Manifest) -> Iterator[_Step]:
     model, host = manifest.model, manifest.host
     for stage in manifest.stages:
-        if not stage.inputs:
+        # The client keeps the states: it sends them, and reads their next values.
+        states = [state.read for state in manifest.states if stage.stage in state.readers]
+        following = [state.next for state in manifest.states if stage.stage == state.writer]
+        read = (*(row.tensor for row in stage.inputs), *states)
+        written = tuple(dict.fromkeys([*(row.tensor for row in stage.outputs), *following]))
+        if not read:
             problem = "reads no tensor, which Triton asks of a step of an ensemble"
             raise ModelError(f"stage {stage.stage} {problem}.")
-        read, written = (tuple(row.tensor for row in rows) for rows in (stage.inputs, stage.outputs))
         yield _Step(step_name(model, stage.stage), read, written, {"count": stage.replication})
     if host is not None:
         read = tuple(row.tensor for row in host.inputs)
@@ -85,7 +89,8 @@ def _step_config(manifest: Manifest, step: _Step) -> dict[str, Any]:
 
 def _ensemble_config(manifest: Manifest, steps: Sequence[_Step]) -> dict[str, Any]:
     read = {tensor for step in steps for tensor in step.inputs}
-    given = [tensor for tensor in manifest.inputs if tensor in read]
+    states = manifest.states
+    given = [tensor for tensor in (*manifest.inputs, *(state.read for state in states)) if tensor in read]
     both = next((output.name for output in manifest.outputs if output.name in given), None)
     if both is not None:
         raise ModelError(f"tensor {both!r} is an input and an output, which no ensemble of Triton can have.")
@@ -96,7 +101,10 @@ def _ensemble_config(manifest: Manifest, steps: Sequence[_Step]) -> dict[str, An
         "platform": "ensemble",
         "max_batch_size": 0,
         "input": [_tensor(manifest, tensor, tensor) for tensor in given],
-        "output": [_tensor(manifest, output.name, output.tensor) for output in manifest.outputs],
+        "output": [
+            *(_tensor(manifest, output.name, output.tensor) for output in manifest.outputs),
+            *(_tensor(manifest, state.next, state.next) for state in states if state.writer is not None),
+        ],
         "ensemble_scheduling": {
             "step": [
                 {

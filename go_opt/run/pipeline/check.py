@@ -16,8 +16,11 @@ from onnx import numpy_helper
 from go_opt.frontends.onnx.inference.bound import with_values
 from go_opt.frontends.onnx.inference.dims import DimTable
 from go_opt.frontends.onnx.lowered import model_inputs
-from go_opt.run.manifest import Manifest
+from go_opt.run.manifest import Manifest, StageState
+from go_opt.run.pipeline.held_states import first_values, last_of
 from go_opt.run.pipeline.sessions import session
+
+Arrays = Mapping[str, NDArray]  # by name
 
 MOST_DIFFERENCE: Final = 1e-5  # relative to the largest value of the tensor
 MOST_NOISE: Final = 0.05  # more is not taken for rounding
@@ -43,19 +46,20 @@ def difference(one: NDArray, other: NDArray) -> float:
 
 @dataclass(frozen=True)
 class Reference:
-    """The outputs of the whole model, by name, for each row of inputs.
+    """The outputs of the whole model, by name, for each inference.
 
     ONNX Runtime computes them twice: optimised like the stages, and as the model is written. How far
     the two are apart is the noise of rounding, which a plan cannot be blamed for.
     """
 
-    optimised: Sequence[Mapping[str, NDArray]]
-    written: Sequence[Mapping[str, NDArray]]
+    optimised: Sequence[Arrays]
+    written: Sequence[Arrays]
 
     @cached_property
     def noise(self) -> Mapping[str, float]:
         """The largest difference between the two, of each output."""
-        rows = list(zip(self.optimised, self.written, strict=True))
+        pairs = zip(self.optimised, self.written, strict=True)
+        rows = list({id(one): (one, other) for one, other in pairs}.values())
         return {name: max(difference(one[name], other[name]) for one, other in rows) for name in rows[0][0]}
 
     def tolerance(self, name: str, given: float | None) -> float:
@@ -64,46 +68,111 @@ class Reference:
             return given
         return max(MOST_DIFFERENCE, min(MOST_NOISE, _NOISE * self.noise[name]))
 
-    def difference(self, row: int, name: str, value: NDArray) -> float:
+    def difference(self, inference: int, name: str, value: NDArray) -> float:
         """How far an output is from the nearer of the two."""
-        near = difference(value, self.optimised[row][name])
-        return near if near == 0.0 else min(near, difference(value, self.written[row][name]))
+        near = difference(value, self.optimised[inference][name])
+        return near if near == 0.0 else min(near, difference(value, self.written[inference][name]))
 
 
 def whole_outputs(
-    path: Path, manifest: Manifest, inputs: Sequence[Mapping[str, NDArray]], *, is_optimized: bool = False
-) -> list[dict[str, NDArray]]:
-    """The outputs of the whole model, by name, for each row of inputs."""
-    whole = session(path, is_optimized=is_optimized)
+    path: Path,
+    manifest: Manifest,
+    inputs: Sequence[Arrays],
+    inferences: int,
+    *,
+    is_optimized: bool = False,
+) -> list[Arrays]:
+    """The outputs of the whole model, by name, for each inference; sequences have states of their own.
+
+    Sequences that get the same inputs are computed once.
+    """
+    whole = session(_with_states(path, manifest), is_optimized=is_optimized)
     wanted = [output.name for output in manifest.outputs]
-    rest = _rest(path, manifest, inputs[0])
-    return [dict(zip(wanted, whole.run(wanted, {**rest, **row}), strict=True)) for row in inputs]
+    names = list(dict.fromkeys([*wanted, *(state.next for state in _changing(manifest))]))
+    rest, first = _rest(path, manifest, inputs[0]), first_values(manifest, manifest.states, path)
+    rows: list[Arrays] = []
+    found: dict[tuple[int, int], Arrays] = {}  # by row of inputs that the sequence begins with, and step
+    states: dict[int, Arrays] = {}  # by row of inputs that the sequence begins with
+    for inference in range(inferences):
+        step, sequence = divmod(inference, manifest.sequences or inferences)
+        begin = sequence % len(inputs)
+        if (begin, step) not in found:
+            before = states.get(begin, first)
+            given = inputs[inference % len(inputs)]
+            values = dict(zip(names, whole.run(names, {**rest, **given, **before}), strict=True))
+            states[begin] = next_states(manifest, before, values)
+            found[begin, step] = {name: values[name] for name in wanted}
+        rows.append(found[begin, step])
+    return rows
+
+
+def next_states(manifest: Manifest, before: Arrays, values: Arrays) -> Arrays:
+    """The states after an inference that gave ``values``."""
+    changed = {
+        state.read: last_of(values[state.next], manifest.tensor(state.read).shape).copy()
+        for state in _changing(manifest)
+    }
+    return {**before, **changed}
+
+
+def _changing(manifest: Manifest) -> list[StageState]:
+    return [state for state in manifest.states if state.writer is not None]
+
+
+def _with_states(path: Path, manifest: Manifest) -> Path | bytes:
+    """The model; if states are weights, with these as inputs."""
+    weights = [state.read for state in manifest.states if state.initial == "file"]
+    if not weights:
+        return path
+    model = onnx.load(path)
+    _show_weights(model, weights)
+    written: bytes = model.SerializeToString()
+    return written
+
+
+def _show_weights(model: onnx.ModelProto, weights: Sequence[str]) -> None:
+    known = {value.name for value in model.graph.input}
+    model.graph.input.extend(
+        onnx.helper.make_tensor_value_info(one.name, one.data_type, one.dims)
+        for one in model.graph.initializer
+        if one.name in weights and one.name not in known
+    )
 
 
 def first_difference(
-    path: Path, folder: Path, manifest: Manifest, inputs: Mapping[str, NDArray], tolerance: float
+    path: Path, folder: Path, manifest: Manifest, steps: Sequence[Arrays], tolerance: float
 ) -> str:
-    """The likely cause of differing outputs: the first tensor between stages that differs."""
+    """The likely cause of differing outputs: the first tensor between stages that differs.
+
+    Args:
+      steps: the inputs of the inference that differs, after those of the ones before it in its sequence.
+    """
     model = onnx.load(path)
     known = {name for node in model.graph.node for name in node.output}
     cuts = [row.tensor for stage in manifest.stages for row in stage.outputs if row.tensor in known]
+    following = [state.next for state in _changing(manifest)]
+    cuts = list(dict.fromkeys([*cuts, *following]))
     shown = {output.name for output in model.graph.output}
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in cuts if name not in shown)
-    rest = _rest(path, manifest, inputs)
-    whole = session(model.SerializeToString(), is_optimized=False).run(cuts, {**rest, **inputs})
-    expected = dict(zip(cuts, whole, strict=True))
-    values = dict(inputs)
-    for stage in manifest.stages:
-        names = [row.tensor for row in stage.outputs]
-        given = {row.tensor: values[row.tensor] for row in stage.inputs}
-        for name, value in zip(names, session(folder / stage.file).run(names, given), strict=True):
-            values[name] = value
-            if name in expected and difference(value, expected[name]) > tolerance:
-                return f"tensor {name!r} of stage {stage.stage} is the first that differs"
+    _show_weights(model, [state.read for state in manifest.states if state.initial == "file"])
+    whole = session(model.SerializeToString(), is_optimized=False)
+    stages = [session(folder / stage.file) for stage in manifest.stages]
+    rest, states = _rest(path, manifest, steps[0]), first_values(manifest, manifest.states, path)
+    for inputs in steps:
+        expected = dict(zip(cuts, whole.run(cuts, {**rest, **inputs, **states}), strict=True))
+        values: dict[str, NDArray] = {**inputs, **states}
+        for stage, loaded in zip(manifest.stages, stages, strict=True):
+            names = list(loaded.output_names)
+            given = {name: values[name] for name in loaded.input_names}
+            for name, value in zip(names, loaded.run(names, given), strict=True):
+                values[name] = value
+                if name in expected and difference(value, expected[name]) > tolerance:
+                    return f"tensor {name!r} of stage {stage.stage} is the first that differs"
+        states = next_states(manifest, states, values)
     return "the stages one after the other give the right outputs, so a transfer went wrong"
 
 
-def _rest(path: Path, manifest: Manifest, inputs: Mapping[str, NDArray]) -> dict[str, NDArray]:
+def _rest(path: Path, manifest: Manifest, inputs: Arrays) -> dict[str, NDArray]:
     """The inputs that no stage reads: bound ones, and such as do not affect the outputs."""
     rest = {name: _zeros(manifest, name) for name in manifest.inputs if name not in inputs}
     if not manifest.values:

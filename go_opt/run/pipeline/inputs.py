@@ -32,8 +32,10 @@ _MOST_RANDOM: Final = 2  # integers of unknown use are 0 or 1, valid as flags or
 
 def random_inputs(path: Path, manifest: Manifest, rng: np.random.Generator) -> dict[str, NDArray]:
     """An array for each input that a stage reads: normal, or integers from 0."""
-    model = onnx.load(path, load_external_data=False)
-    return {name: _random(manifest.tensor(name), _rows(model.graph, name), rng) for name in _read(manifest)}
+    graph = onnx.load(path, load_external_data=False).graph
+    sizes = {one.name: one.shape for one in manifest.tensors}
+    sizes |= {one.name: tuple(one.dims) for one in graph.initializer}
+    return {name: _random(manifest.tensor(name), _rows(graph, sizes, name), rng) for name in _read(manifest)}
 
 
 def load_inputs(file: Path, manifest: Manifest) -> dict[str, NDArray]:
@@ -113,9 +115,8 @@ def _random(fact: Tensor, rows: int, rng: np.random.Generator) -> NDArray:
     return np.asarray(rng.normal(size=fact.shape), dtype)
 
 
-def _rows(graph: onnx.GraphProto, tensor: str) -> int:
+def _rows(graph: onnx.GraphProto, sizes: dict[str, tuple[int, ...]], tensor: str) -> int:
     """The smallest number of rows among the tables that ``tensor`` indexes."""
-    sizes = {one.name: tuple(one.dims) for one in graph.initializer}
     return min(_tables(graph, sizes, tensor), default=_MOST_RANDOM)
 
 

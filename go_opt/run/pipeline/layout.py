@@ -2,6 +2,8 @@
 
 A tensor has a ring of slots; inference ``i`` is in slot ``i % slots``. Each unit has a counter of the
 inferences it has done. A unit is a stage on one of its chips; the host feeds inputs and collects outputs.
+
+Inference ``i`` is one of sequence ``i % sequences``, which has its states on one chip of each stage.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ class Ring(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """A stage on one of its chips, which runs inferences ``turn``, ``turn + turns``, …"""
+    """A stage on one of its chips, which runs sequences ``turn``, ``turn + turns``, …"""
 
     stage: int
     chip: int
@@ -70,6 +72,32 @@ class Layout:
             for turn, chip in enumerate(stage.chips)
         )
         return (*stages, Unit(HOST, HOST, 0, 1), Unit(HOST, HOST, 0, 1))
+
+    @property
+    def sequences(self) -> int:
+        """Sequences in flight; without states, each inference is a sequence."""
+        return self.manifest.sequences or self.inferences
+
+    def turn(self, stage: int, inference: int) -> int:
+        """Which of the stage's chips runs an inference."""
+        return inference % self.sequences % self.manifest.stages[stage].replication
+
+    def place(self, stage: int, inference: int) -> int:
+        """How many inferences the chip of an inference has run before it."""
+        turns = self.manifest.stages[stage].replication
+        done, sequence = divmod(inference, self.sequences)
+        return done * self._sequences_of(sequence % turns, turns) + sequence // turns
+
+    def inference_at(self, unit: Unit, place: int) -> int:
+        """The inference that a unit runs after ``place`` others; beyond the last if it runs no more."""
+        own = self._sequences_of(unit.turn, unit.turns)
+        if own == 0:
+            return self.inferences
+        done, rest = divmod(place, own)
+        return done * self.sequences + unit.turn + rest * unit.turns
+
+    def _sequences_of(self, turn: int, turns: int) -> int:
+        return -(-(self.sequences - turn) // turns)
 
     @property
     def feeder(self) -> int:
@@ -114,13 +142,14 @@ class Layout:
 
     @cached_property
     def tables(self) -> tuple[tuple[str, tuple[int, ...], int], ...]:
-        """Type, shape and offset of the counters, the seconds, and the arrival times of slots."""
+        """Type, shape and offset of the counters, the seconds, the memory, and the arrival times of slots."""
         rows, offset = [], 0
         stages, tensors = len(self.manifest.stages), len(self.manifest.tensors)
         most_slots = 2 + sum(stage.replication for stage in self.manifest.stages)
         for dtype, shape in (
             ("int64", (len(self.units),)),
             ("float64", (stages, self.inferences, 2)),
+            ("int64", (len(self.units),)),
             ("float64", (tensors, most_slots)),
         ):
             rows.append((dtype, shape, offset))
@@ -158,12 +187,13 @@ class State:
     """The shared memory as arrays."""
 
     def __init__(self, layout: Layout, memory: memoryview) -> None:
-        counters, seconds, arrivals = (
+        counters, seconds, memory_bytes, arrivals = (
             np.frombuffer(memory, dtype, math.prod(shape), offset).reshape(shape)
             for dtype, shape, offset in layout.tables[:-1]
         )
         self.counters: LongArray = counters  # [U] inferences done
         self.seconds: FloatArray = seconds  # [S, I, 2] of the processor and by the clock
+        self.memory_bytes: LongArray = memory_bytes  # [U] of the unit's process at its last inference
         self.arrivals: FloatArray = arrivals  # [K, slots] on the monotonic clock
         self._layout = layout
         self.slots = [  # [K] arrays of each tensor
@@ -187,9 +217,8 @@ class State:
             return True
         if stage == HOST:
             return bool(self.counters[host_unit] > inference)
-        turns = self._layout.manifest.stages[stage].replication
-        unit = self._first_unit[stage] + inference % turns
-        return bool(self.counters[unit] > inference // turns)
+        unit = self._first_unit[stage] + self._layout.turn(stage, inference)
+        return bool(self.counters[unit] > self._layout.place(stage, inference))
 
     def waits_s(self, ring: int, inference: int, now_s: float) -> float:
         """Seconds until a reader may read; infinite until the tensor is written."""

@@ -6,14 +6,14 @@ import math
 import statistics
 import tempfile
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from go_opt.api.inputs import as_target
 from go_opt.common.arrays import FloatArray
@@ -25,20 +25,26 @@ from go_opt.model.codecs.plan_json import load_plan
 from go_opt.model.plan import Plan
 from go_opt.run.export.exporting import export
 from go_opt.run.manifest import Manifest
-from go_opt.run.pipeline.check import Reference, first_difference, whole_outputs
+from go_opt.run.pipeline.check import Arrays, Reference, first_difference, whole_outputs
+from go_opt.run.pipeline.held_states import check_states
 from go_opt.run.pipeline.inputs import load_inputs, random_inputs
 from go_opt.run.pipeline.layout import NOT_LOADED, Layout, State
 from go_opt.run.pipeline.links import write_links
 from go_opt.run.pipeline.memory import shared_memory
-from go_opt.run.pipeline.results import OutputsDifferError, RunResult, StageRun, chip_seconds
+from go_opt.run.pipeline.results import (
+    ChipMemory,
+    OutputsDifferError,
+    RunResult,
+    StageRun,
+    chip_seconds,
+    path_seconds,
+)
 from go_opt.run.pipeline.sessions import Session, session
 from go_opt.run.pipeline.workers import Workers, started
 
 MAX_INFERENCES: Final = 1_000_000
 ALONE: Final = 5  # inferences that run alone before the others; the first warms up caches
 _DIFFERENT: Final = 4  # number of rows of random inputs
-
-Arrays = Mapping[str, NDArray]  # by name
 
 
 def run_plan(
@@ -52,10 +58,13 @@ def run_plan(
     target: Target | str | Path | None = None,
     costs: str | Path | None = None,
     tolerance: float | None = None,
+    sequences: int | None = None,
 ) -> RunResult:
     """Run ``plan`` in ONNX Runtime, with one single-threaded process per chip, and measure it.
 
-    Outputs are compared with those of the whole model for every inference.
+    Outputs are compared with those of the whole model for every inference. States stay in the processes;
+    each begins as zeros, or as the value that the model has for it. A sequence's next inference begins when
+    its last has ended. See :mod:`go_opt.run.pipeline.held_states` for states that grow.
 
     Args:
       model: the ONNX file that the plan is of, with all its weights.
@@ -68,6 +77,7 @@ def run_plan(
       costs: CSV file of the measured seconds that the plan was made with.
       tolerance: largest difference of an output, relative to its largest value. None: three times the
         difference that ONNX Runtime's optimisation makes to the whole model, and 1e-5 at least.
+      sequences: in flight, of a model with states. None: the plan's own.
 
     Raises:
       InvalidInputError: an argument is wrong, or an extra is not installed.
@@ -83,10 +93,13 @@ def run_plan(
     if tolerance is not None and not 0 <= tolerance < math.inf:
         raise InvalidInputError(f"tolerance must be 0 or more, not {tolerance}.", field="tolerance")
     decided = plan if isinstance(plan, Plan) else load_plan(plan)
+    if sequences is not None:
+        decided = replace(decided, sequences=sequences)
     on = as_target(target or decided.target)
     with tempfile.TemporaryDirectory(prefix="go-opt-run-") as parent:
         folder = Path(parent) / "stages"
         manifest = export(model, decided, folder, target=on, costs=costs)
+        _check_sequences(manifest, sequences)
         if inputs is None:
             rng = np.random.default_rng(seed)
             rows = [random_inputs(Path(model), manifest, rng) for _ in range(_DIFFERENT)]
@@ -95,6 +108,19 @@ def run_plan(
         return run_stages(
             Path(model), folder, manifest, inferences, rows, on if links else None, tolerance=tolerance
         )
+
+
+def _check_sequences(manifest: Manifest, given: int | None) -> None:
+    """Reject a number of sequences that the model or its replicas do not allow."""
+    problem = ""
+    if given is not None and not manifest.states:
+        problem = "the model has no states, so there are no sequences"
+    elif given is not None and given != manifest.sequences:
+        problem = "there is one sequence, since a state is of the model"
+    elif manifest.states and manifest.sequences < max(stage.replication for stage in manifest.stages):
+        problem = f"there are {manifest.sequences} sequences, fewer than the replicas of a stage"
+    if problem:
+        raise InvalidInputError(f"{problem}.", field="sequences")
 
 
 def run_stages(
@@ -112,9 +138,10 @@ def run_stages(
     Args:
       inputs: rows of arrays by name, which inferences use in turn.
     """
+    check_states(manifest)
     layout = Layout(manifest, inferences + ALONE)
     assert layout.rings  # rejects types that cannot be sent, before any process starts
-    expected = expected_outputs(model, manifest, inputs)
+    expected = expected_outputs(model, manifest, inputs, layout.inferences)
     if links is not None:
         write_links(links, layout.chips, folder)
     with started(layout.chips) as workers:
@@ -124,8 +151,9 @@ def run_stages(
     over = max(host.worst, key=lambda name: host.worst[name].apart - allowed[name])
     worst = host.worst[over]
     if worst.apart > allowed[over]:
-        wrong = inputs[worst.inference % len(inputs)]
-        cause = first_difference(model, folder, manifest, wrong, allowed[over])
+        sequence = worst.inference % layout.sequences
+        steps = [inputs[i % len(inputs)] for i in range(sequence, worst.inference + 1, layout.sequences)]
+        cause = first_difference(model, folder, manifest, steps, allowed[over])
         raise OutputsDifferError(
             f"output {over!r} differs from that of the whole model by {worst.apart:.2g} of its scale, "
             f"more than {allowed[over]:.2g}: {cause}.",
@@ -150,17 +178,17 @@ def run_on(
         return host, state.seconds[:, ALONE:].copy()
 
 
-def expected_outputs(model: Path, manifest: Manifest, inputs: Sequence[Arrays]) -> Reference:
+def expected_outputs(model: Path, manifest: Manifest, inputs: Sequence[Arrays], inferences: int) -> Reference:
     """The outputs of the whole model.
 
     Raises:
       EnvironmentFailedError: it does not run.
     """
     try:
-        written = whole_outputs(model, manifest, inputs)
+        written = whole_outputs(model, manifest, inputs, inferences)
         optimised = written
         with suppress(Exception):  # some versions optimise a model so that it does not run
-            optimised = whole_outputs(model, manifest, inputs, is_optimized=True)
+            optimised = whole_outputs(model, manifest, inputs, inferences, is_optimized=True)
         return Reference(optimised, written)
     except Exception as error:  # ONNX Runtime has a dozen kinds
         reason = str(error).strip().splitlines()[0].rstrip(".")
@@ -186,7 +214,9 @@ class _Host:
     joins: Session | None  # of the host's model
     fed_s: list[float] = field(default_factory=list)
     collected_s: list[float] = field(default_factory=list)
-    outputs: dict[str, NDArray] = field(default_factory=dict)  # of the first inference
+    outputs: Arrays = field(default_factory=dict)  # of the first inference
+    unchecked: deque[tuple[int, Arrays]] = field(default_factory=deque)
+    memory_bytes: list[int] = field(default_factory=list)  # of the process of each unit
     worst: dict[str, _Worst] = field(default_factory=dict)  # of each output
 
     def run(self) -> None:
@@ -200,12 +230,19 @@ class _Host:
             if arrives_s <= 0:
                 self._collect(outputs)
             elif not self._feed(given):
-                self.workers.wait(arrives_s)
+                if self.unchecked:
+                    self._check()
+                else:
+                    self.workers.wait(arrives_s)
+        while self.unchecked:
+            self._check()
+        self.memory_bytes = self.state.memory_bytes.tolist()
 
     def _feed(self, rings: Mapping[str, int]) -> bool:
         inference = len(self.fed_s)
         is_early = inference <= ALONE and inference > len(self.collected_s)
-        if is_early or inference == self.layout.inferences:
+        is_full = inference - self.layout.sequences >= len(self.collected_s)
+        if is_early or is_full or inference == self.layout.inferences:
             return False
         if not all(self.state.is_free(ring, inference) for ring in rings.values()):
             return False
@@ -217,26 +254,35 @@ class _Host:
         return True
 
     def _arrives_s(self, rings: Mapping[str, int]) -> float:
-        """Seconds until the next outputs arrive; infinite until the stages have written them."""
+        """Seconds until the next outputs arrive; infinite until all stages have done the inference."""
         inference, now_s = len(self.collected_s), time.monotonic()
+        stages = range(len(self.layout.manifest.stages))
+        if not all(self.state.is_done(stage, inference, self.layout.feeder) for stage in stages):
+            return math.inf
         return max(self.state.waits_s(ring, inference, now_s) for ring in rings.values())
 
     def _collect(self, rings: Mapping[str, int]) -> None:
         inference = len(self.collected_s)
         self.collected_s.append(time.monotonic())
         given = self.inputs[inference % len(self.inputs)]
-        values = {tensor: self.state.slot(ring, inference) for tensor, ring in rings.items()}
+        values = {tensor: self.state.slot(ring, inference).copy() for tensor, ring in rings.items()}
         host = self.layout.manifest.host
         if host is not None and self.joins is not None:
             read = {row.tensor: {**given, **values}[row.tensor] for row in host.inputs}
             values |= zip(host.outputs, self.joins.run(host.outputs, read), strict=True)
-        for name, value in ((output.name, values[output.tensor]) for output in self.layout.manifest.outputs):
-            if inference == 0:
-                self.outputs[name] = value.copy()
-            apart = self.expected.difference(inference % len(self.inputs), name, value)
-            self.worst[name] = max(self.worst.get(name, _Worst(0.0, inference)), _Worst(apart, inference))
+        outputs = {output.name: values[output.tensor] for output in self.layout.manifest.outputs}
+        if inference == 0:
+            self.outputs = outputs
+        self.unchecked.append((inference, outputs))
         self.state.counters[self.layout.collector] += 1
         self.workers.wake()
+
+    def _check(self) -> None:
+        """Compare the outputs of an inference; other work comes first, as sequences may wait for it."""
+        inference, outputs = self.unchecked.popleft()
+        for name, value in outputs.items():
+            apart = self.expected.difference(inference, name, value)
+            self.worst[name] = max(self.worst.get(name, _Worst(0.0, inference)), _Worst(apart, inference))
 
 
 def _result(
@@ -254,6 +300,8 @@ def _result(
     )
     done_s = host.collected_s
     alone = [end_s - start_s for start_s, end_s in zip(host.fed_s, done_s, strict=True)][1:ALONE]
+    waits_s = path_seconds(manifest, stages) / manifest.sequences if manifest.sequences else 0.0
+    memory = {unit.chip: size for unit, size in zip(layout.units, host.memory_bytes, strict=True)}
     return RunResult(
         model=manifest.model,
         target=manifest.target,
@@ -262,12 +310,14 @@ def _result(
         cores=num_cores(),
         stages=stages,
         predicted_interval_s=manifest.interval_s,
-        processor_interval_s=max(chip_seconds(stages).values()),
+        processor_interval_s=max(*chip_seconds(stages).values(), waits_s),
         wall_interval_s=(done_s[-1] - done_s[ALONE]) / (len(done_s) - ALONE - 1),
         predicted_latency_s=manifest.latency_s,
         latency_s=statistics.median(alone),
         difference=max(worst.apart for worst in host.worst.values()),
         tolerance=max(allowed.values()),
         is_equal=all(worst.apart <= allowed[name] for name, worst in host.worst.items()),
+        sequences=manifest.sequences,
+        memory=tuple(ChipMemory(row.chip, row.end, memory[row.chip]) for row in manifest.memory),
         outputs=host.outputs,
     )

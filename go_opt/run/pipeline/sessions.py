@@ -27,6 +27,16 @@ class Session:
         types = {value.type for value in (*loaded.get_inputs(), *loaded.get_outputs())}
         self._has_bfloat16 = "tensor(bfloat16)" in types
 
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of inputs, with those that have a value in the model."""
+        values = (*self._loaded.get_inputs(), *self._loaded.get_overridable_initializers())
+        return tuple(value.name for value in values)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        return tuple(value.name for value in self._loaded.get_outputs())
+
     def run(self, outputs: Sequence[str], inputs: Mapping[str, NDArray]) -> list[NDArray]:
         """The outputs with these names."""
         if self._has_bfloat16:  # 40 microseconds slower

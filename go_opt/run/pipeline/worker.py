@@ -16,13 +16,16 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from numpy.typing import NDArray
 
 from go_opt.common.units import visible
 from go_opt.run.manifest import Stage, load_manifest
+from go_opt.run.pipeline.held_states import HeldState, first_values
 from go_opt.run.pipeline.layout import HOST, Layout, State, Unit
 from go_opt.run.pipeline.links import Links
-from go_opt.run.pipeline.memory import opened
+from go_opt.run.pipeline.memory import opened, own_bytes
 from go_opt.run.pipeline.sessions import session, value_of
 from go_opt.run.pipeline.wakeup import drain, notify
 
@@ -33,10 +36,25 @@ _JOBS: Final = 0  # descriptor of standard input
 _MOST_BYTES: Final = 1 << 16  # of a job
 
 
-class _UnitWork:
-    """A unit: a stage with its model, and the tensors it waits for."""
+class _Held(NamedTuple):
+    """What all units of a process share."""
 
-    def __init__(self, layout: Layout, state: State, links: Links, folder: Path, number: int) -> None:
+    states: dict[str, HeldState]  # by name
+    before_bytes: int  # of memory, before a model is loaded
+
+
+class _UnitWork:
+    """A unit: a stage with its model, the tensors it waits for, and the states that it touches."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        state: State,
+        links: Links,
+        folder: Path,
+        number: int,
+        held: _Held,
+    ) -> None:
         self.unit: Unit = layout.units[number]
         self._number, self._state, self._links = number, state, links
         self._layout = layout
@@ -47,7 +65,17 @@ class _UnitWork:
         self._outputs = {row.tensor: ring_of[row.tensor] for row in stage.outputs}
         used = {*self._inputs.values(), *self._outputs.values()}
         self._values = {ring: [value_of(slot) for slot in state.slots[ring]] for ring in used}
-        self.next = self.unit.turn
+        self._held, self._before_bytes = held.states, held.before_bytes
+        states = [one for one in layout.manifest.states if self.unit.stage in one.stages]
+        first = first_values(layout.manifest, states, folder / stage.file)
+        self._held.update(
+            (one.read, HeldState(layout.manifest, one, first[one.read]))
+            for one in states
+            if one.read in first and one.read not in self._held
+        )
+        self._read = [one.read for one in states if self.unit.stage in one.readers]
+        self._written = [one for one in states if one.writer == self.unit.stage]
+        self.next = layout.inference_at(self.unit, 0)
         state.counters[number] = 0
 
     @property
@@ -62,24 +90,39 @@ class _UnitWork:
             return math.inf
         if not all(self._state.is_free(ring, self.next) for ring in self._outputs.values()):
             return math.inf
+        if self._state.counters[self._layout.feeder] <= self.next:  # of a stage that reads states only
+            return math.inf
         waits = (self._state.waits_s(ring, self.next, now_s) for ring in self._inputs.values())
         return max(waits, default=0.0)
 
     def run(self) -> None:
         """Run the next inference."""
+        inputs, outputs = self._slots(self._inputs), self._slots(self._outputs)
+        inputs |= {name: self._held[name].before(self.next) for name in self._read}
+        room = {one.next: self._held[one.read].room() for one in self._written if one.next not in outputs}
+        outputs |= {name: buffer.value for name, buffer in room.items()}
         start_s, processor_s = time.monotonic(), time.process_time()
-        self._session.run_in_place(self._slots(self._inputs), self._slots(self._outputs))
+        self._session.run_in_place(inputs, outputs)
         processor_s = time.process_time() - processor_s
         now_s = time.monotonic()
         self._state.seconds[self.unit.stage, self.next] = processor_s, now_s - start_s
+        for one in self._written:
+            array = room[one.next].array if one.next in room else self._slot_of(one.next)
+            self._held[one.read].after(self.next, array, room.get(one.next))
         for ring in self._outputs.values():
             self._send(ring, now_s)
-        self.next += self.unit.turns
+        following = self._layout.inference_at(self.unit, int(self._state.counters[self._number]) + 1)
+        if following >= self._layout.inferences:
+            self._state.memory_bytes[self._number] = own_bytes() - self._before_bytes
+        self.next = following
         self._state.counters[self._number] += 1
 
     def _slots(self, rings: Mapping[str, int]) -> dict[str, OrtValue]:
         slots = {tensor: self._values[ring] for tensor, ring in rings.items()}
         return {tensor: values[self.next % len(values)] for tensor, values in slots.items()}
+
+    def _slot_of(self, tensor: str) -> NDArray:
+        return self._state.slot(self._outputs[tensor], self.next)
 
     def _send(self, ring: int, now_s: float) -> None:
         facts = self._layout.rings[ring]
@@ -90,15 +133,18 @@ class _UnitWork:
 
     def _chip(self, stage: int) -> int:
         chips = (HOST,) if stage == HOST else self._layout.manifest.stages[stage].chips
-        return chips[self.next % len(chips)]
+        return chips[0 if stage == HOST else self._layout.turn(stage, self.next)]
 
 
 def _work(given: Mapping[str, Any], memory: int) -> None:
     folder = Path(given["folder"])
     layout = Layout(load_manifest(folder), given["inferences"])
     state, links = State(layout, opened(memory)), Links(folder)
+    import onnxruntime  # noqa: F401, which takes memory itself
+
+    held = _Held({}, own_bytes())
     works = [
-        _UnitWork(layout, state, links, folder, number)
+        _UnitWork(layout, state, links, folder, number, held)
         for number, unit in enumerate(layout.units)
         if unit.chip == given["chip"]
     ]

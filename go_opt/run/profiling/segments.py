@@ -60,7 +60,7 @@ class Segments:
                 manifest = self._cut(random_cut(rng, self._graph.num_ops), folder)
                 if not inputs:
                     inputs = random_inputs(self._path, manifest, rng)
-                    expected = expected_outputs(self._path, manifest, [inputs])
+                    expected = expected_outputs(self._path, manifest, [inputs], ALONE + _INFERENCES)
                     until_s = time.monotonic() + seconds
                 layout = Layout(manifest, ALONE + _INFERENCES)
                 _, measured_s = run_on(workers, folder, layout, [inputs], expected)
