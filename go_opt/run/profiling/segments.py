@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 from go_opt.common.arrays import FloatArray, LongArray
 from go_opt.env.target import Target
 from go_opt.frontends.onnx.lowered import LoweredModel
+from go_opt.frontends.onnx_frontend import states_of
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
+from go_opt.model.states import without_states
 from go_opt.run.cut.plan_models import cut_models, manifest_of
 from go_opt.run.cut.reads import Reads
 from go_opt.run.cut.source import model_of_plan
@@ -41,12 +43,18 @@ class Segment:
 
 
 class Segments:
-    """Cuts a model at random places and measures the parts."""
+    """Cuts a model at random places and measures the parts.
+
+    A cut may lie between ops that touch a state: the host sends it, and reads its next value.
+    """
 
     def __init__(self, path: Path, lowered: LoweredModel, graph: Graph, target: Target) -> None:
         self.whole = model_of_plan(lowered)
         self._reads = Reads(self.whole.graph, graph.op_index)
-        self._path, self._graph, self._target = path, graph, target
+        self._path, self._target = path, target
+        self._graph = without_states(graph, lambda name: True)
+        states = states_of(lowered, graph.bindings).states
+        self._kept = {name for state in states for name in (state.read, state.next)}
 
     def measured(self, rng: np.random.Generator, folder: Path, seconds: float) -> Iterator[list[Segment]]:
         """The measured segments of successive random cuts, until ``seconds`` have passed.
@@ -94,12 +102,18 @@ class Segments:
         return [
             Segment(
                 np.array([self._graph.op_index[op] for op in stage.ops]),
-                _bytes(manifest, stage),
+                self._bytes(manifest, stage),
                 float(seconds[stage.stage]),
                 longest_s,
             )
             for stage in manifest.stages
         ]
+
+    def _bytes(self, manifest: Manifest, stage: Stage) -> int:
+        """What enters and leaves a stage; states would stay in it."""
+        names = [row.tensor for row in stage.inputs if row.tensor not in self._kept]
+        names += [row.tensor for row in stage.outputs if row.readers or row.tensor not in self._kept]
+        return sum(manifest.tensor(name).bytes for name in names)
 
 
 def random_cut(rng: np.random.Generator, num_ops: int) -> LongArray:
@@ -108,8 +122,3 @@ def random_cut(rng: np.random.Generator, num_ops: int) -> LongArray:
     between = np.arange(1, num_ops)
     cuts = np.sort(rng.permutation(between)[: int(rng.integers(0, most))])
     return np.searchsorted(cuts, np.arange(num_ops), side="right")
-
-
-def _bytes(manifest: Manifest, stage: Stage) -> int:
-    names = [row.tensor for row in stage.inputs] + [row.tensor for row in stage.outputs]
-    return sum(manifest.tensor(name).bytes for name in names)
