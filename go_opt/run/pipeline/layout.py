@@ -3,7 +3,7 @@
 A tensor has a ring of slots; inference ``i`` is in slot ``i % slots``. Each unit has a counter of the
 inferences it has done. A unit is a stage on one of its chips; the host feeds inputs and collects outputs.
 
-Inference ``i`` is one of sequence ``i % sequences``, which has its states on one chip of each stage.
+Inference ``i`` is one of sequence ``i % sequences``, and begins when that sequence's last one has ended.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Ring(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """A stage on one of its chips, which runs sequences ``turn``, ``turn + turns``, …"""
+    """A stage on one of its chips, which runs inferences ``turn``, ``turn + turns``, …"""
 
     stage: int
     chip: int
@@ -77,27 +77,6 @@ class Layout:
     def sequences(self) -> int:
         """Sequences in flight; without states, each inference is a sequence."""
         return self.manifest.sequences or self.inferences
-
-    def turn(self, stage: int, inference: int) -> int:
-        """Which of the stage's chips runs an inference."""
-        return inference % self.sequences % self.manifest.stages[stage].replication
-
-    def place(self, stage: int, inference: int) -> int:
-        """How many inferences the chip of an inference has run before it."""
-        turns = self.manifest.stages[stage].replication
-        done, sequence = divmod(inference, self.sequences)
-        return done * self._sequences_of(sequence % turns, turns) + sequence // turns
-
-    def inference_at(self, unit: Unit, place: int) -> int:
-        """The inference that a unit runs after ``place`` others; beyond the last if it runs no more."""
-        own = self._sequences_of(unit.turn, unit.turns)
-        if own == 0:
-            return self.inferences
-        done, rest = divmod(place, own)
-        return done * self.sequences + unit.turn + rest * unit.turns
-
-    def _sequences_of(self, turn: int, turns: int) -> int:
-        return -(-(self.sequences - turn) // turns)
 
     @property
     def feeder(self) -> int:
@@ -217,8 +196,9 @@ class State:
             return True
         if stage == HOST:
             return bool(self.counters[host_unit] > inference)
-        unit = self._first_unit[stage] + self._layout.turn(stage, inference)
-        return bool(self.counters[unit] > self._layout.place(stage, inference))
+        turns = self._layout.manifest.stages[stage].replication
+        unit = self._first_unit[stage] + inference % turns
+        return bool(self.counters[unit] > inference // turns)
 
     def waits_s(self, ring: int, inference: int, now_s: float) -> float:
         """Seconds until a reader may read; infinite until the tensor is written."""

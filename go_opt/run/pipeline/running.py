@@ -94,6 +94,11 @@ def run_plan(
         raise InvalidInputError(f"tolerance must be 0 or more, not {tolerance}.", field="tolerance")
     decided = plan if isinstance(plan, Plan) else load_plan(plan)
     if sequences is not None:
+        if not 1 <= sequences <= inferences:
+            raise InvalidInputError(
+                f"sequences must be between 1 and the {inferences} inferences, not {sequences}.",
+                field="sequences",
+            )
         decided = replace(decided, sequences=sequences)
     on = as_target(target or decided.target)
     with tempfile.TemporaryDirectory(prefix="go-opt-run-") as parent:
@@ -111,14 +116,12 @@ def run_plan(
 
 
 def _check_sequences(manifest: Manifest, given: int | None) -> None:
-    """Reject a number of sequences that the model or its replicas do not allow."""
+    """Reject a number of sequences that the model does not allow."""
     problem = ""
     if given is not None and not manifest.states:
         problem = "the model has no states, so there are no sequences"
     elif given is not None and given != manifest.sequences:
         problem = "there is one sequence, since a state is of the model"
-    elif manifest.states and manifest.sequences < max(stage.replication for stage in manifest.stages):
-        problem = f"there are {manifest.sequences} sequences, fewer than the replicas of a stage"
     if problem:
         raise InvalidInputError(f"{problem}.", field="sequences")
 

@@ -75,7 +75,7 @@ class _UnitWork:
         )
         self._read = [one.read for one in states if self.unit.stage in one.readers]
         self._written = [one for one in states if one.writer == self.unit.stage]
-        self.next = layout.inference_at(self.unit, 0)
+        self.next = self.unit.turn
         state.counters[number] = 0
 
     @property
@@ -111,10 +111,9 @@ class _UnitWork:
             self._held[one.read].after(self.next, array, room.get(one.next))
         for ring in self._outputs.values():
             self._send(ring, now_s)
-        following = self._layout.inference_at(self.unit, int(self._state.counters[self._number]) + 1)
-        if following >= self._layout.inferences:
+        self.next += self.unit.turns
+        if self.next >= self._layout.inferences:
             self._state.memory_bytes[self._number] = own_bytes() - self._before_bytes
-        self.next = following
         self._state.counters[self._number] += 1
 
     def _slots(self, rings: Mapping[str, int]) -> dict[str, OrtValue]:
@@ -133,7 +132,7 @@ class _UnitWork:
 
     def _chip(self, stage: int) -> int:
         chips = (HOST,) if stage == HOST else self._layout.manifest.stages[stage].chips
-        return chips[0 if stage == HOST else self._layout.turn(stage, self.next)]
+        return chips[self.next % len(chips)]
 
 
 def _work(given: Mapping[str, Any], memory: int) -> None:

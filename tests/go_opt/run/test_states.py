@@ -21,7 +21,6 @@ from go_opt.run.export.exporting import export
 from go_opt.run.manifest import StageState, load_manifest
 from go_opt.run.pipeline import held_states, running
 from go_opt.run.pipeline.check import Arrays
-from go_opt.run.pipeline.layout import Layout
 from go_opt.run.pipeline.results import RunResult
 from tests.decoders import decoder, recurrent_stack, sliced_plan
 from tests.exports import info, model, node, plan_of, saved, session, weight
@@ -111,20 +110,6 @@ def test_a_state_in_two_stages_of_a_chip(tmp_path: Path) -> None:
     assert go_opt.run_plan(path, plan, inferences=20, tolerance=1e-5).is_equal
 
 
-def test_replicas_keep_their_sequences(tmp_path: Path) -> None:
-    path, plan = planned(STACK, tmp_path, 1, 5)
-    plan = replace(plan, replication=np.full_like(plan.replication, 2))
-    assert go_opt.run_plan(path, plan, inferences=40, tolerance=1e-5).is_equal
-    layout = Layout(export(path, plan, tmp_path / "out"), 20)
-    own = [[layout.inference_at(unit, place) for place in range(20)] for unit in layout.units[:2]]
-    assert [row[:6] for row in own] == [[0, 2, 4, 5, 7, 9], [1, 3, 6, 8, 11, 13]]
-    for inference in range(20):
-        turn, place = layout.turn(0, inference), layout.place(0, inference)
-        assert own[turn][place] == inference
-    with pytest.raises(InvalidInputError, match="there are 1 sequences, fewer than the replicas"):
-        go_opt.run_plan(path, plan, sequences=1)
-
-
 def test_states_of_another_step_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With inputs that are all alike, steps differ by their states alone."""
     path, plan = planned(STACK, tmp_path, 2, 3)
@@ -200,6 +185,8 @@ def test_what_is_measured(tmp_path: Path) -> None:
 
 def test_what_is_refused(tmp_path: Path) -> None:
     path = saved(model([node("Relu", "x", "y")], [info("x", [2])], [info("y", [2])]), tmp_path)
+    with pytest.raises(InvalidInputError, match="sequences must be between 1 and the 100 inferences, not 0"):
+        go_opt.run_plan(path, plan_of(path, [0]), sequences=0)
     with pytest.raises(InvalidInputError, match="the model has no states"):
         go_opt.run_plan(path, plan_of(path, [0]), sequences=2)
     nodes = [node("ReduceSum", "past_h", "present_h", "sum"), node("Exp", "x", "y", "y")]
