@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import onnx
 
     from go_opt.frontends.onnx.lowered import LoweredModel
-    from go_opt.frontends.recording.states import FoundStates
 
 
 def from_onnx(
@@ -83,7 +82,7 @@ def _import(
     builder = GraphBuilder(lowered.file.name, precision=precision, bindings=bindings)
     for value in lowered.inputs:
         builder.add_tensor(value.tensor, value.elements, value.dtype, "input")
-    found = states_of(lowered, bindings)
+    found = lowered.states(bindings)
     unknown = lowered.program.emit(builder, [value.tensor for value in lowered.outputs], found.states)
     graph = builder.build()
     calls = [NodeWithoutOp(name, "inlined", None) for name in called_functions(lowered.file.model)]
@@ -91,16 +90,3 @@ def _import(
     return replace(
         graph, nodes_without_op=absent, unknown_ops=unknown, unpaired_states=found.unpaired
     ), lowered
-
-
-def states_of(lowered: LoweredModel, bindings: Bindings) -> FoundStates:
-    """The states of a model, by its own names of inputs and outputs and by the ops between them."""
-    from go_opt.frontends.recording.states import Facts, find_states
-
-    given = {value.tensor: Facts(value.shape, value.dtype) for value in lowered.inputs}
-    names = [output.name for output in lowered.model.graph.output]
-    outputs = dict(zip(names, lowered.outputs, strict=True))
-    facts = {name: Facts(value.shape, value.dtype) for name, value in outputs.items()}
-    weights = {tensor.name for tensor in lowered.model.graph.initializer}
-    by_ops = lowered.states_by_ops(given, facts)
-    return find_states(given, facts, bindings.states, weights.__contains__, weights, by_ops)

@@ -16,7 +16,7 @@ from go_opt import Graph, from_jax, from_onnx, from_stablehlo
 from go_opt.errors import ModelError
 from go_opt.frontends.networkx_export import to_networkx
 from go_opt.frontends.networkx_frontend import from_networkx, from_node_link
-from go_opt.frontends.onnx_frontend import import_onnx, states_of
+from go_opt.frontends.onnx_frontend import import_onnx
 from go_opt.model.bindings import Bindings
 from go_opt.model.codecs.graph_json import graph_from_dict, graph_to_dict
 from tests.frontends.state_models import FOUND, GIVEN, NOT_STATE, StateModel
@@ -27,7 +27,7 @@ def _imported(case: StateModel, given: dict[str, str]) -> tuple[Graph, dict[str,
     """The graph of a model, and its pairs in the model's own names."""
     bindings = Bindings.of(case.dims, states=given)
     graph, lowered = import_onnx(case.proto, bindings, "native")
-    found = states_of(lowered, bindings).states
+    found = lowered.states(bindings).states
     assert {graph.tensor_names[state.read] for state in graph.states} == {state.read for state in found}
     return graph, {state.read: state.next for state in found}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import onnx
@@ -19,7 +19,7 @@ from go_opt.frontends.onnx.program import Program
 from go_opt.frontends.onnx.state_ops import states_by_ops
 from go_opt.frontends.onnx.structure import GraphReads, inlined
 from go_opt.frontends.recording.binding import Trips
-from go_opt.frontends.recording.states import Facts
+from go_opt.frontends.recording.states import Facts, FoundStates, find_states
 from go_opt.model.bindings import Bindings
 
 
@@ -34,9 +34,15 @@ class LoweredModel:
     program: Program
     open_dims: tuple[str, ...]  # bound dimensions that no input has
 
-    def states_by_ops(self, inputs: Mapping[str, Facts], outputs: Mapping[str, Facts]) -> dict[str, str]:
-        """As :func:`go_opt.frontends.onnx.state_ops.states_by_ops`."""
-        return states_by_ops(self.model.graph, inputs, outputs)
+    def states(self, bindings: Bindings) -> FoundStates:
+        """The states of the model, by its own names of inputs and outputs and by the ops between them."""
+        given = {value.tensor: Facts(value.shape, value.dtype) for value in self.inputs}
+        names = [output.name for output in self.model.graph.output]
+        outputs = zip(names, self.outputs, strict=True)
+        facts = {name: Facts(value.shape, value.dtype) for name, value in outputs}
+        weights = {tensor.name for tensor in self.model.graph.initializer}
+        by_ops = states_by_ops(self.model.graph, given, facts)
+        return find_states(given, facts, bindings.states, weights.__contains__, weights, by_ops)
 
 
 def lower_model(

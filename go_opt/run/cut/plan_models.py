@@ -16,7 +16,6 @@ from go_opt.env.peak_memory import plan_buffers
 from go_opt.env.target import Target
 from go_opt.errors import ModelError
 from go_opt.frontends.onnx.lowered import LoweredModel
-from go_opt.frontends.onnx_frontend import states_of
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.model.states import NamedState
@@ -60,7 +59,7 @@ def plan_models(lowered: LoweredModel, graph: Graph, target: Target, plan: Plan)
     whole = model_of_plan(lowered)
     parts = split_nodes(whole.graph, graph, plan.splits)
     graph = planned_graph(graph, plan)
-    states = states_of(lowered, plan.bindings).states
+    states = lowered.states(plan.bindings).states
     cut = cut_models(whole, Reads(whole.graph, graph.op_index), graph, target, plan, parts, states)
     return replace(cut, is_split=bool(plan.splits))
 

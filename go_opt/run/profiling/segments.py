@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from go_opt.common.arrays import FloatArray, LongArray
 from go_opt.env.target import Target
 from go_opt.frontends.onnx.lowered import LoweredModel
-from go_opt.frontends.onnx_frontend import states_of
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.model.states import without_states
@@ -53,7 +52,7 @@ class Segments:
         self._reads = Reads(self.whole.graph, graph.op_index)
         self._path, self._target = path, target
         self._graph = without_states(graph, lambda name: True)
-        states = states_of(lowered, graph.bindings).states
+        states = lowered.states(graph.bindings).states
         self._kept = {name for state in states for name in (state.read, state.next)}
 
     def measured(self, rng: np.random.Generator, folder: Path, seconds: float) -> Iterator[list[Segment]]:
