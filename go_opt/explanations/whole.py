@@ -15,6 +15,7 @@ from go_opt.env.model.metrics import objective_s
 from go_opt.env.peak_memory import ChipBuffers, PeakMemory, peak_memory, plan_buffers
 from go_opt.explanations.loads import Loads
 from go_opt.explanations.moves import Mover, Neighbourhood, Resize, best_resize
+from go_opt.explanations.state_use import StateUse, state_use
 from go_opt.explanations.terms import TensorPart, Term, Terms, original_names
 from go_opt.explanations.uses import (
     ChipUse,
@@ -65,6 +66,7 @@ class PlanExplanation:
     relays: tuple[RelayUse, ...]
     splits: tuple[SplitUse, ...]
     provenance: tuple[tuple[str, int], ...]  # origin of decisions, and its number of ops
+    states: StateUse | None = None  # None: the graph has none
     objective: Objective = "throughput"  # which bound, what-ifs and loads refer to
     path: CriticalPath | None = None  # of a valid plan whose objective is latency
     one_more_chip: OneMoreChip | None = None  # like ``path``, if the user has no constraints
@@ -161,6 +163,7 @@ def explain_plan(
         relays=relay_uses(graph, plan, terms),
         splits=split_uses(graph, target, plan),
         provenance=_provenance(plan),
+        states=state_use(graph, target, plan, metrics),
         objective=objective,
         path=critical_path(graph, target, plan) if runs_alone else None,
         one_more_chip=one_more_chip(expanded, target, placed) if runs_alone and not constraints else None,

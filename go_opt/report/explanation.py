@@ -10,7 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from go_opt.common.units import format_bytes, format_duration, format_ratio
+from go_opt.env.target.definition import SEQUENCE_WAITS
 from go_opt.explanations import PlanExplanation
+from go_opt.explanations.state_use import StateUse
 from go_opt.report.parts.plan_lines import (
     copies_lines,
     memory_lines,
@@ -112,14 +114,36 @@ def _interval_lines(explanation: PlanExplanation) -> Iterator[str]:
     if metrics.waits:
         yield f"What binds: {metrics.bottleneck}, {format_duration(interval_s)} in the simulator"
         yield f"The busiest: {names}, {format_duration(explanation.binding[0].seconds)}"
+    elif metrics.bottleneck == SEQUENCE_WAITS:
+        yield f"What binds: {metrics.bottleneck} over all sequences in flight, {format_duration(interval_s)}"
+        yield f"The busiest: {names}, {format_duration(explanation.binding[0].seconds)}"
     else:
         together = " together" if len(explanation.binding) > 1 else ""
         yield f"What binds{together}: {names}, {format_duration(interval_s)}"
     yield from (f"  {line}" for line in binding_lines(explanation.binding, stages))
     yield from _next_lines(explanation)
     yield ""
+    yield from state_lines(explanation.states)
     yield from _help_lines(explanation)
     yield from (f"  {line}" for line in change_lines(explanation))
+
+
+def state_lines(states: StateUse | None) -> Iterator[str]:
+    """What states take, and one more sequence."""
+    if states is None:
+        return
+    if states.model_bytes:
+        yield f"States of the model: {format_bytes(states.model_bytes)}"
+    if states.sequence_bytes:
+        more_s = states.one_more_s
+        then = states.one_more_reason if more_s is None else format_duration(more_s)
+        yield (
+            f"States: {format_bytes(states.sequence_bytes)} for each of "
+            f"{counted(states.sequences, 'sequence')} in flight, most of them on chip {states.fullest_chip} "
+            f"({format_bytes(states.fullest_bytes)})"
+        )
+        yield f"  latency / sequences: {format_duration(states.waits_s)}; with one more sequence: {then}"
+    yield ""
 
 
 def _next_lines(explanation: PlanExplanation) -> Iterator[str]:

@@ -10,6 +10,7 @@ at least its critical path / (P - 1); with P or more, at least the loads with th
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -88,7 +89,7 @@ class SequenceSearch:
             try:
                 found = self._search(number, share=FIRST_SHARE if self._best is None else SHARE)
             except InfeasibleError:
-                if number == fewest or self._is_over:
+                if self._best is None and (number == fewest or self._is_over):
                     raise
                 high = number
             else:
@@ -100,7 +101,8 @@ class SequenceSearch:
         if self._best is None:
             self._search(fewest, share=1.0)
         elif not self._is_over:
-            self._search(self._best.plan.sequences, share=1.0)
+            with suppress(InfeasibleError):  # it begins with the best plan, but maybe no evaluation is left
+                self._search(self._best.plan.sequences, share=1.0)
         if self._best is not None:
             self._take(self._with_fewer(self._best))
 

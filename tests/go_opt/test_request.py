@@ -32,6 +32,7 @@ OPTIONS: dict[str, tuple[Any, dict[str, Any]]] = {
     "splits": (False, {"no_splits": True}),
     "early_end": (False, {"no_early_end": True}),
     "max_latency_s": (2e-3, {"max_latency": "2ms"}),
+    "sequences": (4, {"sequences": 4}),
     "constraints": ((go_opt.Stages(2),), {"stages": 2}),
     "start": (Start({"a": OpStart(1, 1, 0, 0)}), {}),
 }
