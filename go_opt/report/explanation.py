@@ -10,9 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from go_opt.common.units import format_bytes, format_duration, format_ratio
-from go_opt.env.target.definition import SEQUENCE_WAITS
 from go_opt.explanations import PlanExplanation
-from go_opt.explanations.state_use import StateUse
 from go_opt.report.parts.plan_lines import (
     copies_lines,
     memory_lines,
@@ -114,7 +112,7 @@ def _interval_lines(explanation: PlanExplanation) -> Iterator[str]:
     if metrics.waits:
         yield f"What binds: {metrics.bottleneck}, {format_duration(interval_s)} in the simulator"
         yield f"The busiest: {names}, {format_duration(explanation.binding[0].seconds)}"
-    elif metrics.bottleneck == SEQUENCE_WAITS:
+    elif explanation.states is not None and explanation.states.waits_s >= interval_s * (1.0 - 1e-9):
         yield f"What binds: {metrics.bottleneck} over all sequences in flight, {format_duration(interval_s)}"
         yield f"The busiest: {names}, {format_duration(explanation.binding[0].seconds)}"
     else:
@@ -123,13 +121,14 @@ def _interval_lines(explanation: PlanExplanation) -> Iterator[str]:
     yield from (f"  {line}" for line in binding_lines(explanation.binding, stages))
     yield from _next_lines(explanation)
     yield ""
-    yield from state_lines(explanation.states)
+    yield from state_lines(explanation)
     yield from _help_lines(explanation)
     yield from (f"  {line}" for line in change_lines(explanation))
 
 
-def state_lines(states: StateUse | None) -> Iterator[str]:
+def state_lines(explanation: PlanExplanation) -> Iterator[str]:
     """What states take, and one more sequence."""
+    states = explanation.states
     if states is None:
         return
     if states.model_bytes:
