@@ -63,7 +63,8 @@ def plan_cost(graph: Graph, target: Target, plan: Plan) -> tuple[Cost, str]:
     binding = int(terms.bottleneck[0])
     link = binding - target.num_chips
     per_byte = (*tables.link_s_per_byte, tables.host_in_s_per_byte, tables.host_out_s_per_byte)
-    carried = terms.link_s[0][link] / per_byte[link] if link >= 0 and per_byte[link] > 0 else 0.0
+    is_link = 0 <= link < len(per_byte)  # else a chip binds, or the latency of sequences
+    carried = terms.link_s[0][link] / per_byte[link] if is_link and per_byte[link] > 0 else 0.0
     cost = Cost(float(terms.interval_s[0]), target.bottleneck_name(binding), round(carried))
     return cost, out_of_memory_reason(tables, terms)
 

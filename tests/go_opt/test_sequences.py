@@ -11,7 +11,10 @@ from hypothesis import given, settings
 import go_opt
 from go_opt.env import cost_tables, evaluate_batch, loop_roles
 from go_opt.errors import InfeasibleError, InvalidInputError
+from go_opt.explanations import PlanExplanation
 from go_opt.model.graph import Graph, with_sequences
+from go_opt.report.explanation import summary_lines
+from go_opt.report.page import plan_page
 from tests.env.test_states import decoder
 from tests.searches import drawn_options, search
 from tests.solver.brute_force import all_fusions, all_orders, all_placements, on_one_chip_each
@@ -103,3 +106,22 @@ def _least_interval_s(graph: Graph, target: go_opt.Target) -> float:
                 terms = evaluate_batch(tables, rows, *many)
                 least_s = min(least_s, float(terms.interval_s[terms.fits].min(initial=np.inf)))
     return least_s
+
+
+def test_a_plan_whose_sequences_wait_is_explained() -> None:
+    graph, target = decoder(), small_mcm(2)
+    plan = go_opt.optimize(graph, target, sequences=1, max_evaluations=60).plan
+    explanation = go_opt.explain(graph, target, plan)
+    assert isinstance(explanation, PlanExplanation)
+    states = explanation.states
+    assert states is not None
+    assert (states.sequences, states.sequence_bytes, states.model_bytes) == (1, 2200, 0)
+    assert states.waits_s == explanation.metrics.interval_s
+    assert states.one_more_s is not None
+    assert states.one_more_s < states.waits_s
+    text = "\n".join(summary_lines(explanation))
+    assert "What binds: latency of a sequence over all sequences in flight" in text
+    assert "States: 2.2 kB for each of 1 sequence in flight, most of them on chip" in text
+    for op in graph.op_names:
+        go_opt.explain(graph, target, plan, op)
+    assert "latency of a sequence" in plan_page(graph, target, plan)
