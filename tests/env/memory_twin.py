@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from go_opt.env.model.addresses import MOST_BY_SIZE
-from go_opt.model.graph import INPUT, WEIGHT
+from go_opt.model.graph import INPUT, STATE, WEIGHT
 
 if TYPE_CHECKING:
     from tests.env.numpy_twin import Twin
@@ -88,7 +88,8 @@ def chip_memory(costs: Twin, chip: int) -> ChipMemory:
                     leaves = min(leaves, -(-(resident - room) // page) * page)
                 resident -= leaves
                 streams.append((weights[k].first, min(weights[k].touched, leaves), is_whole))
-    return ChipMemory(border, lives, address, most, border + top, resident, streams, max(0, -room))
+    # What is left are states, which never stream.
+    return ChipMemory(border, lives, address, most, border + top, resident, streams, max(0, resident - room))
 
 
 def border_bytes(costs: Twin, chip: int) -> int:
@@ -127,7 +128,7 @@ class Use:
 
 def weights_on(costs: Twin, chip: int) -> dict[int, Use]:
     found = {}
-    for k in np.flatnonzero(costs.graph.tensor_kind == WEIGHT).tolist():
+    for k in np.flatnonzero(np.isin(costs.graph.tensor_kind, (WEIGHT, STATE))).tolist():
         reads = {op: size for op, size in costs.touched[k].items() if costs.plan.placement[op] == chip}
         if reads:
             touched = max(reads.values())

@@ -32,7 +32,7 @@ from go_opt.env.gpu.figures import KernelFigures
 from go_opt.env.target import ChipKind
 from go_opt.env.target.simulator_parameters import KindParameters, SimulatorParameters
 from go_opt.model.dtypes import DTYPE_BITS, DTYPES
-from go_opt.model.graph import ACTIVATION, INPUT, MATRIX, VECTOR, WEIGHT, Graph
+from go_opt.model.graph import ACTIVATION, INPUT, MATRIX, VECTOR, WEIGHT, Graph, State
 from go_opt.model.kernel_patterns import pattern_kernels
 from go_opt.model.plan import Plan
 from tests.env.gpu_twin import compute_seconds, overlapped
@@ -86,6 +86,8 @@ class Twin:
         page = max(kind.alignment_bytes for kind in self.parameters.kinds)
         self.stored_bytes = [-(-size // page) * page for size in self.tensor_bytes]
         self.touched = [self.reads_of(k) for k in range(graph.num_tensors)]  # op -> bytes
+        for state in graph.states:
+            self.keep(state)
         self.reads: dict[int, list[int]] = defaultdict(list)  # op -> tensors
         self.writes: dict[int, list[int]] = defaultdict(list)
         for k in range(graph.num_tensors):
@@ -99,6 +101,21 @@ class Twin:
         for kernel in self.kernels:
             kernel.seconds = self.kernel_seconds(kernel)
 
+    def keep(self, state: State) -> None:
+        """A state lies where it is read, once for each sequence, and never moves; its writer writes it."""
+        read, following = state.read, state.next
+        copies = state.buffers * (self.graph.sequences if state.scope == "sequence" else 1)
+        self.stored_bytes[read] = copies * max(self.stored_bytes[read], self.stored_bytes[following])
+        self.tensor_bytes[read] = 0
+        if following == read:
+            return
+        writer = int(self.graph.tensor_producer[following])
+        if state.in_place and not self.graph.op_types[writer].endswith("Attention"):
+            self.touched[read][writer] = 0
+        self.touched[read][writer] += self.size_bytes(following, state.written)
+        if state.in_place:  # a part of the state
+            self.tensor_bytes[following] = self.stored_bytes[following] = 0
+
     def evaluate(self) -> Terms:
         compute_s = np.zeros(len(self.chips))
         for kernel in self.kernels:
@@ -111,6 +128,10 @@ class Twin:
             link_s[d - 1] += forwarded * self.seconds_per_byte(d - 1)
             link_s[-2] -= forwarded / self.target.host_in_bytes_per_s
         terms_s = self.interval_terms(compute_s, link_s, stream)
+        if self.graph.has_scope("sequence"):  # a sequence waits for its last inference
+            terms_s = np.append(np.zeros(len(compute_s) + len(link_s)), self.latency() / self.graph.sequences)
+            own_s = self.interval_terms(compute_s, link_s, stream)
+            terms_s[: len(own_s)] = own_s
         return Terms(
             compute_s=compute_s,
             link_s=link_s,

@@ -11,7 +11,7 @@ from go_opt.env import Target, cost_tables, evaluate_batch, evaluate_plan, load_
 from go_opt.env.simulator import simulate_batch
 from go_opt.env.simulator.simulate import FRAGMENTED, TOO_LARGE
 from go_opt.model.builder import GraphBuilder
-from go_opt.model.graph import Graph
+from go_opt.model.graph import Graph, with_sequences
 from go_opt.model.plan import Plan
 from tests.env.numpy_twin import Twin
 from tests.strategies import (
@@ -26,6 +26,7 @@ from tests.strategies import (
     seeds,
     small_mcm,
     toy_graph,
+    with_random_states,
 )
 from tests.zoo import zoo_sample
 
@@ -296,7 +297,9 @@ def assert_agrees(graph: Graph, target: Target, plan: Plan) -> None:
     for name in ("compute_s", "link_s", "latency_s"):
         assert getattr(metrics, name) == pytest.approx(getattr(twin, name), rel=1e-9, abs=0), name
     assert terms.interval_s[0] == pytest.approx(twin.interval_s, rel=1e-9, abs=0)
-    if target.modelled.weight_prefetch or not target.overlap or not any(twin.stream_bytes):
+    if graph.has_scope("model"):
+        assert metrics.interval_s == metrics.makespan_s
+    elif target.modelled.weight_prefetch or not target.overlap or not any(twin.stream_bytes):
         assert metrics.interval_s == terms.interval_s[0]  # else the simulator has a say
     for name in ("peak_bytes", "stream_bytes", "weight_bytes"):
         assert getattr(metrics, name).tolist() == getattr(twin, name), name
@@ -311,6 +314,8 @@ def test_agrees_with_the_twin(seed: int, num_ops: int) -> None:
     rng = np.random.default_rng(seed)
     target = random_target(rng)
     graph = random_graph(rng, num_ops, kinds=kind_names(target))
+    if rng.random() < 0.3:
+        graph = with_sequences(with_random_states(rng, graph), int(rng.integers(1, 5)))
     fusion = rng.choice(["any", "legal", "none"])
     assert_agrees(graph, target, random_plan(rng, graph, target, fusion=fusion))
 
@@ -364,3 +369,9 @@ def test_batch_equals_single_evaluations(seed: int, num_ops: int) -> None:
         single = evaluate_batch(tables, *(row[b : b + 1] for row in rows))
         for together, alone in zip(batch, single, strict=True):
             assert np.array_equal(together[b], alone[0])
+
+
+@pytest.mark.parametrize("name", ["gpt2_step", "rnnt_step"])
+def test_agrees_with_the_twin_on_steps_with_states(name: str) -> None:
+    graph, target = with_sequences(load_zoo(name), 3), load_target("mcm-6x6")
+    assert_agrees(graph, target, random_plan(np.random.default_rng(0), graph, target, fusion="legal"))
