@@ -14,10 +14,13 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 from numpy.typing import NDArray
 from onnx import helper
 
+from go_opt import from_onnx
+from go_opt.env import load_target
 from go_opt.errors import ModelError
 from go_opt.model.plan import Plan, Relay, Split
 from go_opt.run.export.exporting import export
 from go_opt.run.manifest import Manifest
+from tests.decoders import recurrent_stack, sliced_plan
 from tests.exports import (
     INT64,
     info,
@@ -169,6 +172,24 @@ def test_a_triton_repository_runs_as_the_model_does(tmp_path: Path) -> None:
     results = run_ensemble(repository, "my_pipe", inputs)
     for name, expected in zip(("y", "s"), session(path).run(["y", "s"], inputs), strict=True):
         np.testing.assert_allclose(results[name], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_states_in_each_format(tmp_path: Path) -> None:
+    """The client of an ensemble keeps the states."""
+    path = saved(recurrent_stack(), tmp_path)
+    graph = from_onnx(path)
+    plan = sliced_plan(graph, load_target("gpu-8"), np.ones(graph.num_ops), 3)
+    manifest = export(path, plan, tmp_path / "out", formats=["triton", "annotated", "openvino"])
+    assert manifest.inputs == ("x0",)
+    whole = session(path)
+    inputs = {value.name: np.full(value.shape, 0.5, np.float32) for value in whole.get_inputs()}
+    names = [value.name for value in whole.get_outputs()]
+    results = run_ensemble(tmp_path / "out" / "triton", "toy", inputs)
+    assert set(results) >= set(names)
+    for name, expected in zip(names, whole.run(names, inputs), strict=True):
+        np.testing.assert_allclose(results[name], expected, rtol=1e-5, atol=1e-5)
+    annotated = onnx.load(tmp_path / "out" / "annotated.onnx").graph
+    assert len(annotated.node) == graph.num_ops
 
 
 def test_what_the_host_joins_in_each_format(tmp_path: Path) -> None:
