@@ -62,9 +62,9 @@ def kernel_op_seconds(
         scores = np.flatnonzero(is_inner & graph.has_type(_EXPONENTIALS.__contains__))
         exponential_s = output_elements(graph)[scores] / kernels.figures.scores_per_s
         seconds[scores] = np.maximum(graph.op_flops[scores] / work.flops_per_s[scores], exponential_s)
-    products = Products(
-        *(shape[matrix] for shape in shapes), own.flops_per_s, own.element_bytes, is_stored[matrix]
-    )
+    batch, rows, inner, columns = (shape[matrix] for shape in shapes)
+    peak = own.flops_per_s, own.element_bytes
+    products = Products(batch, rows, inner, columns, *peak, is_stored[matrix])
     num_bytes = own.num_bytes * products.is_stored
     seconds[matrix] = np.where(
         is_split[matrix],
@@ -76,7 +76,9 @@ def kernel_op_seconds(
         graph.op_flops[several], work.flops_per_s[several], work.num_bytes[several]
     )
     ops, sizes = attention_sizes(graph)
-    attentions = Attentions(*sizes, work.flops_per_s[ops], work.element_bytes[ops])
+    batch, heads, groups, rows, keys, depth, is_causal = sizes
+    of_ops = work.flops_per_s[ops], work.element_bytes[ops]
+    attentions = Attentions(batch, heads, groups, rows, keys, depth, is_causal, *of_ops)
     seconds[ops] = np.where(
         is_split[ops], kernels.attention_parts_s(attentions), kernels.attention_s(attentions)
     )

@@ -64,7 +64,8 @@ class KernelTable:
     @property
     def is_decoding(self) -> np.ndarray:
         """[N] True for attention of one row."""
-        return self.sizes[:, 1] == 1
+        is_one: np.ndarray = self.sizes[:, 1] == 1
+        return is_one
 
 
 def read_kernel_table(path: str | Path, *, is_measured: bool = False) -> KernelTable:

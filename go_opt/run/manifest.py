@@ -24,7 +24,12 @@ FORMATS: Final = ("stages", "triton", "annotated", "openvino")  # of the other f
 TORCH_FORMAT: Final = "go_opt.v1.TorchExport"
 TORCH_FORMATS: Final = ("split-spec", "device-map", "vllm")
 _BOUND: Final = {"states": "bound_states"}  # the field of a kind of bindings, if it has another name
-_NOT_BEFORE: Final = {"host": None, "bound_states": {}, "states": [], "sequences": 0}  # in earlier versions
+_NOT_BEFORE: Final[dict[str, Any]] = {
+    "host": None,
+    "bound_states": {},
+    "states": [],
+    "sequences": 0,
+}  # in earlier versions
 
 
 @dataclass(frozen=True)

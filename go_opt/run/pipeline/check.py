@@ -157,7 +157,8 @@ def first_difference(
     _show_weights(model, [state.read for state in manifest.states if state.initial == "file"])
     whole = session(model.SerializeToString(), is_optimized=False)
     stages = [session(folder / stage.file) for stage in manifest.stages]
-    rest, states = _rest(path, manifest, steps[0]), first_values(manifest, manifest.states, path)
+    rest = _rest(path, manifest, steps[0])
+    states: Arrays = first_values(manifest, manifest.states, path)
     for inputs in steps:
         expected = dict(zip(cuts, whole.run(cuts, {**rest, **inputs, **states}), strict=True))
         values: dict[str, NDArray] = {**inputs, **states}
