@@ -151,22 +151,17 @@ def _even(graph: Graph, target: Target, weigh: Callable[[Graph], FloatArray]) ->
             relays = needed_relays(tables, placement, target.constraints.triangle)
             plan = replace(plan, relays=relays_of_arrays(graph, *relays))
         alone = evaluate_plan(graph, target, plan)
-        loads_s = max(alone.compute_s.max(), alone.link_s.max())
-        number = max(math.ceil(alone.latency_s / loads_s), 1)
+        number = max(math.ceil(alone.latency_s / max(alone.compute_s.max(), alone.link_s.max())), 1)
         while number:  # as many as are needed, or as fit
             on_graph, plan = with_sequences(graph, number), replace(plan, sequences=number)
             metrics = evaluate_plan(on_graph, target, plan)
-            if metrics.valid and not metrics.stream_bytes.any():
-                break
-            number = number // 2 if metrics.valid or number > 1 else 0
-            if number == 0 and metrics.valid:
-                break
-        if metrics.valid and metrics.interval_s < best[0] and verify(on_graph, target, plan) == []:
-            cells = [
-                str(plan.sequences), _us(metrics.interval_s), _us(metrics.latency_s), "", "", "",
-                str(plan.chips_used),
-            ]  # fmt: skip
-            best = metrics.interval_s, cells
+            if metrics.valid and metrics.interval_s < best[0] and verify(on_graph, target, plan) == []:
+                cells = [
+                    str(number), _us(metrics.interval_s), _us(metrics.latency_s), "", "", "",
+                    str(plan.chips_used),
+                ]  # fmt: skip
+                best = metrics.interval_s, cells
+            number //= 2
     return best
 
 
