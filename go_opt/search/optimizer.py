@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from go_opt.env import Target
+from go_opt.env import Target, cost_tables
 from go_opt.model.graph import Graph
 from go_opt.result import ONLY, OptimizeResult, Request, Step
 from go_opt.search.bounds import without_false_claim
@@ -64,6 +64,9 @@ def _search(
     """The best plan, with whole ops or with parts."""
     begin = partial(WholeOpsSearch, target=target, context=context, policy=policy)
     with context.excludes_compilation():
+        if any(kind.kernels for kind in target.modelled.kinds):
+            with context.compiling():
+                cost_tables(graph, target)  # the forms of kernels on GPUs are compiled
         if request.objective == "latency" or request.max_latency_s is not None:
             with context.compiling():
                 for name in (kernels := bound_families()):
