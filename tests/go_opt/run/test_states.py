@@ -105,8 +105,16 @@ def test_a_state_in_two_stages_of_a_chip(tmp_path: Path) -> None:
     kept, used = [info(name, [1, 8]) for name in ("x", "past_h")], [weight("w", 8, 8)]
     path = saved(model(nodes, kept, [info("y", [1, 8]), info("present_h", [1, 8])], used), tmp_path)
     plan = replace(plan_of(path, [0, 1, 0, 1]), sequences=2)
-    (state,) = export(path, plan, tmp_path / "out").states
+    manifest = export(path, plan, tmp_path / "out")
+    (state,) = manifest.states
     assert (state.readers, state.writer) == ((0,), 2)
+    held = held_states.HeldState(manifest, state, np.zeros((1, 8), np.float32))
+    held.before(0)
+    room = held.room()
+    room.array[...] = 1
+    held.after(0, room.array, room)
+    # The inference that has written it may still read it; the sequence's next one is number 2.
+    assert [held.before(inference).numpy().sum() for inference in (0, 1, 2)] == [0, 0, 8]
     assert go_opt.run_plan(path, plan, inferences=20, tolerance=1e-5).is_equal
 
 
