@@ -18,12 +18,13 @@ from go_opt.common.arrays import IntArray
 from go_opt.env import Target, evaluate_plan, load_target
 from go_opt.errors import EnvironmentFailedError, InvalidInputError
 from go_opt.hardware import HardwareEnvironment, Measured
-from go_opt.model.graph import Graph
+from go_opt.model.graph import Graph, with_sequences
 from go_opt.model.plan import Candidate, Plan
 from go_opt.service.environment.environment_service import EnvironmentService
 from go_opt.service.environment.remote_environment import RemoteEnvironment
 from go_opt.solver.verify.verifier import verify
 from tests.copies import with_legal_relays
+from tests.env.test_states import decoder
 from tests.replicated import random_stages, replicated_plan
 from tests.serving import serve_in_thread
 from tests.strategies import make_plan, random_graph, random_order, random_plan, small_mcm, toy_graph
@@ -221,3 +222,17 @@ def test_a_closed_session_says_so(environment: Environment) -> None:
     session.close()
     with pytest.raises(EnvironmentFailedError, match=r"on 'small-mcm' was closed before batch 2\.$"):
         session.evaluate(*stacked(plans))
+
+
+def test_plans_of_sequences_are_answered_for_their_number(
+    environment: Environment, here: LocalEnvironment
+) -> None:
+    graph, target = decoder(), small_mcm(2)
+    graphs = [with_sequences(graph, number) for number in (1, 2, 5)]
+    plans = [make_plan(on_graph, target, (0, 0, 0, 1)) for on_graph in graphs]
+    with open_session(environment, graph, target) as session:
+        answer = session.evaluate_plans(plans)
+    want_s = [wanted_s(here, on, target, plan) for on, plan in zip(graphs, plans, strict=True)]
+    np.testing.assert_array_equal(answer.objective_s, want_s)
+    if here.objective == "throughput":
+        assert want_s[0] > want_s[1]

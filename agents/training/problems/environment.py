@@ -25,7 +25,7 @@ from go_opt.env import CostTables, Target, cost_tables, evaluate_plan
 from go_opt.env.evaluation import Plans, objectives_s
 from go_opt.env.model.metrics import Fidelity, Objective, check_fidelity, check_objective, objective_s
 from go_opt.errors import EnvironmentFailedError, GoOptError, InvalidInputError
-from go_opt.model.graph import Graph
+from go_opt.model.graph import Graph, with_sequences
 from go_opt.model.plan import Plan
 from go_opt.solver import greedy_slicing
 from go_opt.solver.orders.instance import OrderProblem
@@ -111,7 +111,8 @@ class LocalEnvironment:
 
     def _of_plan(self, graph: Graph, target: Target, plan: Plan) -> tuple[float, FloatArray]:
         """Seconds of one plan, infinite where it is not valid, and of its chips."""
-        metrics = evaluate_plan(graph, target, plan, fidelity=self.fidelity)
+        on_graph = with_sequences(graph, plan.sequences)
+        metrics = evaluate_plan(on_graph, target, plan, fidelity=self.fidelity)
         return objective_s(metrics, self.objective) if metrics.valid else math.inf, metrics.compute_s
 
     @cached_property

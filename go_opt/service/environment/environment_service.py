@@ -37,7 +37,7 @@ from go_opt.errors import (
     ServiceError,
     UnsupportedError,
 )
-from go_opt.model.graph import Graph
+from go_opt.model.graph import Graph, with_sequences
 from go_opt.model.plan import Candidate, Plan
 from go_opt.proto import environment_pb2, graph_pb2, plan_pb2
 from go_opt.service.calls.calls import Call, Method, Service, ServiceMetric
@@ -456,7 +456,7 @@ class EvaluationSession:
         Raises:
           PlanError: the plan has relays of unknown tensors.
         """
-        violations = verify(self.graph, self._target, plan)
+        violations = verify(with_sequences(self.graph, plan.sequences), self._target, plan)
         if any(violation.constraint == "shape" for violation in violations):
             raise PlanError(f"batch {batch}: plan {i}: {violations[0].message}", field=f"plans[{i}]")
         static = [violation.message for violation in violations if violation.constraint != "memory"]
@@ -467,7 +467,9 @@ class EvaluationSession:
     def _reason(self, batch: PlanBatch, i: int) -> str:
         """Why a plan is invalid: the first broken rule, or a chip without enough memory."""
         if i in batch.others:
-            return evaluate_plan(self.graph, self._target, batch.others[i]).reason or _NOT_RUN
+            plan = batch.others[i]
+            on_graph = with_sequences(self.graph, plan.sequences)
+            return evaluate_plan(on_graph, self._target, plan).reason or _NOT_RUN
         placement, order, group = batch.placement[i], batch.order[i], batch.fusion_group[i]
         if self._rules.are_kept(placement[None], order[None], group[None]):
             # The common case, and far faster than the verifier.

@@ -90,7 +90,8 @@ class PlanReader:
             wrong := _first((arrays["op_provenance"] < 0) | (arrays["op_provenance"] >= origins))
         ) is not None:
             raise _plan_error(batch, wrong[0], "op_provenance", "must index provenance")
-        is_plain = (arrays["replication"] == 1).all(axis=1)
+        # Plans of graphs with states have sequences in flight, and are checked one by one.
+        is_plain = (arrays["replication"] == 1).all(axis=1) & (not self.sent.graph.states)
         # Plans with clones are refused where whole plans are read.
         is_plain &= np.array([not (plan.relays or plan.clones) for plan in request.plans], dtype=np.bool_)
         others = {i: _whole_plan(batch, i, request.plans[i]) for i in np.flatnonzero(~is_plain).tolist()}
