@@ -19,6 +19,7 @@ from go_opt.model.start import OpStart, Start
 from go_opt.result import Request
 from go_opt.result_json import explanation_to_dict
 from tests.contract.test_service_contract import chain
+from tests.env.test_states import decoder
 from tests.zoo import stateless
 
 TARGET: Final = load_target("mcm-2x2")
@@ -204,3 +205,14 @@ def test_a_plan_with_splits_goes_there_and_back(client: Any) -> None:
     wrong = replace(result.plan, splits=(replace(split, op="logits"),))
     with pytest.raises(PlanError, match="the graph has no op 'logits'"):
         client.verify(whole, "mcm-6x6", wrong)
+
+
+def test_plans_of_sequences(client: Any) -> None:
+    graph = decoder()
+    result = client.optimize(graph, "mcm-2x2", sequences=3, max_evaluations=30)
+    assert result.plan.sequences == 3
+    assert api.verify(graph, TARGET, result.plan) == client.verify(graph, "mcm-2x2", result.plan) == []
+    metrics = client.evaluate(graph, "mcm-2x2", result.plan)
+    assert metrics.interval_s == result.metrics.interval_s >= metrics.latency_s / 3
+    told = client.explain(graph, "mcm-2x2", result.plan)
+    assert told["states"]["sequences"] == 3
