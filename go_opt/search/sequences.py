@@ -58,6 +58,8 @@ class SequenceSearch:
             self._path = self._critical_path()
             # By number of sequences, for that many or more.
             self._loads = {} if request.sequences else {1: self._load_bound(1)}
+        if not request.sequences:
+            self._bound_loads(1, self._most_that_fit() + 1)
         self._history: list[Step] = []
         self._best: OptimizeResult | None = None
         self._is_stopped = False
@@ -229,6 +231,14 @@ class SequenceSearch:
             for number, load in loads
         ]
         return max(bounds, key=lambda bound: bound.seconds)
+
+    def _bound_loads(self, low: int, high: int) -> None:
+        """Bound the loads for the numbers about which the critical path takes as long, by bisection."""
+        while high - low > 1:
+            number = (low + high) // 2
+            self._loads[number] = self._load_bound(number)
+            is_low = self._loads[number].seconds < self._path.seconds / (number - 1)
+            low, high = (number, high) if is_low else (low, number)
 
     def _load_bound(self, number: int) -> Bound:
         graph = with_sequences(self._graph, number)
