@@ -17,7 +17,7 @@ from go_opt.env.target import ChipKind, Target
 from go_opt.env.target.simulator_parameters import SimulatorParameters
 from go_opt.env.target.topology import Topology
 from go_opt.model.dtypes import DTYPE_BITS, DTYPE_CODE, IS_FLOATING, costed_dtype, size_bytes
-from go_opt.model.graph import MATRIX, NO_PRODUCER, STATE, TENSOR_KINDS, WEIGHT, Graph, State
+from go_opt.model.graph import MATRIX, NO_PRODUCER, STATE, TENSOR_KINDS, WEIGHT, Graph
 from go_opt.model.states import READS_ALL
 
 # COPY is a kind besides those of the graph: what a relay writes shares the double buffer of its source.
@@ -154,8 +154,8 @@ def tables_with_effects(graph: Graph, target: Target, parameters: SimulatorParam
     op_read_ptr, op_read = graph.op_reads
     read_bytes = size_bytes(graph.reader_elements, dtypes[graph.reader_tensor])
     stored = -(-sizes // parameters.page_bytes) * parameters.page_bytes
-    for state in graph.states:
-        _keep_state(graph, state, dtypes, sizes, stored, read_bytes)
+    if graph.states:
+        _keep_states(graph, dtypes, sizes, stored, read_bytes)
     kinds = target.kinds
     stream_buffer_bytes = np.array([kind.stream_buffer_bytes for kind in parameters.kinds], dtype=np.int64)
     figures = [kind.kernels for kind in parameters.kinds]
@@ -245,27 +245,28 @@ def _with_op_seconds(
     return tables._replace(op_s=op_s)
 
 
-def _keep_state(
+def _keep_states(
     graph: Graph,
-    state: State,
     dtypes: CodeArray,  # [K] in which tensors are costed
     sizes: LongArray,  # [K] changed in place, as the next two
     stored: LongArray,  # [K]
     read_bytes: LongArray,  # [R]
 ) -> None:
-    """Account for a state as :class:`CostTables` says."""
-    copies = (graph.sequences if state.scope == "sequence" else 1) * state.buffers
-    stored[state.read] = copies * max(stored[state.read], stored[state.next])
-    sizes[state.read] = 0
-    if state.next == state.read:
-        return
-    reads = range(graph.reader_ptr[state.read], graph.reader_ptr[state.read + 1])
-    row = next(r for r in reads if graph.reader_op[r] == graph.tensor_producer[state.next])
-    if state.in_place and graph.op_types[graph.reader_op[row]] not in READS_ALL:
-        read_bytes[row] = 0
-    read_bytes[row] += size_bytes(np.array([state.written]), dtypes[[state.next]])[0]
-    if state.in_place:
-        sizes[state.next] = stored[state.next] = 0
+    """Account for states as :class:`CostTables` says."""
+    one = stored.copy()
+    for state in graph.states:
+        copies = (graph.sequences if state.scope == "sequence" else 1) * state.buffers
+        stored[state.read] = copies * max(one[state.read], one[state.next])
+        sizes[state.read] = 0
+        if state.next == state.read:
+            continue
+        reads = range(graph.reader_ptr[state.read], graph.reader_ptr[state.read + 1])
+        row = next(r for r in reads if graph.reader_op[r] == graph.tensor_producer[state.next])
+        if state.in_place and graph.op_types[graph.reader_op[row]] not in READS_ALL:
+            read_bytes[row] = 0
+        read_bytes[row] += size_bytes(np.array([state.written]), dtypes[[state.next]])[0]
+        if state.in_place:
+            sizes[state.next] = stored[state.next] = 0
 
 
 def kinds_that_run(graph: Graph, target: Target) -> BoolArray:

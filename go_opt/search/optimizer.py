@@ -12,7 +12,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from go_opt.common.units import format_duration
 from go_opt.env import Target, cost_tables
+from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph
 from go_opt.result import ONLY, OptimizeResult, Request, Step
 from go_opt.search.bounds import without_false_claim
@@ -45,9 +47,9 @@ def optimize_request(
     """
     policy = find_policy(request.policy)
     watch = Watch(on_step, lambda result: on_improvement(without_false_claim(result)), should_stop)
-    if graph.has_scope("model"):  # an inference begins when the one before has ended
-        request = replace(request, objective="latency")
-    elif graph.has_scope("sequence") and request.objective == "throughput":
+    if graph.has_scope("model"):
+        return without_false_claim(_search_step(graph, target, request, policy, watch))
+    if graph.has_scope("sequence") and request.objective == "throughput":
         context = Context(request.time_limit_s)
 
         def search(graph: Graph, request: Request, watch: Watch) -> OptimizeResult:
@@ -56,6 +58,18 @@ def optimize_request(
         answer = SequenceSearch(graph, target, request, context, search, watch).answer()
         return without_false_claim(answer)
     return without_false_claim(_search(graph, target, request, policy, watch, Context(request.time_limit_s)))
+
+
+def _search_step(
+    graph: Graph, target: Target, request: Request, policy: Path | None, watch: Watch
+) -> OptimizeResult:
+    """The plan of least makespan: a step needs the state that the step before leaves."""
+    asked = replace(request, objective="latency", max_latency_s=None)
+    found = _search(graph, target, asked, policy, watch, Context(request.time_limit_s))
+    if found.metrics.makespan_s > request.latency_limit_s:
+        limit, least = map(format_duration, (request.latency_limit_s, found.metrics.makespan_s))
+        raise InfeasibleError(f"no plan was found with a step of at most {limit}; the shortest is {least}.")
+    return found
 
 
 def _search(

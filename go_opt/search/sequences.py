@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Protocol
 
+import numpy as np
+
 from go_opt.common.units import format_duration
 from go_opt.env import Target, cost_tables, divided_tables, evaluate_plan, loop_roles
 from go_opt.env.copies.splits import planned_graph
@@ -261,8 +263,9 @@ class SequenceSearch:
         """The most sequences whose states fit in all memories."""
         one = cost_tables(with_sequences(self._graph, 1), self._target)
         two = cost_tables(with_sequences(self._graph, 2), self._target)
-        of_each = int((two.stored_bytes - one.stored_bytes).sum())
-        fixed = int(one.stored_bytes[one.is_state].sum()) - of_each
+        is_held = one.is_state & (np.diff(one.reader_ptr) > 0)  # what no op reads takes no memory
+        of_each = int((two.stored_bytes - one.stored_bytes)[is_held].sum())
+        fixed = int(one.stored_bytes[is_held].sum()) - of_each
         return max((int(one.sram_bytes.sum()) - fixed) // max(of_each, 1), 1)
 
 

@@ -86,8 +86,9 @@ class Twin:
         page = max(kind.alignment_bytes for kind in self.parameters.kinds)
         self.stored_bytes = [-(-size // page) * page for size in self.tensor_bytes]
         self.touched = [self.reads_of(k) for k in range(graph.num_tensors)]  # op -> bytes
+        one = list(self.stored_bytes)
         for state in graph.states:
-            self.keep(state)
+            self.keep(state, max(one[state.read], one[state.next]))
         self.reads: dict[int, list[int]] = defaultdict(list)  # op -> tensors
         self.writes: dict[int, list[int]] = defaultdict(list)
         for k in range(graph.num_tensors):
@@ -101,11 +102,11 @@ class Twin:
         for kernel in self.kernels:
             kernel.seconds = self.kernel_seconds(kernel)
 
-    def keep(self, state: State) -> None:
-        """A state lies where it is read, once for each sequence, and never moves; its writer writes it."""
+    def keep(self, state: State, size: int) -> None:
+        """A state of ``size`` bytes lies where it is read, once for each sequence; its writer writes it."""
         read, following = state.read, state.next
         copies = state.buffers * (self.graph.sequences if state.scope == "sequence" else 1)
-        self.stored_bytes[read] = copies * max(self.stored_bytes[read], self.stored_bytes[following])
+        self.stored_bytes[read] = copies * size
         self.tensor_bytes[read] = 0
         if following == read:
             return

@@ -218,17 +218,18 @@ def test_memory_of_the_verifier_is_that_of_the_model(seed: int, num_ops: int) ->
     graph = with_random_states(rng, random_graph(rng, num_ops, kinds=kind_names(target)))
     graph = with_sequences(graph, int(rng.integers(1, 5)))
     plan = random_plan(rng, graph, target, fusion="legal")
-    chip = {op: int(plan.placement[graph.readers_of(state.read)[0]])
-            for state in graph.states for op in graph.readers_of(state.read)}  # fmt: skip
-    if any(plan.placement[op] != on for op, on in chip.items()):
+    touching = [plan.placement[graph.readers_of(state.read)] for state in graph.states]
+    if any((chips != chips[:1]).any() for chips in touching):
         return
     terms = evaluate_batch(
         cost_tables(graph, target), plan.placement[None], plan.order[None], plan.fusion_group[None]
     )
     peak, weights, states = memory_bytes(graph, target, plan)
     np.testing.assert_array_equal(peak, terms.peak_bytes[0])
-    is_resident = terms.stream_bytes[0] == 0
-    np.testing.assert_array_equal((weights + states)[is_resident], terms.weight_bytes[0][is_resident])
+    # What exceeds the memory streams, but for states.
+    assert (terms.weight_bytes[0] <= weights + states).all()
+    fits = peak + weights + states <= target.chip_sram_bytes
+    np.testing.assert_array_equal((weights + states)[fits], terms.weight_bytes[0][fits])
     assert (terms.weight_bytes[0] >= states).all()
     is_short = any(violation.constraint == "memory" for violation in verify(graph, target, plan))
     assert is_short == (not terms.fits[0])
@@ -247,4 +248,4 @@ def test_no_interval_is_below_the_latency_of_all_sequences(seed: int) -> None:
     metrics, simulated = evaluate_plan(graph, target, plan), simulate_plan(graph, target, plan)
     assert metrics.interval_s >= metrics.latency_s / sequences * (1 - 1e-9)
     if simulated.valid:
-        assert simulated.interval_s >= simulated.latency_s / sequences * (1 - 1e-6)
+        assert simulated.interval_s >= simulated.makespan_s / sequences * (1 - 1e-6)

@@ -65,7 +65,7 @@ def test_any_search_with_states(seed: int) -> None:
     graph = with_random_states(rng, random_graph(rng, int(rng.integers(2, 12)), kinds=kind_names(target)))
     options = drawn_options(rng) | {"sequences": (None, None, 1, 3)[int(rng.integers(4))]}
     result = search(graph, target, max_evaluations=int(rng.integers(5, 60)), seed=seed % 100, **options)
-    if result is not None and graph.has_scope("sequence"):
+    if result is not None and graph.has_scope("sequence") and not graph.has_scope("model"):
         metrics = result.metrics
         assert metrics.interval_s >= metrics.latency_s / result.plan.sequences * (1 - 1e-6)
 
@@ -125,3 +125,13 @@ def test_a_plan_whose_sequences_wait_is_explained() -> None:
     for op in graph.op_names:
         go_opt.explain(graph, target, plan, op)
     assert "latency of a sequence" in plan_page(graph, target, plan)
+
+
+def test_the_interval_of_a_step_with_state_of_the_model_is_its_makespan() -> None:
+    graph, target = decoder(scope="model"), small_mcm(2)
+    result = go_opt.optimize(graph, target, max_evaluations=60)
+    assert result.metrics.interval_s == result.metrics.makespan_s == result.objective_s
+    assert result.plan.sequences == 1
+    assert result.lower_bound_s <= result.objective_s
+    with pytest.raises(InfeasibleError, match="no plan was found with a step of at most 1 us"):
+        go_opt.optimize(graph, target, max_evaluations=60, max_latency_s=1e-6)

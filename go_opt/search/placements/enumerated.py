@@ -64,7 +64,12 @@ def _objective_s(search: SearchView, plans: Plans, rows: LongArray, least_s: Flo
 
 
 def _covers_all(search: SearchView) -> bool:
-    """Whether the request leaves nothing open that plans of an enumeration do not decide."""
+    """Whether the request leaves nothing open that plans of an enumeration do not decide.
+
+    Sequences in flight are open: bounds here are those of the loads, which hold for more sequences too.
+    """
     request = search.request
+    if search.graph.has_scope("sequence") and request.objective == "throughput":
+        return False
     may_relay = search.passing == "relayed" and request.objective == "latency"
     return not (may_replicate(search.target, request) or may_relay or request.start is not None)
