@@ -81,7 +81,7 @@ WIDE_FOLDERS: Final = {
     "frontends.onnx": 8,
     "frontends.onnx.inference": 18,
     "frontends.recording": 22,
-    "model": 75,
+    "model": 74,
     "model.codecs": 32,
     "report": 30,
     "report.parts": 37,
