@@ -10,37 +10,43 @@ from tests.cli.conftest import Cli
 from tests.frontends.state_models import FOUND, GIVEN
 from tests.go_opt.report.pages import data_of
 
+
 ON = ("--target", "mcm-2x2", "--max-evaluations", "3")
 KEY, VALUE = "past_key_values.0.key", "past_key_values.0.value"
 
 
+def words(text: str) -> str:
+    """A text whose lines may be folded, with single spaces."""
+    return " ".join(text.split())
+
+
 def test_what_was_found_is_said(cli: Cli, tmp_path: Path) -> None:
     onnx.save(FOUND[0].proto, tmp_path / "m.onnx")
-    screen = cli("optimize", "m.onnx", *ON, "--out", "plan.json").out
-    said = f"states      4 of each sequence, 448 B a sequence: {KEY} = present.0.key, "
+    screen = words(cli("optimize", "m.onnx", *ON, "--out", "plan.json").out)
+    said = f"states 4 of each sequence, 448 B a sequence: {KEY} = present.0.key,"
     assert said in screen
     assert "unpaired" not in screen
-    assert said in cli("evaluate", "m.onnx", "plan.json").out
+    assert said in words(cli("evaluate", "m.onnx", "plan.json").out)
     found = cli("optimize", "m.onnx", *ON, "--json").json
     row = {"read": KEY, "next": "present.0.key", "scope": "sequence", "bytes": 112}
     assert found["states"][0] == row
     assert len(found["states"]) == 4
     assert found["unpaired_states"] == []
     assert cli("inspect", "m.onnx", "--json").json["states"][0] == row | {"bytes": 224}
-    assert "states      4 of each sequence, 896 B a sequence: " in cli("inspect", "m.onnx").out
+    assert "states 4 of each sequence, 896 B a sequence: " in words(cli("inspect", "m.onnx").out)
 
 
 def test_states_may_be_of_the_model_or_left_to_the_host(cli: Cli, tmp_path: Path) -> None:
     onnx.save(FOUND[0].proto, tmp_path / "m.onnx")
     given = ("--state", "past_key_values.0.*=present.0.*:model")
-    said = cli("inspect", "m.onnx", *given).out
-    assert f"states      2 of the model, 448 B: {KEY} = present.0.key, {VALUE} = present.0.value\n" in said
-    assert "states      2 of each sequence, 448 B a sequence: past_key_values.1.key = present.1.key" in said
-    left = f"unpaired    4 states left to the host: {KEY}, {VALUE}, past_key_values.1.key and 1 more\n"
-    assert left in cli("inspect", "m.onnx", "--no-state").out
-    screen = cli("optimize", "m.onnx", *ON, "--no-state", "--out", "plan.json").out.splitlines(keepends=True)
-    status = next(i for i, line in enumerate(screen) if line.startswith("status"))
-    assert screen[status + 1] == left
+    said = words(cli("inspect", "m.onnx", *given).out)
+    assert f"states 2 of the model, 448 B: {KEY} = present.0.key, {VALUE} = present.0.value " in said
+    assert "states 2 of each sequence, 448 B a sequence: past_key_values.1.key = present.1.key" in said
+    left = f"unpaired 4 states left to the host: {KEY}, {VALUE}, past_key_values.1.key and 1 more"
+    assert left in words(cli("inspect", "m.onnx", "--no-state").out)
+    screen = cli("optimize", "m.onnx", *ON, "--no-state", "--out", "plan.json").out
+    _, _, behind = screen.partition("\nstatus")
+    assert left in words(behind)
     assert cli("report", "m.onnx", "plan.json", "-o", "page.html").code == 0
     facts = data_of((tmp_path / "page.html").read_text("utf-8"))["facts"]
     assert ("unpaired", "4 inputs") in [(fact["label"], fact["value"]) for fact in facts]
