@@ -10,7 +10,6 @@ from tests.cli.conftest import Cli
 from tests.frontends.state_models import FOUND, GIVEN
 from tests.go_opt.report.pages import data_of
 
-
 ON = ("--target", "mcm-2x2", "--max-evaluations", "3")
 KEY, VALUE = "past_key_values.0.key", "past_key_values.0.value"
 
