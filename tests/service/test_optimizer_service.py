@@ -74,6 +74,7 @@ def test_every_keyword_arrives(address: str, optimizer: Any, graph: Graph) -> No
         "fidelity": "simulated",
         "constraints": (Pin("a", 1), Colocate(["a", "b"])),
         "max_latency_s": 2.5,
+        "sequences": 4,
         "simulate": False,
         "early_end": False,
         "policy": None,
@@ -86,6 +87,7 @@ def test_every_keyword_arrives(address: str, optimizer: Any, graph: Graph) -> No
     defaults |= {"decide": "all", "relays": True, "replication": True, "policy": None}
     defaults |= {"splits": True, "early_end": True}
     defaults |= {"fidelity": "analytical", "constraints": (), "max_latency_s": None, "simulate": True}
+    defaults |= {"sequences": None}
     start = optimizer.asked[0].pop("start")  # equal to no other
     assert (start.ops, start.plan) == (given_options.pop("start").ops, None)
     of_service = {"remember": None}
