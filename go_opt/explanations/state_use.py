@@ -29,22 +29,21 @@ def state_use(graph: Graph, target: Target, plan: Plan, metrics: Metrics) -> Sta
     """The states of ``graph``, which is costed for the plan's sequences; None if it has none."""
     if not graph.states:
         return None
-    one, two = (cost_tables(with_sequences(graph, number), target).stored_bytes for number in (1, 2))
-    by_state = cost_tables(graph, target).stored_bytes
+    stored = cost_tables(graph, target).stored_bytes
     held = np.zeros(target.num_chips, np.int64)
     for state in graph.states:
         readers = graph.readers_of(state.read)
         if readers:
-            held[plan.placement[readers[0]]] += by_state[state.read]
-    states = [state.read for state in graph.states]
-    sequence_bytes = int((two - one).sum())
+            held[plan.placement[readers[0]]] += stored[state.read]
+    of_sequences = [state.read for state in graph.states if state.scope == "sequence"]
+    of_model = [state.read for state in graph.states if state.scope == "model"]
     more = replace(plan, sequences=plan.sequences + 1)
     then = evaluate_plan(with_sequences(graph, more.sequences), target, more)
     has_sequences = graph.has_scope("sequence")
     return StateUse(
         sequences=plan.sequences,
-        sequence_bytes=sequence_bytes,
-        model_bytes=int(one[states].sum()) - sequence_bytes,
+        sequence_bytes=int(stored[of_sequences].sum()) // graph.sequences,
+        model_bytes=int(stored[of_model].sum()),
         fullest_chip=int(held.argmax()),
         fullest_bytes=int(held.max()),
         waits_s=metrics.latency_s / plan.sequences if has_sequences else 0.0,

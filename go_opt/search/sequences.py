@@ -60,8 +60,14 @@ class SequenceSearch:
             self._path = self._critical_path()
             # By number of sequences, for that many or more.
             self._loads = {} if request.sequences else {1: self._load_bound(1)}
+        # All states are of sequences: a graph with states of the model is planned as a step.
+        tables = cost_tables(with_sequences(graph, 1), target)
+        is_held = tables.is_state & (np.diff(tables.reader_ptr) > 0)  # what no op reads takes no memory
+        self._bytes_of_each = max(int(tables.stored_bytes[is_held].sum()), 1)
+        most_that_fit = max(int(tables.sram_bytes.sum()) // self._bytes_of_each, 1)
+        self._fewest, self._most = request.sequences or 1, request.sequences or most_that_fit
         if not request.sequences:
-            self._bound_loads(1, self._most_that_fit() + 1)
+            self._bound_loads(1, self._most + 1)
         self._history: list[Step] = []
         self._best: OptimizeResult | None = None
         self._is_stopped = False
@@ -72,13 +78,11 @@ class SequenceSearch:
         Raises:
           InfeasibleError: no valid plan was found; if the number is open, not for one sequence either.
         """
-        given = self._request.sequences
-        numbers = (self._fewest, self._most) = (given, given) if given else (1, self._most_that_fit())
         try:
-            if given:
-                self._search(given, share=1.0)
+            if self._request.sequences:
+                self._search(self._request.sequences, share=1.0)
             else:
-                self._try_numbers(*numbers)
+                self._try_numbers()
         except KeyboardInterrupt:  # a stopped search returns its best plan
             if self._best is None:
                 raise
@@ -86,7 +90,8 @@ class SequenceSearch:
         assert self._best is not None
         return self._simulated(self._best)
 
-    def _try_numbers(self, fewest: int, most: int) -> None:
+    def _try_numbers(self) -> None:
+        fewest, most = self._fewest, self._most
         low, high = fewest - 1, most + 1  # with so few, sequences wait; so many do not fit, or gain nothing
         number = min(max(self._first_number(), fewest), most)
         for _ in range(MOST_TRIALS):
@@ -115,9 +120,8 @@ class SequenceSearch:
         tables = cost_tables(with_sequences(self._graph, 1), self._target)
         weights = (tables.tensor_kind == WEIGHT) & ~tables.is_state
         room = int(tables.sram_bytes.sum() - tables.stored_bytes[weights].sum())
-        of_each = max(int(tables.stored_bytes[tables.is_state].sum()), 1)
         needed = math.ceil(self._path.seconds / max(self._loads[1].seconds, 1e-30))
-        return min(needed, room // of_each)
+        return min(needed, room // self._bytes_of_each)
 
     def _between(self, low: int, high: int) -> int:
         """The next number: as many as the best plan needs for its loads, if that is between the two."""
@@ -258,15 +262,6 @@ class SequenceSearch:
             divisible=self._divisible,
             counts_transfers=False,  # stages may share their chips
         )
-
-    def _most_that_fit(self) -> int:
-        """The most sequences whose states fit in all memories."""
-        one = cost_tables(with_sequences(self._graph, 1), self._target)
-        two = cost_tables(with_sequences(self._graph, 2), self._target)
-        is_held = one.is_state & (np.diff(one.reader_ptr) > 0)  # what no op reads takes no memory
-        of_each = int((two.stored_bytes - one.stored_bytes)[is_held].sum())
-        fixed = int(one.stored_bytes[is_held].sum()) - of_each
-        return max((int(one.sram_bytes.sum()) - fixed) // max(of_each, 1), 1)
 
 
 def _loads_s(found: OptimizeResult) -> float:
