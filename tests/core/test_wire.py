@@ -168,6 +168,9 @@ MALFORMED = {
     "trips": (lambda m: m.trips.update({"loop": -1}), "'trips': 'loop'"),
     "values": (lambda m: m.values["x"].numbers.append(float("nan")), "'values': 'x'"),
     "no value": (lambda m: m.values["x"].SetInParent(), "'values': 'x'"),
+    "state": (lambda m: m.states.add(read=9, next=Y, scope=1), "states[0].read must be an index"),
+    "next value": (lambda m: m.states.add(read=X, next=-1, scope=1), "states[0].next must be an index"),
+    "scope": (lambda m: m.states.add(read=X, next=Y), "scope"),
 }
 
 

@@ -6,7 +6,6 @@ Untrusted messages are checked by the same rules as other inputs: those of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 import numpy as np
@@ -146,7 +145,7 @@ def _built_graph(message: graph_pb2.Graph, precision: Precision, bindings: Bindi
     for tensor in message.tensors:
         name, elements = tensor.name, tensor.elements
         if tensor.HasField("producer"):
-            producer = _op_index(tensor.producer, len(op_names), f"tensor {name!r}: producer")
+            producer = _index(tensor.producer, len(op_names), f"tensor {name!r}: producer")
             if tensor.kind != _ACTIVATION:
                 raise GraphError(f"tensor {name!r} has a producer, so its kind must be activation.")
             writes[producer].append((name, elements, tensor.dtype))
@@ -155,14 +154,18 @@ def _built_graph(message: graph_pb2.Graph, precision: Precision, bindings: Bindi
                 raise GraphError(f"tensor {name!r} is an activation without a producer.")
             builder.add_tensor(name, elements, tensor.dtype, _choice(tensor.kind, TENSOR_KINDS))
         for reader in tensor.readers:
-            op = _op_index(reader.op, len(op_names), f"tensor {name!r}: reader")
+            op = _index(reader.op, len(op_names), f"tensor {name!r}: reader")
             reads[op].append((name, reader.elements if reader.HasField("elements") else None))
         if tensor.is_output:
             builder.mark_output(name)
     tensor_names = tuple(tensor.name for tensor in message.tensors)
     for i, state in enumerate(message.states):
-        read, following = (_index(k, tensor_names, f"states[{i}]") for k in (state.read, state.next))
-        builder.add_state(read, following, cast(Scope, _choice(state.scope, _SCOPES)))
+        read, following = (
+            _index(k, len(tensor_names), f"states[{i}].{name}", "tensors", field="states")
+            for name, k in (("read", state.read), ("next", state.next))
+        )
+        scope = cast(Scope, _choice(state.scope, _SCOPES))
+        builder.add_state(tensor_names[read], tensor_names[following], scope)
     for op, op_reads, op_writes in zip(message.ops, reads, writes, strict=True):
         builder.add_op(
             op.name,
@@ -234,19 +237,10 @@ def plan_from_proto(message: plan_pb2.Plan) -> Plan:
     )
 
 
-def _op_index(index: int, num_ops: int, what: str) -> int:
-    if not 0 <= index < num_ops:
-        raise GraphError(f"{what} must be an index into the {num_ops} ops, not {index}.")
+def _index(index: int, length: int, what: str, rows: str = "ops", field: str = "") -> int:
+    if not 0 <= index < length:
+        raise GraphError(f"{what} must be an index into the {length} {rows}, not {index}.", field=field)
     return index
-
-
-def _index(index: int, names: Sequence[str], what: str) -> str:
-    """The name of a tensor that a message refers to."""
-    if not 0 <= index < len(names):
-        raise GraphError(
-            f"{what} must be indices into the {len(names)} tensors, not {index}.", field="states"
-        )
-    return names[index]
 
 
 def _choice(number: int, names: tuple[str, ...]) -> str:
