@@ -95,10 +95,9 @@ class Program:
         unknown = add_ops(builder, live_ops(self.ops, outputs, self.resolve))
         for name, source in self.views.items():
             builder.add_view(name, source)
-        kept = set()
         for state in states:
             builder.add_state(*state)
-            kept.add(state.next)
+        kept = {state.next for state in states}
         for output in outputs:
             if output not in kept:
                 builder.mark_output(output)

@@ -222,12 +222,11 @@ class Recorder:
         builder = GraphBuilder(name, precision=precision, bindings=bindings)
         for source, (elements, dtype, kind) in self._sources.items():
             builder.add_tensor(source, elements, dtype, kind)
-        kept = set()
         for state in found.states:
             following = outputs[state.next].tensor if state.next in outputs else state.read
             if following is not None:
                 builder.add_state(state.read, following, state.scope)
-            kept.add(state.next)
+        kept = {state.next for state in found.states}
         wanted = [str(value.tensor) for value in outputs.values() if value.kind == "activation"]
         unknown = add_ops(builder, live_ops(self.ops, wanted))
         for output, value in outputs.items():
