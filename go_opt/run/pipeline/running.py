@@ -45,6 +45,7 @@ from go_opt.run.pipeline.workers import Workers, started
 MAX_INFERENCES: Final = 1_000_000
 ALONE: Final = 5  # inferences that run alone before the others; the first warms up caches
 _DIFFERENT: Final = 4  # number of rows of random inputs
+_MOST_UNCHECKED: Final = 16  # inferences whose outputs are kept until there is time to check them
 
 
 def run_plan(
@@ -279,6 +280,8 @@ class _Host:
         self.unchecked.append((inference, outputs))
         self.state.counters[self.layout.collector] += 1
         self.workers.wake()
+        if len(self.unchecked) > _MOST_UNCHECKED:
+            self._check()
 
     def _check(self) -> None:
         """Compare the outputs of an inference; other work comes first, as sequences may wait for it."""

@@ -188,6 +188,16 @@ def test_a_worker_ends_when_its_parent_has() -> None:
         assert workers._processes[0].wait(60) == 0
 
 
+def test_outputs_are_checked_before_too_many_wait(chain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "_MOST_UNCHECKED", 0)
+    waiting: list[int] = []
+    for inference in (8, 12):
+        at_feed(monkeypatch, inference, lambda host: waiting.append(len(host.unchecked)))
+    assert go_opt.run_plan(chain, plan_of(chain, [0, 1, 2, 2]), inferences=20).is_equal
+    assert len(waiting) >= 2
+    assert not any(waiting)
+
+
 def test_an_interrupt(chain: Path, process_ids: Ids, monkeypatch: pytest.MonkeyPatch) -> None:
     at_feed(monkeypatch, 8, lambda host: signal.raise_signal(signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
