@@ -19,8 +19,10 @@ from go_opt.env.model.metrics import (
 )
 from go_opt.env.model.metrics import Objective as Objective
 from go_opt.errors import InvalidInputError
+from go_opt.model.graph import UnknownOp
 from go_opt.model.plan import Plan
 from go_opt.model.start import Start
+from go_opt.model.states import SizedState
 from go_opt.solver.problem.user_constraints import UserConstraint, checked_constraints
 
 Decide = Literal["placement", "all"]
@@ -190,6 +192,10 @@ class OptimizeResult:
     simulated_makespan_s: float | None = None
     simulation_note: str = ""  # why the predicted and simulated objective differ by over 5 %
     dropped_methods: tuple[str, ...] = ()  # that failed, each with its error
+    # Of the model: its states, inputs that look like states and are none, and ops of unknown type.
+    states: tuple[SizedState, ...] = ()
+    unpaired_states: tuple[str, ...] = ()
+    unknown_ops: tuple[UnknownOp, ...] = ()
 
     @property
     def objective_s(self) -> float:

@@ -216,6 +216,16 @@ class State(_message.Message):
     scope: StateScope
     def __init__(self, read: _Optional[int] = ..., next: _Optional[int] = ..., scope: _Optional[_Union[StateScope, str]] = ...) -> None: ...
 
+class UnknownOp(_message.Message):
+    __slots__ = ("name", "op_type", "flops")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OP_TYPE_FIELD_NUMBER: _ClassVar[int]
+    FLOPS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    op_type: str
+    flops: float
+    def __init__(self, name: _Optional[str] = ..., op_type: _Optional[str] = ..., flops: _Optional[float] = ...) -> None: ...
+
 class Numbers(_message.Message):
     __slots__ = ("numbers",)
     NUMBERS_FIELD_NUMBER: _ClassVar[int]
@@ -223,7 +233,7 @@ class Numbers(_message.Message):
     def __init__(self, numbers: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Graph(_message.Message):
-    __slots__ = ("name", "ops", "tensors", "precision", "dims", "values", "trips", "rules", "bound_states", "states")
+    __slots__ = ("name", "ops", "tensors", "precision", "dims", "values", "trips", "rules", "bound_states", "states", "unpaired_states", "unknown_ops")
     class DimsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -262,6 +272,8 @@ class Graph(_message.Message):
     RULES_FIELD_NUMBER: _ClassVar[int]
     BOUND_STATES_FIELD_NUMBER: _ClassVar[int]
     STATES_FIELD_NUMBER: _ClassVar[int]
+    UNPAIRED_STATES_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_OPS_FIELD_NUMBER: _ClassVar[int]
     name: str
     ops: _containers.RepeatedCompositeFieldContainer[Op]
     tensors: _containers.RepeatedCompositeFieldContainer[Tensor]
@@ -272,4 +284,6 @@ class Graph(_message.Message):
     rules: _containers.RepeatedCompositeFieldContainer[Rule]
     bound_states: _containers.ScalarMap[str, str]
     states: _containers.RepeatedCompositeFieldContainer[State]
-    def __init__(self, name: _Optional[str] = ..., ops: _Optional[_Iterable[_Union[Op, _Mapping]]] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., precision: _Optional[_Union[Precision, str]] = ..., dims: _Optional[_Mapping[str, int]] = ..., values: _Optional[_Mapping[str, Numbers]] = ..., trips: _Optional[_Mapping[str, int]] = ..., rules: _Optional[_Iterable[_Union[Rule, _Mapping]]] = ..., bound_states: _Optional[_Mapping[str, str]] = ..., states: _Optional[_Iterable[_Union[State, _Mapping]]] = ...) -> None: ...
+    unpaired_states: _containers.RepeatedScalarFieldContainer[str]
+    unknown_ops: _containers.RepeatedCompositeFieldContainer[UnknownOp]
+    def __init__(self, name: _Optional[str] = ..., ops: _Optional[_Iterable[_Union[Op, _Mapping]]] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., precision: _Optional[_Union[Precision, str]] = ..., dims: _Optional[_Mapping[str, int]] = ..., values: _Optional[_Mapping[str, Numbers]] = ..., trips: _Optional[_Mapping[str, int]] = ..., rules: _Optional[_Iterable[_Union[Rule, _Mapping]]] = ..., bound_states: _Optional[_Mapping[str, str]] = ..., states: _Optional[_Iterable[_Union[State, _Mapping]]] = ..., unpaired_states: _Optional[_Iterable[str]] = ..., unknown_ops: _Optional[_Iterable[_Union[UnknownOp, _Mapping]]] = ...) -> None: ...

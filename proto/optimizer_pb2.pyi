@@ -257,8 +257,20 @@ class Step(_message.Message):
     elapsed_s: float
     def __init__(self, method: _Optional[str] = ..., objective_s: _Optional[float] = ..., best_s: _Optional[float] = ..., evaluations: _Optional[int] = ..., elapsed_s: _Optional[float] = ...) -> None: ...
 
+class SizedState(_message.Message):
+    __slots__ = ("read", "next", "scope", "bytes")
+    READ_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    SCOPE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    read: str
+    next: str
+    scope: _graph_pb2.StateScope
+    bytes: int
+    def __init__(self, read: _Optional[str] = ..., next: _Optional[str] = ..., scope: _Optional[_Union[_graph_pb2.StateScope, str]] = ..., bytes: _Optional[int] = ...) -> None: ...
+
 class OptimizeResponse(_message.Message):
-    __slots__ = ("plan", "metrics", "objective", "status", "lower_bound_s", "bound_reason", "gap", "method", "history", "evaluations", "wall_s", "reference_s", "is_cached", "seed", "version", "nodes_without_op", "simulated_interval_s", "simulated_makespan_s", "simulation_note", "dropped_methods", "chips_needed")
+    __slots__ = ("plan", "metrics", "objective", "status", "lower_bound_s", "bound_reason", "gap", "method", "history", "evaluations", "wall_s", "reference_s", "is_cached", "seed", "version", "nodes_without_op", "simulated_interval_s", "simulated_makespan_s", "simulation_note", "dropped_methods", "states", "unpaired_states", "unknown_ops", "chips_needed")
     PLAN_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
@@ -279,6 +291,9 @@ class OptimizeResponse(_message.Message):
     SIMULATED_MAKESPAN_S_FIELD_NUMBER: _ClassVar[int]
     SIMULATION_NOTE_FIELD_NUMBER: _ClassVar[int]
     DROPPED_METHODS_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    UNPAIRED_STATES_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_OPS_FIELD_NUMBER: _ClassVar[int]
     CHIPS_NEEDED_FIELD_NUMBER: _ClassVar[int]
     plan: _plan_pb2.Plan
     metrics: _plan_pb2.Metrics
@@ -300,8 +315,11 @@ class OptimizeResponse(_message.Message):
     simulated_makespan_s: float
     simulation_note: str
     dropped_methods: _containers.RepeatedScalarFieldContainer[str]
+    states: _containers.RepeatedCompositeFieldContainer[SizedState]
+    unpaired_states: _containers.RepeatedScalarFieldContainer[str]
+    unknown_ops: _containers.RepeatedCompositeFieldContainer[_graph_pb2.UnknownOp]
     chips_needed: ChipsNeeded
-    def __init__(self, plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., metrics: _Optional[_Union[_plan_pb2.Metrics, _Mapping]] = ..., objective: _Optional[_Union[Objective, str]] = ..., status: _Optional[_Union[Status, str]] = ..., lower_bound_s: _Optional[float] = ..., bound_reason: _Optional[str] = ..., gap: _Optional[float] = ..., method: _Optional[str] = ..., history: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., evaluations: _Optional[int] = ..., wall_s: _Optional[float] = ..., reference_s: _Optional[float] = ..., is_cached: bool = ..., seed: _Optional[int] = ..., version: _Optional[str] = ..., nodes_without_op: _Optional[_Iterable[_Union[_graph_pb2.NodeWithoutOp, _Mapping]]] = ..., simulated_interval_s: _Optional[float] = ..., simulated_makespan_s: _Optional[float] = ..., simulation_note: _Optional[str] = ..., dropped_methods: _Optional[_Iterable[str]] = ..., chips_needed: _Optional[_Union[ChipsNeeded, _Mapping]] = ...) -> None: ...
+    def __init__(self, plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., metrics: _Optional[_Union[_plan_pb2.Metrics, _Mapping]] = ..., objective: _Optional[_Union[Objective, str]] = ..., status: _Optional[_Union[Status, str]] = ..., lower_bound_s: _Optional[float] = ..., bound_reason: _Optional[str] = ..., gap: _Optional[float] = ..., method: _Optional[str] = ..., history: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., evaluations: _Optional[int] = ..., wall_s: _Optional[float] = ..., reference_s: _Optional[float] = ..., is_cached: bool = ..., seed: _Optional[int] = ..., version: _Optional[str] = ..., nodes_without_op: _Optional[_Iterable[_Union[_graph_pb2.NodeWithoutOp, _Mapping]]] = ..., simulated_interval_s: _Optional[float] = ..., simulated_makespan_s: _Optional[float] = ..., simulation_note: _Optional[str] = ..., dropped_methods: _Optional[_Iterable[str]] = ..., states: _Optional[_Iterable[_Union[SizedState, _Mapping]]] = ..., unpaired_states: _Optional[_Iterable[str]] = ..., unknown_ops: _Optional[_Iterable[_Union[_graph_pb2.UnknownOp, _Mapping]]] = ..., chips_needed: _Optional[_Union[ChipsNeeded, _Mapping]] = ...) -> None: ...
 
 class ChipsNeeded(_message.Message):
     __slots__ = ("chips", "is_proven", "tried")

@@ -16,6 +16,7 @@ from go_opt.common.units import format_duration
 from go_opt.env import Target, cost_tables
 from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph
+from go_opt.model.states import sized_states
 from go_opt.result import ONLY, OptimizeResult, Request, Step
 from go_opt.search.bounds import without_false_claim
 from go_opt.search.compiling.warm_up import bound_families, load
@@ -46,18 +47,26 @@ def optimize_request(
       PolicyError: the policy's file is missing, malformed or of another version.
     """
     policy = find_policy(request.policy)
-    watch = Watch(on_step, lambda result: on_improvement(without_false_claim(result)), should_stop)
+
+    def answer(result: OptimizeResult) -> OptimizeResult:
+        return replace(
+            without_false_claim(result),
+            states=sized_states(graph, target.native_dtype),
+            unpaired_states=graph.unpaired_states,
+            unknown_ops=graph.unknown_ops,
+        )
+
+    watch = Watch(on_step, lambda result: on_improvement(answer(result)), should_stop)
     if graph.has_scope("model"):
-        return without_false_claim(_search_step(graph, target, request, policy, watch))
+        return answer(_search_step(graph, target, request, policy, watch))
     if graph.has_scope("sequence") and request.objective == "throughput":
         context = Context(request.time_limit_s)
 
         def search(graph: Graph, request: Request, watch: Watch) -> OptimizeResult:
             return _search(graph, target, request, policy, watch, Context(request.time_limit_s, context))
 
-        answer = SequenceSearch(graph, target, request, context, search, watch).answer()
-        return without_false_claim(answer)
-    return without_false_claim(_search(graph, target, request, policy, watch, Context(request.time_limit_s)))
+        return answer(SequenceSearch(graph, target, request, context, search, watch).answer())
+    return answer(_search(graph, target, request, policy, watch, Context(request.time_limit_s)))
 
 
 def _search_step(

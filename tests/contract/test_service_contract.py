@@ -12,9 +12,11 @@ from typing import Any, Final
 import grpc
 import networkx as nx
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 
-from go_opt import api
+from go_opt import OnnxModel, api
 from go_opt.env import Metrics, load_target, parse_target, target_names
 from go_opt.errors import (
     GoOptError,
@@ -30,9 +32,11 @@ from go_opt.model.codecs.plan_json import plan_to_dict
 from go_opt.model.codecs.wire import graph_from_proto, graph_to_proto
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
+from go_opt.model.states import sized_states
 from go_opt.proto import graph_pb2, optimizer_pb2, optimizer_pb2_grpc
 from go_opt.result import OptimizeResult
 from go_opt.service.messages.errors import error_from_call
+from tests.frontends.state_models import GIVEN
 
 TARGETS: Final = Path(__file__).parents[2] / "env" / "targets"
 # A search that only a stop ends soon.
@@ -112,6 +116,38 @@ def test_the_same_question_has_the_same_answer(
     assert [replace(step, elapsed_s=0.0) for step in got.history] == [
         replace(step, elapsed_s=0.0) for step in want.history
     ]
+
+
+FOUND: Final = ("states", "unpaired_states", "unknown_ops")
+
+
+def half_known() -> onnx.ModelProto:
+    """A decoder whose first cache has a next value, with an op of no known type behind it."""
+    case = next(case for case in GIVEN if case.unpaired)
+    model, known = onnx.ModelProto(), case.proto.graph.output[0]
+    model.CopyFrom(case.proto)
+    model.graph.node.append(helper.make_node("Wobble", [known.name], ["odd"], "own", domain="mine"))
+    model.graph.output.add().CopyFrom(known)
+    model.graph.output[-1].name = "odd"
+    model.opset_import.append(helper.make_opsetid("mine", 1))
+    return model
+
+
+@pytest.mark.parametrize("is_file", [True, False])
+@pytest.mark.parametrize("ask", [ask_once, ask_for_all], ids=["optimize", "stream"])
+def test_what_was_found_in_a_model_is_said(
+    client: Any, ask: Callable[..., OptimizeResult], is_file: bool
+) -> None:
+    model = OnnxModel(half_known().SerializeToString())
+    graph = model.graph()
+    want = api.optimize(graph, "mcm-6x6", max_evaluations=3)
+    assert len(want.states) == 2
+    assert want.states == sized_states(graph, "bfloat16")
+    assert set(want.unpaired_states) == {"past_key_cross_0", "past_value_cross_0"}
+    assert [op.name for op in want.unknown_ops] == ["own"]
+    got = ask(client, model if is_file else graph, "mcm-6x6", max_evaluations=3)
+    for name in FOUND:
+        assert getattr(got, name) == getattr(want, name), name
 
 
 def test_a_stream_gets_better_and_ends_with_the_answer(client: Any) -> None:

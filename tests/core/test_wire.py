@@ -145,6 +145,10 @@ MALFORMED = {
     "negative elements": (_set(f"tensors {W} elements", -1), "tensor 'w': elements"),
     "huge elements": (_set(f"tensors {W} elements", 2**63 - 1), "tensor 'w': elements"),
     "negative read": (_set(f"tensors {W} readers 0 elements", -5), "op 'a': elements read of 'w'"),
+    "unknown nan": (
+        lambda m: m.unknown_ops.add(name="a", flops=float("nan")),
+        "unknown op 'a': flops",
+    ),
     "measured nan": (lambda m: m.ops[0].measured_s.update({"k": float("nan")}), "op 'a': measured_s of 'k'"),
     "producer": (_set(f"tensors {T} producer", 2), "tensor 't': producer"),
     "negative producer": (_set(f"tensors {T} producer", -1), "tensor 't': producer"),

@@ -6,13 +6,15 @@ Untrusted messages are checked by the same rules as other inputs: those of
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 import numpy as np
 
 from go_opt.errors import GraphError, InvalidInputError, PlanError
 from go_opt.model.bindings import Bindings
-from go_opt.model.builder import GraphBuilder
+from go_opt.model.builder import MAX_FLOPS, GraphBuilder
 from go_opt.model.codecs.bindings import bindings_from
 from go_opt.model.codecs.graph_columns import graph_from_columns, with_tensor_order
 from go_opt.model.codecs.plan_fields import (
@@ -24,7 +26,17 @@ from go_opt.model.codecs.plan_fields import (
 )
 from go_opt.model.codecs.rules import rules_from_proto, rules_to_proto
 from go_opt.model.dtypes import DTYPES
-from go_opt.model.graph import ACTIVATION, NO_PRODUCER, OP_CLASSES, TENSOR_KINDS, Graph, Precision, Scope
+from go_opt.model.graph import (
+    ACTIVATION,
+    NO_PRODUCER,
+    OP_CLASSES,
+    TENSOR_KINDS,
+    Graph,
+    Precision,
+    Scope,
+    UnknownOp,
+    check_number,
+)
 from go_opt.model.plan import Plan
 
 if TYPE_CHECKING:
@@ -73,6 +85,8 @@ def graph_to_proto(graph: Graph) -> graph_pb2.Graph:
     message = graph_pb2.Graph(
         name=graph.name,
         precision=_PRECISION_NUMBER[graph.precision],
+        unpaired_states=graph.unpaired_states,
+        unknown_ops=[graph_pb2.UnknownOp(**op._asdict()) for op in graph.unknown_ops],
         **bindings_to_proto(graph.bindings),
     )
     op_rows = zip(
@@ -130,11 +144,23 @@ def graph_from_proto(message: graph_pb2.Graph) -> Graph:
         precision = precision_from_proto(message.precision, GraphError)
         bindings = bindings_from_proto(message, "graph", GraphError)
         graph = graph_from_columns(message, precision, bindings) or _built_graph(message, precision, bindings)
-        return rules_from_proto(message, graph)
+        return replace(
+            rules_from_proto(message, graph),
+            unpaired_states=tuple(message.unpaired_states),
+            unknown_ops=_unknown_from_proto(message.unknown_ops),
+        )
     except GraphError:
         raise
     except InvalidInputError as error:
         raise GraphError(str(error), field=error.field) from None
+
+
+def _unknown_from_proto(messages: Iterable[graph_pb2.UnknownOp]) -> tuple[UnknownOp, ...]:
+    """Ops of unknown type; raises GraphError if the work of one is no number of an op's range."""
+    messages = tuple(messages)
+    for op in messages:
+        check_number(f"unknown op {op.name!r}: flops", op.flops, MAX_FLOPS)
+    return tuple(UnknownOp(op.name, op.op_type, op.flops) for op in messages)
 
 
 def _built_graph(message: graph_pb2.Graph, precision: Precision, bindings: Bindings) -> Graph:

@@ -21,7 +21,9 @@ from go_opt.env.target.toml import target_to_toml
 from go_opt.errors import InvalidInputError, ServiceError, TargetError
 from go_opt.frontends.onnx_model import OnnxModel
 from go_opt.model.codecs.wire import bindings_to_proto, plan_from_proto, plan_to_proto
+from go_opt.model.graph import Scope, UnknownOp
 from go_opt.model.start import NO_KERNEL, OpStart, Start
+from go_opt.model.states import SizedState
 from go_opt.proto import graph_pb2, optimizer_pb2, plan_pb2
 from go_opt.result import Decide, Objective, OptimizeResult, Request, Status, Step
 from go_opt.service.messages.graphs import SentGraph
@@ -35,6 +37,7 @@ _FIDELITIES: Final[tuple[Fidelity, ...]] = ("analytical", "analytical", "simulat
 _Name = TypeVar("_Name", bound=str)
 _LEAST: Final = {"chip": 0, "replication": 1, "kernel": 0}  # smallest values of an op's fields
 _STATUSES: Final[tuple[Status, ...]] = get_args(Status)
+_SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 # Fields with the same name in a message and in its value.
 _OF_RESULT: Final = (
     "lower_bound_s", "bound_reason", "gap", "method", "evaluations", "wall_s", "reference_s", "seed",
@@ -279,6 +282,9 @@ def result_to_proto(result: OptimizeResult, sent: SentGraph) -> optimizer_pb2.Op
         simulated_makespan_s=result.simulated_makespan_s,
         dropped_methods=result.dropped_methods,
         nodes_without_op=[graph_pb2.NodeWithoutOp(**node._asdict()) for node in sent.graph.nodes_without_op],
+        states=[_state_to_proto(state) for state in result.states],
+        unpaired_states=result.unpaired_states,
+        unknown_ops=[graph_pb2.UnknownOp(**op._asdict()) for op in result.unknown_ops],
         **_same(result, _OF_RESULT),
     )
 
@@ -297,8 +303,19 @@ def result_from_proto(message: optimizer_pb2.OptimizeResponse) -> OptimizeResult
         simulated_interval_s=optional(message, "simulated_interval_s"),
         simulated_makespan_s=optional(message, "simulated_makespan_s"),
         dropped_methods=tuple(message.dropped_methods),
+        states=tuple(
+            SizedState(state.read, state.next, named("scope", _SCOPES, state.scope - 1), state.bytes)
+            for state in message.states
+        ),
+        unpaired_states=tuple(message.unpaired_states),
+        unknown_ops=tuple(UnknownOp(op.name, op.op_type, op.flops) for op in message.unknown_ops),
         **_same(message, _OF_RESULT),
     )
+
+
+def _state_to_proto(state: SizedState) -> optimizer_pb2.SizedState:
+    scope = f"STATE_SCOPE_{state.scope.upper()}"
+    return optimizer_pb2.SizedState(**state._asdict() | {"scope": scope})
 
 
 def metrics_to_proto(metrics: Metrics) -> plan_pb2.Metrics:
