@@ -12,6 +12,7 @@ EXTRA_OF: Final = {
     **dict.fromkeys(TRAINING, "train"),
     **dict.fromkeys(("onnxruntime", "scipy"), "run"),
     "gymnasium": "gymnasium",
+    "openvino": "openvino",
     "torch": "torch",
 }
 

@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "calibrate zoo:din --samples 2 -o found.toml": "run",
     "inspect m.mlir": "train",
     "run m.onnx --plan plan.json": "run",
+    "export m.onnx plan.json -o ir --format openvino-ir": "openvino",
     "profile m.onnx -o machine.toml": "run",
     "serve --insecure --otlp-endpoint http://127.0.0.1:4317": "otel",
 }

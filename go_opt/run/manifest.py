@@ -12,7 +12,7 @@ from typing import Any, Final
 from go_opt.common.files import read_json
 from go_opt.common.version import VERSION
 from go_opt.env.peak_memory import ChipBuffers
-from go_opt.errors import InvalidInputError
+from go_opt.errors import InvalidInputError, ModelError
 from go_opt.model.codecs.plan_fields import refuse_clones
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
@@ -20,7 +20,13 @@ from go_opt.run.records import record_from_json
 
 FORMAT: Final = "go_opt.v1.Export"
 MANIFEST: Final = "manifest.json"
-FORMATS: Final = ("stages", "triton", "annotated", "openvino")  # of the other files of the export
+FORMATS: Final = (
+    "stages",
+    "triton",
+    "annotated",
+    "openvino",
+    "openvino-ir",
+)  # of the other files of the export
 TORCH_FORMAT: Final = "go_opt.v1.TorchExport"
 TORCH_FORMATS: Final = ("split-spec", "device-map", "vllm")
 _BOUND: Final = {"states": "bound_states"}  # the field of a kind of bindings, if it has another name
@@ -209,6 +215,28 @@ def manifest_text(manifest: Manifest | TorchManifest) -> str:
     """The manifest as JSON."""
     kind = FORMAT if isinstance(manifest, Manifest) else TORCH_FORMAT
     return json.dumps({"format": kind, **asdict(manifest)}, ensure_ascii=False, indent=1) + "\n"
+
+
+def check_states(manifest: Manifest) -> None:
+    """Reject states whose next value cannot become the state.
+
+    Raises:
+      ModelError: the message names the state.
+    """
+    taken: set[str] = set()
+    for state in manifest.states:
+        if state.next in taken:
+            raise ModelError(f"state {state.read!r}: its next value {state.next!r} is also another state's.")
+        taken.add(state.next)
+        read, following = manifest.tensor(state.read), manifest.tensor(state.next)
+        is_alike = len(read.shape) == len(following.shape) and read.dtype == following.dtype
+        pairs = list(zip(read.shape, following.shape, strict=False))
+        if not is_alike or any(b < a for a, b in pairs) or sum(a != b for a, b in pairs) > 1:
+            raise ModelError(
+                f"state {state.read!r} is {read.dtype} of shape {list(read.shape)}, which {state.next!r}, "
+                f"{following.dtype} of shape {list(following.shape)}, cannot become: it may be longer along "
+                "one dimension."
+            )
 
 
 def load_manifest(directory: str | Path) -> Manifest:

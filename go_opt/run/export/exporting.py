@@ -13,12 +13,13 @@ from go_opt.costs.remembered import check_remembered
 from go_opt.env import Target
 from go_opt.env.copies.splits import planned_graph
 from go_opt.errors import ModelError, PlanError
+from go_opt.extras import check_installed
 from go_opt.frontends.onnx_frontend import import_onnx
 from go_opt.model.codecs.plan_json import load_plan
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.run.export.folder import check_formats, check_free, files_of, whole_folder
-from go_opt.run.manifest import FORMATS, MANIFEST, Manifest, manifest_text
+from go_opt.run.manifest import FORMATS, MANIFEST, Manifest, check_states, manifest_text
 from go_opt.solver.verify.verifier import verify
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 ANNOTATED: Final = "annotated.onnx"
 OPENVINO: Final = "openvino.json"
 TRITON: Final = "triton"
+OPENVINO_IR: Final = "openvino-ir"
 
 
 def export(
@@ -50,17 +52,19 @@ def export(
       directory: a folder that does not exist or is empty.
       formats: ``stages``, an ONNX model for each stage; ``triton``, a model repository with an ensemble of
         them; ``annotated``, the whole model with the stage of each node; ``openvino``, a map from op
-        names to devices.
+        names to devices; ``openvino-ir``, a stateful OpenVINO model for each stage.
       target: None: the plan's own.
       costs: CSV file of the measured seconds that the plan was made with.
       force: delete the files that the manifest of an earlier export lists; other files stay.
 
     Raises:
-      InvalidInputError: an argument is wrong.
+      InvalidInputError: an argument is wrong, or OpenVINO is not installed.
       ModelError: the model is not an ONNX file, or a part of it cannot be exported; the message names it.
       PlanError: the plan is not of this model and target, or breaks a rule.
     """
     check_formats(formats, FORMATS)
+    if OPENVINO_IR in formats:
+        check_installed(f"format {OPENVINO_IR}", "openvino")
     check_free(directory, force=force, inputs=(model, plan, target, costs))
     _check_is_onnx(model)
     decided = plan if isinstance(plan, Plan) else load_plan(plan)
@@ -94,6 +98,10 @@ def _stage_file(stage: int | None) -> str:
     return "host.onnx" if stage is None else f"stage-{stage}.onnx"
 
 
+def _openvino_file(stage: int | None) -> str:
+    return f"{OPENVINO_IR}/{Path(_stage_file(stage)).stem}.xml"
+
+
 def _cut(
     lowered: LoweredModel, graph: Graph, target: Target, plan: Plan, formats: Sequence[str]
 ) -> tuple[Manifest, PlanModels]:
@@ -103,7 +111,9 @@ def _cut(
     def file_of(stage: int | None) -> str:
         if "stages" in formats:
             return _stage_file(stage)
-        return f"{TRITON}/{model_path(graph.name, stage)}" if TRITON in formats else ""
+        if TRITON in formats:
+            return f"{TRITON}/{model_path(graph.name, stage)}"
+        return _openvino_file(stage) if OPENVINO_IR in formats else ""
 
     cut = plan_models(lowered, graph, target, plan)
     return manifest_of(cut, planned_graph(graph, plan), target, plan, file_of), cut
@@ -118,9 +128,12 @@ def _write(
     from go_opt.run.cut.annotated import annotate, openvino_affinities
     from go_opt.run.cut.source import model_of_file
     from go_opt.run.cut.stage_model import write_model
+    from go_opt.run.export.openvino_ir import write_stateful
     from go_opt.run.export.triton import model_path, write_configs
 
     manifest, cut = exported
+    if OPENVINO_IR in formats:
+        check_states(manifest)
 
     def whole() -> ir.Model:
         """The whole model, with the parts of split ops if the plan has any."""
@@ -132,6 +145,8 @@ def _write(
                 write_model(model, folder / _stage_file(stage))
             if "triton" in formats:
                 write_model(model, folder / TRITON / model_path(manifest.model, stage))
+            if OPENVINO_IR in formats:
+                write_stateful(model, manifest, stage, folder / _openvino_file(stage))
         if "triton" in formats:
             write_configs(manifest, folder / TRITON)
         if "openvino" in formats:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.errors import ModelError
 from go_opt.run.manifest import Manifest, StageState
 from go_opt.run.pipeline.sessions import value_of
 
@@ -26,30 +25,6 @@ class Buffer(NamedTuple):
 
     array: NDArray
     value: OrtValue
-
-
-def check_states(manifest: Manifest) -> None:
-    """Reject states whose next value cannot become the state.
-
-    Raises:
-      ModelError: the message names the state.
-    """
-    if not manifest.outputs:
-        raise ModelError("the model has no outputs beside its states, by which a run could be checked.")
-    taken: set[str] = set()
-    for state in manifest.states:
-        if state.next in taken:
-            raise ModelError(f"state {state.read!r}: its next value {state.next!r} is also another state's.")
-        taken.add(state.next)
-        read, following = manifest.tensor(state.read), manifest.tensor(state.next)
-        is_alike = len(read.shape) == len(following.shape) and read.dtype == following.dtype
-        pairs = list(zip(read.shape, following.shape, strict=False))
-        if not is_alike or any(b < a for a, b in pairs) or sum(a != b for a, b in pairs) > 1:
-            raise ModelError(
-                f"state {state.read!r} is {read.dtype} of shape {list(read.shape)}, which {state.next!r}, "
-                f"{following.dtype} of shape {list(following.shape)}, cannot become: it may be longer along "
-                "one dimension."
-            )
 
 
 def last_of(following: NDArray, shape: tuple[int, ...]) -> NDArray:

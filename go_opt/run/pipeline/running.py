@@ -19,14 +19,13 @@ from go_opt.api.inputs import as_target
 from go_opt.common.arrays import FloatArray
 from go_opt.common.processes import num_cores
 from go_opt.env import Target
-from go_opt.errors import EnvironmentFailedError, InvalidInputError
+from go_opt.errors import EnvironmentFailedError, InvalidInputError, ModelError
 from go_opt.extras import check_installed
 from go_opt.model.codecs.plan_json import load_plan
 from go_opt.model.plan import Plan
 from go_opt.run.export.exporting import export
-from go_opt.run.manifest import Manifest
+from go_opt.run.manifest import Manifest, check_states
 from go_opt.run.pipeline.check import Arrays, Reference, first_difference, whole_outputs
-from go_opt.run.pipeline.held_states import check_states
 from go_opt.run.pipeline.inputs import load_inputs, random_inputs
 from go_opt.run.pipeline.layout import NOT_LOADED, Layout, State
 from go_opt.run.pipeline.links import write_links
@@ -142,6 +141,8 @@ def run_stages(
     Args:
       inputs: rows of arrays by name, which inferences use in turn.
     """
+    if not manifest.outputs:
+        raise ModelError("the model has no outputs beside its states, by which a run could be checked.")
     check_states(manifest)
     layout = Layout(manifest, inferences + ALONE)
     assert layout.rings  # rejects types that cannot be sent, before any process starts
