@@ -55,7 +55,7 @@ def analytical_timeline(graph: Graph, target: Target, plan: Plan, inferences: in
 
 def _turn_of(rows: NDArray, inference: int) -> BoolArray:
     """True for the chips, flows or deliveries whose turn an inference is."""
-    return inference % rows["replicas"] == rows["replica"]
+    return inference % rows["round"] % rows["replicas"] == rows["replica"]
 
 
 def _streams(package: Package, inference: int) -> Iterator[_Row]:

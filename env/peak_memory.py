@@ -13,6 +13,7 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray, IntArray
 from go_opt.env.copies.relays import expand_plan
+from go_opt.env.copies.stages import size_by_chip
 from go_opt.env.cost import COPY, CostTables, cost_tables
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.env.model.addresses import place_buffers
@@ -120,7 +121,8 @@ def _placed(graph: Graph, target: Target, plan: Plan) -> _Placed:
     kernel_of = number_kernels(plan.order, plan.fusion_group)
     kernel_chip = np.empty(int(kernel_of.max()) + 1, dtype=np.int32)
     kernel_chip[kernel_of] = plan.placement
-    held = holdings(tables, kernel_of, kernel_chip)
+    size = size_by_chip(plan.placement, plan.replication, target.num_chips)
+    held = holdings(tables, kernel_of, kernel_chip, size.astype(np.int64))
     return _Placed(graph, plan, tables, kernel_of, held, fit_chips(tables, held))
 
 
@@ -130,7 +132,7 @@ def _chip_buffers(placed: _Placed, chip: int) -> ChipBuffers:
     weights = slice(held.weight_ptr[chip], held.weight_ptr[chip + 1])
     streams = fit.is_streamed[weights]
     in_part = fit.streamed_bytes[weights] < held.weight_touched[weights]
-    kept = tables.stored_bytes[held.weight[weights]] - fit.streamed_bytes[weights]
+    kept = held.weight_bytes[weights] - fit.streamed_bytes[weights]
     here = zip(held.weight[weights][~streams | in_part], kept[~streams | in_part], strict=True)
     stays = [(graph.tensor_names[k], int(size)) for k, size in here]
     crossing = np.flatnonzero(_crossing(tables, plan.placement, chip))

@@ -303,7 +303,9 @@ def random_graph(
     return b.build()
 
 
-def with_random_states(rng: np.random.Generator, graph: Graph) -> Graph:
+def with_random_states(
+    rng: np.random.Generator, graph: Graph, *, scopes: Sequence[str] = (*["sequence"] * 4, "model")
+) -> Graph:
     """The graph with some inputs and weights as states, whose next values ops write or which never change.
 
     Writers often are of a type that writes in place.
@@ -318,7 +320,7 @@ def with_random_states(rng: np.random.Generator, graph: Graph) -> Graph:
             continue
         next_name = _pick(rng, [row["name"], *following])
         row["kind"] = "state"
-        scope = "sequence" if rng.random() < 0.8 else "model"
+        scope = _pick(rng, scopes)
         data["states"].append({"read": row["name"], "next": next_name, "scope": scope})
         writer = next((ops[one["producer"]] for one in produced if one["name"] == next_name), None)
         if writer is not None and rng.random() < 0.5:

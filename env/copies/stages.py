@@ -1,6 +1,7 @@
 """Replicated stages (design section 8): consecutive chips that run the same ops on inferences in turn.
 
-A stage of chips a … a + r - 1 runs inference s on chip a + (s mod r). If it forwards weights, the
+A stage of chips a … a + r - 1 runs inference s on chip a + (s mod r). If sequences have states, it runs
+all inferences of sequence q on chip a + (q mod r), where the states of q stay. If it forwards weights, the
 host sends streamed weights to chip a once for r inferences, and each chip sends them to the next.
 Axes: ``N`` ops, ``D`` chips, ``S`` stages.
 """
@@ -31,11 +32,12 @@ class Stages(NamedTuple):
 def with_sharers(tables: CostTables, forwards: Collection[int], size: IntArray) -> CostTables:
     """Tables in which the stages that start at the chips ``forwards``, of ``size`` [D], forward weights.
 
-    On targets that cannot forward, none does; the verifier rejects such plans.
+    On targets that cannot forward, none does; nor where some chips have more sequences than others. The
+    verifier rejects such plans.
     """
     if not forwards or not tables.is_ring or not tables.overlap:
         return tables
-    first = [chip for chip in forwards if chip < len(size)]
+    first = [chip for chip in forwards if chip < len(size) and tables.sequences % size[chip] == 0]
     sharers = np.ones(len(size), dtype=np.int64)
     sharers[first] = size[first]
     return tables._replace(stream_sharers=sharers)

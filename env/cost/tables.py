@@ -56,6 +56,7 @@ class CostTables(NamedTuple):
     sram_bytes: LongArray  # [D]
     stream_buffer_bytes: LongArray  # [D] reserved if weights stream
     stream_sharers: LongArray  # [D] chips of the stage that starts here, if it forwards weights; else 1
+    stage_chips: LongArray  # [D] chips of the replicated stage that a chip stands for; else 1
     places_buffers: bool  # activations need addresses; else only their peak bytes must fit
     sram_s_per_byte: FloatArray  # [Q]
     kernel_overhead_s: FloatArray  # [Q]
@@ -180,6 +181,7 @@ def tables_with_effects(graph: Graph, target: Target, parameters: SimulatorParam
         sram_bytes=target.chip_sram_bytes,
         stream_buffer_bytes=stream_buffer_bytes[target.chip_kind],
         stream_sharers=np.ones(target.num_chips, np.int64),
+        stage_chips=np.ones(target.num_chips, np.int64),
         places_buffers=not parameters.fit_by_size,
         sram_s_per_byte=np.array(
             [

@@ -17,9 +17,9 @@ from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
 from go_opt.common.compiling import compiled, compiled_inner, int64, uncounted_inner
 from go_opt.env.cost import CostTables
 from go_opt.env.cost.read_only import read_only
-from go_opt.env.model.latency import sample_latency_s
+from go_opt.env.model.latency import latency_s
 from go_opt.env.model.memory import FITS, fit_chips, holdings
-from go_opt.env.model.turns import number_stages, share_stream
+from go_opt.env.model.turns import number_stages, round_of, share_stream, turns_before
 from go_opt.model.graph import NO_PRODUCER, WEIGHT
 
 # A kernel without an op of modelled cost so far.
@@ -100,11 +100,11 @@ def _evaluate_batch(
     readers = np.empty(num_chips, np.int64)  # reader chips of a tensor, if routes are tables
     host_bytes = np.empty(2, np.int64)
     stage_size = np.ones(num_chips, np.int64)  # of the stage that starts at a chip
-    sharers = np.ones(num_chips, np.int64)  # chips of the stage that a chip is part of
+    share = np.ones(num_chips, np.float64)  # of the inferences of its stage that a chip runs
     border_bytes = np.zeros((2, num_chips), np.int64)  # into and out of the stage that starts at a chip
     for b in range(len(placement)):
         if len(replication) > 0:
-            number_stages(placement[b], replication[b], stage_size, sharers, border_bytes)
+            number_stages(placement[b], replication[b], tables.sequences, stage_size, share, border_bytes)
         num_kernels = _number_kernels(
             tables, placement[b], order[b], group[b], kernel_of, kernel_chip, kernel_s, measured_s
         )
@@ -122,7 +122,7 @@ def _evaluate_batch(
         _finish_kernels(
             tables, num_kernels, kernel_chip, kernel_bytes, measured_s, kernel_s, out.compute_s[b]
         )
-        held = holdings(tables, kernel_of, kernel_chip[:num_kernels])
+        held = holdings(tables, kernel_of, kernel_chip[:num_kernels], stage_size)
         fit = fit_chips(tables, held)
         out.fits[b] = fit.outcome == FITS
         for d in range(num_chips):
@@ -134,12 +134,14 @@ def _evaluate_batch(
                 share_stream(d, stage_size[d], fit.forwarded_bytes[d] / tables.stream_sharers[d], turn_bytes)
         for d in range(num_chips):
             if stage_size[d] > 1:
-                _replicate(d, stage_size[d], out, b, chip_host_in, chip_host_out)
+                _replicate(d, stage_size[d], share, out, b, chip_host_in, chip_host_out)
         _interval(
             tables, b, link_bytes, turn_bytes, host_bytes, chip_host_in, chip_host_out,
-            stage_size, sharers, border_bytes, out,
+            stage_size, share, border_bytes, out,
         )  # fmt: skip
-        out.latency_s[b] = sample_latency_s(tables, order[b], kernel_of, kernel_chip, kernel_s, num_kernels)
+        out.latency_s[b] = latency_s(
+            tables, order[b], kernel_of, kernel_chip, kernel_s, num_kernels, stage_size
+        )
         if tables.sequences > 0 and out.latency_s[b] > tables.sequences * out.interval_s[b]:
             out.interval_s[b] = out.latency_s[b] / tables.sequences
             out.bottleneck[b] = num_chips + num_links + 2
@@ -154,12 +156,19 @@ def _clear(array: LongArray | FloatArray, size: int) -> None:
 
 @uncounted_inner
 def _replicate(
-    first: int, size: int, out: BatchMetrics, b: int, chip_host_in: LongArray, chip_host_out: LongArray
+    first: int,
+    size: int,
+    share: FloatArray,
+    out: BatchMetrics,
+    b: int,
+    chip_host_in: LongArray,
+    chip_host_out: LongArray,
 ) -> None:
-    """Give every chip of a stage the memory of its first chip and an equal share of its work."""
-    out.compute_s[b, first] /= size
+    """Give every chip of a stage the memory of its first chip, the busiest, and its share of the work."""
+    compute_s = out.compute_s[b, first]
+    out.compute_s[b, first] *= share[first]
     for replica in range(first + 1, first + size):
-        out.compute_s[b, replica] += out.compute_s[b, first]
+        out.compute_s[b, replica] += compute_s * share[replica]
         out.peak_bytes[b, replica] += out.peak_bytes[b, first]
         out.weight_bytes[b, replica] += out.weight_bytes[b, first]
         out.stream_bytes[b, replica] += out.stream_bytes[b, first]
@@ -311,6 +320,7 @@ def _load_routes(
     for chip in readers:
         cycle *= stage_size[chip] // gcd(cycle, stage_size[chip])
         cycle = min(cycle, MOST_TURNS)
+    cycle = min(round_of(cycle, tables.sequences), MOST_TURNS)
     for inference in range(cycle):
         link_seen[-1] += 1  # a new stamp for each tensor and inference
         source = home + inference % stage_size[home]
@@ -359,7 +369,7 @@ def _interval(
     chip_host_in: LongArray,
     chip_host_out: LongArray,
     stage_size: LongArray,
-    sharers: LongArray,
+    share: FloatArray,
     border_bytes: LongArray,
     out: BatchMetrics,
 ) -> None:
@@ -372,9 +382,10 @@ def _interval(
         size = stage_size[first]
         for behind in range(1, size):
             # Inputs go on to the chips after this link; results come from the `behind` chips before it.
-            shared = (size - behind) * border_bytes[0, first] + behind * border_bytes[1, first]
+            inferences, done = round_of(size, tables.sequences), turns_before(behind, size, tables.sequences)
+            shared = (inferences - done) * border_bytes[0, first] + done * border_bytes[1, first]
             link = first + behind - 1
-            link_s[link] += shared / size * tables.link_s_per_byte[link]
+            link_s[link] += shared / inferences * tables.link_s_per_byte[link]
     link_s[num_links] = (host_bytes[0] + turn_bytes[num_links]) * tables.host_in_s_per_byte
     link_s[num_links + 1] = host_bytes[1] * tables.host_out_s_per_byte
     total_s = np.empty(num_chips)
@@ -387,8 +398,8 @@ def _interval(
                     total_s[chip] += link_s[link]
         for chip in range(num_chips):
             if tables.pays_transfers[tables.chip_kind[chip]]:
-                total_s[chip] += chip_host_in[chip] * tables.host_in_s_per_byte / sharers[chip]
-                total_s[chip] += chip_host_out[chip] * tables.host_out_s_per_byte / sharers[chip]
+                total_s[chip] += chip_host_in[chip] * tables.host_in_s_per_byte * share[chip]
+                total_s[chip] += chip_host_out[chip] * tables.host_out_s_per_byte * share[chip]
     worst_s = -1.0
     for chip in range(num_chips):
         if total_s[chip] > worst_s:

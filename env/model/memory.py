@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray
-from go_opt.common.compiling import compiled, compiled_inner, int64
+from go_opt.common.compiling import compiled, compiled_inner, int64, uncounted_inner
 from go_opt.env.cost import COPY, CostTables
 from go_opt.env.kernels.plain_loops import largest, stable_order
 from go_opt.env.model.addresses import place_buffers
@@ -41,6 +41,7 @@ class Holdings(NamedTuple):
     alive_bytes: LongArray  # [D] peak of these activations
     weight: IntArray  # [W] chip by chip, the largest first
     weight_ptr: LongArray  # [D + 1]
+    weight_bytes: LongArray  # [W] stored; of a state, for the sequences of the busiest chip of the stage
     weight_touched: LongArray  # [W] largest read by an op on the chip
     weight_reader: IntArray  # [W] first kernel that reads it on the chip
 
@@ -80,8 +81,16 @@ def csr_of(row_of: IntArray, num_rows: int) -> tuple[LongArray, IntArray]:
 
 
 @compiled
-def holdings(tables: CostTables, kernel_of: IntArray, kernel_chip: IntArray) -> Holdings:
-    """The tensors on each chip; takes [N] kernels of ops, numbered along the order, and [M] their chips."""
+def holdings(
+    tables: CostTables, kernel_of: IntArray, kernel_chip: IntArray, stage_size: LongArray
+) -> Holdings:
+    """The tensors on each chip.
+
+    Args:
+      kernel_of: [N] kernels of ops, numbered along the order.
+      kernel_chip: [M] chips of kernels: the first of each stage.
+      stage_size: [D] chips of the stage that starts at each chip.
+    """
     num_chips, num_tensors = len(tables.chip_kind), len(tables.tensor_kind)
     border_bytes = np.zeros(num_chips, np.int64)
     home_of = np.full(num_tensors, NONE, np.int32)  # producer kernel of activations that stay
@@ -126,11 +135,11 @@ def holdings(tables: CostTables, kernel_of: IntArray, kernel_chip: IntArray) -> 
     for i in range(len(place)):
         k = by_kernel[place[i]]
         activation[i], born[i], dead[i], size[i] = k, home_of[k], dead_of[k], tables.stored_bytes[k]
-    weight, weight_ptr, touched, reader = _weights(tables, kernel_of, kernel_chip)
+    weight, weight_ptr, stored, touched, reader = _weights(tables, kernel_of, kernel_chip, stage_size)
     return Holdings(
         border_bytes, activation, activation_ptr, born, dead, size,
         _alive_bytes(tables, by_kernel, home_of, dead_of, kernel_chip, num_chips),
-        weight, weight_ptr, touched, reader,
+        weight, weight_ptr, stored, touched, reader,
     )  # fmt: skip
 
 
@@ -159,8 +168,8 @@ def _alive_bytes(
 
 @compiled_inner
 def _weights(
-    tables: CostTables, kernel_of: IntArray, kernel_chip: IntArray
-) -> tuple[IntArray, LongArray, LongArray, IntArray]:
+    tables: CostTables, kernel_of: IntArray, kernel_chip: IntArray, stage_size: LongArray
+) -> tuple[IntArray, LongArray, LongArray, LongArray, IntArray]:
     num_chips = len(tables.chip_kind)
     capacity = len(tables.reader_op)
     weight, chip_of = np.empty(capacity, np.int32), np.empty(capacity, np.int32)
@@ -182,14 +191,26 @@ def _weights(
             touched[slot] = max(touched[slot], tables.read_bytes[r])
             reader[slot] = min(reader[slot], kernel)
     weight_ptr, place = csr_of(chip_of[:pairs], num_chips)
-    by_chip, read_bytes, first = (
+    by_chip, stored_bytes, read_bytes, first = (
         np.empty(pairs, np.int32),
+        np.empty(pairs, np.int64),
         np.empty(pairs, np.int64),
         np.empty(pairs, np.int32),
     )
     for i in range(pairs):
         by_chip[i], read_bytes[i], first[i] = weight[place[i]], touched[place[i]], reader[place[i]]
-    return by_chip, weight_ptr, read_bytes, first
+        chip = chip_of[place[i]]
+        stored_bytes[i] = _bytes_on(tables, by_chip[i], stage_size[chip] * tables.stage_chips[chip])
+    return by_chip, weight_ptr, stored_bytes, read_bytes, first
+
+
+@uncounted_inner
+def _bytes_on(tables: CostTables, weight: int, size: int) -> int:
+    """The bytes of a weight on the busiest chip of a stage; a state is there for the chip's sequences."""
+    stored = tables.stored_bytes[weight]
+    if size == 1 or tables.sequences == 0 or tables.tensor_bytes[weight] > 0:
+        return stored
+    return stored // tables.sequences * -(-tables.sequences // size)
 
 
 @compiled
@@ -212,7 +233,7 @@ def fit_chips(tables: CostTables, held: Holdings) -> Fit:
         mine = slice(held.activation_ptr[chip], held.activation_ptr[chip + 1])
         size, born, dead = held.size_bytes[mine], held.born[mine], held.dead[mine]
         for pair in range(held.weight_ptr[chip], held.weight_ptr[chip + 1]):
-            resident[chip] += tables.stored_bytes[held.weight[pair]]
+            resident[chip] += held.weight_bytes[pair]
         most = height = held.alive_bytes[chip]
         is_tight = resident[chip] + peak[chip] + size.sum() > tables.sram_bytes[chip]
         if is_tight and tables.places_buffers:
@@ -226,7 +247,7 @@ def fit_chips(tables: CostTables, held: Holdings) -> Fit:
                 if resident[chip] <= room or tables.tensor_bytes[weight] == 0:
                     break
                 is_streamed[pair] = True
-                leaves = tables.stored_bytes[weight]
+                leaves = held.weight_bytes[pair]
                 is_last = resident[chip] - leaves < room
                 if is_last and held.weight_touched[pair] == tables.tensor_bytes[weight]:
                     leaves = -(-(resident[chip] - room) // tables.page_bytes) * tables.page_bytes

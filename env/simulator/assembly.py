@@ -13,6 +13,7 @@ from go_opt.env.cost.tables import CostTables
 from go_opt.env.kernels.numbering import seconds_of_kernels
 from go_opt.env.kernels.plain_loops import largest
 from go_opt.env.model.memory import Fit, Holdings, csr_of, fit_chips, holdings
+from go_opt.env.model.turns import round_of
 from go_opt.env.simulator.credit import grant_credit
 from go_opt.env.simulator.links import lay_links
 from go_opt.env.simulator.package import (
@@ -28,6 +29,7 @@ from go_opt.env.simulator.package import (
     STREAM,
     UNBOUNDED,
     Package,
+    becomes_replica,
 )
 from go_opt.env.simulator.plumbing import Plumbing, lay_hops, lay_plumbing
 from go_opt.env.simulator.streams import streams_of
@@ -79,7 +81,7 @@ def assemble(
     kernel_chip = np.empty(num_kernels, np.int32)
     for op in range(len(kernel_of)):
         kernel_chip[kernel_of[op]] = placement[op]
-    held = holdings(tables, kernel_of, kernel_chip)
+    held = holdings(tables, kernel_of, kernel_chip, replicas.astype(np.int64))
     fit = fit_chips(tables, held)
     by_kind = seconds_of_kernels(tables, kernel_of, num_kernels)
     kernel_s = np.empty(num_kernels)
@@ -96,7 +98,9 @@ def assemble(
     grant_credit(flows, deliveries, len(tables.chip_kind), setting.rule)
     for flow in flows:
         shared[0].parts += flow.kind == HOST_OUT and flow.replica == 0
-    chips, stages, refs, chip_kernel = _stages(setting, plumbing, kernel_chip, kernel_s, replicas)
+    chips, stages, refs, chip_kernel = _stages(
+        tables, setting, plumbing, kernel_chip, kernel_s, replicas
+    )
     num_links = len(setting.link_s_per_byte) + 2
     num_nodes, num_events = _most_waiting(flows, deliveries, window, setting.buffers)
     package = Package(
@@ -127,7 +131,7 @@ def _most_waiting(flows: RecordArray, deliveries: RecordArray, window: int, buff
     limit = min(window, (buffers + 2) * widest) if is_bounded else window
     nodes, events = int64(0), int64(0)
     for flow in flows:
-        under_way = min(limit, window // flow.replicas + 1)
+        under_way = min(limit, (window // flow.round + 1) * flow.turns + 1)
         hops = flow.hop_end - flow.hop_begin
         nodes += (hops + 1) * under_way
         events += (2 * hops + 1) * under_way + 3 * flow.is_forwarded
@@ -142,7 +146,12 @@ def rounds_limit(window: int) -> int:
 
 @compiled_inner
 def _stages(
-    setting: Setting, plumbing: Plumbing, kernel_chip: IntArray, kernel_s: FloatArray, replicas: IntArray
+    tables: CostTables,
+    setting: Setting,
+    plumbing: Plumbing,
+    kernel_chip: IntArray,
+    kernel_s: FloatArray,
+    replicas: IntArray,
 ) -> tuple[RecordArray, RecordArray, IntArray, IntArray]:
     """Kernels that wait or are waited for are stages of their own; each run between them is one stage."""
     num_chips, num_kernels = len(replicas), len(kernel_chip)
@@ -162,7 +171,7 @@ def _stages(
         chip.stage_begin = num_stages
         if number >= first + replicas[first]:
             first = int64(number)
-        chip.replica, chip.replicas = number - first, replicas[first]
+        becomes_replica(chip, number - first, replicas[first], tables.sequences)
         if number > first:
             for stage in range(chips[first].stage_begin, chips[first].stage_end):
                 stages[num_stages] = stages[stage]
@@ -246,6 +255,7 @@ def _shared(tables: CostTables, setting: Setting, kernel_chip: IntArray, replica
             one.parts += 1
             used += replicas[chip]
             one.cycle = min(one.cycle * (replicas[chip] // gcd(one.cycle, replicas[chip])), UNBOUNDED)
+    one.cycle = round_of(one.cycle, tables.sequences)
     one.buffers, one.packet_bytes, one.prefetch_all = (
         setting.buffers,
         setting.packet_bytes,

@@ -44,6 +44,7 @@ from go_opt.env.simulator.package import (
     put_event,
     record_carried,
     record_span,
+    replica_of,
     reset,
     turn_of,
 )
@@ -184,7 +185,8 @@ def _finish_stage(package: Package, number: int, now_s: float) -> None:
     chip.stage += 1
     if chip.stage == chip.stage_end:
         package.chip_end_s[number, chip.turn] = now_s
-        chip.stage, chip.turn, chip.inference = chip.stage_begin, chip.turn + 1, inference + chip.replicas
+        chip.stage, chip.turn = chip.stage_begin, chip.turn + 1
+        chip.inference = inference_of(chip, chip.turn)
         _part_done(package, inference, now_s)
     _try_start(package, number, now_s, INPUT_WAIT)
 
@@ -202,7 +204,7 @@ def _free_buffer(package: Package, number: int, now_s: float) -> None:
         maker = int64(0)
         if delivery.makers > 1:
             turn = delivery.freed + package.shared[0].buffers - 1
-            maker = inference_of(delivery, turn) % delivery.makers
+            maker = replica_of(flow, inference_of(delivery, turn))
         send(package, delivery.flow + maker, now_s)
     else:
         for hop in range(flow.hop_begin, flow.hop_end):

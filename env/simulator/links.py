@@ -10,7 +10,7 @@ from go_opt.common.arrays import FloatArray, Record, RecordArray
 from go_opt.common.compiling import compiled_inner, int64, uncounted_inner
 from go_opt.env.cost.tables import CostTables
 from go_opt.env.model.analytical import MOST_TURNS
-from go_opt.env.simulator.package import CHIP_FLOW, HOST_OUT, LINK, crosses
+from go_opt.env.simulator.package import CHIP_FLOW, HOST_OUT, LINK, crosses, takes
 
 
 @compiled_inner
@@ -34,7 +34,7 @@ def lay_links(
     for i in range(len(links)):
         # On a ring, link i leaves chip i; it is inside if the next chip is another replica.
         is_inside = i < len(chips) and chips[i].replica + 1 < chips[i].replicas
-        links[i].cycle = chips[i].replicas if is_inside else 1
+        links[i].cycle = chips[i].round if is_inside else 1
         if i < num_links and not tables.is_ring:
             links[i].cycle = min(shared.cycle, MOST_TURNS)
     for i in range(len(hops)):
@@ -64,8 +64,8 @@ def lay_links(
 def _crossings(others: RecordArray, flow: Record, hop: Record, cycle: int) -> int:
     """The number of inferences of a link's cycle in which a flow crosses it."""
     crossings = int64(0)
-    for inference in range(flow.replica, cycle, flow.replicas):
-        crossings += crosses(others, hop, inference)
+    for inference in range(cycle):
+        crossings += takes(flow, inference) and crosses(others, hop, inference)
     return crossings
 
 
@@ -73,7 +73,8 @@ def _crossings(others: RecordArray, flow: Record, hop: Record, cycle: int) -> in
 def _crossings_of_ring(chips: RecordArray, flow: Record, hop: Record, cycle: int) -> int:
     """The same on a ring, in closed form; the first replica counts for all."""
     if cycle > 1 and hop.link - chips[hop.link].replica == flow.chip - flow.replica:
-        return 1  # in its own turn
+        return flow.turns
     if flow.replica > 0:
         return 0
-    return cycle - hop.nearer  # inside the readers' replicas, only inferences for the later ones
+    # Inside the readers' replicas, only inferences for the later ones.
+    return cycle - cycle // hop.readers * hop.nearer - min(cycle % hop.readers, hop.nearer)

@@ -7,7 +7,8 @@ and to the host have no hops. *Rounds* are inferences, counted from zero.
 
 Chips that are ``replicas`` of each other (design section 8) have their own stages, flows and
 deliveries, in consecutive rows. Rows of ``replica`` q take every ``replicas``-th inference
-from q on; each is a *turn*. Without replication every inference is a turn.
+from q on; each is a *turn*. Without replication every inference is a turn. Replicas keep sequences
+(:mod:`go_opt.env.model.turns`): after a ``round`` of inferences they take the same ``turns`` again.
 
 Everything is in arrays of records, so that a compiled function takes them all in one
 :class:`Package`. Fields that end in ``begin`` and ``end`` are a range of another array.
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 
 from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, Record, RecordArray, record
 from go_opt.common.compiling import int64, uncounted, uncounted_inner
+from go_opt.env.model.turns import round_of, turns_of
 
 NONE: Final = -1
 UNBOUNDED: Final = 1 << 40  # stands for "no limit" where counters are compared
@@ -39,7 +41,7 @@ STAGE_END, ENTER, SENT, ARRIVE, HOST_SERVED, HOST_TOOK, CHUNK_LEFT, CHUNK_CAME, 
 # `stage` of `inference`, the chip's `turn`, runs or is next; `ready_*`: flows that wait for a DMA engine.
 # `begun`: stages begun that wait for forwarded weights; `came`: forwarded weights that have arrived.
 CHIP: Final = record(
-    "replica replicas stage_begin stage_end engines stage turn inference is_running awaits_weights "
+    "replica replicas round turns stage_begin stage_end engines stage turn inference is_running awaits_weights "
     "begun came engines_free ready_head ready_tail",
     "setup_s dependency_s free_s",
 )
@@ -55,20 +57,22 @@ STAGE: Final = record(
 # over the link between them, in `chunks` per turn. Counted in chunks: `begun` by this link, which
 # `is_busy` with one or not, and `came` to the chip.
 FLOW: Final = record(
-    "kind chip replica replicas tensor size_bytes hop_begin hop_end delivery_begin delivery_end first_hop "
+    "kind chip replica replicas round turns tensor size_bytes hop_begin hop_end delivery_begin delivery_end first_hop "
     "made queued sent is_forwarded chunks chunk_bytes begun came is_busy"
 )
 # `flow` is the first of the `makers` replicas that send here. Counted in turns: `arrived`, in
 # order; `freed`; `landing`, arrived or on the last link. With several makers,
 # `came` is the start of the delivery's row in `Package.came`.
-DELIVERY: Final = record("flow makers chip replica replicas came has_credit arrived freed landing")
+DELIVERY: Final = record(
+    "flow makers chip replica replicas round turns came has_credit arrived freed landing"
+)
 # Counted in turns of the flow: `turn` is the next one to enter the link
 # and `left` the next one to leave it. `child` starts the list of following hops, `sibling` is the next
 # in such a list. Only inferences for replicas `nearer` to `beyond` (exclusive) of `readers` cross,
 # and those of the list in `Package.others` that starts at `others`.
-HOP: Final = record("flow link parent child sibling delivery readers nearer beyond others turn left")
+HOP: Final = record("flow link parent child sibling delivery readers round nearer beyond others turn left")
 # Further inferences that cross a hop; `others` is the next row of the list.
-OTHERS: Final = record("readers nearer beyond others")
+OTHERS: Final = record("readers round nearer beyond others")
 # The host's two links come last. `blocked_*`: hops that wait because a buffer is full. `cycle` inferences
 # carry `round_bytes`; `carried_bytes` so far are `rounds` times that and a rest.
 LINK: Final = record(
@@ -168,19 +172,36 @@ def cut_up(flow: Record, size_bytes: int, buffer_bytes: int) -> None:
 @uncounted
 def inference_of(row: Record, turn: int) -> int:
     """The inference of a turn of a chip, flow or delivery."""
-    return turn * row.replicas + row.replica
+    if row.replicas == 1:
+        return turn
+    return turn // row.turns * row.round + turn % row.turns * row.replicas + row.replica
 
 
 @uncounted_inner
 def turn_of(row: Record, inference: int) -> int:
     """The turn of an inference that the row takes."""
-    return inference if row.replicas == 1 else inference // row.replicas
+    if row.replicas == 1:
+        return inference
+    return inference // row.round * row.turns + inference % row.round // row.replicas
+
+
+@uncounted_inner
+def replica_of(row: Record, inference: int) -> int:
+    """The replica of the row's that takes an inference."""
+    return inference % row.round % row.replicas
+
+
+@uncounted_inner
+def becomes_replica(row: Record, replica: int, replicas: int, sequences: int) -> None:
+    """Fill in which inferences a chip, flow or delivery takes."""
+    row.replica, row.replicas = replica, replicas
+    row.round, row.turns = round_of(replicas, sequences), turns_of(replica, replicas, sequences)
 
 
 @uncounted_inner
 def takes(row: Record, inference: int) -> bool:
     """Whether an inference is a turn of the row."""
-    return row.replicas == 1 or inference % row.replicas == row.replica
+    return row.replicas == 1 or replica_of(row, inference) == row.replica
 
 
 @uncounted
@@ -188,11 +209,11 @@ def crosses(others: RecordArray, hop: Record, inference: int) -> bool:
     """Whether an inference crosses the link of the hop."""
     if hop.nearer == 0 and hop.beyond == hop.readers:
         return True
-    if hop.nearer <= inference % hop.readers < hop.beyond:
+    if hop.nearer <= inference % hop.round % hop.readers < hop.beyond:
         return True
     i = hop.others
     while i != NONE:
-        if others[i].nearer <= inference % others[i].readers < others[i].beyond:
+        if others[i].nearer <= inference % others[i].round % others[i].readers < others[i].beyond:
             return True
         i = others[i].others
     return False
@@ -202,7 +223,7 @@ def crosses(others: RecordArray, hop: Record, inference: int) -> bool:
 def next_turn(package: Package, hop: Record, turn: int) -> int:
     """The first turn of the hop's flow from ``turn`` on that crosses it; some later one if none does."""
     flow = package.flows[hop.flow]
-    for _ in range(len(package.chips)):
+    for _ in range(2 * len(package.chips)):
         if crosses(package.others, hop, inference_of(flow, turn)):
             break
         turn += 1

@@ -20,6 +20,7 @@ from go_opt.env.simulator.package import (
     NONE,
     OTHERS,
     STREAM,
+    becomes_replica,
     cut_up,
 )
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
@@ -86,7 +87,7 @@ def lay_plumbing(
                 slot_of[chip] = ends
                 first_reader[ends], last_reader[ends] = kernel, kernel
                 num_came = _add_deliveries(
-                    deliveries, ends, chip, replicas[chip], makers, num_came, num_rounds
+                    tables, deliveries, ends, chip, replicas[chip], makers, num_came, num_rounds
                 )
                 ends += replicas[chip]
             slot = slot_of[chip]
@@ -101,11 +102,13 @@ def lay_plumbing(
             for flow in range(num_flows, num_flows + makers):
                 flows[flow].delivery_begin, flows[flow].delivery_end = begin, end
             maker[num_flows] = home
-            num_flows = _add_flows(flows, num_flows, kind, home_chip, makers, k, tables.tensor_bytes[k])
+            num_flows = _add_flows(tables, flows, num_flows, kind, home_chip, makers, k, tables.tensor_bytes[k])
             begin = end
         if tables.tensor_is_output[k] and home != NONE:
             maker[num_flows] = home
-            num_flows = _add_flows(flows, num_flows, HOST_OUT, home_chip, makers, k, tables.tensor_bytes[k])
+            num_flows = _add_flows(
+                tables, flows, num_flows, HOST_OUT, home_chip, makers, k, tables.tensor_bytes[k]
+            )
     for i in range(len(streams.kernel)):
         kernel = streams.kernel[i]
         chip = kernel_chip[kernel]
@@ -114,7 +117,7 @@ def lay_plumbing(
             for replica in range(replicas[chip]):
                 cut_up(flows[num_flows + replica], streams.size_bytes[i], tables.stream_buffer_bytes[chip])
         num_flows = _add_flows(
-            flows, num_flows, STREAM, chip, replicas[chip], streams.weight[i], streams.size_bytes[i]
+            tables, flows, num_flows, STREAM, chip, replicas[chip], streams.weight[i], streams.size_bytes[i]
         )
     for flow in range(num_flows):
         maker[flow] = maker[flow - flows[flow].replica]
@@ -154,6 +157,7 @@ def _most_rows(
 
 @uncounted_inner
 def _add_deliveries(
+    tables: CostTables,
     deliveries: RecordArray,
     number: int,
     chip: int,
@@ -165,24 +169,32 @@ def _add_deliveries(
     """Add one for each replica of a reading chip; returns the new ``num_came``."""
     for replica in range(replicas):
         delivery = deliveries[number + replica]
-        delivery.chip, delivery.replica, delivery.replicas = chip + replica, replica, replicas
+        delivery.chip = chip + replica
+        becomes_replica(delivery, replica, replicas, tables.sequences)
         delivery.makers, delivery.came = makers, NONE
         if makers > 1:
             delivery.came = num_came
             # One more entry, which stays False.
-            num_came += (num_rounds - replica + replicas - 1) // replicas + 1
+            num_came += (num_rounds // delivery.round + 1) * delivery.turns + 1
     return num_came
 
 
 @uncounted_inner
 def _add_flows(
-    flows: RecordArray, number: int, kind: int, chip: int, replicas: int, tensor: int, size_bytes: int
+    tables: CostTables,
+    flows: RecordArray,
+    number: int,
+    kind: int,
+    chip: int,
+    replicas: int,
+    tensor: int,
+    size_bytes: int,
 ) -> int:
     """Add one for each replica of a chip; returns the new number of flows."""
     for replica in range(replicas):
         flow = flows[number + replica]
-        flow.kind, flow.chip, flow.replica, flow.replicas = kind, chip + replica, replica, replicas
-        flow.tensor, flow.size_bytes = tensor, size_bytes
+        flow.kind, flow.chip, flow.tensor, flow.size_bytes = kind, chip + replica, tensor, size_bytes
+        becomes_replica(flow, replica, replicas, tables.sequences)
     return number + replicas
 
 
@@ -218,8 +230,9 @@ def lay_hops(
                         hop_of_link[route[i]] = num_hops
                         hop = hops[num_hops]
                         hop.flow, hop.link, hop.parent, hop.delivery = number, route[i], parent, NONE
-                        hop.readers, hop.nearer = delivery.replicas, delivery.replica
-                        hop.beyond, hop.others = delivery.replica + 1, NONE
+                        hop.readers, hop.round = delivery.replicas, delivery.round
+                        hop.nearer, hop.beyond = delivery.replica, delivery.replica + 1
+                        hop.others = NONE
                         num_hops += 1
                     parent = hop_of_link[route[i]]
                     if num_others == len(others):
@@ -256,12 +269,13 @@ def _come_as_far(hop: Record, others: RecordArray, num_others: int, delivery: Re
     if i == NONE:
         i = num_others
         other = others[i]
-        other.readers, other.nearer, other.beyond, other.others = readers, replica, replica + 1, hop.others
+        other.readers, other.round = readers, delivery.round
+        other.nearer, other.beyond, other.others = replica, replica + 1, hop.others
         hop.others = i
         num_others += 1
     added = others[i]
     if added.nearer == 0 and added.beyond == readers:
-        hop.readers, hop.nearer, hop.beyond = readers, 0, readers
+        hop.readers, hop.round, hop.nearer, hop.beyond = readers, delivery.round, 0, readers
     elif hop.readers == readers and added.nearer <= hop.beyond and hop.nearer <= added.beyond:
         hop.nearer, hop.beyond = min(hop.nearer, added.nearer), max(hop.beyond, added.beyond)
     return num_others

@@ -97,18 +97,24 @@ def simulate_batch(
     for b in range(num_plans):
         kernel_of = number_kernels(order[b], fusion_group[b])
         if replication is not None:
-            replicas = replicas_by_chip(target, placement[b], replication[b])
+            replicas = replicas_by_chip(target, placement[b], replication[b], tables.sequences)
             tables = with_sharers(tables, forwards, replicas)
         _simulate(tables, setting, kernel_of, read_only(placement[b]), replicas, b, out)
     return out
 
 
-def replicas_by_chip(target: Target, placement: IntArray, replication: IntArray) -> IntArray:
-    """[D] chips of the stage that starts at each chip, cut short if it would overlap the next."""
+def replicas_by_chip(
+    target: Target, placement: IntArray, replication: IntArray, sequences: int = 0
+) -> IntArray:
+    """[D] chips of the stage that starts at each chip, cut short if it would overlap the next.
+
+    Args:
+      sequences: in flight, if their states stay on the chips: no more chips are of use; 0: there are none.
+    """
     size = size_by_chip(placement, replication, target.num_chips)
     first = np.unique(placement)
     size[first] = np.minimum(size[first], np.diff(first, append=target.num_chips))
-    return size
+    return size if sequences == 0 else np.minimum(size, np.int32(sequences))
 
 
 @lru_cache(maxsize=16)
@@ -149,7 +155,8 @@ def _simulate(
     chips, links, rounds = package.chips, package.links, package.rounds
     np.add.at(out.compute_s[b], plan.kernel_chip, plan.kernel_s)
     first = np.arange(len(chips)) - chips["replica"]
-    out.compute_s[b] = (out.compute_s[b] / chips["replicas"])[first]
+    share = chips["turns"] / chips["round"]
+    out.compute_s[b] = out.compute_s[b][first] * share
     out.peak_bytes[b], out.weight_bytes[b] = fit.peak_bytes[first], fit.weight_bytes[first]
     out.stream_bytes[b] = fit.stream_bytes[first]
     out.link_s[b] = links["round_bytes"] / links["cycle"] * links["s_per_byte"]
@@ -204,16 +211,16 @@ def occupy_chips(tables: CostTables, package: Package) -> FloatArray:
     link_s = links["round_bytes"] / links["cycle"] * links["s_per_byte"]
     for ends in (tables.link_from, tables.link_to):
         np.add.at(transfers_s, ends[ends >= 0], link_s[:-2][ends >= 0])
-    of_flow = flows["size_bytes"] / flows["replicas"]
+    of_flow = flows["size_bytes"] * flows["turns"] / flows["round"]
     for kind, s_per_byte in ((STREAM, tables.host_in_s_per_byte), (HOST_OUT, tables.host_out_s_per_byte)):
         rows = flows["kind"] == kind
         np.add.at(transfers_s, flows["chip"][rows], of_flow[rows] * s_per_byte)
     rows = flows["kind"][deliveries["flow"]] == HOST_IN
-    size_bytes = flows["size_bytes"][deliveries["flow"]] / deliveries["replicas"]
+    size_bytes = flows["size_bytes"][deliveries["flow"]] * deliveries["turns"] / deliveries["round"]
     np.add.at(transfers_s, deliveries["chip"][rows], size_bytes[rows] * tables.host_in_s_per_byte)
     transfers_s *= tables.pays_transfers[tables.chip_kind]
     runs = chips["stage_end"] > chips["stage_begin"]
-    package.stages["seconds"][chips["stage_begin"][runs]] += (transfers_s * chips["replicas"])[runs]
+    package.stages["seconds"][chips["stage_begin"][runs]] += (transfers_s * chips["round"] / chips["turns"])[runs]
     links["s_per_byte"] = 0.0
     return transfers_s
 

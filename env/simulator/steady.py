@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import gcd
+
 from go_opt.common.arrays import FloatArray, Record
 from go_opt.common.compiling import int64, uncounted, uncounted_inner
 from go_opt.env.simulator.package import Package
@@ -33,7 +35,9 @@ def period_of(package: Package) -> int:
     all_alike = shared.completed < shared.window + 4 or not _has_credit(package)
     is_full = shared.admitted - shared.completed >= shared.window - 1
     # Sequences may follow each other at uneven distances.
-    cycle = shared.cycle * max(shared.sequences, 1)
+    cycle = shared.cycle
+    if shared.sequences > 0:
+        cycle *= shared.sequences // gcd(cycle, shared.sequences)
     for cycles in range(1, MAX_PERIOD + 1):
         period = cycles * cycle
         if shared.completed < 3 * period + 8:
@@ -76,7 +80,7 @@ def _chip_work_s(package: Package, number: int) -> float:
     chip, work_s = package.chips[number], 0.0
     for stage in range(chip.stage_begin, chip.stage_end):
         work_s += package.stages[stage].seconds
-    return work_s / chip.replicas
+    return work_s * chip.turns / chip.round
 
 
 @uncounted_inner
@@ -96,7 +100,7 @@ def _is_periodic(
             return False
     for number in range(len(package.chips)):
         chip, end_s = package.chips[number], package.chip_end_s[number]
-        turn, turns = _last_turn(chip, last), period // chip.replicas
+        turn, turns = _last_turn(chip, last), period // chip.round * chip.turns
         if not _repeats(end_s, turn, turns, chip.replicas, tolerance_s):
             return False
         if all_alike and not _has_step(end_s, turn, turns, step_s, tolerance_s):
@@ -115,7 +119,10 @@ def _is_periodic(
 @uncounted_inner
 def _last_turn(chip: Record, inference: int) -> int:
     """The chip's last turn up to an inference."""
-    return inference if chip.replicas == 1 else (inference - chip.replica) // chip.replicas
+    if chip.replicas == 1:
+        return inference
+    rest = inference % chip.round - chip.replica
+    return inference // chip.round * chip.turns + rest // chip.replicas
 
 
 @uncounted_inner
@@ -156,8 +163,10 @@ def slowest_step_s(package: Package, last: int, over: int) -> float:
 def _chip_step_s(package: Package, number: int, last: int, over: int) -> float:
     """Seconds per inference at a chip, over whole turns; inferences of its other replicas count too."""
     chip, end_s = package.chips[number], package.chip_end_s[number]
-    turn, turns = _last_turn(chip, last), over // chip.replicas
-    return (end_s[turn] - end_s[turn - turns]) / (turns * chip.replicas)
+    turn, rounds = _last_turn(chip, last), over // chip.round
+    if rounds == 0:
+        return 0.0  # less than a round
+    return (end_s[turn] - end_s[turn - rounds * chip.turns]) / (rounds * chip.round)
 
 
 @uncounted_inner

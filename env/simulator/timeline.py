@@ -59,7 +59,7 @@ def make_ready(
     """Assemble a plan with room for all spans of ``inferences``."""
     tables, setting = setting_of(graph, target, tuple(sorted(without)))
     kernel_of = number_kernels(plan.order, plan.fusion_group)
-    replicas = replicas_by_chip(target, plan.placement, plan.replication)
+    replicas = replicas_by_chip(target, plan.placement, plan.replication, tables.sequences)
     tables = with_sharers(tables, plan.forwards, replicas)
     assembly = assemble(tables, setting, kernel_of, plan.placement, replicas, inferences, 0)
     package = assembly.package
@@ -71,7 +71,7 @@ def _most_spans(package: Package, inferences: int) -> int:
     chips, flows = package.chips, package.flows
     of_chip = chips["stage_end"] - chips["stage_begin"]
     of_flow = flows["hop_end"] - flows["hop_begin"] + np.maximum(flows["chunks"], 1)
-    turns = (-(-inferences // replicas) for replicas in (chips["replicas"], flows["replicas"]))
+    turns = ((inferences // rows["round"] + 1) * rows["turns"] for rows in (chips, flows))
     return sum(int(rows @ turn) for rows, turn in zip((of_chip, of_flow), turns, strict=True))
 
 

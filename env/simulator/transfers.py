@@ -24,6 +24,7 @@ from go_opt.env.simulator.package import (
     put_event,
     record_carried,
     record_span,
+    replica_of,
     take_node,
     takes,
     turn_of,
@@ -47,8 +48,8 @@ def _has_room(package: Package, flow: Record) -> bool:
 @uncounted_inner
 def taker(package: Package, first: int, inference: int) -> int:
     """The replica of a delivery whose turn an inference is, given the first replica."""
-    replicas = package.deliveries[first].replicas
-    return first if replicas == 1 else first + inference % replicas
+    row = package.deliveries[first]
+    return first if row.replicas == 1 else first + replica_of(row, inference)
 
 
 @uncounted_inner

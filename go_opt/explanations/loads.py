@@ -244,7 +244,7 @@ def streamed_weights(loads: Loads, chip: int) -> tuple[list[tuple[int, int]], fr
     It forwards the weights that a kernel is first to read if that kernel's are all touched as a whole.
     """
     kernel_of, kernel_chip = loads.kernel_of.astype(np.int32), loads.kernel_chip.astype(np.int32)
-    held = holdings(loads.tables, kernel_of, kernel_chip)
+    held = holdings(loads.tables, kernel_of, kernel_chip, loads.stage_size.astype(np.int64))
     fit, here = fit_chips(loads.tables, held), range(held.weight_ptr[chip], held.weight_ptr[chip + 1])
     pairs = [i for i in here if fit.is_streamed[i]]
     streamed = [(int(held.weight[i]), int(fit.streamed_bytes[i])) for i in pairs]

@@ -51,9 +51,10 @@ def memory_bytes(graph: Graph, target: Target, plan: Plan) -> tuple[LongArray, L
     size = -(-size_bytes(graph.tensor_elements, dtypes) // page) * page
     kept = np.zeros(target.num_chips, dtype=np.int64)
     for state in graph.states:
-        copies = (graph.sequences if state.scope == "sequence" else 1) * state.buffers
-        chip_of_state = plan.placement[graph.readers_of(state.read)[0]]
-        kept[chip_of_state] += copies * max(size[state.read], size[state.next])
+        op = graph.readers_of(state.read)[0]
+        # Replicas keep sequences; the first has the most.
+        sequences = -(-graph.sequences // plan.replication[op]) if state.scope == "sequence" else 1
+        kept[plan.placement[op]] += sequences * state.buffers * max(size[state.read], size[state.next])
     size[[state.next for state in graph.states if state.in_place]] = 0
     tensor, reader = graph.reader_tensor, graph.reader_op
     producer = graph.tensor_producer[tensor]

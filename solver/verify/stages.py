@@ -31,16 +31,14 @@ def pairs_in_turn(source: int, makers: int, reader: int, readers: int) -> Iterat
 def broken_stages(graph: Graph, target: Target, plan: Plan) -> Iterator[Broken]:
     """Yields the first invalid forwarding, the first invalid stage, or else the first misplaced relay."""
     stages = stages_in(plan)
-    yield from _broken_forwarding(target, plan, dict(stages))
+    yield from _broken_forwarding(graph, target, plan, dict(stages))
     if all(size == 1 for _, size in stages):
         return
-    if graph.states:
-        name = graph.op_names[int(np.argmax(plan.replication > 1))]
-        yield "replication", f"op {name!r} is replicated; plans of graphs with states have no replicas."
-        return
+    shared = {op: state for state in graph.states if state.scope == "model" for op in graph.readers_of(state.read)}
     before, behind = -1, 0  # the stage before, and the chip behind it
     for first, size in stages:
-        name = graph.op_names[int(np.argmax((plan.placement == first) & (plan.replication == size)))]
+        ops = np.flatnonzero((plan.placement == first) & (plan.replication == size)).tolist()
+        name, touching = graph.op_names[ops[0]], [op for op in ops if op in shared]
         chips = f"chips {first} to {first + size - 1}"
         if size < 1:
             yield "replication", f"op {name!r} is replicated over {size} chips."
@@ -49,6 +47,12 @@ def broken_stages(graph: Graph, target: Target, plan: Plan) -> Iterator[Broken]:
             yield "replication", f"op {name!r} is replicated over {chips}; the last chip is {last}."
         elif first < behind:
             yield "replication", f"op {name!r} is replicated over {chips}, the stage of chip {before} too."
+        elif graph.states and size > graph.sequences:
+            few = f"{graph.sequences} sequences are" if graph.sequences > 1 else "one inference is"
+            yield "replication", f"op {name!r} is replicated over {chips}, but only {few} in flight."
+        elif touching and size > 1:
+            name, state = graph.op_names[touching[0]], graph.tensor_names[shared[touching[0]].read]
+            yield "replication", f"op {name!r} is replicated over {chips}, which all need the state {state!r}."
         elif len(set(target.chip_kind[first : first + size].tolist())) > 1:
             yield "replication", f"op {name!r} is replicated over {chips}, which are of several kinds."
         else:
@@ -62,7 +66,9 @@ def broken_stages(graph: Graph, target: Target, plan: Plan) -> Iterator[Broken]:
             return
 
 
-def _broken_forwarding(target: Target, plan: Plan, size_of: dict[int, int]) -> Iterator[Broken]:
+def _broken_forwarding(
+    graph: Graph, target: Target, plan: Plan, size_of: dict[int, int]
+) -> Iterator[Broken]:
     """The first stage whose chips cannot forward weights to each other."""
     for i, chip in enumerate(plan.forwards):
         if chip in plan.forwards[:i]:
@@ -76,6 +82,12 @@ def _broken_forwarding(target: Target, plan: Plan, size_of: dict[int, int]) -> I
                     f"weights are forwarded from chip {chip}; that takes a one-directional ring or chain "
                     "whose transfers overlap compute."
                 ),
+            )
+        elif graph.has_scope("sequence") and graph.sequences % size_of[chip] > 0:
+            yield (
+                "forwarding",
+                f"weights are forwarded from chip {chip} over {size_of[chip]} chips, of which some have more "
+                f"of the {graph.sequences} sequences than others.",
             )
         else:
             continue

@@ -68,7 +68,7 @@ def chip_memory(costs: Twin, chip: int) -> ChipMemory:
     kind, parameters = costs.kind(chip), costs.parameters
     border, lives = border_bytes(costs, chip), lives_on(costs, chip)
     weights = weights_on(costs, chip)
-    resident = sum(costs.stored_bytes[k] for k in weights)
+    resident = sum(costs.stored_on(k, chip) for k in weights)
     alive = [sum(a.size_bytes for a in lives if a.first <= m <= a.last) for m in range(len(costs.kernels))]
     most = top = max(alive, default=0)
     address: dict[int, int] = {}
@@ -82,7 +82,7 @@ def chip_memory(costs: Twin, chip: int) -> ChipMemory:
         for k in sorted(weights, key=lambda k: (weights[k].use, -costs.tensor_bytes[k], k)):
             if resident > room and costs.tensor_bytes[k]:
                 is_whole = weights[k].touched == costs.tensor_bytes[k]
-                leaves = costs.stored_bytes[k]
+                leaves = costs.stored_on(k, chip)
                 if is_whole:  # whole pages, as few as do
                     page = parameters.page_bytes
                     leaves = min(leaves, -(-(resident - room) // page) * page)

@@ -86,6 +86,7 @@ class Twin:
         page = max(kind.alignment_bytes for kind in self.parameters.kinds)
         self.stored_bytes = [-(-size // page) * page for size in self.tensor_bytes]
         self.touched = [self.reads_of(k) for k in range(graph.num_tensors)]  # op -> bytes
+        self.kept: set[int] = set()  # states of sequences
         one = list(self.stored_bytes)
         for state in graph.states:
             self.keep(state, max(one[state.read], one[state.next]))
@@ -103,10 +104,11 @@ class Twin:
             kernel.seconds = self.kernel_seconds(kernel)
 
     def keep(self, state: State, size: int) -> None:
-        """A state of ``size`` bytes lies where it is read, once for each sequence; its writer writes it."""
+        """A state of ``size`` bytes lies where it is read; its writer writes it."""
         read, following = state.read, state.next
-        copies = state.buffers * (self.graph.sequences if state.scope == "sequence" else 1)
-        self.stored_bytes[read] = copies * size
+        self.stored_bytes[read] = state.buffers * size
+        if state.scope == "sequence":
+            self.kept.add(read)
         self.tensor_bytes[read] = 0
         if following == read:
             return
@@ -116,6 +118,14 @@ class Twin:
         self.touched[read][writer] += self.size_bytes(following, state.written)
         if state.in_place:  # a part of the state
             self.tensor_bytes[following] = self.stored_bytes[following] = 0
+
+    def stored_on(self, tensor: int, chip: int) -> int:
+        """Bytes in a chip's memory; of a state, for the chip's sequences or those of a busier replica."""
+        if tensor not in self.kept:
+            return self.stored_bytes[tensor]
+        replicas = max(self.plan.replication[self.plan.placement == chip].tolist())
+        sequences = {q for q in range(self.graph.sequences) if q % replicas == 0}
+        return len(sequences) * self.stored_bytes[tensor]
 
     def evaluate(self) -> Terms:
         compute_s = np.zeros(len(self.chips))

@@ -15,7 +15,7 @@ from go_opt.env.copies.expanded_tables import plan_tables
 from go_opt.env.copies.relays import expand_plan
 from go_opt.env.copies.stage_tables import stage_tables
 from go_opt.env.copies.stages import stages_of
-from go_opt.model.graph import Graph
+from go_opt.model.graph import Graph, with_sequences
 from go_opt.model.plan import Plan
 from tests.copies import with_legal_relays
 from tests.env.numpy_twin import Twin
@@ -30,6 +30,7 @@ from tests.strategies import (
     seeds,
     small_mcm,
     toy_graph,
+    with_random_states,
 )
 
 US = 1e-6
@@ -144,9 +145,10 @@ def test_inferences_take_turns(seed: int, num_ops: int) -> None:
 def compare_with_turns(graph: Graph, target: Target, plan: Plan) -> None:
     metrics = evaluate_plan(graph, target, plan)
     expanded, placed = expand_plan(graph, target, plan)
+    keeps = graph.has_scope("sequence")  # sequences on their replicas
     turns = [
         Twin(expanded, target, turn_of(placed, inference), fed=fed(placed, inference)).evaluate()
-        for inference in range(lcm(*placed.replication.tolist()))
+        for inference in range(graph.sequences if keeps else lcm(*placed.replication.tolist()))
     ]
     for name in ("compute_s", "link_s"):
         mean = np.mean([getattr(turn, name) for turn in turns], axis=0)
@@ -154,9 +156,20 @@ def compare_with_turns(graph: Graph, target: Target, plan: Plan) -> None:
     for name in ("peak_bytes", "weight_bytes", "stream_bytes"):
         assert getattr(metrics, name).tolist() == np.max([getattr(t, name) for t in turns], axis=0).tolist()
     terms_s = np.mean([turn.terms_s for turn in turns], axis=0)
+    latency_s = max(turn.latency_s for turn in turns) if keeps else turns[0].latency_s
+    if keeps:  # the last term: all sequences have one inference in the time of the slowest
+        terms_s[-1] = latency_s / graph.sequences
     assert metrics.interval_s == pytest.approx(terms_s.max(), rel=1e-9)
-    assert metrics.latency_s == pytest.approx(turns[0].latency_s, rel=1e-9)
+    assert metrics.latency_s == pytest.approx(latency_s, rel=1e-9)
     assert metrics.valid == all(turn.valid for turn in turns)
+
+
+@settings(max_examples=examples(200))
+@given(seed=seeds, num_ops=st.integers(1, 18))
+def test_sequences_stay_on_their_replicas(seed: int, num_ops: int) -> None:
+    rng = np.random.default_rng(seed)
+    case = (random_case if rng.random() < 0.6 else random_case_anywhere)(rng, num_ops)
+    compare_with_turns(*with_states(rng, *case))
 
 
 @settings(max_examples=examples(200))
@@ -197,6 +210,27 @@ def test_nothing_changes_without_replicas(seed: int, num_ops: int) -> None:
         assert np.array_equal(without, replicated)
 
 
+def with_states(
+    rng: np.random.Generator, graph: Graph, target: Target, plan: Plan
+) -> tuple[Graph, Target, Plan]:
+    """The same with states of at least as many sequences as a stage has chips, if the graph can have states.
+
+    An op that touches states may be where they are not: its chip has states of its own then.
+    """
+    stateful = with_random_states(rng, graph, scopes=("sequence",))
+    if not stateful.states or stateful.op_names != graph.op_names:
+        return graph, target, plan
+    stateful = with_sequences(stateful, int(plan.replication.max()) + int(rng.integers(6)))
+    changed = replace(
+        plan,
+        graph_fingerprint=stateful.fingerprint,
+        sequences=stateful.sequences,
+        fusion_group=np.arange(graph.num_ops, dtype=np.int32)[np.argsort(plan.order)],
+        relays=(),
+    )
+    return stateful, target, changed
+
+
 def random_case(rng: np.random.Generator, num_ops: int, **fields: object) -> tuple[Graph, Target, Plan]:
     """A valid replicated plan with relays, but for memory and the host's rates."""
     graph = random_graph(rng, num_ops)
@@ -229,6 +263,6 @@ def fed(plan: Plan, inference: int) -> frozenset[int]:
 
 
 def turn_of(plan: Plan, inference: int) -> Plan:
-    """The plan without replication that one inference runs by."""
+    """The placement by which one inference runs; the replication says how sequences are shared."""
     turn = plan.placement + inference % plan.replication
-    return replace(plan, placement=turn.astype(np.int32), replication=np.ones_like(plan.replication))
+    return replace(plan, placement=turn.astype(np.int32))

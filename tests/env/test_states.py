@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from go_opt import evaluate, verify
-from go_opt.env import cost_tables, evaluate_batch, evaluate_plan
+from go_opt.env import Target, cost_tables, evaluate_batch, evaluate_plan
 from go_opt.env.simulator import simulate_plan
 from go_opt.errors import GraphError
 from go_opt.model.builder import GraphBuilder
@@ -16,9 +19,11 @@ from go_opt.model.codecs.graph_json import graph_from_dict, graph_to_dict
 from go_opt.model.codecs.wire import graph_from_proto, graph_to_proto
 from go_opt.model.graph import STATE, Graph, with_sequences
 from go_opt.model.op_costs import OpSignature
+from go_opt.model.plan import Plan
 from go_opt.model.rules.table import rule_of
 from go_opt.model.states import without_states
 from go_opt.solver.verify.memory import memory_bytes
+from tests.replicated import anywhere, replicated_plan
 from tests.strategies import (
     examples,
     kind_names,
@@ -62,8 +67,8 @@ def decoder(*, writes: str = "Concat", scope: str = "sequence") -> Graph:
     return b.build()
 
 
-def in_us(value: float) -> object:
-    return pytest.approx(value * 1e-6, rel=1e-9)
+def in_us(value: object) -> Any:
+    return pytest.approx(np.array(value) * 1e-6, rel=1e-9, abs=1e-18)
 
 
 def test_a_cache_is_written_in_place_and_loads_no_link_of_the_host() -> None:
@@ -103,6 +108,86 @@ def test_the_next_inference_of_a_sequence_waits_for_its_last() -> None:
         waits = latency_us / sequences > 10.4
         assert metrics.bottleneck == ("latency of a sequence" if waits else "chip 0 compute")
         assert metrics.weight_bytes.tolist() == [sequences * 2200 + 4000, 4000]
+
+
+def replicated_decoder(sequences: int, sizes: list[int], **changes: Any) -> tuple[Graph, Target, Plan]:
+    """embed, append and attend on the first stage, out on the second."""
+    graph, target = with_sequences(decoder(), sequences), small_mcm(sum(sizes), **changes)
+    return graph, target, replicated_plan(graph, target, np.array([0, 0, 0, 1]), np.array(sizes))
+
+
+def test_sequences_stay_on_their_replicas() -> None:
+    graph, target, plan = replicated_decoder(5, [2, 3])
+    assert verify(graph, target, plan) == []
+    metrics = evaluate_plan(graph, target, plan)
+    # Sequences 0, 2, 4 and 1, 3 on chips 0 and 1; then 0, 3 and 1, 4 and 2 on chips 2 to 4.
+    assert metrics.compute_s == in_us([10.4 * 3 / 5, 10.4 * 2 / 5, 5.4 * 2 / 5, 5.4 * 2 / 5, 5.4 / 5])
+    # y, 2 us: three fifths come from chip 0, and as many go on behind chip 2; one to chip 4.
+    assert metrics.link_s == in_us([2 * 3 / 5, 2, 2 * 3 / 5, 2 / 5, 0, 1, 1])
+    # Each chip has room for three sequences, as the first has.
+    assert metrics.weight_bytes.tolist() == [3 * 2200 + 4000] * 2 + [4000] * 3
+    # Sequence 2 goes from chip 0 to chip 4: three hops more than from one to the next.
+    assert metrics.latency_s == in_us(1 + 10.4 + (2 + 4) + 5.4 + 1)
+    assert metrics.interval_s == in_us(10.4 * 3 / 5)
+    assert metrics.bottleneck == "chip 0 compute"
+
+
+def test_as_many_replicas_as_sequences_wait_for_each_other() -> None:
+    graph, target, plan = replicated_decoder(2, [2, 1])
+    metrics = evaluate_plan(graph, target, plan)
+    assert metrics.compute_s == in_us([5.2, 5.2, 5.4])
+    # The first sequence has the longer way.
+    assert metrics.latency_s == in_us(1 + 10.4 + (2 + 2) + 5.4 + 1)
+    assert metrics.interval_s == in_us(21.8 / 2)
+    simulated = simulate_plan(graph, target, plan)
+    assert simulated.interval_s == pytest.approx(metrics.interval_s, rel=0.03)
+
+
+def test_more_replicas_than_sequences_are_refused() -> None:
+    graph, target, plan = replicated_decoder(2, [3, 1])
+    assert [violation.message for violation in verify(graph, target, plan)] == [
+        "op 'embed' is replicated over chips 0 to 2, but only 2 sequences are in flight."
+    ]
+    # It is costed as if two chips ran it.
+    assert evaluate_plan(graph, target, plan).compute_s == in_us([5.2, 5.2, 0, 5.4])
+
+
+def test_steps_of_a_model_have_no_replicas() -> None:
+    graph, target = decoder(scope="model"), small_mcm(3)
+    plan = replicated_plan(graph, target, np.array([0, 0, 0, 1]), np.array([2, 1]))
+    assert [violation.message for violation in verify(graph, target, plan)] == [
+        "op 'embed' is replicated over chips 0 to 1, but only one inference is in flight."
+    ]
+
+
+@pytest.mark.parametrize(("sequences", "message"), [(4, None), (5, "some have more of the 5 sequences")])
+def test_only_replicas_with_as_many_sequences_forward_weights(sequences: int, message: str | None) -> None:
+    graph, target, plan = replicated_decoder(sequences, [2, 1], sram_bytes=9_000)
+    found = verify(graph, target, replace(plan, forwards=(0,)))
+    assert [violation.constraint for violation in found] == ([] if message is None else ["forwarding"])
+    assert message is None or message in found[0].message
+
+
+def test_replicas_hold_the_states_of_their_own_sequences() -> None:
+    """Three of five sequences fit the busiest chip; with all five it would be full."""
+    graph, target, plan = replicated_decoder(5, [2, 1], sram_bytes=8_000)
+    assert evaluate(graph, target, plan).valid
+    assert verify(graph, target, plan) == []
+    graph, target, plan = replicated_decoder(7, [2, 1], sram_bytes=8_000)
+    assert not evaluate(graph, target, plan).valid
+    assert [violation.constraint for violation in verify(graph, target, plan)] == ["memory"]
+
+
+def test_a_stage_with_state_of_the_model_has_no_replicas() -> None:
+    """A graph with states of both scopes, as if steps of sequences did not wait for each other."""
+    data = graph_to_dict(decoder())
+    data["states"].append({"read": "w", "next": "w", "scope": "model"})
+    next(row for row in data["tensors"] if row["name"] == "w")["kind"] = "state"
+    graph, target = with_sequences(graph_from_dict(data), 2), small_mcm(3)
+    plan = replicated_plan(graph, target, np.array([0, 0, 0, 0]), np.array([2]))
+    assert [violation.message for violation in verify(graph, target, plan)] == [
+        "op 'embed' is replicated over chips 0 to 1, which all need the state 'w'."
+    ]
 
 
 def test_too_many_sequences_do_not_fit() -> None:
@@ -215,22 +300,29 @@ def test_files_and_messages_keep_states(seed: int, num_ops: int) -> None:
 def test_memory_of_the_verifier_is_that_of_the_model(seed: int, num_ops: int) -> None:
     rng = np.random.default_rng(seed)
     target = random_target(rng, no_skip="off", triangle="off", acyclic=False)
-    graph = with_random_states(rng, random_graph(rng, num_ops, kinds=kind_names(target)))
+    replicates = rng.random() < 0.6
+    scopes = {"scopes": ("sequence",)} if replicates else {}
+    graph = with_random_states(rng, random_graph(rng, num_ops, kinds=kind_names(target)), **scopes)
     graph = with_sequences(graph, int(rng.integers(1, 5)))
     plan = random_plan(rng, graph, target, fusion="legal")
+    if replicates and graph.states:
+        plan = anywhere(rng, target, plan)
+        graph = with_sequences(graph, int(plan.replication.max() + rng.integers(5)))
+        plan = replace(plan, sequences=graph.sequences)
     touching = [plan.placement[graph.readers_of(state.read)] for state in graph.states]
     if any((chips != chips[:1]).any() for chips in touching):
         return
-    terms = evaluate_batch(
-        cost_tables(graph, target), plan.placement[None], plan.order[None], plan.fusion_group[None]
-    )
+    rows = (plan.placement, plan.order, plan.fusion_group, plan.replication)
+    terms = evaluate_batch(cost_tables(graph, target), *(row[None] for row in rows))
+    first = np.unique(plan.placement)
     peak, weights, states = memory_bytes(graph, target, plan)
-    np.testing.assert_array_equal(peak, terms.peak_bytes[0])
+    np.testing.assert_array_equal(peak[first], terms.peak_bytes[0][first])
     # What exceeds the memory streams, but for states.
-    assert (terms.weight_bytes[0] <= weights + states).all()
-    fits = peak + weights + states <= target.chip_sram_bytes
-    np.testing.assert_array_equal((weights + states)[fits], terms.weight_bytes[0][fits])
-    assert (terms.weight_bytes[0] >= states).all()
+    resident = terms.weight_bytes[0][first]
+    assert (resident <= (weights + states)[first]).all()
+    fits = (peak + weights + states <= target.chip_sram_bytes)[first]
+    np.testing.assert_array_equal((weights + states)[first][fits], resident[fits])
+    assert (resident >= states[first]).all()
     is_short = any(violation.constraint == "memory" for violation in verify(graph, target, plan))
     assert is_short == (not terms.fits[0])
 
@@ -244,8 +336,9 @@ def test_no_interval_is_below_the_latency_of_all_sequences(seed: int) -> None:
     if not graph.has_scope("sequence") or graph.has_scope("model"):
         return
     graph = with_sequences(graph, sequences := int(rng.integers(1, 6)))
-    plan = random_plan(rng, graph, target, fusion="legal")
+    plan = anywhere(rng, target, random_plan(rng, graph, target, fusion="legal"))
+    plan = replace(plan, replication=np.minimum(plan.replication, sequences).astype(np.int32))
     metrics, simulated = evaluate_plan(graph, target, plan), simulate_plan(graph, target, plan)
     assert metrics.interval_s >= metrics.latency_s / sequences * (1 - 1e-9)
-    if simulated.valid:
+    if simulated.valid:  # the makespan is that of the first sequence, on the first replicas
         assert simulated.interval_s >= simulated.makespan_s / sequences * (1 - 1e-6)

@@ -118,7 +118,7 @@ def _on_one_chip(graph: Graph, target: Target) -> Plan:
 def _fit(graph: Graph, target: Target) -> None:
     """The larger half of what an evaluation runs: beside the rest where two processes compile."""
     tables, order = cost_tables(graph, target), np.arange(graph.num_ops, dtype=np.int32)
-    fit_chips(tables, holdings(tables, order, np.zeros_like(order)))
+    fit_chips(tables, holdings(tables, order, np.zeros_like(order), np.ones(target.num_chips, np.int64)))
 
 
 def _relayed(graph: Graph, target: Target) -> Plan:
