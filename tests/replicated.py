@@ -55,6 +55,19 @@ def random_stages(
     return stage_of_op, sizes
 
 
+def keeping_states(
+    graph: Graph, stage_of_op: NDArray[np.integer], sizes: NDArray[np.integer]
+) -> tuple[IntArray, IntArray]:
+    """The same stages, joined where the ops that touch a state are on several."""
+    stage_of_op = stage_of_op.astype(np.int32)
+    for state in graph.states:
+        stages = stage_of_op[graph.readers_of(state.read)]
+        if len(stages):
+            stage_of_op[(stage_of_op > stages.min()) & (stage_of_op <= stages.max())] = stages.min()
+    kept, number = np.unique(stage_of_op, return_inverse=True)
+    return number.astype(np.int32), sizes[kept]
+
+
 def random_forwards(rng: np.random.Generator, target: Target, plan: Plan) -> Plan:
     """``plan`` with weights that some of its replicated stages forward, where the target may."""
     if not (target.goes_forward and target.overlap):

@@ -98,9 +98,7 @@ def assemble(
     grant_credit(flows, deliveries, len(tables.chip_kind), setting.rule)
     for flow in flows:
         shared[0].parts += flow.kind == HOST_OUT and flow.replica == 0
-    chips, stages, refs, chip_kernel = _stages(
-        tables, setting, plumbing, kernel_chip, kernel_s, replicas
-    )
+    chips, stages, refs, chip_kernel = _stages(tables, setting, plumbing, kernel_chip, kernel_s, replicas)
     num_links = len(setting.link_s_per_byte) + 2
     num_nodes, num_events = _most_waiting(flows, deliveries, window, setting.buffers)
     package = Package(

@@ -41,8 +41,8 @@ STAGE_END, ENTER, SENT, ARRIVE, HOST_SERVED, HOST_TOOK, CHUNK_LEFT, CHUNK_CAME, 
 # `stage` of `inference`, the chip's `turn`, runs or is next; `ready_*`: flows that wait for a DMA engine.
 # `begun`: stages begun that wait for forwarded weights; `came`: forwarded weights that have arrived.
 CHIP: Final = record(
-    "replica replicas round turns stage_begin stage_end engines stage turn inference is_running awaits_weights "
-    "begun came engines_free ready_head ready_tail",
+    "replica replicas round turns stage_begin stage_end engines stage turn inference is_running "
+    "awaits_weights begun came engines_free ready_head ready_tail",
     "setup_s dependency_s free_s",
 )
 # `kernel` to `kernel_end`: places in `Package.chip_kernel`; `stream`: the flow of its weights or NONE.
@@ -57,8 +57,9 @@ STAGE: Final = record(
 # over the link between them, in `chunks` per turn. Counted in chunks: `begun` by this link, which
 # `is_busy` with one or not, and `came` to the chip.
 FLOW: Final = record(
-    "kind chip replica replicas round turns tensor size_bytes hop_begin hop_end delivery_begin delivery_end first_hop "
-    "made queued sent is_forwarded chunks chunk_bytes begun came is_busy"
+    "kind chip replica replicas round turns tensor size_bytes hop_begin hop_end "
+    "delivery_begin delivery_end first_hop made queued sent is_forwarded chunks chunk_bytes begun came "
+    "is_busy"
 )
 # `flow` is the first of the `makers` replicas that send here. Counted in turns: `arrived`, in
 # order; `freed`; `landing`, arrived or on the last link. With several makers,

@@ -102,7 +102,9 @@ def lay_plumbing(
             for flow in range(num_flows, num_flows + makers):
                 flows[flow].delivery_begin, flows[flow].delivery_end = begin, end
             maker[num_flows] = home
-            num_flows = _add_flows(tables, flows, num_flows, kind, home_chip, makers, k, tables.tensor_bytes[k])
+            num_flows = _add_flows(
+                tables, flows, num_flows, kind, home_chip, makers, k, tables.tensor_bytes[k]
+            )
             begin = end
         if tables.tensor_is_output[k] and home != NONE:
             maker[num_flows] = home

@@ -220,7 +220,9 @@ def occupy_chips(tables: CostTables, package: Package) -> FloatArray:
     np.add.at(transfers_s, deliveries["chip"][rows], size_bytes[rows] * tables.host_in_s_per_byte)
     transfers_s *= tables.pays_transfers[tables.chip_kind]
     runs = chips["stage_end"] > chips["stage_begin"]
-    package.stages["seconds"][chips["stage_begin"][runs]] += (transfers_s * chips["round"] / chips["turns"])[runs]
+    package.stages["seconds"][chips["stage_begin"][runs]] += (transfers_s * chips["round"] / chips["turns"])[
+        runs
+    ]
     links["s_per_byte"] = 0.0
     return transfers_s
 

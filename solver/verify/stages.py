@@ -34,7 +34,9 @@ def broken_stages(graph: Graph, target: Target, plan: Plan) -> Iterator[Broken]:
     yield from _broken_forwarding(graph, target, plan, dict(stages))
     if all(size == 1 for _, size in stages):
         return
-    shared = {op: state for state in graph.states if state.scope == "model" for op in graph.readers_of(state.read)}
+    shared = {
+        op: state for state in graph.states if state.scope == "model" for op in graph.readers_of(state.read)
+    }
     before, behind = -1, 0  # the stage before, and the chip behind it
     for first, size in stages:
         ops = np.flatnonzero((plan.placement == first) & (plan.replication == size)).tolist()
@@ -52,7 +54,10 @@ def broken_stages(graph: Graph, target: Target, plan: Plan) -> Iterator[Broken]:
             yield "replication", f"op {name!r} is replicated over {chips}, but only {few} in flight."
         elif touching and size > 1:
             name, state = graph.op_names[touching[0]], graph.tensor_names[shared[touching[0]].read]
-            yield "replication", f"op {name!r} is replicated over {chips}, which all need the state {state!r}."
+            yield (
+                "replication",
+                f"op {name!r} is replicated over {chips}, which all need the state {state!r}.",
+            )
         elif len(set(target.chip_kind[first : first + size].tolist())) > 1:
             yield "replication", f"op {name!r} is replicated over {chips}, which are of several kinds."
         else:
@@ -66,9 +71,7 @@ def broken_stages(graph: Graph, target: Target, plan: Plan) -> Iterator[Broken]:
             return
 
 
-def _broken_forwarding(
-    graph: Graph, target: Target, plan: Plan, size_of: dict[int, int]
-) -> Iterator[Broken]:
+def _broken_forwarding(graph: Graph, target: Target, plan: Plan, size_of: dict[int, int]) -> Iterator[Broken]:
     """The first stage whose chips cannot forward weights to each other."""
     for i, chip in enumerate(plan.forwards):
         if chip in plan.forwards[:i]:

@@ -53,7 +53,7 @@ def fitted(graph: Graph, target: Target, plan: Plan) -> tuple[Holdings, Fit]:
     kernel_of = number_kernels(plan.order, plan.fusion_group)
     kernel_chip = np.empty(int(kernel_of.max()) + 1, np.int32)
     kernel_chip[kernel_of] = plan.placement
-    held = holdings(tables, kernel_of, kernel_chip)
+    held = holdings(tables, kernel_of, kernel_chip, np.ones(target.num_chips, np.int64))
     return held, fit_chips(tables, held)
 
 

@@ -8,11 +8,17 @@ import numpy as np
 
 from go_opt.env import Target, greedy_fusion, loop_roles
 from go_opt.env.copies.relays import expand_plan
-from go_opt.model.graph import Graph
+from go_opt.model.graph import Graph, with_sequences
 from go_opt.model.plan import Plan
 from tests.copies import with_legal_relays
-from tests.replicated import anywhere, random_forwards, random_stages, replicated_plan
-from tests.strategies import random_graph, random_order, random_plan, random_simulated_target
+from tests.replicated import anywhere, keeping_states, random_forwards, random_stages, replicated_plan
+from tests.strategies import (
+    random_graph,
+    random_order,
+    random_plan,
+    random_simulated_target,
+    with_random_states,
+)
 
 
 def random_replicated(
@@ -21,10 +27,12 @@ def random_replicated(
     legal: bool = False,
     target: Target | None = None,
     forwards: bool = False,
+    sequences: bool = False,
 ) -> tuple[Graph, Target, Plan]:
     """Graph, target and plan, with relays as ops; half of them have those that the rule needs.
 
     Args:
+      sequences: some graphs have states of sequences.
       legal: all of them have.
       target: a ring or chain; drawn by default.
       forwards: some stages forward the weights they stream.
@@ -32,9 +40,14 @@ def random_replicated(
     if target is None:
         target = random_simulated_target(rng, topology=("ring", "chain")[int(rng.integers(2))])
     graph = random_graph(rng, int(rng.integers(1, 20)))
+    if sequences:
+        graph = with_random_states(rng, graph, scopes=("sequence",))
     order = random_order(rng, graph)
     group = greedy_fusion(loop_roles(graph), order)
     stage_of_op, sizes = random_stages(rng, order, group, target.num_chips)
+    stage_of_op, sizes = keeping_states(graph, stage_of_op, sizes)
+    if graph.states:
+        graph = with_sequences(graph, int(sizes.max() + rng.integers(6)))
     plan = replicated_plan(graph, target, stage_of_op, sizes, order=order, fusion_group=group)
     if legal or rng.random() < 0.5:
         plan = with_legal_relays(graph, target, plan)

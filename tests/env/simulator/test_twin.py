@@ -38,7 +38,7 @@ ROUNDS = 20
 def assembled(graph: Graph, target: Target, plan: Plan, num_rounds: int, num_spans: int = 0) -> Assembly:
     tables, setting = setting_of(graph, target, ())
     kernel_of = number_kernels(plan.order, plan.fusion_group)
-    replicas = replicas_by_chip(target, plan.placement, plan.replication)
+    replicas = replicas_by_chip(target, plan.placement, plan.replication, tables.sequences)
     tables = with_sharers(tables, plan.forwards, replicas)
     return assemble(tables, setting, kernel_of, plan.placement, replicas, num_rounds, num_spans)
 
@@ -97,6 +97,19 @@ def test_engine_matches_the_slow_simulator(seed: int) -> None:
 def test_replicated_stages(seed: int) -> None:
     graph, target, plan = random_replicated(np.random.default_rng(seed))
     compare(graph, with_room(graph, target, plan), plan)
+
+
+@given(seed=seeds)
+@settings(max_examples=examples(150))
+def test_replicas_that_keep_sequences(seed: int) -> None:
+    graph, target, plan = random_replicated(np.random.default_rng(seed), sequences=True)
+    compare(graph, with_room(graph, target, plan), plan)
+
+
+def test_the_cases_have_sequences_that_replicas_share_unevenly() -> None:
+    cases = [random_replicated(np.random.default_rng(seed), sequences=True) for seed in range(60)]
+    uneven = [graph.states and (graph.sequences % plan.replication > 0).any() for graph, _, plan in cases]
+    assert sum(map(bool, uneven)) > 5
 
 
 @given(seed=seeds)

@@ -3,7 +3,8 @@
 Written from the descriptions of the engine, with none of its tables, stages or records:
 
 * A chip runs its kernels in the plan's order, inference after inference; of the chips of a replicated
-  stage each runs every so many-th, from its place among them on. A kernel starts
+  stage each runs every so many-th, from its place among them on. Where sequences have states, inference s
+  is of sequence s mod S, and each chip runs every so many-th sequence. A kernel starts
   once its inference is admitted, what it reads first has arrived, and each tensor it
   sends away has an output slot free; it ends once its streamed weights are there too.
 * At its end it frees the buffers it read last and hands over what it made: a tensor for
@@ -16,7 +17,8 @@ Written from the descriptions of the engine, with none of its tables, stages or 
 * The host sends the oldest inference first, then by tensor, weights last. What it
   receives it takes in the order the chips hand it over, and an inference is complete after all before it.
 * Weights come one streaming kernel ahead, or as far ahead as inferences are admitted.
-* ``2 * chips used + 4`` inferences are under way at most, 8 a chip without a limit of buffers.
+* ``2 * chips used + 4`` inferences are under way at most, 8 a chip without a limit of buffers; and no more
+  than there are sequences.
 * Weights stream as ``memory_twin.py`` says.
 * Where transfers do not overlap compute, a chip spends their time before its first kernel; links take none.
 * In a stage that forwards weights the host sends them to the first chip, and each chip to the next, in
@@ -31,7 +33,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from itertools import count
+from itertools import count, islice
 from math import lcm
 
 import numpy as np
@@ -39,7 +41,7 @@ import numpy as np
 from go_opt.common.arrays import FloatArray
 from go_opt.env import Target
 from go_opt.env.target.simulator_parameters import KindParameters
-from go_opt.model.graph import INPUT, WEIGHT, Graph
+from go_opt.model.graph import INPUT, STATE, WEIGHT, Graph
 from go_opt.model.plan import Plan
 from tests.env.memory_twin import chip_memory
 from tests.env.numpy_twin import Twin
@@ -51,9 +53,28 @@ class Stage:
 
     first: int
     chips: int
+    sequences: int = 0  # 0: there are none
 
     def chip(self, inference: int) -> int:
-        return self.first + inference % self.chips
+        one = inference % self.sequences if self.sequences else inference
+        return self.first + one % self.chips
+
+    def turn(self, inference: int) -> int:
+        """How many earlier inferences run on the same chip."""
+        return sum(self.chip(i) == self.chip(inference) for i in range(inference))
+
+    def inference(self, chip: int, turn: int) -> int:
+        """The inference of a turn of a chip."""
+        return next(islice((i for i in count() if self.chip(i) == chip), turn, None))
+
+    def after(self, inference: int) -> int:
+        """The next one on the same chip."""
+        return self.inference(self.chip(inference), self.turn(inference) + 1)
+
+    @property
+    def cycle(self) -> int:
+        """Inferences until the chips take the same turns again."""
+        return self.sequences if self.sequences % self.chips else self.chips
 
 
 @dataclass(eq=False)
@@ -84,7 +105,7 @@ class Tensor:
     sent: Counter[int] = field(default_factory=Counter)
 
     def next_to_grant(self, chip: int) -> int:
-        return chip - self.stage.first + self.granted[chip] * self.stage.chips
+        return self.stage.inference(chip, self.granted[chip])
 
 
 @dataclass
@@ -153,7 +174,8 @@ class SlowSimulator:
         self.rounds, self.parameters = num_rounds, target.simulator
         self.buffers = self.parameters.buffers or float("inf")
         pairs = zip(plan.placement.tolist(), plan.replication.tolist(), strict=True)
-        self.stages = {first: Stage(first, chips) for first, chips in pairs}
+        self.sequences = graph.sequences if graph.has_scope("sequence") else 0
+        self.stages = {first: Stage(first, chips, self.sequences) for first, chips in pairs}
         self.chips = self.make_chips()
         self.tensors = self.make_tensors()
         self.transfers_s = [0.0 if target.overlap else self.occupied_s(chip.number) for chip in self.chips]
@@ -166,6 +188,7 @@ class SlowSimulator:
         self.host_out_free_s = 0.0
         each = 2 if self.parameters.buffers else 8
         self.window = each * sum(bool(chip.kernels) for chip in self.chips) + 4
+        self.window = min(self.window, self.sequences or self.window)
         self.admitted = min(self.window, num_rounds)
         self.open_parts = [len(self.stages) + sum(not t.readers for t in self.tensors)] * num_rounds
         self.events: list[tuple[float, int, Callable[[], None]]] = []
@@ -208,7 +231,7 @@ class SlowSimulator:
         graph, costs = self.graph, self.costs
         parts: list[tuple[int, int, list[Reader]]] = []  # tensor, kernel that makes it, where it goes
         for k in range(graph.num_tensors):
-            if graph.tensor_kind[k] == WEIGHT:
+            if graph.tensor_kind[k] in (WEIGHT, STATE):
                 continue
             is_input = bool(graph.tensor_kind[k] == INPUT)
             maker = -1 if is_input else costs.kernel_of[int(graph.tensor_producer[k])]
@@ -332,8 +355,8 @@ class SlowSimulator:
                 self.send_to_host(tensor, chip)
         chip.place = (chip.place + 1) % len(chip.kernels)
         if chip.place == 0:
-            self.chip_end_s[chip.number, inference // chip.stage.chips] = self.now_s
-            chip.inference += chip.stage.chips
+            self.chip_end_s[chip.number, chip.stage.turn(inference)] = self.now_s
+            chip.inference = chip.stage.after(inference)
             self.finish_part(inference)
         self.try_start(chip)
 
@@ -361,8 +384,13 @@ class SlowSimulator:
 
     def has_room(self, tensor: Tensor, inference: int) -> bool:
         """Whether each reader is through with the inference that had the buffer before."""
-        before = [(r, inference - self.buffers * r.stage.chips) for r in tensor.readers if r.has_credit]
-        return all(had < 0 or had in reader.freed for reader, had in before)
+        for reader in tensor.readers:
+            turn = reader.stage.turn(inference) - self.buffers
+            if reader.has_credit and turn >= 0:
+                had = reader.stage.inference(reader.stage.chip(inference), int(turn))
+                if had not in reader.freed:
+                    return False
+        return True
 
     def free_buffer(self, tensor: Tensor, reader: Reader, inference: int) -> None:
         reader.freed.add(inference)
@@ -473,7 +501,7 @@ class SlowSimulator:
         assert weights.source is not None
         stage = self.chips[weights.chip].stage
         turn, chunk = divmod(weights.begun, len(weights.chunks))
-        inference = weights.chip - stage.first + turn * stage.chips
+        inference = stage.inference(weights.chip, turn)
         is_asked = inference in weights.asked or self.parameters.weight_prefetch
         if weights.is_on_link or inference >= self.rounds or not is_asked:
             return
@@ -529,11 +557,11 @@ class SlowSimulator:
     def ask_weights(self, chip: Chip, weights: Weights) -> None:
         if weights.source is not None:
             weights.asked.add(weights.next)
-            weights.next += chip.stage.chips
+            weights.next = chip.stage.after(weights.next)
             self.forward(weights)
             return
         heappush(self.requests, (weights.next, len(self.tensors) + weights.kernel, weights))
-        weights.next += chip.stage.chips
+        weights.next = chip.stage.after(weights.next)
 
     def ask_all_weights(self) -> None:
         for chip in self.chips:
@@ -599,11 +627,11 @@ class SlowSimulator:
     def cycle(self, link: int) -> int:
         """Inferences until a link carries the same again: on rings only those inside a stage take turns."""
         if link < self.costs.num_links and not self.target.topology.is_ring:
-            return lcm(*(stage.chips for stage in self.stages.values()))
+            return lcm(*(stage.cycle for stage in self.stages.values()))
         if link == self.costs.num_links:
             forwarding = (c.stage.chips for c in self.chips if any(map(is_forwarded, c.weights.values())))
             return lcm(*forwarding)
-        inside = [s.chips for s in self.stages.values() if s.first <= link < s.first + s.chips - 1]
+        inside = [s.cycle for s in self.stages.values() if s.first <= link < s.first + s.chips - 1]
         return inside[0] if inside else 1
 
     def bytes_of(self, link: int, inference: int) -> int:
