@@ -70,7 +70,7 @@ WIDE_FOLDERS: Final = {
     "env.copies": 33,
     "env.cost": 20,
     "env.kernels": 22,
-    "env.model": 37,
+    "env.model": 39,
     "env.simulator": 12,
     "env.target": 26,
     "env.zoo": 9,
