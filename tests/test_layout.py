@@ -36,8 +36,7 @@ MANY_PARAMETERS: Final = {
     "env.model.analytical:_account_tensors": 17,
     "env.model.analytical:_interval": 11,
     "solver.slicing.fewest_fitting:_longest_segment": 11,
-    "solver.slicing.segments.fitting_starts:_runs_of_end": 11,
-    "solver.slicing.streamed.segment_table:_fill": 12,
+    "solver.slicing.streamed.segment_table:_fill": 11,
 }
 # What users call: with each option a parameter, `help()` and editors show names, types and defaults.
 PUBLIC_API: Final = {

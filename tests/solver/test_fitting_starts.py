@@ -12,16 +12,13 @@ from go_opt.env import CostTables, cost_tables
 from go_opt.solver.problem.sequence import KernelSequence, kernel_sequence
 from go_opt.solver.slicing import general
 from go_opt.solver.slicing.general import cheapest_cuts_general
-from go_opt.solver.slicing.segments.fitting_starts import (
-    BLOCK,
-    fitting_starts,
-)
+from go_opt.solver.slicing.segments.fitting_starts import fitting_starts
 from go_opt.solver.slicing.segments.memory import (
+    BLOCK,
     SegmentMemory,
-    grow_segment,
     least_needed_bytes,
     segment_memory,
-    segment_usage,
+    segment_peaks_bytes,
 )
 from go_opt.solver.slicing.segments.problem import (
     SliceProblem,
@@ -54,7 +51,7 @@ class Long:
         self.problem: SliceProblem = slice_problem(self.tables, self.sequence, relays=relays)
         self.memory: SegmentMemory = segment_memory(self.tables, self.sequence, relayed=relayed)
 
-        self.needed_bytes = all_needed_bytes(self.memory, segment_usage(self.memory))
+        self.needed_bytes = all_needed_bytes(self.memory)
 
     def with_sizes(self, *quantiles: float) -> LongArray:
         """Memory sizes at which so many of all segments fit; each chip gets one of them."""
@@ -66,15 +63,40 @@ class Long:
 
 
 @njit
-def all_needed_bytes(memory, usage):
-    """[M + 1, M + 1] bytes that each segment needs, by start and end; -1: none."""
+def all_needed_bytes(memory):
+    """[M + 1, M + 1] bytes that each segment needs, by start and end, from the definition; -1: none."""
     num_kernels = len(memory.entering_bytes)
     needed = np.full((num_kernels + 1, num_kernels + 1), -1, np.int64)
+    entered = np.full(len(memory.home), -1, np.int64)
+    segment = 0
     for end in range(1, num_kernels + 1):
-        usage.total[:] = 0
-        for start in range(end - 1, -1, -1):
-            needed[start, end] = grow_segment(memory, start, end, usage)
+        for start in range(end):
+            segment += 1
+            held, buffer, alive = memory.entering_bytes[start], 0, np.zeros(num_kernels, np.int64)
+            for kernel in range(start, end):
+                buffer = max(buffer, memory.buffer_bytes[kernel])
+                for tensor in memory.write[memory.write_ptr[kernel] : memory.write_ptr[kernel + 1]]:
+                    if memory.is_output[tensor] or memory.last[tensor] >= end:
+                        held += 2 * memory.size_bytes[tensor]
+                    else:
+                        alive[kernel : memory.last[tensor] + 1] += memory.size_bytes[tensor]
+                for tensor in memory.read[memory.read_ptr[kernel] : memory.read_ptr[kernel + 1]]:
+                    if memory.home[tensor] < start and entered[tensor] != segment:
+                        entered[tensor] = segment
+                        held += 2 * memory.size_bytes[tensor]
+            needed[start, end] = held + buffer + alive.max()
     return needed
+
+
+@settings(max_examples=examples(25), deadline=None)
+@given(seed=seeds)
+def test_segments_that_grow_need_what_each_needs(seed: int) -> None:
+    case = Long(seed, int(np.random.default_rng(seed).integers(1, 3 * BLOCK)))
+    num_kernels = case.problem.num_kernels
+    for _ in range(20):
+        inner = case.rng.choice(num_kernels + 1, case.rng.integers(num_kernels + 1), replace=False)
+        cuts = np.union1d([0, num_kernels], inner)
+        assert (segment_peaks_bytes(case.memory, cuts) == case.needed_bytes[cuts[:-1], cuts[1:]]).all()
 
 
 def sizes_of(fits: FittingStarts, num_kernels: int) -> LongArray:

@@ -21,7 +21,6 @@ from go_opt.solver.slicing.segments.memory import (
     SegmentMemory,
     segment_memory,
     segment_peaks_bytes,
-    segment_usage,
 )
 from go_opt.solver.slicing.segments.problem import one_chip_s, slice_problem, slicing_cost_s
 from go_opt.solver.slicing.segments.relay_terms import relay_terms
@@ -179,7 +178,7 @@ def test_a_relay_needs_its_buffer_by_hand() -> None:
 
 def _segment_bytes(memory: SegmentMemory, start: int, end: int) -> int:
     cuts = np.array([0, start, end, 6], dtype=np.int64)
-    return int(segment_peaks_bytes(memory, cuts, segment_usage(memory))[1])
+    return int(segment_peaks_bytes(memory, cuts)[1])
 
 
 def test_no_chip_for_an_op_leaves_no_slicing() -> None:

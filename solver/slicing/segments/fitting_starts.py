@@ -1,46 +1,29 @@
 """For each end, the starts of the segments of a kernel sequence that fit in memory.
 
-A segment needs its steady memory (double buffers of tensors that enter and leave it, stream buffer)
-plus the peak of its live tensors (:mod:`go_opt.solver.slicing.segments.memory`).
-
-* For a given end, steady memory is a sum over kernels whose summands do not depend on the start. An
-  entering tensor counts at its last reader and is subtracted at its producer. A leaving tensor counts
-  at its producer, the stream buffer at the last kernel that reads weights. Few summands change as
-  the end moves on, so whole blocks of starts that surely fit are skipped at once.
-* The peak of live tensors is computed only where memory may not suffice, while a segment grows
-  towards its start. A new tensor is live from the first kernel on, so no kernel gains on the kernels
-  before it. Only kernels fuller than all before them are kept.
+For a given end, few summands of a segment's steady memory change as the end moves on
+(:mod:`go_opt.solver.slicing.segments.memory`), so whole blocks of starts that surely fit are skipped at
+once. The peak of live tensors is computed only where memory may not suffice, while a segment grows
+towards its start.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
-
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray
-from go_opt.common.compiling import compiled, compiled_inner, int64, uncounted_inner
-from go_opt.solver.slicing.segments.memory import SegmentMemory
+from go_opt.common.compiling import compiled, int64, uncounted_inner
+from go_opt.solver.slicing.segments.memory import (
+    BLOCK,
+    SegmentBytes,
+    SegmentMemory,
+    grow_peak,
+    move_end,
+    no_segment,
+)
 from go_opt.solver.slicing.segments.problem import SliceProblem, least_hop_s_per_byte
 from go_opt.solver.slicing.segments.starts import FittingStarts, first_start, with_room
 
-BLOCK: Final = 64  # starts
-ZERO, NONE = int64(0), int64(-1)  # numba compiles anew for every literal
-
-
-class _Held(NamedTuple):
-    """Steady memory of segments up to the current end. Axes: ``M`` kernels, ``K`` tensors, ``B`` blocks."""
-
-    steady: LongArray  # [M] summands that are never negative
-    entering: LongArray  # [M] summands that may be negative
-    reader: LongArray  # [K] the tensor's last reader before the end, -1: none
-    end_ptr: LongArray  # [M + 1]
-    end: LongArray  # [...] tensors, without outputs, that each kernel is the last to read
-    most_alive: LongArray  # [M] bound on the bytes alive at each kernel, in any segment
-    is_fresh: BoolArray  # [B] whether ``total`` and ``most_held`` are up to date
-    total: LongArray  # [2, B] sums of the summands
-    most_held: LongArray  # [B] maximum over the starts in the block of the sum from there on
-    most_alive_in: LongArray  # [B] maximum of ``most_alive``
+ZERO = int64(0)  # numba compiles anew for every literal
 
 
 @compiled
@@ -62,8 +45,7 @@ def fitting_starts(
     num_kernels = len(memory.entering_bytes)
     run_ptr, runs = np.zeros(num_kernels + 2, np.int64), np.empty((3, num_kernels + 1), np.int32)
     num_runs, steps = ZERO, 0
-    held = _nothing_held(memory)
-    kept = np.empty((3, num_kernels), np.int64)
+    held = no_segment(memory)
     is_reached = np.zeros(num_kernels + 1, np.bool_)
     is_reached[0] = True
     last_reached = np.zeros(num_kernels + 2, np.int64)  # the last reached cut before each cut
@@ -72,7 +54,7 @@ def fitting_starts(
     slack_s = interval_s * (1.0 + 1e-13)
     first, usable = ZERO, 0
     for j in range(1, num_kernels + 1):
-        _end_moves_on(memory, held, j - 1)
+        move_end(memory, held, j - 1)
         first = first_start(problem, first, j, slack_s + most_saved_s)
         while first < j and not is_reached[first]:
             first += 1
@@ -86,7 +68,7 @@ def fitting_starts(
             continue
         runs = with_room(runs, num_runs + j - first)
         num_runs, taken = _runs_of_end(
-            memory, sizes_bytes, held, kept, is_reached, first, usable, j, runs, num_runs, most_steps[1]
+            memory, sizes_bytes, held, is_reached, first, usable, j, runs, num_runs, most_steps[1]
         )
         steps += taken
         if steps > most_steps[0]:
@@ -105,8 +87,7 @@ def fitting_starts(
 def _runs_of_end(
     memory: SegmentMemory,
     sizes_bytes: LongArray,
-    held: _Held,
-    kept: LongArray,
+    held: SegmentBytes,
     is_reached: BoolArray,
     first: int,
     usable: int,
@@ -150,7 +131,7 @@ def _runs_of_end(
             while grown > i and steps < most_steps:
                 grown -= 1
                 steps += 1
-                alive_bytes, peak_bytes = _grow(memory, grown, end, kept, alive_bytes, peak_bytes)
+                alive_bytes, peak_bytes = grow_peak(memory, held.kept, grown, end, alive_bytes, peak_bytes)
             if grown > i:
                 break
         if steady_bytes + peak_bytes > largest:
@@ -187,113 +168,7 @@ def _go_on(
 
 
 @uncounted_inner
-def _grow(
-    memory: SegmentMemory, start: int, end: int, kept: LongArray, alive_bytes: int, peak_bytes: int
-) -> tuple[int, int]:
-    """Returns the bytes alive at ``start`` and the peak in [start, end), given those of [start + 1, end).
-
-    ``upto`` is a forest: the root of a kernel is the last kept kernel at or before it.
-    ``following`` is the next kept kernel, fuller by ``rise`` bytes, or -1.
-    """
-    upto, following, rise = kept[0], kept[1], kept[2]
-    upto[start], following[start] = start, -1
-    if start + 1 < end:
-        if alive_bytes > 0:
-            following[start], rise[start] = start + 1, alive_bytes
-        else:  # nothing is alive at start + 1, so drop it
-            upto[start + 1], following[start], rise[start] = start, following[start + 1], rise[start + 1]
-    alive_bytes = int64(0)
-    for w in range(memory.write_ptr[start], memory.write_ptr[start + 1]):
-        tensor = memory.write[w]
-        if memory.is_output[tensor] or memory.last[tensor] >= end:
-            continue
-        size = memory.size_bytes[tensor]
-        alive_bytes += size
-        kernel = memory.last[tensor]
-        while upto[kernel] != kernel:
-            upto[kernel] = upto[upto[kernel]]
-            kernel = upto[kernel]
-        if following[kernel] < 0:
-            peak_bytes += size
-            continue
-        rise[kernel] -= size
-        while following[kernel] >= 0 and rise[kernel] <= 0:
-            after = following[kernel]
-            upto[after] = kernel
-            if following[after] < 0:
-                peak_bytes -= rise[kernel]
-            else:
-                rise[kernel] += rise[after]
-            following[kernel] = following[after]
-    return alive_bytes, peak_bytes
-
-
-@compiled_inner
-def _nothing_held(memory: SegmentMemory) -> _Held:
-    num_kernels = len(memory.entering_bytes)
-    num_blocks = num_kernels // BLOCK + 1
-    end_ptr, alive = np.zeros(num_kernels + 1, np.int64), np.zeros(num_kernels + 1, np.int64)
-    for tensor in memory.write:
-        if not memory.is_output[tensor]:
-            end_ptr[memory.last[tensor] + 1] += 1
-            alive[memory.home[tensor]] += memory.size_bytes[tensor]
-            alive[memory.last[tensor] + 1] -= memory.size_bytes[tensor]
-    for kernel in range(num_kernels):
-        end_ptr[kernel + 1] += end_ptr[kernel]
-        alive[kernel + 1] += alive[kernel]
-    end, place = np.empty(end_ptr[num_kernels], np.int64), end_ptr.copy()
-    for tensor in memory.write:
-        if not memory.is_output[tensor]:
-            end[place[memory.last[tensor]]] = tensor
-            place[memory.last[tensor]] += 1
-    most_alive_in = np.zeros(num_blocks, np.int64)
-    for kernel in range(num_kernels):
-        most_alive_in[kernel // BLOCK] = max(most_alive_in[kernel // BLOCK], alive[kernel])
-    return _Held(
-        np.zeros(num_kernels, np.int64),
-        np.zeros(num_kernels, np.int64),
-        np.full(len(memory.home), -1, np.int64),
-        end_ptr,
-        end,
-        alive,
-        np.zeros(num_blocks, np.bool_),
-        np.zeros((2, num_blocks), np.int64),
-        np.zeros(num_blocks, np.int64),
-        most_alive_in,
-    )
-
-
-@uncounted_inner
-def _end_moves_on(memory: SegmentMemory, held: _Held, kernel: int) -> None:
-    """Moves the current end from before ``kernel`` to after it."""
-    for w in range(memory.write_ptr[kernel], memory.write_ptr[kernel + 1]):
-        _move(held, held.steady, NONE, kernel, 2 * memory.size_bytes[memory.write[w]])
-    for e in range(held.end_ptr[kernel], held.end_ptr[kernel + 1]):
-        tensor = held.end[e]
-        _move(held, held.steady, memory.home[tensor], NONE, 2 * memory.size_bytes[tensor])
-    for r in range(memory.read_ptr[kernel], memory.read_ptr[kernel + 1]):
-        tensor = memory.read[r]
-        home, before = memory.home[tensor], held.reader[tensor]
-        summands = held.steady if home < 0 else held.entering
-        _move(held, summands, before if before >= 0 else home, kernel, 2 * memory.size_bytes[tensor])
-        held.reader[tensor] = kernel
-    if memory.buffer_bytes[kernel] > 0:
-        _move(held, held.steady, memory.buffer_before[kernel], kernel, memory.buffer_bytes[kernel])
-
-
-@uncounted_inner
-def _move(held: _Held, summands: LongArray, source: int, kernel: int, size: int) -> None:
-    """Moves ``size`` bytes from the summand of ``source`` to that of ``kernel``; -1: no kernel."""
-    if source >= 0:
-        summands[source] -= size
-        held.is_fresh[source // BLOCK] = False
-    if kernel >= 0:
-        summands[kernel] += size
-        held.is_fresh[kernel // BLOCK] = False
-
-
-@uncounted_inner
-def _freshen(held: _Held, entered: LongArray, block: int) -> None:
+def _freshen(held: SegmentBytes, entered: LongArray, block: int) -> None:
     steady, entering, most = int64(0), int64(0), int64(0)
     for i in range((block + 1) * BLOCK - 1, block * BLOCK - 1, -1):
         steady += held.steady[i]

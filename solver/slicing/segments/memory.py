@@ -1,17 +1,27 @@
-"""Memory of segments of a kernel sequence (design section 5, Memory)."""
+"""Memory of segments of a kernel sequence (design section 5, Memory).
+
+A segment needs its steady memory (double buffers of tensors that enter and leave it, stream buffer)
+plus the peak of its live tensors. For a given end, steady memory is a sum over kernels whose summands do
+not depend on the start. An entering tensor counts at its last reader and is subtracted at its producer. A
+leaving tensor counts at its producer, the stream buffer at the last kernel that reads weights.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray, csr, row_pointers
-from go_opt.common.compiling import compiled, uncounted
+from go_opt.common.compiling import compiled, compiled_inner, int64, uncounted_inner
 from go_opt.env.cost import CostTables
 from go_opt.env.model.addresses import most_alive, place_buffers
+from go_opt.env.model.memory import csr_of
 from go_opt.model.graph import WEIGHT
 from go_opt.solver.problem.sequence import KernelSequence, unique_pairs
+
+BLOCK: Final = 64  # starts
+NONE = int64(-1)  # numba compiles anew for every literal
 
 
 class SegmentMemory(NamedTuple):
@@ -103,30 +113,12 @@ def _crossing_bytes(size: LongArray, home: LongArray, last: LongArray, num_kerne
     return np.cumsum(change[: num_kernels + 1])
 
 
-class SegmentUsage(NamedTuple):
-    """Memory use of a segment that grows towards its start; the scratch of :func:`grow_segment`."""
-
-    total: LongArray  # [3] bytes: steady, peak of the live tensors, stream buffer
-    alive: LongArray  # [M] live bytes at each kernel of the segment, without steady bytes
-    seen: LongArray  # [K] the last end for which the tensor entered a segment
-
-
-def segment_usage(memory: SegmentMemory) -> SegmentUsage:
-    """Returns new scratch for segments of ``memory``."""
-    num_kernels = len(memory.write_ptr) - 1
-    return SegmentUsage(
-        np.zeros(3, dtype=np.int64),
-        np.zeros(num_kernels, dtype=np.int64),
-        np.full(len(memory.home), -1, dtype=np.int64),
-    )
-
-
 def shortage_bytes(memory: SegmentMemory, cuts: LongArray) -> int:
     """Returns the most bytes by which a segment exceeds its chip's memory, with addresses for activations.
 
     All other memory counts here ignore the holes between activations.
     """
-    peaks = segment_peaks_bytes(memory, cuts, segment_usage(memory))
+    peaks = segment_peaks_bytes(memory, cuts)
     room = memory.sram_bytes[: len(peaks)] - peaks
     if memory.places_buffers:
         room -= _holes_bytes(memory, cuts, room)
@@ -150,13 +142,14 @@ def _holes_bytes(memory: SegmentMemory, cuts: LongArray, room: LongArray) -> Lon
 
 
 @compiled
-def segment_peaks_bytes(memory: SegmentMemory, cuts: LongArray, usage: SegmentUsage) -> LongArray:
+def segment_peaks_bytes(memory: SegmentMemory, cuts: LongArray) -> LongArray:
     """Returns the peak bytes of each segment between two cuts."""
-    peaks = np.zeros(len(cuts) - 1, np.int64)
+    peaks, held = np.zeros(len(cuts) - 1, np.int64), no_segment(memory)
     for d in range(len(cuts) - 1):
-        usage.total[:] = 0
+        for kernel in range(cuts[d], cuts[d + 1]):
+            move_end(memory, held, kernel)
         for kernel in range(cuts[d + 1] - 1, cuts[d] - 1, -1):
-            peaks[d] = grow_segment(memory, kernel, cuts[d + 1], usage)
+            peaks[d], _ = grow_segment(memory, held, kernel, cuts[d + 1])
     return peaks
 
 
@@ -175,32 +168,135 @@ def least_needed_bytes(memory: SegmentMemory) -> LongArray:
     return needed
 
 
-@uncounted
-def grow_segment(memory: SegmentMemory, start: int, end: int, usage: SegmentUsage) -> int:
-    """Returns the bytes that segment [start, end) needs, after a call for [start + 1, end).
+class SegmentBytes(NamedTuple):
+    """Memory of segments up to the current end. Axes: ``M`` kernels, ``K`` tensors, ``B`` blocks."""
 
-    The caller sets ``usage.total`` to zero before the first call for an end. Ends must ascend.
+    steady: LongArray  # [M] summands that are never negative
+    entering: LongArray  # [M] summands that may be negative
+    reader: LongArray  # [K] the tensor's last reader before the end, -1: none
+    end_ptr: LongArray  # [M + 1]
+    end: IntArray  # [...] tensors, without outputs, that each kernel is the last to read
+    most_alive: LongArray  # [M] bound on the bytes alive at each kernel, in any segment
+    is_fresh: BoolArray  # [B] whether ``total`` and ``most_held`` are up to date
+    total: LongArray  # [2, B] sums of the summands
+    most_held: LongArray  # [B] maximum over the starts in the block of the sum from there on
+    most_alive_in: LongArray  # [B] maximum of ``most_alive``
+    kept: LongArray  # [3, M] the forest of :func:`grow_peak`
+    grown: LongArray  # [3] of the segment that grows: steady bytes, bytes alive at its start, their peak
+
+
+@compiled_inner
+def no_segment(memory: SegmentMemory) -> SegmentBytes:
+    """Returns the bytes before the first end."""
+    num_kernels = len(memory.entering_bytes)
+    num_blocks = num_kernels // BLOCK + 1
+    dead, alive = np.full(len(memory.home), NONE, np.int32), np.zeros(num_kernels + 1, np.int64)
+    for tensor in memory.write:
+        if not memory.is_output[tensor]:
+            dead[tensor] = memory.last[tensor]
+            alive[memory.home[tensor]] += memory.size_bytes[tensor]
+            alive[memory.last[tensor] + 1] -= memory.size_bytes[tensor]
+    most_alive_in = np.zeros(num_blocks, np.int64)
+    for kernel in range(num_kernels):
+        most_alive_in[kernel // BLOCK] = max(most_alive_in[kernel // BLOCK], alive[kernel])
+        alive[kernel + 1] += alive[kernel]
+    end_ptr, end = csr_of(dead, num_kernels)
+    return SegmentBytes(
+        np.zeros(num_kernels, np.int64),
+        np.zeros(num_kernels, np.int64),
+        np.full(len(memory.home), -1, np.int64),
+        end_ptr,
+        end,
+        alive,
+        np.zeros(num_blocks, np.bool_),
+        np.zeros((2, num_blocks), np.int64),
+        np.zeros(num_blocks, np.int64),
+        most_alive_in,
+        np.empty((3, num_kernels), np.int64),
+        np.zeros(3, np.int64),
+    )
+
+
+@uncounted_inner
+def move_end(memory: SegmentMemory, held: SegmentBytes, kernel: int) -> None:
+    """Moves the current end from before ``kernel`` to after it, where an empty segment may grow."""
+    for w in range(memory.write_ptr[kernel], memory.write_ptr[kernel + 1]):
+        _move(held, held.steady, NONE, kernel, 2 * memory.size_bytes[memory.write[w]])
+    for e in range(held.end_ptr[kernel], held.end_ptr[kernel + 1]):
+        tensor = held.end[e]
+        _move(held, held.steady, memory.home[tensor], NONE, 2 * memory.size_bytes[tensor])
+    for r in range(memory.read_ptr[kernel], memory.read_ptr[kernel + 1]):
+        tensor = memory.read[r]
+        home, before = memory.home[tensor], held.reader[tensor]
+        summands = held.steady if home < 0 else held.entering
+        _move(held, summands, before if before >= 0 else home, kernel, 2 * memory.size_bytes[tensor])
+        held.reader[tensor] = kernel
+    if memory.buffer_bytes[kernel] > 0:
+        _move(held, held.steady, memory.buffer_before[kernel], kernel, memory.buffer_bytes[kernel])
+    held.grown[0] = held.grown[1] = held.grown[2] = 0
+
+
+@uncounted_inner
+def _move(held: SegmentBytes, summands: LongArray, source: int, kernel: int, size: int) -> None:
+    """Moves ``size`` bytes from the summand of ``source`` to that of ``kernel``; -1: no kernel."""
+    if source >= 0:
+        summands[source] -= size
+        held.is_fresh[source // BLOCK] = False
+    if kernel >= 0:
+        summands[kernel] += size
+        held.is_fresh[kernel // BLOCK] = False
+
+
+@uncounted_inner
+def grow_segment(memory: SegmentMemory, held: SegmentBytes, start: int, end: int) -> tuple[int, int]:
+    """Returns all bytes of segment [start, end), the current end, and the peak of its live tensors.
+
+    Called for each start from ``end - 1`` down.
     """
-    held = usage.total[0]
-    most = usage.total[1]
-    usage.alive[start] = 0
-    for i in range(memory.write_ptr[start], memory.write_ptr[start + 1]):
-        tensor = memory.write[i]
-        size = memory.size_bytes[tensor]
-        # A tensor that entered the shorter segment is now produced inside the segment.
-        held -= 2 * size if usage.seen[tensor] == end else 0
+    steady_bytes = held.grown[0] + held.steady[start] + held.entering[start]
+    alive_bytes, peak_bytes = grow_peak(memory, held.kept, start, end, held.grown[1], held.grown[2])
+    held.grown[0], held.grown[1], held.grown[2] = steady_bytes, alive_bytes, peak_bytes
+    return steady_bytes + memory.entering_bytes[start] + peak_bytes, peak_bytes
+
+
+@uncounted_inner
+def grow_peak(
+    memory: SegmentMemory, kept: LongArray, start: int, end: int, alive_bytes: int, peak_bytes: int
+) -> tuple[int, int]:
+    """Returns the bytes alive at ``start`` and the peak in [start, end), given those of [start + 1, end).
+
+    A new tensor is live from the first kernel on, so no kernel gains on the kernels before it. Only
+    kernels fuller than all before them are kept. ``upto`` is a forest: the root of a kernel is the last
+    kept kernel at or before it. ``following`` is the next kept kernel, fuller by ``rise`` bytes, or -1.
+    """
+    upto, following, rise = kept[0], kept[1], kept[2]
+    upto[start], following[start] = start, -1
+    if start + 1 < end:
+        if alive_bytes > 0:
+            following[start], rise[start] = start + 1, alive_bytes
+        else:  # nothing is alive at start + 1, so drop it
+            upto[start + 1], following[start], rise[start] = start, following[start + 1], rise[start + 1]
+    alive_bytes = int64(0)
+    for w in range(memory.write_ptr[start], memory.write_ptr[start + 1]):
+        tensor = memory.write[w]
         if memory.is_output[tensor] or memory.last[tensor] >= end:
-            held += 2 * size
             continue
-        for kernel in range(start, memory.last[tensor] + 1):
-            usage.alive[kernel] += size
-            most = max(most, usage.alive[kernel])
-    for i in range(memory.read_ptr[start], memory.read_ptr[start + 1]):
-        tensor = memory.read[i]
-        if usage.seen[tensor] != end:
-            usage.seen[tensor] = end
-            held += 2 * memory.size_bytes[tensor]
-    usage.total[2] = max(usage.total[2], memory.buffer_bytes[start])
-    usage.total[0] = held
-    usage.total[1] = most
-    return held + most + usage.total[2] + memory.entering_bytes[start]
+        size = memory.size_bytes[tensor]
+        alive_bytes += size
+        kernel = memory.last[tensor]
+        while upto[kernel] != kernel:
+            upto[kernel] = upto[upto[kernel]]
+            kernel = upto[kernel]
+        if following[kernel] < 0:
+            peak_bytes += size
+            continue
+        rise[kernel] -= size
+        while following[kernel] >= 0 and rise[kernel] <= 0:
+            after = following[kernel]
+            upto[after] = kernel
+            if following[after] < 0:
+                peak_bytes -= rise[kernel]
+            else:
+                rise[kernel] += rise[after]
+            following[kernel] = following[after]
+    return alive_bytes, peak_bytes

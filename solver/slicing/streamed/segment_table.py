@@ -16,7 +16,7 @@ from go_opt.common.compiling import compiled, int64
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.plain_loops import largest
 from go_opt.solver.problem.sequence import KernelSequence
-from go_opt.solver.slicing.segments.memory import SegmentMemory, SegmentUsage, grow_segment, segment_usage
+from go_opt.solver.slicing.segments.memory import SegmentMemory, grow_segment, move_end, no_segment
 from go_opt.solver.slicing.segments.problem import ROUNDING, SliceProblem
 from go_opt.solver.slicing.segments.relay_terms import (
     Alive,
@@ -128,7 +128,7 @@ def segment_table(
     _fill(
         problem, memory, reads, classes, table,
         longest_s * most_chips, most_streamed_bytes, tables.host_in_s_per_byte, most_chips > 1,
-        segment_usage(memory), no_weights_held(reads), no_tensors_alive(problem.relays),
+        no_weights_held(reads), no_tensors_alive(problem.relays),
     )  # fmt: skip
     return table
 
@@ -156,10 +156,10 @@ def _fill(
     most_streamed_bytes: float,
     host_s_per_byte: float,
     is_work_alone: bool,
-    usage: SegmentUsage,
     held: HeldWeights,
     alive: Alive,
 ) -> None:
+    segment = no_segment(memory)
     saved_s = np.zeros(len(problem.reach))  # by a segment from each start to the current end
     most_bytes = largest(classes.sram_bytes)
     start_over(problem.relays, alive)
@@ -168,21 +168,21 @@ def _fill(
         j = table.cut[b]
         for end in range(table.cut[b - 1] + 1, j + 1):
             end_moves_on(problem.relays, alive, end)
+            move_end(memory, segment, end - 1)
         while again < len(problem.again_kernel) and problem.again_kernel[again] < j:
             for i in range(problem.again_before[again] + 1):
                 saved_s[i] += problem.again_s[again]
             again += 1
         relayed_bytes, relays = alive.total[0], alive.total[1]
-        usage.total[:] = 0
         drop_weights(held)
         a = b - 1
         for i in range(j - 1, table.cut[table.first[b]] - 1, -1):
             relayed_bytes -= alive.size_bytes[i]
             relays -= alive.number[i]
-            peak_bytes = grow_segment(memory, i, j, usage)
+            needed_bytes, live_bytes = grow_segment(memory, segment, i, j)
             hold_weights(reads, held, i)
             # As a segment grows, neither its peak of live tensors nor its streamed bytes ever fall.
-            most_room_bytes = most_bytes - usage.total[1]
+            most_room_bytes = most_bytes - live_bytes
             if most_room_bytes < 0:
                 table.first[b] = a + 1
                 break
@@ -193,10 +193,10 @@ def _fill(
                 continue
             streams_too_much = problem.overlap
             for c in range(len(classes.kind)):
-                if peak_bytes > classes.sram_bytes[c]:
+                if needed_bytes > classes.sram_bytes[c]:
                     continue
                 kind, place = classes.kind[c], table.offset[b] + a + 1
-                room_bytes = classes.sram_bytes[c] - peak_bytes
+                room_bytes = classes.sram_bytes[c] - needed_bytes
                 streamed = streamed_bytes(reads, held, room_bytes, classes.stream_buffer_bytes[c])
                 if streamed > 0 and room_bytes < classes.stream_buffer_bytes[c]:
                     continue
