@@ -16,6 +16,7 @@ from go_opt.env.gpu.forms import GpuKernels
 from go_opt.env.target import ChipKind, Target
 from go_opt.env.target.simulator_parameters import SimulatorParameters
 from go_opt.env.target.topology import Topology
+from go_opt.errors import TargetError
 from go_opt.model.dtypes import DTYPE_BITS, DTYPE_CODE, IS_FLOATING, costed_dtype, size_bytes
 from go_opt.model.graph import MATRIX, NO_PRODUCER, STATE, TENSOR_KINDS, WEIGHT, Graph
 from go_opt.model.states import READS_ALL
@@ -148,7 +149,16 @@ def divided_tables(graph: Graph, target: Target, divisible: BoolArray | None) ->
 
 
 def tables_with_effects(graph: Graph, target: Target, parameters: SimulatorParameters) -> CostTables:
-    """The tables with the effects of the simulator that ``parameters`` include."""
+    """The tables with the effects of the simulator that ``parameters`` include.
+
+    Raises:
+      TargetError: the target has several nodes.
+    """
+    if target.num_devices > target.num_chips:
+        raise TargetError(
+            f"target {target.name!r} has several nodes, which only --objective step of gpt: models plans.",
+            field="target",
+        )
     dtypes = costed_dtype(graph.tensor_dtype, target.native_dtype, graph.precision)
     sizes = size_bytes(graph.tensor_elements, dtypes)
     link_s_per_byte = (1.0 + parameters.header_share) / target.topology.rate_bytes_per_s

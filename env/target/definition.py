@@ -41,6 +41,7 @@ from go_opt.env.target.fields import (
     table_schema,
 )
 from go_opt.env.target.kernel_fields import COLLECTIVE_ROWS
+from go_opt.env.target.levels import CLUSTERS, LEVELS, Level, check_levels, cluster_text
 from go_opt.env.target.simulator_parameters import (
     ANALYTICAL_EFFECTS,
     EFFECTS,
@@ -94,6 +95,7 @@ class Target:
     analytical_effects: tuple[str, ...]  # those that the analytical model includes
     kernel_patterns: tuple[str, ...] = ()  # those that the runtime has as one kernel
     collectives: tuple[Collective, ...] = ()
+    levels: tuple[Level, ...] = ()  # networks of a training step, the node's first
     fitted_to: str = ""  # the measurements that figures were fitted to, and how far off they are
 
     @cached_property
@@ -108,6 +110,11 @@ class Target:
     @property
     def num_chips(self) -> int:
         return sum(kind.count for kind in self.kinds)
+
+    @property
+    def num_devices(self) -> int:
+        """Chips of all nodes; ``num_chips`` are those of one."""
+        return self.levels[-1].size if self.levels else self.num_chips
 
     @property
     def goes_forward(self) -> bool:
@@ -142,7 +149,16 @@ class Target:
 def target_names() -> tuple[str, ...]:
     """Names of the targets that ship with go-opt."""
     folder = files("go_opt.env.targets")
-    return tuple(sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml")))
+    whole = [f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml")]
+    return tuple(sorted([*whole, *(f"{family}-8" for family in CLUSTERS)]))
+
+
+def _ships(name: str) -> bool:
+    return name in target_names() or cluster_text(name, _text_of) is not None
+
+
+def _text_of(file: str) -> str:
+    return (files("go_opt.env.targets") / file).read_text("utf-8")
 
 
 @lru_cache(maxsize=32)
@@ -156,7 +172,7 @@ def shipped_target(name: str) -> Target:
     Raises:
       TargetError: no target of that name ships with go-opt.
     """
-    if name.removesuffix(PAPER) not in target_names():
+    if not _ships(name.removesuffix(PAPER)):
         raise _unknown(name)
     return _shipped(name)
 
@@ -170,15 +186,17 @@ def load_target(name_or_path: str | Path) -> Target:
       TargetError: the name is unknown, or the file is missing or malformed.
     """
     name = str(name_or_path)
-    is_shipped = name.removesuffix(PAPER) in target_names()
-    return _shipped(name) if is_shipped else parse_target(target_text(name), name)
+    return _shipped(name) if _ships(name.removesuffix(PAPER)) else parse_target(target_text(name), name)
 
 
 def target_text(name_or_path: str | Path) -> str:
     """The TOML text of a shipped target, or of a file of your own; errors as :func:`load_target`."""
     name = str(name_or_path).removesuffix(PAPER)
+    text = cluster_text(name, _text_of)
+    if text is not None:
+        return text
     if name in target_names():
-        return (files("go_opt.env.targets") / f"{name}.toml").read_text("utf-8")
+        return _text_of(f"{name}.toml")
     if not name.endswith(".toml") and not os.path.exists(name):
         raise _unknown(name)
     return read_text(name, "target file", TargetError)
@@ -237,6 +255,7 @@ def _build(data: dict[str, Any], source: str) -> Target:
         source=source,
         simulator=SimulatorParameters(of_kinds, **{"fit_by_size": False} | package),
     )
+    check_levels(target.levels, num_chips)
     rule = "constraints.triangle"
     if constraints.triangle != "off" and not constraints.acyclic:
         raise TargetError(
@@ -328,5 +347,6 @@ _FIELDS: Final[dict[str, Field]] = {
         "Patterns that the runtime has as one kernel (docs/environment.md).", is_optional=True
     ),
     "collectives": COLLECTIVE_ROWS("Collectives of several chips.", is_optional=True),
+    "levels": LEVELS("Networks of training steps: of a node, of a cluster of nodes.", is_optional=True),
     "fitted_to": TEXT("The measurements that go-opt calibrate fitted figures to.", is_optional=True),
 }

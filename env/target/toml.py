@@ -14,6 +14,7 @@ import numpy as np
 from go_opt.env.gpu.figures import Collective, KernelFigures
 from go_opt.env.target.chip_kind import ChipKind
 from go_opt.env.target.definition import Target
+from go_opt.env.target.levels import Level
 from go_opt.env.target.simulator_parameters import KindParameters, SimulatorParameters, ideal_parameters
 from go_opt.env.target.topology import Topology
 from go_opt.errors import TargetError
@@ -60,6 +61,8 @@ def target_to_toml(target: Target, marks: Mapping[str, str] = _NONE) -> str:
             lines += ["", "[kinds.kernels]", *_lines(stated(kind.kernels), marks)]
     for one in target.collectives:
         lines += ["", "[[collectives]]", *_lines(stated(one), marks, f"{one.op}.")]
+    for level in target.levels:
+        lines += ["", "[[levels]]", *_lines(stated(level))]
     return "\n".join(lines) + "\n"
 
 
@@ -108,7 +111,7 @@ def _kind(kind: ChipKind) -> dict[str, Any]:
     }
 
 
-def stated(figures: KernelFigures | Collective) -> dict[str, Any]:
+def stated(figures: KernelFigures | Collective | Level) -> dict[str, Any]:
     """The fields of a table that are not at an empty default."""
     return {key: value for key, value in vars(figures).items() if value}
 

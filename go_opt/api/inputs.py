@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 ZOO_PREFIX = "zoo:"
+REPEATED_PREFIX: Final = "gpt:"  # of models of repeated blocks
 
 
 def load(
@@ -56,6 +57,8 @@ def load(
     if name.startswith(ZOO_PREFIX):
         _refuse(name, bindings, "dims", "values", "trips")
         return _without(name, bindings, load_zoo(name.removeprefix(ZOO_PREFIX), precision))
+    if name.startswith(REPEATED_PREFIX):
+        raise ModelError(f"{name[:100]!r} is a model for --objective step alone.", field="objective")
     suffix = suffix_of(path)
     _refuse(name, bindings, *_NEVER_BOUND[suffix])
     if suffix == ".json":

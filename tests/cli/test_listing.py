@@ -26,6 +26,7 @@ SHIPPED |= {
     "h100-pcie-4": 4,
 }
 SHIPPED |= {"l4-1": 1, "rtx4090-2": 2, "jetson-orin": 3, "edgetpu-4": 4, "hailo8-1": 1, "hailo8-4": 4}
+SHIPPED |= {"dgx-a100-8": 8, "dgx-h100-8": 8, "ethernet-a100-8": 8}
 SHIPPED |= {"wormhole-8x4": 32, "gpu-2-graph": 2, "gpu-4-graph": 4, "gpu-8-graph": 8}
 
 

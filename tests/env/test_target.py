@@ -42,7 +42,8 @@ def test_shipped_target_loads(name: str) -> None:
 
 def test_names_of_the_shipped_targets() -> None:
     assert target_names() == (
-        *("edgetpu-4", "gpu-2", "gpu-2-graph", "gpu-4", "gpu-4-graph", "gpu-8", "gpu-8-graph"),
+        *("dgx-a100-8", "dgx-h100-8", "edgetpu-4", "ethernet-a100-8"),
+        *("gpu-2", "gpu-2-graph", "gpu-4", "gpu-4-graph", "gpu-8", "gpu-8-graph"),
         *("h100-pcie-2", "h100-pcie-4"),
         *("h100-sxm-1", "h100-sxm-2", "h100-sxm-4", "h100-sxm-8", "hailo8-1", "hailo8-4"),
         *("jetson-orin", "l4-1", "mcm-2x2", "mcm-6x6", "rtx4090-2", "wormhole-8x4"),
@@ -278,7 +279,7 @@ def test_unknown_name_names_near_misses() -> None:
 
 
 def test_unknown_name_without_near_misses() -> None:
-    with pytest.raises(TargetError, match="known: edgetpu-4, gpu-2, gpu-2-graph, gpu-4"):
+    with pytest.raises(TargetError, match="known: dgx-a100-8, dgx-h100-8, edgetpu-4, ethernet-a100-8, gpu-2"):
         load_target("zzz")
 
 

@@ -18,7 +18,6 @@ from go_opt.cli.commands.options import (
     Output,
     OverwriteOption,
     PlanArgument,
-    PlanObjectiveOption,
     PlanTargetOption,
     TargetOption,
     models_named,
@@ -38,6 +37,7 @@ from go_opt.cli.inputs.loading import (
     load_with_plan,
     with_costs,
 )
+from go_opt.cli.inputs.steps import StepOptions
 from go_opt.common.files import read_json
 from go_opt.common.outputs import PLAN
 from go_opt.env.model.metrics import Fidelity
@@ -47,6 +47,7 @@ from go_opt.result import Objective
 if TYPE_CHECKING:
     from go_opt.env import Target
     from go_opt.model.graph import Graph
+    from go_opt.parallel import Step
     from go_opt.result import OptimizeResult
     from go_opt.solver import Violation
 
@@ -130,6 +131,7 @@ def evaluate(
     model: ModelArgument,
     judged: PlanOptions,
     connection: Connection,
+    step: StepOptions,
     target: PlanTargetOption = None,
     fidelity: Annotated[
         Fidelity, typer.Option(help="A closed form, or a simulation of the package in time.")
@@ -139,14 +141,17 @@ def evaluate(
     ] = None,
     constraints: ConstraintsOption = None,
     costs: CostsOption = None,
-    objective: PlanObjectiveOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Cost PLAN for MODEL: interval, latency, bottleneck, every chip and link."""
+    """Cost PLAN for MODEL, every chip and link; or a training step divided as --parallel says."""
     from go_opt import api
     from go_opt.env.copies.splits import planned_graph
 
     connection.refuse_without_server()
+    if step.is_step(model):
+        _show_step(step.step(model, target), model, as_json=as_json)
+        return
+    objective = step.of_plan()
     requested = read_constraints(constraints)
     graph, on, loaded = judged.read(model, target, costs)
     if judged.plan is not None:
@@ -251,3 +256,12 @@ def _show_result(
         from go_opt.report.tables import print_result
 
         print_result(console(), graph, target, result, verbose=verbose)
+
+
+def _show_step(step: Step, model: str, *, as_json: bool) -> None:
+    from go_opt.parallel import step_lines, step_to_dict
+
+    if as_json:
+        print_json(step_to_dict(step, model))
+    else:
+        show(step_lines(step))

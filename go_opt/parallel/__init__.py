@@ -1,0 +1,21 @@
+"""Training steps of models of repeated blocks, on one device up to a cluster of nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from go_opt.parallel.as_json import step_to_dict as step_to_dict
+    from go_opt.parallel.configuration import Configuration as Configuration
+    from go_opt.parallel.configuration import parse_configuration as parse_configuration
+    from go_opt.parallel.lines import step_lines as step_lines
+    from go_opt.parallel.machine import Machine as Machine
+    from go_opt.parallel.step import Case as Case
+    from go_opt.parallel.step import Step as Step
+    from go_opt.parallel.step import cost_step as cost_step
+    from go_opt.parallel.transformer import Transformer as Transformer
+    from go_opt.parallel.transformer import parse_transformer as parse_transformer
+else:
+    from go_opt.lazy_imports import lazy_imports
+
+    __getattr__, __dir__, __all__ = lazy_imports(__name__)

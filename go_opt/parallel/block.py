@@ -1,0 +1,162 @@
+"""Seconds and bytes of one layer of one micro-batch, and of what stands at the ends of the model.
+
+A layer's seconds are the larger of the host's and the sum of its kernels, and its collectives: products by
+the target's figures, element-wise kernels by the bytes that they move, among them those of adding the
+gradients of each micro-batch. Bytes of activations are those of Korthikanti et al. (2022), without fused
+attention.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from go_opt.parallel.configuration import RECOMPUTE, Configuration
+from go_opt.parallel.machine import Machine, Product
+from go_opt.parallel.transformer import Transformer
+
+Row = tuple[float, float, float]  # by RECOMPUTE: none, attention, full
+
+
+@dataclass(frozen=True)
+class Block:
+    """Costs of a device for one micro-batch; rows are of a layer, by what is computed again."""
+
+    forward_s: float  # kernels alone
+    backward_s: float
+    again_s: Row
+    collective_s: Row  # forwards, backwards and again
+    host_s: Row  # how much longer the host takes than kernels
+    kept_bytes: Row  # activations from the forward to the backward pass
+    working_bytes: Row  # beside them, while the layer's backward pass runs
+    head_s: float  # the last product, softmax and loss, forwards and backwards
+    head_bytes: float
+    message_s: float  # between neighbouring stages, in both directions
+
+    @property
+    def layer_s(self) -> Row:
+        """Forwards, again and backwards."""
+        rows = zip(self.again_s, self.collective_s, self.host_s, strict=True)
+        none, attention, full = (self.forward_s + self.backward_s + sum(row) for row in rows)
+        return none, attention, full
+
+    def forward_share(self, recompute: int) -> float:
+        """The part of a layer's seconds that its forward pass takes; the host's are divided alike."""
+        kernels = self.forward_s + self.backward_s + self.again_s[recompute]
+        passes = 3.0 if RECOMPUTE[recompute] == "full" else 2.0
+        forward = self.forward_s * (1.0 + self.host_s[recompute] / kernels)
+        return (forward + self.collective_s[recompute] / passes) / self.layer_s[recompute]
+
+
+def block_of(model: Transformer, chosen: Configuration, machine: Machine) -> Block:
+    """The costs of a layer by tensor and expert degree, micro-batch and sequence parallelism."""
+    tokens, size = float(chosen.micro_batch * model.sequence), machine.element_bytes
+    t = chosen.tensor
+    everywhere = t if chosen.sequence_parallel else 1  # what of the rest of a layer is divided
+    around, scores = _products(model, chosen)
+    softmax_s = machine.moved_s(4.5 * size * chosen.micro_batch * model.heads / t * model.sequence**2)
+    attention_s = machine.products_s(scores) + softmax_s
+    moved = 11.0 * size * tokens * model.hidden / everywhere + size * tokens * _split_elements(model) / t
+    outside_s = machine.moved_s(moved)
+    forward_s = machine.products_s(around) + outside_s + attention_s
+    layer_parameters = (model.attention_parameters + model.mlp_parameters / chosen.expert) / t
+    backward_s = machine.products_s([*_gradients(around), *_gradients(scores)])
+    backward_s += 2.0 * (outside_s + softmax_s) + machine.moved_s(3.0 * size * layer_parameters)
+    again_s = (0.0, attention_s, forward_s)
+    passed_s = _tensor_s(model, chosen, machine, tokens) + _expert_s(model, chosen, machine, tokens)
+    least_s = chosen.host_s_per_layer
+    least_s = machine.host_s_per_layer if least_s is None else least_s
+    none, attention, full = (max(0.0, least_s - forward_s - backward_s - again) for again in again_s)
+    logits = tokens * model.vocabulary / t
+    last: list[Product] = [(1.0, tokens, model.hidden, model.vocabulary / t)]
+    activation = size * tokens * model.hidden
+    inputs = activation / everywhere
+    scored = 2.5 * size * chosen.micro_batch * model.heads / t * model.sequence**2
+    all_kept = 5.0 * inputs + size * tokens * _kept_elements(model) / t + scored
+    return Block(
+        forward_s,
+        backward_s,
+        again_s,
+        (2.0 * passed_s, 2.0 * passed_s, 3.0 * passed_s),
+        (none, attention, full),
+        (all_kept, all_kept - scored, inputs),
+        (0.0, scored, all_kept),
+        machine.products_s([*last, *_gradients(last)]) + 3.0 * machine.moved_s(3.0 * size * logits),
+        3.0 * size * logits,
+        _message_s(activation, chosen, machine),
+    )
+
+
+def _message_s(num_bytes: float, chosen: Configuration, machine: Machine) -> float:
+    """Seconds in which a layer's input goes on and its gradient comes back.
+
+    With sequence parallelism a device has only its part. The interleaved schedule, which has more messages,
+    sends parts too, and gathers them within the node (Narayanan et al., 2021).
+    """
+    if chosen.pipeline == 1:
+        return 0.0
+    stride = chosen.tensor * chosen.expert * chosen.data
+    is_within, gathered_s = chosen.pipeline * stride <= machine.node, 0.0
+    if chosen.schedule == "interleaved" and not chosen.sequence_parallel and not is_within:
+        gathered_s = machine.collective_s("all_gather", num_bytes, chosen.tensor)
+        num_bytes /= chosen.tensor
+    elif chosen.sequence_parallel:
+        num_bytes /= chosen.tensor
+    return 2.0 * (machine.sent_s(num_bytes, stride if is_within else machine.node) + gathered_s)
+
+
+def _products(model: Transformer, chosen: Configuration) -> tuple[list[Product], list[Product]]:
+    """The products of a layer on one device, and those of its attention scores."""
+    tokens, t = float(chosen.micro_batch * model.sequence), chosen.tensor
+    depth = model.hidden // model.heads
+    columns = (model.hidden + 2 * max(model.kv_columns, t * depth if t > model.kv_heads else 0)) / t
+    local = model.experts / chosen.expert
+    rows = tokens * model.experts_per_token / local
+    first = (2 if model.gated else 1) * model.mlp / t
+    around: list[Product] = [
+        (1.0, tokens, model.hidden, columns),
+        (1.0, tokens, model.hidden / t, model.hidden),
+        (local, rows, model.hidden, first),
+        (local, rows, model.mlp / t, model.hidden),
+    ]
+    if model.experts > 1:
+        around.append((1.0, tokens, model.hidden, model.experts))
+    heads = chosen.micro_batch * model.heads / t
+    scores: list[Product] = [
+        (heads, model.sequence, depth, model.sequence),
+        (heads, model.sequence, model.sequence, depth),
+    ]
+    return around, scores
+
+
+def _gradients(products: list[Product]) -> list[Product]:
+    """Of each product, that of its left and of its right operand."""
+    found: list[Product] = []
+    for batch, rows, inner, columns in products:
+        found += [(batch, rows, columns, inner), (batch, inner, rows, columns)]
+    return found
+
+
+def _split_elements(model: Transformer) -> float:
+    """Elements a token that element-wise kernels move where the layer is divided: heads, activation."""
+    attention = 2.0 * (model.hidden + 2 * model.kv_columns)
+    return attention + (3.0 if model.gated else 2.0) * model.mlp * model.experts_per_token
+
+
+def _kept_elements(model: Transformer) -> float:
+    """Elements a token that are kept where the layer is divided: queries, keys, values, results, MLP."""
+    attention = 2.0 * model.hidden + 2 * model.kv_columns
+    kept = attention + (3.0 if model.gated else 2.0) * model.mlp * model.experts_per_token
+    return kept + (model.hidden * model.experts_per_token if model.experts > 1 else 0.0)
+
+
+def _tensor_s(model: Transformer, chosen: Configuration, machine: Machine, tokens: float) -> float:
+    """Behind attention and MLP each an all-reduce, or with sequence parallelism its two halves."""
+    ops = ("all_gather", "reduce_scatter") if chosen.sequence_parallel else ("all_reduce",)
+    num_bytes = machine.element_bytes * tokens * model.hidden
+    return 2.0 * sum(machine.collective_s(op, num_bytes, chosen.tensor) for op in ops)
+
+
+def _expert_s(model: Transformer, chosen: Configuration, machine: Machine, tokens: float) -> float:
+    """Tokens go to their experts and come back."""
+    num_bytes = machine.element_bytes * tokens * model.hidden * model.experts_per_token
+    return 2.0 * machine.collective_s("all_to_all", num_bytes, chosen.expert, chosen.tensor)

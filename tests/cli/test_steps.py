@@ -1,0 +1,63 @@
+"""``--objective step``: keys, defaults and errors of the commands."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import Cli
+
+MODEL = "gpt:hidden=12288,layers=96,heads=96,sequence=2048,vocabulary=51200"
+STEP = ("--objective", "step", "--target", "dgx-a100-512", "--batch", "1536")
+PARALLEL = "tensor=8,pipeline=8,data=8,micro_batch=1"
+
+
+def test_the_answer_as_json(cli: Cli) -> None:
+    answer = cli("evaluate", MODEL, *STEP, "--parallel", PARALLEL, "--json").json
+    assert answer["parallel"] == {
+        "tensor": 8,
+        "pipeline": 8,
+        "data": 8,
+        "expert": 1,
+        "micro_batch": 1,
+        "schedule": "1f1b",
+        "stages_per_device": 1,
+        "zero": 0,
+        "recompute": "full",
+        "sequence_parallel": False,
+        "host_s_per_layer": None,
+    }
+    assert 50 < answer["step_s"] < 60
+    assert answer["step_s"] == pytest.approx(sum(answer["terms_s"].values()))
+    assert answer["fits"] is True
+    assert len(answer["memory_bytes"]) == 8
+    assert answer["layers"] == [[0, 0, 12]] * 8
+    short = MODEL.replace(",vocabulary=51200", "")
+    assert cli("evaluate", short, *STEP, "--parallel", PARALLEL, "--json").json["step_s"] == answer["step_s"]
+
+
+def test_a_step_that_does_not_fit(cli: Cli) -> None:
+    given = ("evaluate", MODEL, *STEP, "--parallel", f"{PARALLEL},recompute=none")
+    answer = cli(*given, "--json").json
+    assert answer["fits"] is False
+    assert answer["step_s"] > 0
+    assert "rank 0 needs" in answer["lacks"][0]
+    run = cli(*given)
+    assert run.code == 0
+    assert "rank 0 needs" in run.out
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ((MODEL, *STEP, "--parallel", "tensor=8"), ("tensor", "8 devices of 512")),
+        ((MODEL, *STEP), ("--parallel",)),
+        ((MODEL, *STEP[:4], "--parallel", PARALLEL), ("--batch",)),
+        ((MODEL, *STEP[:2], "--batch", "8", "--parallel", PARALLEL), ("--target",)),
+        ((MODEL, "--objective", "latency"), ("--objective step",)),
+        (("zoo:resnet50", *STEP, "--parallel", PARALLEL), ("--objective step", "'zoo:resnet50'")),
+        (("zoo:resnet50", "--batch", "8"), ("--batch", "--objective step")),
+        ((MODEL, *STEP[:3], "mcm-6x6", *STEP[4:], "--parallel", PARALLEL), ("'mcm-6x6'", "levels")),
+    ],
+)
+def test_what_is_refused(cli: Cli, args: tuple[str, ...], words: tuple[str, ...]) -> None:
+    cli("evaluate", *args).is_refused(*words)
