@@ -36,16 +36,13 @@ from go_opt.env.simulator.streams import streams_of
 
 
 class Setting(NamedTuple):
-    """The parameters of a target with some effects off. Axes: ``D`` chips, ``L`` links."""
+    """What tables lack of a target with some effects off. Axes: ``D`` chips, ``L`` links."""
 
     buffers: int
     rule: int
     packet_bytes: int
-    link_s_per_byte: FloatArray  # [L] headers included
     link_latency_s: FloatArray  # [L]
     dma_engines: LongArray  # [D]
-    dma_setup_s: FloatArray  # [D]
-    dependency_s: FloatArray  # [D]
 
 
 class Assembly(NamedTuple):
@@ -98,14 +95,14 @@ def assemble(
     grant_credit(flows, deliveries, len(tables.chip_kind), setting.rule)
     for flow in flows:
         shared[0].parts += flow.kind == HOST_OUT and flow.replica == 0
+        if flow.chip != NONE:
+            flow.setup_s = tables.dma_setup_s[tables.chip_kind[flow.chip]]
     chips, stages, refs, chip_kernel = _stages(tables, setting, plumbing, kernel_chip, kernel_s, replicas)
-    num_links = len(setting.link_s_per_byte) + 2
+    num_links = len(setting.link_latency_s) + 2
     num_nodes, num_events = _most_waiting(flows, deliveries, window, setting.buffers)
     package = Package(
         chips, stages, flows, deliveries, hops, others,
-        lay_links(
-            tables, setting.link_s_per_byte, setting.link_latency_s, shared[0], chips, flows, hops, others
-        ),
+        lay_links(tables, setting.link_latency_s, shared[0], chips, flows, hops, others),
         refs, chip_kernel, np.empty(plumbing.num_came, np.bool_), shared,
         np.empty(16 + num_nodes, NODE),
         np.empty(16 + len(chips) + num_events, EVENT),
@@ -164,8 +161,8 @@ def _stages(
     first, num_stages = int64(0), int64(0)
     for number in range(num_chips):
         chip = chips[number]
-        chip.engines, chip.setup_s = setting.dma_engines[number], setting.dma_setup_s[number]
-        chip.dependency_s = setting.dependency_s[number]
+        chip.engines = setting.dma_engines[number]
+        chip.dependency_s = tables.dependency_s[tables.chip_kind[number]]
         chip.stage_begin = num_stages
         if number >= first + replicas[first]:
             first = int64(number)
@@ -245,7 +242,7 @@ def _shared(tables: CostTables, setting: Setting, kernel_chip: IntArray, replica
     """The SHARED record; its ``parts`` count only the chips that an inference runs on, not outputs."""
     shared = np.zeros(1, SHARED)
     one, used = shared[0], int64(0)
-    one.cycle = 1
+    one.cycle, one.queues = 1, 1
     runs = np.zeros(len(replicas), np.bool_)
     for chip in kernel_chip:
         if not runs[chip]:

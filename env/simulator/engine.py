@@ -42,7 +42,6 @@ from go_opt.env.simulator.package import (
     inference_of,
     next_turn,
     put_event,
-    record_carried,
     record_span,
     replica_of,
     reset,
@@ -247,7 +246,6 @@ def _arrive(package: Package, number: int, inference: int, now_s: float) -> None
 def _host_served(package: Package, number: int, now_s: float) -> None:
     flow = package.flows[number]
     package.shared[0].host_is_busy = 0
-    record_carried(package, len(package.links) - 2, flow.size_bytes, now_s)
     flow.sent += 1
     serve_host(package, now_s)
     if flow.kind == STREAM:
@@ -277,7 +275,6 @@ def _weights_came(package: Package, number: int, now_s: float) -> None:
 @uncounted_inner
 def _host_took(package: Package, number: int, now_s: float) -> None:
     flow = package.flows[number]
-    record_carried(package, len(package.links) - 1, flow.size_bytes, now_s)
     flow.sent += 1
     _part_done(package, inference_of(flow, flow.sent - 1), now_s)
     _try_start(package, flow.chip, now_s, OUTPUT_WAIT)

@@ -16,7 +16,6 @@ from go_opt.env.simulator.package import CHIP_FLOW, HOST_OUT, LINK, crosses, tak
 @compiled_inner
 def lay_links(
     tables: CostTables,
-    link_s_per_byte: FloatArray,
     link_latency_s: FloatArray,
     shared: Record,
     chips: RecordArray,
@@ -25,10 +24,10 @@ def lay_links(
     others: RecordArray,
 ) -> RecordArray:
     """LINK records of the links between chips and the host's two, filled from the flows that cross them."""
-    num_links = len(link_s_per_byte)
+    num_links = len(link_latency_s)
     links = np.zeros(num_links + 2, LINK)
     for i in range(num_links):
-        links[i].s_per_byte, links[i].latency_s = link_s_per_byte[i], link_latency_s[i]
+        links[i].s_per_byte, links[i].latency_s = tables.link_s_per_byte[i], link_latency_s[i]
     links[num_links].s_per_byte = tables.host_in_s_per_byte
     links[num_links + 1].s_per_byte = tables.host_out_s_per_byte
     for i in range(len(links)):

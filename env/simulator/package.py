@@ -43,14 +43,14 @@ STAGE_END, ENTER, SENT, ARRIVE, HOST_SERVED, HOST_TOOK, CHUNK_LEFT, CHUNK_CAME, 
 CHIP: Final = record(
     "replica replicas round turns stage_begin stage_end engines stage turn inference is_running "
     "awaits_weights begun came engines_free ready_head ready_tail",
-    "setup_s dependency_s free_s",
+    "dependency_s free_s",
 )
 # `kernel` to `kernel_end`: places in `Package.chip_kernel`; `stream`: the flow of its weights or NONE.
 # `needs` and `frees`: deliveries that it reads first and last; `makes`: flows; all in `Package.refs`.
 STAGE: Final = record(
     "kernel kernel_end stream needs_begin needs_end frees_begin frees_end makes_begin makes_end", "seconds"
 )
-# `chip` is the source, for streams the destination. Counted in turns: `made`;
+# `chip` is the source, for streams the destination; it takes `setup_s` to send. Counted in turns: `made`;
 # `queued` with a DMA engine or the host; `sent` over all first links, whose
 # list starts with `first_hop`. All replicas of a flow share their deliveries. If a stream
 # `is_forwarded`, the first replica gets it from the host, each other one from the previous chip
@@ -59,7 +59,8 @@ STAGE: Final = record(
 FLOW: Final = record(
     "kind chip replica replicas round turns tensor size_bytes hop_begin hop_end "
     "delivery_begin delivery_end first_hop made queued sent is_forwarded chunks chunk_bytes begun came "
-    "is_busy"
+    "is_busy",
+    "setup_s",
 )
 # `flow` is the first of the `makers` replicas that send here. Counted in turns: `arrived`, in
 # order; `freed`; `landing`, arrived or on the last link. With several makers,
@@ -85,9 +86,9 @@ ROUND: Final = record("parts_done is_started", "start_s completion_s")
 # One row: the package's own parameters and counters. If `pace_s` is above zero, one inference
 # enters every `pace_s` seconds (`is_held`: the window delays it), else as many as the window allows.
 # After `cycle` inferences the same chips have their turns again; `completed` counts inferences in
-# order.
+# order. Links that do not queue carry each tensor as if it were alone.
 SHARED: Final = record(
-    "buffers window sequences packet_bytes prefetch_all parts cycle "
+    "buffers window sequences packet_bytes prefetch_all parts cycle queues "
     "rounds admitted completed is_held free_node host_requests host_is_busy "
     "num_events num_serials num_spans",
     "pace_s",
@@ -292,7 +293,27 @@ def give_node(package: Package, number: int) -> int:
 
 
 @uncounted_inner
-def record_carried(package: Package, number: int, size_bytes: int, end_s: float) -> None:
+def occupy(
+    package: Package, number: int, flow: int, inference: int, size_bytes: int, ready_s: float
+) -> tuple[float, float]:
+    """Let a link carry bytes of a flow, once they are ready and the link is free.
+
+    Returns:
+      When it begins and when it ends.
+    """
+    link = package.links[number]
+    start_s = max(ready_s, link.free_s)
+    end_s = start_s + size_bytes * link.s_per_byte
+    if package.shared[0].queues:
+        link.free_s = end_s
+    package.link_wait_s[number, inference] += start_s - ready_s
+    record_span(package, ON_LINK, number, flow, inference, start_s, end_s)
+    _record_carried(package, number, size_bytes, end_s)
+    return start_s, end_s
+
+
+@uncounted_inner
+def _record_carried(package: Package, number: int, size_bytes: int, end_s: float) -> None:
     """Record when a link has carried the bytes of one more cycle, regardless of their inferences.
 
     Tensors of different inferences share a link, so the time at which it finishes one inference says

@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.env.copies.stages import size_by_chip, with_sharers
@@ -122,21 +121,13 @@ def setting_of(graph: Graph, target: Target, without: tuple[str, ...]) -> tuple[
     """The target's tables and other parameters, with all its effects except ``without``."""
     parameters = target.simulator.without(without)
     tables = tables_with_effects(graph, target, parameters)
-    kind = target.chip_kind
-
-    def of_chips(name: str, dtype: type, unlimited: bool = False) -> NDArray:
-        values = [getattr(k, name) for k in parameters.kinds]
-        return np.array([UNBOUNDED if unlimited and v == UNLIMITED else v for v in values], dtype)[kind]
-
+    engines = [UNBOUNDED if k.dma_engines == UNLIMITED else k.dma_engines for k in parameters.kinds]
     setting = Setting(
         buffers=UNBOUNDED if parameters.buffers == UNLIMITED else parameters.buffers,
         rule=RULES.index(target.constraints.triangle),
         packet_bytes=parameters.packet_bytes,
-        link_s_per_byte=tables.link_s_per_byte,
         link_latency_s=tables.link_latency_s * (0.0 if "latency" in without else 1.0),
-        dma_engines=of_chips("dma_engines", np.int64, unlimited=True),
-        dma_setup_s=of_chips("dma_setup_s", np.float64),
-        dependency_s=tables.dependency_s[kind],
+        dma_engines=np.array(engines, np.int64)[target.chip_kind],
     )
     return tables, setting
 

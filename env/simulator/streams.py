@@ -13,12 +13,10 @@ from go_opt.env.simulator.package import (
     CHUNK_CAME,
     CHUNK_LEFT,
     NONE,
-    ON_LINK,
     Package,
     inference_of,
+    occupy,
     put_event,
-    record_carried,
-    record_span,
 )
 from go_opt.env.simulator.plumbing import Streams
 
@@ -153,17 +151,12 @@ def forward(package: Package, number: int, now_s: float) -> None:
         return
     if flow.begun == package.flows[number - 1].came or flow.begun - flow.came >= CHUNKS_UNDER_WAY:
         return
-    place, inference = flow.chip - 1, inference_of(flow, turn)
-    link, size_bytes = package.links[place], chunk_bytes(flow, flow.begun)
-    start_s = max(now_s, link.free_s)
-    link.free_s = start_s + size_bytes * link.s_per_byte
+    place, size_bytes = flow.chip - 1, chunk_bytes(flow, flow.begun)
     flow.begun += 1
     flow.is_busy = 1
-    record_carried(package, place, size_bytes, link.free_s)
-    package.link_wait_s[place, inference] += start_s - now_s
-    record_span(package, ON_LINK, place, number, inference, start_s, link.free_s)
-    put_event(package, link.free_s, CHUNK_LEFT, number, 0.0)
-    put_event(package, link.free_s + link.latency_s, CHUNK_CAME, number, 0.0)
+    _, end_s = occupy(package, place, number, inference_of(flow, turn), size_bytes, now_s)
+    put_event(package, end_s, CHUNK_LEFT, number, 0.0)
+    put_event(package, end_s + package.links[place].latency_s, CHUNK_CAME, number, 0.0)
 
 
 @uncounted_inner

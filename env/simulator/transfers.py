@@ -13,7 +13,6 @@ from go_opt.env.simulator.package import (
     HOST_SERVED,
     HOST_TOOK,
     NONE,
-    ON_LINK,
     SENT,
     STREAM,
     Package,
@@ -21,9 +20,8 @@ from go_opt.env.simulator.package import (
     give_node,
     inference_of,
     next_turn,
+    occupy,
     put_event,
-    record_carried,
-    record_span,
     replica_of,
     take_node,
     takes,
@@ -75,7 +73,7 @@ def dispatch(package: Package, chip: Record, now_s: float) -> None:
         inference = int64(package.nodes[chip.ready_head].value)
         chip.ready_head = give_node(package, chip.ready_head)
         chip.engines_free -= 1
-        begin_s = now_s + chip.setup_s
+        begin_s = now_s + flow.setup_s
         hop = flow.first_hop
         while hop != NONE:
             if crosses(package.others, package.hops[hop], inference):
@@ -122,12 +120,8 @@ def _transmit(package: Package, number: int, last_byte_s: float, now_s: float) -
         if delivery.landing - delivery.freed >= shared.buffers:
             return False
         delivery.landing += 1
-    start_s = max(now_s, link.free_s)
-    link.free_s = start_s + flow.size_bytes * link.s_per_byte
-    end_s = max(link.free_s, last_byte_s)
-    record_carried(package, hop.link, flow.size_bytes, link.free_s)
-    package.link_wait_s[hop.link, inference] += start_s - now_s
-    record_span(package, ON_LINK, hop.link, hop.flow, inference, start_s, link.free_s)
+    start_s, end_s = occupy(package, hop.link, hop.flow, inference, flow.size_bytes, now_s)
+    end_s = max(end_s, last_byte_s)
     hop.turn = next_turn(package, hop, hop.turn + 1)
     if lands:
         dependency_s = package.chips[package.deliveries[hop.delivery].chip].dependency_s
@@ -157,26 +151,21 @@ def ask(package: Package, number: int) -> None:
 
 @uncounted_inner
 def serve_host(package: Package, now_s: float) -> None:
-    shared = package.shared[0]
-    if shared.host_is_busy or shared.host_requests == 0:
-        return
-    number, link = next_of_host(package), len(package.links) - 2
-    flow = package.flows[number]
-    shared.host_is_busy = 1
-    end_s = now_s + flow.size_bytes * package.links[link].s_per_byte
-    if flow.is_forwarded:
-        next_chunk_of_host(package, number, now_s)
-    record_span(package, ON_LINK, link, number, inference_of(flow, flow.sent), now_s, end_s)
-    put_event(package, end_s, HOST_SERVED, number, 0.0)
+    shared, link = package.shared[0], len(package.links) - 2
+    while shared.host_requests > 0 and not shared.host_is_busy:
+        number = next_of_host(package)
+        flow = package.flows[number]
+        shared.host_is_busy = shared.queues
+        if flow.is_forwarded:
+            next_chunk_of_host(package, number, now_s)
+        inference = inference_of(flow, flow.sent)
+        _, end_s = occupy(package, link, number, inference, flow.size_bytes, now_s)
+        put_event(package, end_s, HOST_SERVED, number, 0.0)
 
 
 @uncounted_inner
 def send_to_host(package: Package, number: int, now_s: float) -> None:
-    flow, place = package.flows[number], len(package.links) - 1
-    link, inference = package.links[place], inference_of(flow, flow.made - 1)
-    ready_s = now_s + package.chips[flow.chip].setup_s
-    start_s = max(ready_s, link.free_s)
-    link.free_s = start_s + flow.size_bytes * link.s_per_byte
-    package.link_wait_s[place, inference] += start_s - ready_s
-    record_span(package, ON_LINK, place, number, inference, start_s, link.free_s)
-    put_event(package, link.free_s, HOST_TOOK, number, 0.0)
+    flow, link = package.flows[number], len(package.links) - 1
+    inference = inference_of(flow, flow.made - 1)
+    _, end_s = occupy(package, link, number, inference, flow.size_bytes, now_s + flow.setup_s)
+    put_event(package, end_s, HOST_TOOK, number, 0.0)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from go_opt.env.analytical_timeline import analytical_timeline
 from go_opt.env.model.timeline import Span, Timeline
@@ -197,14 +199,17 @@ def test_the_toy_graph_by_hand() -> None:
 
 @pytest.mark.parametrize("is_replicated", [False, True])
 @settings(max_examples=examples(60))
-@given(seed=seeds)
-def test_analytical_timelines_add_up_to_the_latency(is_replicated: bool, seed: int) -> None:
+@given(seed=seeds, has_effects=st.booleans())
+def test_analytical_timelines_add_up_to_the_latency(
+    is_replicated: bool, seed: int, has_effects: bool
+) -> None:
     rng = np.random.default_rng(seed)
+    some_target = partial(random_simulated_target, rates_differ=False) if has_effects else random_target
     if is_replicated:
-        target = random_target(rng, topology="ring")
+        target = some_target(rng, topology="ring")
         graph, target, plan = random_replicated(rng, legal=True, target=target)
     else:
-        target = random_target(rng)
+        target = some_target(rng)
         graph = random_graph(rng, int(rng.integers(3, 20)), kinds=kind_names(target))
         plan = random_plan(rng, graph, target, monotone=True)
     inferences = 1 + int(plan.replication.max())
