@@ -94,7 +94,7 @@ WIDE_FOLDERS: Final = {
     "service.messages": 29,
     "service.transport": 14,
     "solver": 33,
-    "solver.certify.problem": 18,
+    "solver.certify.problem": 16,
     "solver.certify.states": 15,
     "solver.orders": 18,
     "solver.problem": 39,

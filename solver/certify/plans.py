@@ -9,7 +9,6 @@ import numpy as np
 
 from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.solver.certify.problem.held import HeldMemory
-from go_opt.solver.certify.problem.memory import UnitMemory
 from go_opt.solver.certify.problem.problem import RefinementProblem, UnitGraph
 from go_opt.solver.certify.problem.streams import NEVER_FITS
 from go_opt.solver.certify.states.fits import fit_scratch, least_streamed_on_chip
@@ -32,7 +31,7 @@ def unit_plan(problem: RefinementProblem, units: UnitGraph, placement: IntArray)
     if not units.replicates:
         stage_s, link_s = _loads(problem, placement, units.num_chips)
         enters_s = np.concatenate([[0.0], link_s[:-1]])
-        streams = _streamed_by_chips(units, placement)
+        streams = _streamed_bytes(units, placement, units.num_chips)
         interval_s = problem.floor_s
         if units.held.counts and units.overlap:
             interval_s = max(interval_s, _host_s(problem, units.held, int(streams.sum())))
@@ -51,16 +50,16 @@ def unit_plan(problem: RefinementProblem, units: UnitGraph, placement: IntArray)
     stage_s, link_s = _loads(problem, stage, len(used))
     enters_s = np.concatenate([[0.0], link_s[:-1]])
     least_s = max(problem.floor_s, float(link_s.max()) if units.overlap else 0.0)
-    streams = _streamed_bytes(units.memory, stage, len(used))
+    streams = _streamed_bytes(units, stage, len(used))
     if (streams == NEVER_FITS).any():
         return UnitPlan(placement.astype(np.int32), np.ones(units.num_units, np.int32), math.inf)
-    stage_s += streams * units.memory.chip.stream_ticks_per_byte * problem.tick_s
+    stage_s += streams * units.held.chip.stream_ticks_per_byte * problem.tick_s
     size = np.ones(len(used), np.int32)
     alone = streams if units.overlap else np.zeros_like(streams)
 
     def chips_s() -> FloatArray:
         work_s = _chip_s(units, stage_s, enters_s, link_s, size)
-        return np.maximum(work_s, _forwarding_s(problem, units.memory, alone, size))
+        return np.maximum(work_s, _forwarding_s(problem, units.held, alone, size))
 
     chip_s = chips_s()
     while size.sum() < units.num_chips and chip_s.max() > least_s:
@@ -102,27 +101,14 @@ def _chip_s(
     return (stage_s + leaves_s + enters_s + (2 * size - 2) * np.maximum(enters_s, leaves_s)) / size
 
 
-def _streamed_bytes(memory: UnitMemory, stage: IntArray, num_stages: int) -> LongArray:
-    """Returns the bytes [S] that each stage streams, or NEVER_FITS."""
-    held, alive = np.zeros(num_stages, np.int64), np.zeros(num_stages, np.int64)
-    np.add.at(held, stage, memory.held_bytes)
-    unit = np.repeat(np.arange(len(stage)), np.diff(memory.shared_ptr))
-    reads = np.unique(np.stack([stage[unit], memory.shared], axis=1), axis=0)
-    np.add.at(held, reads[:, 0], memory.shared_bytes[reads[:, 1]])
-    np.maximum.at(alive, stage, memory.alive_bytes)
-    excess = held + alive - memory.chip.sram_bytes
-    streamed = np.where(excess > 0, excess + memory.chip.stream_buffer_bytes, 0)
-    return np.where(alive > memory.chip.sram_bytes, NEVER_FITS, streamed)
-
-
-def _streamed_by_chips(units: UnitGraph, placement: IntArray) -> LongArray:
-    """Returns the bytes [D] that each chip streams, or NEVER_FITS."""
-    streams = np.zeros(units.num_chips, np.int64)
+def _streamed_bytes(units: UnitGraph, placement: IntArray, num_stages: int) -> LongArray:
+    """Returns the bytes [S] that the chip of each stage streams, or NEVER_FITS."""
+    streams = np.zeros(num_stages, np.int64)
     if units.held.counts:
         words = (units.num_units + 63) // 64
         # Units done before each chip, and after the last.
-        is_done = placement[None] < np.arange(units.num_chips + 1)[:, None]
-        done = np.zeros((units.num_chips + 1, 64 * words), np.bool_)
+        is_done = placement[None] < np.arange(num_stages + 1)[:, None]
+        done = np.zeros((num_stages + 1, 64 * words), np.bool_)
         to_do = done.copy()
         done[:, : units.num_units], to_do[:, : units.num_units] = is_done, ~is_done
         inside, outside = (
@@ -142,7 +128,7 @@ def _host_s(problem: RefinementProblem, memory: HeldMemory, streamed_bytes: int)
 
 
 def _forwarding_s(
-    problem: RefinementProblem, memory: UnitMemory, streams: LongArray, size: IntArray
+    problem: RefinementProblem, memory: HeldMemory, streams: LongArray, size: IntArray
 ) -> FloatArray:
     """Returns the seconds [S] to send each stage of ``size`` chips its streamed bytes, if it were alone."""
     if not streams.any():

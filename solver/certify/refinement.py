@@ -139,7 +139,7 @@ class Refinement:
             if self._is_free and self._counts_memory_now():
                 continue
             most = min(self._target, self._most)
-            if self._units.held.counts:
+            if self._units is self.problem.tight:
                 # Segments within long intervals hold many units and take long to check.
                 most = min(most, 2 * self._refuted)
             open_ticks = most - self._refuted
@@ -168,7 +168,7 @@ class Refinement:
 
     def _count_pairs(self) -> None:
         """Counts part of each search as expansions: with memory, it takes longer than its splits."""
-        if self._units.held.counts:
+        if self._units is self.problem.tight:
             counted = int(self._search.fits.stamp[0])
             self.expansions += (counted - self._counted) // PAIRS + int(
                 self._search.level_end.max()

@@ -13,7 +13,6 @@ from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.model.graph import Graph
 from go_opt.solver.certify.problem.bounds import Bound, host_bounds
 from go_opt.solver.certify.problem.held import held_memory, nothing_held
-from go_opt.solver.certify.problem.memory import least_memory, no_memory
 from go_opt.solver.certify.problem.problem import MOST_TICKS, TOTAL_TICKS, RefinementProblem, UnitGraph
 from go_opt.solver.certify.problem.traffic import UnitTensors, own_host_traffic, unit_tensors
 from go_opt.solver.problem.forwarding_mode import PASSING_CODE, ForwardingMode
@@ -87,12 +86,20 @@ def problem_of_units(
     """
     tensors = unit_tensors(tables, units.of_op, len(units.seconds))
     problem = _without_memory(graph, tables, units, tensors, forwards=replicates)
-    if replicates:
-        memory = least_memory(
-            tables, units.of_op, len(units.seconds), units.are_apart(tables), problem.tick_s
-        )
-        return replace(problem, units=problem.units._replace(replicates=True, memory=memory))
-    return replace(problem, tight=_with_held_memory(problem, tables, units, tensors) if tight else None)
+    if not (replicates or tight):
+        return problem
+    held = held_memory(
+        tables,
+        units.of_op,
+        len(units.seconds),
+        tensors,
+        apart=units.are_apart(tables),
+        is_in_order=units.is_in_order,
+        replicates=replicates,
+        tick_s=problem.tick_s,
+    )
+    with_memory = problem.units._replace(held=held, replicates=replicates)
+    return replace(problem, units=with_memory) if replicates else replace(problem, tight=with_memory)
 
 
 def _without_memory(
@@ -140,7 +147,6 @@ def _without_memory(
         passing=PASSING_CODE[units.passing],
         overlap=tables.overlap,
         replicates=False,
-        memory=no_memory(),
         held=nothing_held(),
     )
     return RefinementProblem(
@@ -177,22 +183,6 @@ def _host_floor(tables: CostTables, *, forwards: bool) -> Bound:
     if not tables.overlap:
         return Bound(0.0, "nothing crosses the host's links")
     return max(host_bounds(tables, forwards=forwards), key=lambda bound: bound.seconds)
-
-
-def _with_held_memory(
-    problem: RefinementProblem, tables: CostTables, units: Units, tensors: UnitTensors
-) -> UnitGraph:
-    """Returns units with memory."""
-    held = held_memory(
-        tables,
-        units.of_op,
-        len(units.seconds),
-        tensors,
-        apart=units.are_apart(tables),
-        is_in_order=units.is_in_order,
-        tick_s=problem.tick_s,
-    )
-    return problem.units._replace(held=held)
 
 
 def _neighbours(tensors: UnitTensors, num_units: int, sure_only: bool) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from go_opt.common.arrays import BoolArray, IntArray, LongArray, row_pointers
 from go_opt.env.cost import CostTables
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
 from go_opt.solver.certify.problem.across import alive_across
-from go_opt.solver.certify.problem.memory import ChipMemory, chip_memory
+from go_opt.solver.certify.problem.streams import ChipMemory, chip_memory
 from go_opt.solver.certify.problem.traffic import UnitTensors
 
 # Share of all memory. If weights take less, sums of resident weights seldom bind, and take time.
@@ -66,6 +66,7 @@ def held_memory(
     *,
     apart: BoolArray,
     is_in_order: bool,
+    replicates: bool,
     tick_s: float,
 ) -> HeldMemory:
     """Returns the bytes that units need.
@@ -73,15 +74,17 @@ def held_memory(
     Args:
       apart: [R] reads whose producer and reader are never in the same kernel.
       is_in_order: a chip runs its units in ascending order of their numbers.
+      replicates: whether units may run on stages of several chips.
     """
     size, made = tables.stored_bytes, tables.tensor_producer != NO_PRODUCER
     input_ptr, inputs, input_of = _reads(
         tables, unit_of_op, num_units, ~made & (tables.tensor_kind != WEIGHT)
     )
-    weights = _weights(tables, unit_of_op, num_units)
+    weights = _weights(tables, unit_of_op, num_units, replicates=replicates)
+    most_weights = FULL * tables.num_chips * tables.sram_bytes.max()
     input_bytes = int(tables.tensor_bytes[tables.tensor_kind == INPUT].sum())
     return HeldMemory(
-        **_made_here(tables, unit_of_op, num_units, tensors, apart, is_in_order),
+        **_made_here(tables, unit_of_op, num_units, tensors, apart, is_in_order, replicates),
         input_ptr=input_ptr,
         input=inputs,
         input_bytes=2 * size[input_of],
@@ -89,11 +92,11 @@ def held_memory(
         weight=weights.weight,
         stored_bytes=weights.stored_bytes,
         touched_bytes=weights.touched_bytes,
-        chip=chip_memory(tables, input_bytes + weights.once_bytes, tick_s, forwards=False),
-        is_in_order=is_in_order,
-        is_full=bool(
-            tables.overlap and weights.stored_bytes.sum() > FULL * tables.num_chips * tables.sram_bytes.max()
+        chip=chip_memory(
+            tables, input_bytes + weights.once_bytes, tick_s, forwards=replicates and tables.may_forward
         ),
+        is_in_order=is_in_order,
+        is_full=bool(tables.overlap and not replicates and weights.stored_bytes.sum() > most_weights),
         counts=True,
     )
 
@@ -105,6 +108,7 @@ def _made_here(
     tensors: UnitTensors,
     apart: BoolArray,
     is_in_order: bool,
+    replicates: bool,
 ) -> dict[str, NDArray]:
     """Returns the fields of :class:`HeldMemory` for tensors that ops produce."""
     size, producer, number = tables.stored_bytes, tables.tensor_producer, tensors.of_tensor
@@ -113,7 +117,9 @@ def _made_here(
     outputs = made & tables.tensor_is_output
     np.add.at(output_bytes, unit_of_op[producer[outputs]], 2 * size[outputs])
     states = np.flatnonzero(tables.is_state)
-    np.add.at(output_bytes, unit_of_op[tables.reader_op[tables.reader_ptr[states]]], size[states])
+    # The chips of a stage share the sequences.
+    sharers = tables.num_chips if replicates else 1
+    np.add.at(output_bytes, unit_of_op[tables.reader_op[tables.reader_ptr[states]]], size[states] // sharers)
     inner, is_apart = number >= 0, np.zeros(len(size), np.bool_)
     is_apart[tables.reader_tensor[apart]] = True
 
@@ -169,7 +175,7 @@ class _Weights(NamedTuple):
     once_bytes: int
 
 
-def _weights(tables: CostTables, unit_of_op: IntArray, num_units: int) -> _Weights:
+def _weights(tables: CostTables, unit_of_op: IntArray, num_units: int, *, replicates: bool) -> _Weights:
     """Returns the weights in streaming order."""
     size, is_weight = tables.tensor_bytes, tables.tensor_kind == WEIGHT
     stored = tables.stored_bytes
@@ -186,7 +192,7 @@ def _weights(tables: CostTables, unit_of_op: IntArray, num_units: int) -> _Weigh
     readers = np.zeros(len(size), np.int64)
     pairs = np.unique(np.stack([tables.reader_tensor, unit_of_op[tables.reader_op]], axis=1), axis=0)
     np.add.at(readers, pairs[:, 0], 1)
-    once = always & ((readers == 1) | (least < touched)) & tables.overlap
+    once = always & (replicates | (readers == 1) | (least < touched)) & tables.overlap
     order = order[~once[order]]
     ptr, weight, _ = _reads(tables, unit_of_op, num_units, is_weight, order)
     touched_bytes = np.where((least == touched) | always, least, 0)[order]

@@ -13,8 +13,8 @@ memory, so bounds stay sound and plans must be checked. A second graph, ``tight`
 (:mod:`go_opt.solver.certify.problem.held`), counts memory if the first does not settle the problem.
 
 With replication open, segments are stages, and r chips divide the work of their stage by r; links
-inside a stage never carry more than its borders. Memory then counts
-(:mod:`go_opt.solver.certify.problem.memory`): without it, one stage of all chips would be best.
+inside a stage never carry more than its borders. Memory then counts from the start, since each chip of a
+stage holds what the stage's units need: without memory, one stage of all chips would be best.
 
 Axes: ``U`` units in a topological order, ``K`` tensors, ``D`` chips. Bounds count in ticks,
 seconds rounded down to a tiny unit, so that sums are exact.
@@ -30,7 +30,6 @@ import numpy as np
 from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.solver.certify.problem.bounds import Bound
 from go_opt.solver.certify.problem.held import HeldMemory
-from go_opt.solver.certify.problem.memory import UnitMemory
 
 # One chip that runs everything takes this many ticks: rounding costs less than 1e-9 at 1e5 units.
 TOTAL_TICKS: Final = 2**50
@@ -65,8 +64,7 @@ class UnitGraph(NamedTuple):
     passing: int
     overlap: bool
     replicates: bool  # whether a stage may take several chips
-    memory: UnitMemory  # counts if stages may be replicated
-    held: HeldMemory  # counts only in tight graphs, without replication
+    held: HeldMemory  # counts in tight graphs, and if stages may be replicated
 
     @property
     def num_units(self) -> int:

@@ -31,7 +31,7 @@ from typing import Final
 from go_opt.common.compiling import int64, uncounted, uncounted_inner
 from go_opt.env.kernels.heap import heap_pop, heap_push
 from go_opt.solver.certify.problem.problem import UnitGraph
-from go_opt.solver.certify.problem.streams import NEVER_FITS, forwarded_bytes, least_streamed, spare_bytes
+from go_opt.solver.certify.problem.streams import NEVER_FITS, forwarded_bytes, spare_bytes
 from go_opt.solver.certify.states.fits import known_streamed, most_shed_bytes
 from go_opt.solver.certify.states.open_fusion import (
     NEVER,
@@ -94,7 +94,7 @@ def find_near(graph: UnitGraph, pool: StatePool, search: ChainSearch, ticks: int
 @uncounted_inner
 def _chain(graph: UnitGraph, pool: StatePool, search: ChainSearch, ticks: int, num_open: int) -> int:
     """Finds a chain of open states; returns its length, 0 for none, or OUT_OF_ROOM."""
-    shares_link, is_full = graph.held.chip.stream_bytes_per_tick > 0.0, graph.held.is_full
+    shares_link, is_full = _shares_link(graph), graph.held.is_full
     shed = int64(0)
     if is_full:
         shed = most_shed_bytes(graph.held, spare_bytes(graph.held.chip, ticks))
@@ -131,6 +131,12 @@ def _chain(graph: UnitGraph, pool: StatePool, search: ChainSearch, ticks: int, n
         end = num_labels
         search.level_end[level + 1] = end
     return 0
+
+
+@uncounted_inner
+def _shares_link(graph: UnitGraph) -> bool:
+    """Returns whether streamed bytes of chips add up; those of stages count one by one."""
+    return graph.held.chip.stream_bytes_per_tick > 0.0 and not graph.replicates
 
 
 @uncounted_inner
@@ -176,9 +182,8 @@ def _extend(
     """
     before = pool.pulled if graph.passing == ADJACENT else pool.inside
     takes_extra = graph.passing == RELAYED or len(graph.input_ticks) > 0
-    memory, held = graph.memory, graph.held
-    shares_link = held.chip.stream_bytes_per_tick > 0.0
-    chip = held.chip if held.counts else memory.chip
+    held, shares_link = graph.held, _shares_link(graph)
+    chip = held.chip
     spare, a_chip = spare_bytes(chip, ticks), forwarded_bytes(chip, ticks)
     ticks_per_byte = chip.stream_ticks_per_byte * (1.0 - 1e-15)
     queued = int64(0)
@@ -226,13 +231,12 @@ def _extend(
             after = search.open_state[i]
             follows = may_follow(before, pool.outside, state, after, pool.first_outside[after], last)
             streamed = int64(0)
-            if graph.replicates and follows:
-                streamed = least_streamed(memory, pool.inside, pool.outside, state, after)
-                may_stream = spare + (search.label_chips[label] - 1) * a_chip
-                follows = streamed != NEVER_FITS and streamed <= may_stream
-            elif held.counts and follows:
+            if held.counts and follows:
                 streamed, stays = known_streamed(graph, pool, search.fits, state, after)
-                follows = streamed != NEVER_FITS and before_streamed + streamed <= spare
+                may_stream = spare - before_streamed
+                if graph.replicates:
+                    may_stream += (search.label_chips[label] - 1) * a_chip
+                follows = streamed != NEVER_FITS and streamed <= may_stream
                 if held.is_full:
                     resident = min(before_resident + stays, resident)
                     follows &= resident >= search.low_bytes[i] and resident >= least_resident

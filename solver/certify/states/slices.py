@@ -1,19 +1,21 @@
 """The cheapest slicing of an order of units, in ticks.
 
 This is the dynamic program of :mod:`go_opt.solver.slicing.cuts` on a :class:`UnitGraph`. With
-replication open, a segment takes as many chips as its work and its streamed weights need.
-Copies, repeated input reads and streaming time are costed exactly afterwards.
+replication open, a segment takes as many chips as its work and its streamed weights need, where all
+tensors that cross its borders have buffers. Copies, repeated input reads, streaming time and memory are
+costed exactly afterwards.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from go_opt.common.arrays import IntArray, LongArray
+from go_opt.common.arrays import IntArray, LongArray, csr
 from go_opt.common.compiling import compiled, int64, uncounted_inner
-from go_opt.solver.certify.problem.memory import UnitMemory
 from go_opt.solver.certify.problem.problem import MOST_TICKS, UnitGraph
-from go_opt.solver.certify.problem.streams import NEVER_FITS, forwarded_bytes, spare_bytes, streamed_bytes
+from go_opt.solver.certify.problem.streams import ChipMemory, forwarded_bytes, spare_bytes
 from go_opt.solver.problem.forwarding_mode import ADJACENT
 
 STEPS = 12  # of the bisection; the error halves in each
@@ -29,10 +31,8 @@ def slice_units(graph: UnitGraph, order: IntArray, least_ticks: int, most_ticks:
     place[order] = np.arange(num_units)
     home = place[graph.tensor_producer]
     last = np.maximum.reduceat(place[graph.reader], graph.reader_ptr[:-1]) if len(home) else home
-    change = np.zeros(num_units + 2, np.int64)
-    np.add.at(change, home + 1, graph.tensor_bytes)
-    np.add.at(change, last + 1, -graph.tensor_bytes)
-    cut = np.minimum(np.cumsum(change)[: num_units + 1] * graph.ticks_per_byte, MOST_TICKS).astype(np.int64)
+    crossing = _crossing_bytes(graph.tensor_bytes, home, last, num_units)
+    cut = np.minimum(crossing * graph.ticks_per_byte, MOST_TICKS).astype(np.int64)
     reach = np.zeros(num_units + 1, np.int64)
     if graph.passing == ADJACENT:
         unit = np.repeat(np.arange(num_units), np.diff(graph.next_ptr))
@@ -40,11 +40,14 @@ def slice_units(graph: UnitGraph, order: IntArray, least_ticks: int, most_ticks:
     reach = np.maximum(np.maximum.accumulate(reach), np.arange(1, num_units + 2))
     work = np.concatenate([[0], np.cumsum(graph.unit_ticks[order])])
     before = np.zeros(num_units + 1, np.int64)
+    stage_bytes = _stage_bytes(graph, home, last) if graph.replicates else None
     best = None
     for step in range(STEPS + 1):
         ticks = most_ticks if step == 0 else (least_ticks + most_ticks) // 2
-        if graph.replicates:
-            is_within = _reach_end_in_stages(graph, order, work, cut, reach, ticks, before)
+        if stage_bytes is not None:
+            is_within = _reach_end_in_stages(
+                stage_bytes, order, work, cut, reach, graph.num_chips, graph.overlap, ticks, before
+            )
         else:
             is_within = _reach_end(work, cut, reach, graph.num_chips, graph.overlap, ticks, before)
         if not is_within:
@@ -101,20 +104,68 @@ def _reach_end(
     return chips[last] <= num_chips
 
 
+class _StageBytes(NamedTuple):
+    """Bytes that stages hold. Axes: ``U`` units, ``G`` shared tensors."""
+
+    enter_bytes: LongArray  # [U + 1] buffers of the tensors that cross a cut, behind it
+    leave_bytes: LongArray  # [U + 1] before it
+    held_bytes: LongArray  # [U] occupied as long as the unit is on the chip
+    alive_bytes: LongArray  # [U] occupied while the unit runs
+    shared_ptr: LongArray  # [U + 1]
+    shared: IntArray  # inputs and weights that unit u reads
+    shared_bytes: LongArray  # [G] occupied once for all readers on a chip
+    chip: ChipMemory
+
+
+def _crossing_bytes(size_bytes: LongArray, home: LongArray, last: LongArray, num_units: int) -> LongArray:
+    """Returns the bytes [U + 1] of the tensors made at ``home`` before each cut and read behind it."""
+    change = np.zeros(num_units + 2, np.int64)
+    np.add.at(change, home + 1, size_bytes)
+    np.add.at(change, last + 1, -size_bytes)
+    return np.cumsum(change)[: num_units + 1]
+
+
+def _stage_bytes(graph: UnitGraph, home: LongArray, last: LongArray) -> _StageBytes:
+    held, units = graph.held, np.arange(graph.num_units)
+    alive_bytes = np.zeros(graph.num_units, np.int64)
+    np.add.at(alive_bytes, graph.tensor_producer, held.made_bytes)
+    np.add.at(alive_bytes, np.repeat(units, np.diff(graph.read_ptr)), held.read_bytes)
+    readers = [np.repeat(units, np.diff(ptr)) for ptr in (held.input_ptr, held.weight_ptr)]
+    ptr, by_unit = csr(np.concatenate(readers), graph.num_units)
+    shared = np.concatenate([held.input, held.weight + np.int32(len(held.input_bytes))])
+    unknown = held.touched_bytes == 0
+    weight_bytes = np.where(unknown, held.stored_bytes, np.minimum(held.stored_bytes, held.touched_bytes))
+    shared_bytes = np.concatenate([held.input_bytes, weight_bytes])
+    enter_bytes, leave_bytes = (
+        _crossing_bytes(size_bytes, home, last, graph.num_units)
+        for size_bytes in (held.enter_bytes, held.leave_bytes)
+    )
+    return _StageBytes(
+        enter_bytes,
+        leave_bytes,
+        held.output_bytes,
+        alive_bytes,
+        ptr,
+        shared[by_unit],
+        shared_bytes,
+        held.chip,
+    )
+
+
 @compiled
 def _reach_end_in_stages(
-    graph: UnitGraph,
+    memory: _StageBytes,
     order: IntArray,
     work: LongArray,
     cut: LongArray,
     reach: LongArray,
+    num_chips: int,
+    overlap: bool,
     ticks: int,
     before: LongArray,
 ) -> bool:
     """Like :func:`_reach_end`, with stages; after q chips, only the last start counts: it has least left."""
     last = len(work) - 1
-    num_chips = graph.num_chips
-    memory = graph.memory
     spare, a_chip = spare_bytes(memory.chip, ticks), forwarded_bytes(memory.chip, ticks)
     chips = np.full(last + 1, num_chips + 1, np.int64)
     start_at = np.full(num_chips, -1, np.int64)
@@ -149,11 +200,13 @@ def _reach_end_in_stages(
             i = start_at[q]
             if i < 0:
                 continue
-            streams = streamed_bytes(memory, held[q], alive[q])
+            active = memory.enter_bytes[i] + memory.leave_bytes[j] + alive[q]
+            streams = held[q] + active - memory.chip.sram_bytes
+            streams += memory.chip.stream_buffer_bytes if streams > 0 else 0
             excess = streams - spare
-            if streams == NEVER_FITS or (excess > 0 and a_chip == 0):
+            if active > memory.chip.sram_bytes or (excess > 0 and a_chip == 0):
                 continue
-            size = _chips_of(work[j] - work[i], cut[i], cut[j], graph.overlap, ticks)
+            size = _chips_of(work[j] - work[i], cut[i], cut[j], overlap, ticks)
             if excess > 0:
                 size = max(size, 1 - (-excess // a_chip))
             if q + size < chips[j]:
@@ -163,7 +216,7 @@ def _reach_end_in_stages(
 
 
 @uncounted_inner
-def _held_anew(memory: UnitMemory, shared_before: LongArray, unit: int, start: int) -> int:
+def _held_anew(memory: _StageBytes, shared_before: LongArray, unit: int, start: int) -> int:
     """Returns the bytes that ``unit`` adds to a stage that begins at ``start``."""
     held = memory.held_bytes[unit]
     for r in range(memory.shared_ptr[unit], memory.shared_ptr[unit + 1]):
