@@ -18,9 +18,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, LongArray
-from go_opt.env.copies.pieces import window_end
+from go_opt.env.copies.pieces import Cut, Piece, window_end
 from go_opt.errors import PlanError
-from go_opt.model.graph import ACTIVATION, MATRIX, WEIGHT, Graph, OpRule
+from go_opt.model.graph import ACTIVATION, MATRIX, NO_PRODUCER, WEIGHT, Graph, OpRule, State
 from go_opt.model.plan import Split
 from go_opt.model.rule import Access, Affine, Place, Rule, multiplicands, places
 
@@ -91,17 +91,85 @@ def period_in(graph: Graph, op: int, factor: int, tensor: int) -> int:
 
 @lru_cache(maxsize=16)
 def divisible_factors(graph: Graph) -> tuple[tuple[int, ...], ...]:
-    """For each op [N], the factors along which it can be divided; none of ops that touch a state."""
-    touches = {op for state in graph.states for op in graph.readers_of(state.read)}
-    return tuple(
+    """For each op [N], the factors along which it can be divided, with each state that it touches."""
+    found = [
         ()
-        if op in touches
-        or (row := graph.rule_of(op)) is None
-        or graph.is_measured(op)
-        or graph.op_types[op] in _SIZED
+        if (row := graph.rule_of(op)) is None or graph.is_measured(op) or graph.op_types[op] in _SIZED
         else tuple(i for i in range(len(row.rule.factors)) if _can_be_divided(graph, op, row, i))
         for op in range(graph.num_ops)
-    )
+    ]
+    before: list[tuple[int, ...]] = []
+    while before != found:  # what one op cannot do, others that touch its states cannot do either
+        before = found.copy()
+        open_periods = {
+            state: set[int].intersection(
+                *(
+                    {state_period(graph, op, i, state) for i in found[op]}
+                    for op in graph.readers_of(state.read)
+                )
+            )
+            for state in graph.states
+            if graph.readers_of(state.read)
+        }
+        for op, states in touched_states(graph).items():
+            periods = [{i: state_period(graph, op, i, one) for i in found[op]} for one in states]
+            found[op] = tuple(
+                i
+                for i in found[op]
+                if all(
+                    of[i] > 0 and of[i] in open_periods[one] for of, one in zip(periods, states, strict=True)
+                )
+            )
+    return tuple(found)
+
+
+@lru_cache(maxsize=16)
+def touched_states(graph: Graph) -> Mapping[int, Sequence[State]]:
+    """The states that each op touches; ops that touch none are left out."""
+    found: dict[int, list[State]] = {}
+    for state in graph.states:
+        for op in graph.readers_of(state.read):
+            found.setdefault(op, []).append(state)
+    return found
+
+
+def state_period(graph: Graph, op: int, factor: int, state: State) -> int:
+    """The period in the old value of the cuts along a factor of an op that touches a state.
+
+    0 if some operand or result that is the state is not cut, or the cuts of old and next value differ.
+    """
+    row, of_next = graph.known_rule_of(op), next_periods(graph, state)
+    read, following = (_lies_in(graph, op, factor, k) for k in (state.read, state.next))
+    number = row.operands.count(state.read)
+    if state.next != state.read:
+        number += row.operands.count(state.next) + row.results.count(state.next)
+    else:
+        following = []
+    lies = [*read, *following]
+    periods = {lie.period for lie in read} | {of_next.get(lie.period, 0) for lie in following}
+    is_cut = len(lies) == number and not any(isinstance(lie.place.piece, Affine) for lie in lies)
+    return periods.pop() if is_cut and len(periods) == 1 else 0
+
+
+@lru_cache(maxsize=1024)
+def next_periods(graph: Graph, state: State) -> Mapping[int, int]:
+    """For periods of cuts of the next value of a state, that of the same cuts of the old value.
+
+    They are the same if both have the same size; else the op that computes the next value says it.
+    """
+    writer = int(graph.tensor_producer[state.next])
+    row = graph.rule_of(writer) if writer != NO_PRODUCER else None
+    if graph.tensor_elements[state.next] == graph.tensor_elements[state.read]:
+        ops = graph.readers_of(state.read)
+        lies = (lie for op in ops for of in _lies(graph)[op].values() for lie in of)
+        return {lie.period: lie.period for lie in lies if lie.tensor in (state.read, state.next)}
+    found: dict[int, int] = {}
+    for factor in range(len(row.rule.factors) if row is not None else 0):
+        for old in _lies_in(graph, writer, factor, state.read):
+            for new in _lies_in(graph, writer, factor, state.next):
+                if old.place.blocks == new.place.blocks or old.place.behind == new.place.behind:
+                    found[new.period] = old.period
+    return found
 
 
 def _can_be_divided(graph: Graph, op: int, row: OpRule, factor: int) -> bool:
@@ -131,6 +199,15 @@ def _is_sum(graph: Graph, op: int, row: OpRule, divided: set[int]) -> bool:
 
 def _is_window(access: Access, factor: int) -> bool:
     return any(isinstance(one, Affine) and one.window == factor for dimension in access for one in dimension)
+
+
+def old_piece(graph: Graph, state: State, piece: Piece) -> Piece:
+    """The piece of a state whose next value is ``piece`` of the state's next value."""
+    of_next, cuts = next_periods(graph, state), list[Cut]()
+    for cut in piece:
+        period = of_next[cut.period]
+        cuts.append(Cut(period, cut.start * period // cut.period, cut.stop * period // cut.period))
+    return tuple(sorted(cuts, reverse=True))
 
 
 def divisions_of(graph: Graph, splits: Sequence[Split]) -> dict[int, list[Division]]:
@@ -165,19 +242,44 @@ def divisions_of(graph: Graph, splits: Sequence[Split]) -> dict[int, list[Divisi
     return found
 
 
+def _states_of(graph: Graph, divisions: Mapping[int, Sequence[Division]]) -> Iterable[State]:
+    """The states that divided ops touch."""
+    return dict.fromkeys(state for op in divisions for state in touched_states(graph).get(op, ()))
+
+
+def _check_states(graph: Graph, divisions: Mapping[int, Sequence[Division]]) -> None:
+    for state in _states_of(graph, divisions):
+        ops = graph.readers_of(state.read)
+        cuts = [
+            {(state_period(graph, op, one.factor, state), one.parts) for one in divisions.get(op, ())}
+            for op in ops
+        ]
+        if other := next((op for op, of_op in zip(ops, cuts, strict=True) if of_op != cuts[0]), None):
+            split, left = (ops[0], other) if len(cuts[0]) >= len(cuts[ops.index(other)]) else (other, ops[0])
+            raise PlanError(
+                f"splits: op {graph.op_names[split]!r} divides the state "
+                f"{graph.tensor_names[state.read]!r}, but op {graph.op_names[left]!r}, which touches it as "
+                "well, is not split in the same way.",
+                field="splits",
+            )
+
+
 def stops_of(graph: Graph, divisions: Mapping[int, Sequence[Division]]) -> dict[Division, list[int]]:
     """Where the parts of each division end (exclusive), in steps of its factor.
 
-    Divisions that read each other's parts, which are not joined, end together: no part needs anything of the
-    next part, and the parts have equal shares of the work.
+    Divisions that read each other's parts, which are not joined, or divide the same state, end together: no
+    part needs anything of the next part, and the parts have equal shares of the work.
 
     Raises:
-      PlanError: an op has too few steps for its parts, or a part would read padding alone.
+      PlanError: an op has too few steps for its parts, or a part would read padding alone; or an op divides a
+        state that another one does not divide alike.
     """
     readers = {one: _part_readers(graph, one, divisions) for of_op in divisions.values() for one in of_op}
+    _check_states(graph, divisions)
+    mates = _mates(graph, divisions)
     stops: dict[Division, list[int]] = {}
-    for group in _groups(readers):
-        ends = _balanced(graph, group, readers)
+    for group in _groups(readers, mates):
+        ends = _balanced(graph, group, readers, mates)
         if ends is None:
             name = graph.op_names[group[0].op]
             message = f"splits: op {name!r} has too few steps for {group[0].parts} parts."
@@ -220,15 +322,32 @@ def _reads_at(graph: Graph, one: Division, tensor: int, period: int) -> bool:
     """Whether all operands of an op that are ``tensor`` are divided with this period."""
     found = _lies_in(graph, one.op, one.factor, tensor)
     number = graph.known_rule_of(one.op).operands.count(tensor)
-    return len(found) == number and all(lie.period == period for lie in found)
+    return 0 < len(found) == number and all(lie.period == period for lie in found)
 
 
-def _groups(readers: Mapping[Division, Sequence[tuple[Division, int]]]) -> Iterable[list[Division]]:
-    """Groups of divisions that parts connect, each in topological order."""
+def _mates(
+    graph: Graph, divisions: Mapping[int, Sequence[Division]]
+) -> Mapping[Division, Sequence[Division]]:
+    """For each division of a state, those of other ops that divide it alike."""
+    found: dict[Division, list[Division]] = {}
+    for state in _states_of(graph, divisions):
+        alike: dict[int, list[Division]] = {}
+        for one in (one for op in graph.readers_of(state.read) for one in divisions.get(op, ())):
+            alike.setdefault(state_period(graph, one.op, one.factor, state), []).append(one)
+        for group in alike.values():
+            for one in group:
+                found.setdefault(one, []).extend(mate for mate in group if mate != one)
+    return found
+
+
+def _groups(
+    readers: Mapping[Division, Sequence[tuple[Division, int]]], mates: Mapping[Division, Sequence[Division]]
+) -> Iterable[list[Division]]:
+    """Groups of divisions that parts or states connect, each in topological order."""
     group_of = {one: [one] for one in readers}
     for one, found in readers.items():
-        for reader, _ in found:
-            mine, other = group_of[one], group_of[reader]
+        for connected in (*(reader for reader, _ in found), *mates.get(one, ())):
+            mine, other = group_of[one], group_of[connected]
             if mine is not other:
                 mine += other
                 group_of |= dict.fromkeys(other, mine)
@@ -236,7 +355,10 @@ def _groups(readers: Mapping[Division, Sequence[tuple[Division, int]]]) -> Itera
 
 
 def _balanced(
-    graph: Graph, group: list[Division], readers: Mapping[Division, Sequence[tuple[Division, int]]]
+    graph: Graph,
+    group: list[Division],
+    readers: Mapping[Division, Sequence[tuple[Division, int]]],
+    mates: Mapping[Division, Sequence[Division]],
 ) -> dict[Division, list[int]] | None:
     """Stops that give the parts equal FLOPs, as far as the steps of the last ops allow; None without any."""
     parts = group[0].parts
@@ -257,6 +379,10 @@ def _balanced(
             unit = _lies_in(graph, one.op, one.factor, k)[0].place.behind
             is_open &= needed % unit == 0
             steps = needed // unit if i == 0 else np.maximum(steps, needed // unit)
+        for i, mate in enumerate(mate for mate in mates.get(one, ()) if mate in stop):
+            ends = stop[mate] * number[one]
+            steps = ends // number[mate] if i == 0 and not readers[one] else steps
+            is_open &= steps * number[mate] == ends
         stop[one] = steps
         is_open &= (steps >= least[one]) & (steps <= number[one] - least[one])
         work += graph.op_flops[one.op] * steps / number[one]
@@ -298,7 +424,7 @@ def weight_factor(graph: Graph, op: int) -> int | None:
     """The largest parallel factor of the largest weight of an op, such as its columns or channels."""
     row = graph.rule_of(op)
     weights = [k for k in row.operands if graph.tensor_kind[k] == WEIGHT] if row is not None else []
-    if row is None or not weights:
+    if row is None or not weights or op in touched_states(graph):
         return None
     largest = max(weights, key=lambda k: int(graph.tensor_elements[k]))
     return _largest(graph, op, "parallel", largest)

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from go_opt.env.copies.divisions import JOINED_BY, Division, divisions_of, stops_of
+from go_opt.env.copies.divisions import JOINED_BY, Division, divisions_of, old_piece, stops_of
 from go_opt.env.copies.pieces import (
     Cut,
     Piece,
@@ -36,10 +36,12 @@ from go_opt.model.graph import (
     MATRIX,
     NO_PRODUCER,
     OP_CLASSES,
+    STATE,
     TENSOR_KINDS,
     WEIGHT,
     Graph,
     OpRule,
+    State,
     with_sequences,
 )
 from go_opt.model.plan import Plan, Split
@@ -58,7 +60,7 @@ class Part(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What a tensor of a split graph holds of a tensor of the whole graph."""
+    """What a tensor of a split graph holds of a tensor of the whole graph, maybe a state."""
 
     tensor: int
     piece: Piece
@@ -85,8 +87,8 @@ def split_graph_and_parts(graph: Graph, splits: tuple[Split, ...]) -> SplitGraph
 
 
 def split_graph(graph: Graph, splits: tuple[Split, ...]) -> Graph:
-    """The graph of :func:`split_graph_and_parts`."""
-    return split_graph_and_parts(graph, splits).graph
+    """The graph of :func:`split_graph_and_parts`, which is made once for all numbers of sequences."""
+    return with_sequences(split_graph_and_parts(with_sequences(graph, 1), splits).graph, graph.sequences)
 
 
 def planned_graph(graph: Graph, plan: Plan) -> Graph:
@@ -125,16 +127,17 @@ class _Expansion:
         divisions = divisions_of(graph, splits)
         stops = stops_of(graph, divisions)
         self._cells = {op: _cells_of(graph.known_rule_of(op), of, stops) for op, of in divisions.items()}
-        self._made = {k: self._pieces_made(k) for op in self._cells for k in graph.outputs_of(op)}
+        self._made = {k: self._pieces_made(k) for op in self._cells for k in graph.known_rule_of(op).results}
         self._leaves_parts = {graph.op_index[one.op] for one in splits if not one.joined}
         self._whole = {k for k in range(graph.num_tensors) if self._is_needed_whole(k)}
         self.parts: dict[str, Part] = {}
         self.held: dict[str, Held] = {}
-        self._slices: dict[str, int] = {}  # of weights: elements
+        self._slices: dict[str, int] = {}  # of weights and states: elements
 
     def graph(self) -> Graph:
         graph = self._graph
         ops = [row for op in range(graph.num_ops) for row in self._rows(op)]
+        states = [(*pair, state.scope) for state in graph.states for pair in self._state_parts(state)]
         builder = GraphBuilder(graph.name, precision=graph.precision, bindings=graph.bindings)
         read = {name for row in ops for name, _ in row["reads"]}
         for k in np.flatnonzero(graph.tensor_producer == NO_PRODUCER).tolist():
@@ -146,8 +149,8 @@ class _Expansion:
             builder.add_op(**row)
         for name in self._outputs():
             builder.mark_output(name)
-        for state in graph.states:
-            builder.add_state(graph.tensor_names[state.read], graph.tensor_names[state.next], state.scope)
+        for state in states:
+            builder.add_state(*state)
         return replace(
             builder.build(),
             nodes_without_op=graph.nodes_without_op,
@@ -155,6 +158,17 @@ class _Expansion:
             unpaired_states=graph.unpaired_states,
             sequences=graph.sequences,
         )
+
+    def _state_parts(self, state: State) -> Iterator[tuple[str, str]]:
+        """Each part of a state with that of its next value; the state itself if it is not divided."""
+        names, toucher = self._graph.tensor_names, next(iter(self._graph.readers_of(state.read)), NO_PRODUCER)
+        if toucher not in self._cells:
+            yield names[state.read], names[state.next]
+        elif state.next == state.read:
+            yield from ((name, name) for name, held in self.held.items() if held.tensor == state.read)
+        else:
+            for following, piece in self._made[state.next]:
+                yield self._slice(state.read, old_piece(self._graph, state, piece)), following
 
     def _outputs(self) -> Iterator[str]:
         """Names of the tensors that the host reads."""
@@ -172,10 +186,11 @@ class _Expansion:
     def _is_needed_whole(self, k: int) -> bool:
         """Whether a tensor of a split op is read whole, or in pieces that its parts cannot make up."""
         graph, op = self._graph, int(self._graph.tensor_producer[k])
-        if op not in self._cells:
+        if k not in self._made:
             return False
-        readers = graph.readers_of(k)
-        if (not readers or graph.tensor_is_output[k]) and op not in self._leaves_parts:
+        readers, is_output = graph.readers_of(k), bool(graph.tensor_is_output[k])
+        is_kept = any(k == state.next for state in graph.states)
+        if (is_output or not (readers or is_kept)) and op not in self._leaves_parts:
             return True
         pieces = [piece for _, piece in self._made[k]]
         return any(
@@ -220,7 +235,8 @@ class _Expansion:
             yield self._op(op, name, float(graph.op_flops[op]), reads, writes) | {"measured_s": measured}
             return
         cells = self._cells[op]
-        outputs = {k: [made for made, _ in self._made[k]] for k in graph.outputs_of(op)}
+        # What has no elements and is not in the rule puts ops that touch a state in order; parts get it anew.
+        outputs = {k: [made for made, _ in self._made[k]] for k in graph.known_rule_of(op).results}
         moves: list[_Row] = []
         parts: list[_Row] = []
         for i, cell in enumerate(cells):
@@ -244,6 +260,8 @@ class _Expansion:
             of_part = name if number == 1 else part_name(name, i, number)
             reads = []
             for k, touched in graph.reads_of(op):
+                if touched == 0 and k not in row.operands:  # as above, or a state that it touches
+                    continue
                 for piece in dict.fromkeys(_pieces_of(row, k, ranges)):
                     taken = _moved(self._taken(k, piece), moves)
                     reads.append((taken, self._touched(row, k, touched, piece, ranges)))
@@ -333,10 +351,8 @@ class _Expansion:
         if not wanted or taken in self.held:
             yield taken
             return
-        if graph.tensor_kind[k] == WEIGHT:
-            self.held[taken] = Held(k, wanted)
-            self._slices[taken] = elements_of(wanted, int(graph.tensor_elements[k]))
-            yield taken
+        if graph.tensor_kind[k] in (WEIGHT, STATE):
+            yield self._slice(k, wanted)
             return
         pieces = self._made[k] if producer in self._cells else [(name, ())]
         same = next((made for made, piece in pieces if piece == wanted), None)
@@ -360,6 +376,13 @@ class _Expansion:
             found.append((part, some))
         yield from self._joined(k, found, wanted)
         yield taken
+
+    def _slice(self, k: int, piece: Piece) -> str:
+        """The name of a piece of a weight or state, which no op takes."""
+        name = piece_name(self._graph.tensor_names[k], piece)
+        self.held[name] = Held(k, piece)
+        self._slices[name] = elements_of(piece, int(self._graph.tensor_elements[k]))
+        return name
 
     def _move(self, op_type: str, k: int, name: str, written: str, piece: Piece, sources: list[str]) -> _Row:
         """An op that takes a piece of one tensor, or joins several."""

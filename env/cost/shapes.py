@@ -114,8 +114,10 @@ def shaped_op_seconds(
     elements = np.maximum(_vector_elements(graph), 1.0)
     is_matrix = (graph.op_class == MATRIX) & (graph.op_flops > 0)
     is_vector = (graph.op_class == VECTOR) & (graph.op_flops > 0)
-    # The larger of two activations is the one with rows, so parts may fill tiles better than the op does.
-    is_tiled = is_matrix if divisible is None else is_matrix & ~(divisible & (_operands(graph).weight == 0))
+    # The larger of two activations is the one with rows, so parts may fill tiles better than the op does;
+    # not where the other one has a single column, as no part has fewer rows than that.
+    swaps = (_operands(graph).weight == 0) & (columns > 1)
+    is_tiled = is_matrix if divisible is None else is_matrix & ~(divisible & swaps)
     work = np.where(is_matrix, graph.op_flops / 2.0, 1.0)  # multiply-adds
     seconds = op_s.copy()
     for q, kind in enumerate(kinds):

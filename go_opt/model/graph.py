@@ -15,6 +15,7 @@ from functools import cached_property, lru_cache
 from itertools import islice, takewhile
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, get_args
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -282,10 +283,21 @@ class Graph:
         return any(state.scope == scope for state in self.states)
 
 
-@lru_cache(maxsize=32)
+_made_from: Final[WeakKeyDictionary[Graph, Graph]] = WeakKeyDictionary()
+
+
 def with_sequences(graph: Graph, sequences: int) -> Graph:
-    """The graph as it is costed with so many sequences in flight."""
-    return graph if graph.sequences == sequences else replace(graph, sequences=sequences)
+    """The graph as it is costed with so many sequences in flight; the same object for the same number."""
+    return _with_sequences(_made_from.get(graph, graph), sequences)
+
+
+@lru_cache(maxsize=32)
+def _with_sequences(graph: Graph, sequences: int) -> Graph:
+    if graph.sequences == sequences:
+        return graph
+    made = replace(graph, sequences=sequences)
+    _made_from[made] = graph
+    return made
 
 
 def with_op_rules(graph: Graph, rules: Sequence[OpRule | None]) -> Graph:

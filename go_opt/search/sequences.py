@@ -228,7 +228,7 @@ class SequenceSearch:
             min(
                 load,
                 Bound(
-                    self._path.seconds / most if (most := max(number - 1, self._fewest - 1, 0)) else math.inf,
+                    self._path.seconds / (number - 1) if number > self._fewest else math.inf,
                     f"a sequence waits for its last inference, which takes at least "
                     f"{format_duration(self._path.seconds)}: {self._path.reason}",
                 ),

@@ -89,7 +89,7 @@ class _SplitSearch:
         self._tries = True  # whether ways to split are still to try
         self._history: list[Step] = []
         self._reference_s = math.inf  # of the greedy plan of whole ops
-        self._takes_turns = takes_turns(target, request)
+        self._takes_turns = takes_turns(graph, target, request)
         self._takes_early = False  # of starts by rows
         self._is_stopped = False
         self._best: _Found | None = None

@@ -18,7 +18,17 @@ import numpy as np
 
 from go_opt.env.copies.pieces import Cut, Piece
 from go_opt.env.copies.splits import Held, Part, split_graph_and_parts
-from go_opt.model.graph import DATA_MOVEMENT, MATRIX, NO_PRODUCER, VECTOR, WEIGHT, Graph, OpRule
+from go_opt.model.graph import (
+    DATA_MOVEMENT,
+    MATRIX,
+    NO_PRODUCER,
+    STATE,
+    VECTOR,
+    WEIGHT,
+    Graph,
+    OpRule,
+    State,
+)
 from go_opt.model.plan import Split
 from go_opt.model.rule import NO_FACTOR, Access, Affine, Rule, factors_in, multiplicands
 
@@ -64,6 +74,8 @@ class _Check:
         whole = self._whole
         of_op: dict[int, list[Part]] = defaultdict(list)
         for name in self._after:
+            if self._before.get(name) != self._after[name]:
+                yield from self._wrong_touch(name)
             if name in self._parts:
                 of_op[self._parts[name].op].append(self._parts[name])
                 yield from self._wrong_part(name)
@@ -78,6 +90,7 @@ class _Check:
                 yield f"op {name!r} was changed."
         yield from self._wrong_sources()
         yield from self._wrong_outputs()
+        yield from self._wrong_states()
 
     def _content(self, tensor: str) -> Held | None:
         if tensor in self._held:
@@ -94,7 +107,8 @@ class _Check:
         if op.kind != of.kind:
             yield f"{where} is of another type than the op."
         needed = Counter(self._needs(row, part))
-        found = Counter((self._content(tensor), touched) for tensor, touched in op.reads.elements())
+        reads = (one for one in op.reads.elements() if one[1] > 0)  # others only touch a state
+        found = Counter((self._content(tensor), touched) for tensor, touched in reads)
         if found != needed:
             yield f"{where} does not read what its part needs."
         results = Counter[tuple[Held | None, int, int]]()
@@ -102,7 +116,9 @@ class _Check:
             cuts = _cuts(row.rule, access, part)
             results[Held(k, cuts, bool(reduced)), self._elements(k, cuts), self._dtype(k)] += 1
         if (
-            Counter((self._content(tensor), elements, dtype) for tensor, elements, dtype in op.writes)
+            Counter(
+                (self._content(tensor), elements, dtype) for tensor, elements, dtype in op.writes if elements
+            )
             != results
         ):
             yield f"{where} does not write the results of its part."
@@ -110,6 +126,15 @@ class _Check:
             yield f"{where} does not have the flops of its part."
         if reduced:
             self._terms |= {tensor: frozenset([part]) for tensor, _, _ in op.writes}
+
+    def _wrong_touch(self, name: str) -> Iterator[str]:
+        """An op touches, without reading it, nothing but states, and what puts it behind others."""
+        split = self._split
+        touched = (
+            split.tensor_index[tensor] for tensor, elements in self._after[name].reads if elements == 0
+        )
+        if any(split.tensor_kind[k] != STATE and split.tensor_elements[k] > 0 for k in touched):
+            yield f"op {name!r} reads nothing of a tensor."
 
     def _needs(self, row: OpRule, part: Part) -> Iterator[tuple[Held, int]]:
         """What a part must read, with the elements that it touches."""
@@ -124,7 +149,7 @@ class _Check:
             found = dict.fromkeys(_cuts(row.rule, access, part) for access in needed)
             if not accesses:
                 found[()] = None
-            for cuts in found:
+            for cuts in found if accesses or touched else ():
                 elements = int(self._whole.tensor_elements[k])
                 share = math.prod(
                     Fraction(one.stop - one.start, row.rule.factors[one.factor].size) for one in part.ranges
@@ -154,6 +179,7 @@ class _Check:
     def _wrong_move(self, name: str) -> Iterator[str]:
         """What takes a piece of one tensor, joins pieces that lie side by side, or adds partial results."""
         op, where = self._after[name], f"op {name!r}"
+        op = op._replace(reads=Counter({one: n for one, n in op.reads.items() if one[1] > 0}))
         written = [self._content(tensor) for tensor, _, _ in op.writes]
         read = [self._content(tensor) for tensor, _ in op.reads.elements()]
         if len(written) != 1 or written[0] is None or any(one is None for one in read) or not read:
@@ -233,7 +259,7 @@ class _Check:
                 or kind != whole.tensor_kind[held.tensor]
                 or split.tensor_dtype[k] != whole.tensor_dtype[held.tensor]
                 or elements != self._elements(held.tensor, held.piece)
-                or (held.piece and kind != WEIGHT)
+                or (held.piece and kind not in (WEIGHT, STATE))
             ):
                 yield f"tensor {name!r} is no input or weight of the model."
 
@@ -250,6 +276,52 @@ class _Check:
         outputs = set(np.flatnonzero(whole.tensor_is_output).tolist())
         if set(pieces) != outputs or not all(_tile(found, ()) for found in pieces.values()):
             yield "the outputs of the model are not as they were."
+
+    def _wrong_states(self) -> Iterator[str]:
+        """The parts of each state make up its old value and its next one, and lie where their ops run."""
+        whole, split = self._whole, self._split
+        of_whole = {state.read: state for state in whole.states}
+        pairs: dict[int, list[tuple[Piece, Piece]]] = defaultdict(list)
+        for state in split.states:
+            name = split.tensor_names[state.read]
+            old, new = self._content(name), self._content(split.tensor_names[state.next])
+            of = None if old is None else of_whole.get(old.tensor)
+            if of is None or old is None or new is None or new.is_partial or of.next != new.tensor:
+                yield f"state {name!r} is no part of a state of the model."
+                continue
+            pairs[of.read].append((old.piece, new.piece))
+            if state.scope != of.scope or state.in_place > of.in_place or state.buffers < of.buffers:
+                yield f"state {name!r} has another scope, or is written in another way, than in the model."
+            if not _are_alike(old.piece, new.piece, self._elements(of.read, ()), self._elements(of.next, ())):
+                yield f"state {name!r} and its next value are different pieces."
+            yield from self._wrong_place(state)
+        for k in of_whole:
+            if not all(_tile(list(pieces), ()) for pieces in zip(*pairs[k], strict=True)) or not pairs[k]:
+                yield f"the parts of state {whole.tensor_names[k]!r} do not make it up."
+
+    def _wrong_place(self, state: State) -> Iterator[str]:
+        """Ops that need a part touch it; those that need its old value are done before it is overwritten."""
+        split, name = self._split, self._split.tensor_names[state.read]
+        touching, readers = set(split.readers_of(state.read)), split.reader_ptr[state.read : state.read + 2]
+        needing = set(split.reader_op[slice(*readers)][split.reader_elements[slice(*readers)] > 0].tolist())
+        writer = int(split.tensor_producer[state.next])
+        after = set() if state.next == state.read else {writer}
+        after |= set(split.readers_of(state.next)) if after and state.in_place else set()
+        if touching != needing | after:
+            yield f"not just the ops that need state {name!r} touch it."
+        if state.in_place and after and not touching - after <= self._done_before(writer):
+            yield f"state {name!r} is overwritten before all ops have read it."
+
+    def _done_before(self, op: int) -> set[int]:
+        """The ops from which a path leads to an op."""
+        ptr, sources = self._split.predecessors
+        found, waiting = set[int](), [op]
+        while waiting:
+            at = waiting.pop()
+            new = set(sources[ptr[at] : ptr[at + 1]].tolist()) - found
+            found |= new
+            waiting += new
+        return found
 
     def _dtype(self, k: int) -> int:
         return int(self._whole.tensor_dtype[k])
@@ -277,6 +349,16 @@ def _cuts(rule: Rule, access: Access, part: Part) -> Piece:
             found.append(Cut(size * behind, start * behind, stop * behind))
         behind *= size
     return tuple(sorted(found, reverse=True))
+
+
+def _are_alike(old: Piece, new: Piece, old_elements: int, new_elements: int) -> bool:
+    """Whether two pieces are the same shares of a state and its next value, of which one may be longer."""
+    return len(old) == len(new) and all(
+        Fraction(a.start, a.period) == Fraction(b.start, b.period)
+        and Fraction(a.stop, a.period) == Fraction(b.stop, b.period)
+        and (a.period == b.period or old_elements * b.period == new_elements * a.period)
+        for a, b in zip(old, new, strict=True)
+    )
 
 
 def _holds(piece: Piece, part: Piece) -> bool:

@@ -7,9 +7,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from go_opt.env.copies.divisions import divisible_factors
+from go_opt.env.copies.divisions import divisible_factors, state_period, touched_states
 from go_opt.env.copies.splits import split_graph
 from go_opt.errors import PlanError
+from go_opt.model.codecs.graph_json import graph_from_dict, graph_to_dict
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Split
 from tests.shaped import Shape, ShapedBuilder
@@ -205,8 +206,35 @@ class RandomModel:
         )  # fmt: skip
 
 
+def with_states(rng: np.random.Generator, graph: Graph) -> Graph:
+    """The graph with some inputs as states, whose next values are as large or join something to them."""
+    data = graph_to_dict(graph)
+    ops = {row["name"]: row for row in data["ops"]}
+    data["states"] = []
+    for row in data["tensors"]:
+        if row["kind"] != "input" or rng.random() < 0.2:
+            continue
+        name, elements = row["name"], row["elements"]
+        following = [
+            one["name"]
+            for one in data["tensors"]
+            if one["producer"] is not None
+            and (
+                one["elements"] == elements
+                or (
+                    (writer := ops[one["producer"]])["op_type"] == "Concat"
+                    and name in {read["tensor"] for read in writer["reads"]}
+                )
+            )
+        ]
+        row["kind"] = "state"
+        next_name = str(rng.choice(following)) if following else name
+        data["states"].append({"read": name, "next": next_name, "scope": "sequence"})
+    return graph_from_dict(data)
+
+
 def random_splits(rng: np.random.Generator, graph: Graph) -> tuple[Split, ...]:
-    """Random splits that a graph can have, most in the same number of parts."""
+    """Random splits that a graph can have, most in the same number of parts; of a state all ops or none."""
     found: tuple[Split, ...] = ()
     usual = int(rng.integers(2, 4))
     for op, factors in enumerate(divisible_factors(graph)):
@@ -215,13 +243,34 @@ def random_splits(rng: np.random.Generator, graph: Graph) -> tuple[Split, ...]:
             continue
         joined = bool(rng.random() < 0.5)
         for factor in rng.permutation(factors)[: 1 if rng.random() < 0.7 else 2].tolist():
-            name, kind, size = row.rule.factors[factor]
             parts = usual if rng.random() < 0.8 else int(rng.integers(2, 5))
-            if parts <= size:
-                more = (*found, Split(graph.op_names[op], name, parts, joined or kind == "reduction"))
-                try:
-                    split_graph(graph, more)
-                except PlanError:  # too few steps for parts that have to end with others
-                    continue
-                found = more
+            more = [
+                Split(graph.op_names[one], name, parts, joined or kind == "reduction")
+                for one, factor_of in _alike(graph, op, factor).items()
+                for name, kind, _ in (graph.known_rule_of(one).rule.factors[factor_of],)
+            ]
+            new = tuple(one for one in more if one not in found)
+            try:
+                split_graph(graph, (*found, *new))
+            except PlanError:  # too few steps for parts that have to end with others
+                continue
+            found = (*found, *new)
+    return found
+
+
+def _alike(graph: Graph, op: int, factor: int) -> dict[int, int]:
+    """The factors of ops that must be divided if one is, since they touch the same states."""
+    found, waiting = {op: factor}, [op]
+    while waiting:
+        one = waiting.pop()
+        for state in touched_states(graph).get(one, ()):
+            period = state_period(graph, one, found[one], state)
+            for other in graph.readers_of(state.read):
+                if other not in found:
+                    found[other] = next(
+                        i
+                        for i in divisible_factors(graph)[other]
+                        if state_period(graph, other, i, state) == period
+                    )
+                    waiting.append(other)
     return found

@@ -46,6 +46,14 @@ class Editable:
             for k in np.flatnonzero(graph.tensor_producer == NO_PRODUCER).tolist()
         }
         self.outputs = [graph.tensor_names[k] for k in np.flatnonzero(graph.tensor_is_output).tolist()]
+        # They only put ops in order; with one more, fewer plans are possible, and those are right.
+        self.orders = {
+            name for name, size in zip(graph.tensor_names, graph.tensor_elements, strict=True) if size == 0
+        }
+        self.states = [
+            (graph.tensor_names[state.read], graph.tensor_names[state.next], state.scope)
+            for state in graph.states
+        ]
 
     def built(self) -> Graph | None:
         """The graph; None if it is none, for example with a tensor that nothing writes."""
@@ -57,6 +65,8 @@ class Editable:
                 builder.add_op(**op)
             for name in self.outputs:
                 builder.mark_output(name)
+            for state in self.states:
+                builder.add_state(*state)
             return builder.build()
         except GraphError:
             return None
@@ -74,6 +84,8 @@ def another_read(rng: np.random.Generator, graph: Editable) -> bool:
     op = _any(rng, [op for op in graph.ops if op["reads"]])
     place = int(rng.integers(len(op["reads"])))
     name, touched = op["reads"][place]
+    if name in graph.orders:
+        return False
     elements = graph.graph.tensor_elements[graph.graph.tensor_index[name]]
     same = [
         other
@@ -97,7 +109,9 @@ def a_read_more(rng: np.random.Generator, graph: Editable) -> bool:
     """What joins, adds or computes has one more tensor, such as a bias or a term that was added before."""
     op = _any(rng, graph.ops)
     name = _any(rng, list(graph.graph.tensor_names))
-    if name in {read for read, _ in op["reads"]} or name in {written for written, *_ in op["writes"]}:
+    if name in graph.orders | {read for read, _ in op["reads"]} or name in {
+        written for written, *_ in op["writes"]
+    }:
         return False
     op["reads"].append((name, None))
     return True
@@ -171,17 +185,53 @@ def other_outputs(rng: np.random.Generator, graph: Editable) -> bool:
     return is_new
 
 
+def another_pair(rng: np.random.Generator, graph: Editable) -> bool:
+    """Two parts of states get each other's next value."""
+    if len(graph.states) < 2:
+        return False
+    one, other = rng.choice(len(graph.states), 2, replace=False).tolist()
+    (read, following, scope), (other_read, other_following, other_scope) = (
+        graph.states[one],
+        graph.states[other],
+    )
+    if graph.sources[read][1:] != graph.sources[other_read][1:]:
+        return False
+    graph.states[one] = read, other_following, scope
+    graph.states[other] = other_read, following, other_scope
+    return True
+
+
+def another_state(rng: np.random.Generator, graph: Editable) -> bool:
+    """A state is an input of each inference, or has another scope, or another next value."""
+    if not graph.states:
+        return False
+    read, following, scope = graph.states.pop(int(rng.integers(len(graph.states))))
+    kind = int(rng.integers(3))
+    if kind == 0:
+        elements, dtype, _ = graph.sources[read]
+        graph.sources[read] = elements, dtype, "input"
+        return True
+    if kind == 1:
+        graph.states.append((read, following, "model" if scope == "sequence" else "sequence"))
+        return True
+    other = _any(rng, [name for op in graph.ops for name, *_ in op["writes"] if name != following])
+    graph.states.append((read, other, scope))
+    return other is not None
+
+
 CHANGES: Final[tuple[Change, ...]] = (
     another_read, a_read_less, a_read_more, an_op_less, given_instead, another_field, another_size,
-    another_source, other_outputs,
+    another_source, other_outputs, another_pair, another_state,
 )  # fmt: skip
 
 
 def mutants(rng: np.random.Generator, split: SplitGraph) -> Iterator[tuple[str, Graph]]:
     """Graphs with one fault each, with what it is."""
+    rebuilt = Editable(split).built()
+    assert rebuilt is not None
     for change in CHANGES:
         changed = Editable(split)
         if change(rng, changed):
             graph = changed.built()
-            if graph is not None and graph.fingerprint != split.graph.fingerprint:
+            if graph is not None and graph.fingerprint != rebuilt.fingerprint:
                 yield change.__name__, graph

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from go_opt.env.copies.divisions import JOINED_BY
 from go_opt.env.copies.pieces import Piece, Range
 from go_opt.env.copies.splits import JOIN, TAKE, SplitGraph
-from go_opt.model.graph import NO_PRODUCER, Graph
+from go_opt.model.graph import NO_PRODUCER, STATE, Graph
 from go_opt.model.rule import NO_FACTOR, Access, Affine, Rule, factors_in
 
 PRIME: Final = 2**31 - 1
 ABSENT: Final = -1
+NOTHING: Final = -1  # what a tensor holds that has no elements, and only puts ops in order
 Numbers = NDArray[np.int64]  # the elements of a tensor; those that it does not hold are ABSENT
 _ADDED: Final = ("Conv", "Gemm", "ReduceMax", "ReduceMin", "ReduceSum")  # what is no factor is added once
 
@@ -37,13 +38,17 @@ def whole_values(graph: Graph) -> list[Numbers]:
     return values
 
 
-def split_outputs(graph: Graph, split: SplitGraph) -> list[tuple[int, Numbers]]:
-    """Each tensor that the host reads: which of the whole graph it is, and the elements that it holds."""
+def split_outputs(graph: Graph, split: SplitGraph) -> list[tuple[tuple[int, bool], Numbers]]:
+    """What is left: of which tensor of the whole graph, and the elements that it holds.
+
+    The host reads outputs (False); the next inference reads the next values of states (True).
+    """
     after, held = split.graph, split.held
-    content = [held[name].tensor if name in held else graph.tensor_index[name] for name in after.tensor_names]
+    names = after.tensor_names
+    content = [held[name].tensor if name in held else graph.tensor_index.get(name, NOTHING) for name in names]
     values = []
     for i, k in enumerate(content):
-        name, given = after.tensor_names[i], _given(graph, k)
+        name, given = after.tensor_names[i], _given(graph, k) if k != NOTHING else np.zeros(0, np.int64)
         piece = held[name].piece if name in held else ()
         values.append(np.where(_is_in(piece, len(given)), given, ABSENT))
     for op in range(after.num_ops):
@@ -56,15 +61,19 @@ def split_outputs(graph: Graph, split: SplitGraph) -> list[tuple[int, Numbers]]:
         else:
             written = after.tensor_names[outputs[0]]
             piece = held[written].piece if written in held else ()
-            found = {content[outputs[0]]: _moved(after.op_types[op], [values[k] for k in read], piece)}
+            moved = [values[k] for k, touched in after.reads_of(op) if touched]
+            found = {content[outputs[0]]: _moved(after.op_types[op], moved, piece)}
         for k in outputs:
-            values[k] = found[content[k]]
+            values[k] = found.get(content[k], values[k])
     for k in range(after.num_tensors):
         assert (values[k] != ABSENT).sum() == after.tensor_elements[k], after.tensor_names[k]
     for op in range(after.num_ops):
         for k, touched in after.reads_of(op):
-            assert 0 < touched <= after.tensor_elements[k], (after.op_names[op], after.tensor_names[k])
-    return [(content[k], values[k]) for k in np.flatnonzero(after.tensor_is_output).tolist()]
+            is_order = touched == 0 and (after.tensor_kind[k] == STATE or after.tensor_elements[k] == 0)
+            assert is_order or 0 < touched <= after.tensor_elements[k], (op, after.tensor_names[k])
+    left = [(False, k) for k in np.flatnonzero(after.tensor_is_output).tolist()]
+    left += dict.fromkeys((True, state.next) for state in after.states)
+    return [((content[k], is_next), values[k]) for is_next, k in left]
 
 
 def _is_unchanged(graph: Graph, split: SplitGraph, name: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from go_opt.env import cost_tables, evaluate_plan
 from go_opt.env.copies import divisions, pieces
@@ -18,7 +19,7 @@ from go_opt.errors import PlanError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Candidate, Split
 from go_opt.solver.verify.splits import broken_splits
-from tests.env.random_models import RandomModel, random_splits
+from tests.env.random_models import RandomModel, random_splits, with_states
 from tests.env.split_mutants import Editable, mutants
 from tests.env.split_oracle import ABSENT, split_outputs, whole_values
 from tests.shaped import Shape, ShapedBuilder
@@ -62,12 +63,13 @@ def checked(graph: Graph, *splits: Split) -> Graph:
     split = split_graph_and_parts(graph, splits)
     assert list(broken_splits(graph, split.graph, splits)) == []
     if None not in graph.op_rules:
-        whole, held = whole_values(graph), dict[int, list[Any]]()
-        for k, values in split_outputs(graph, split):
-            held.setdefault(k, []).append(values)
-        assert set(held) == set(np.flatnonzero(graph.tensor_is_output).tolist())
-        for k, found in held.items():
-            assert ((np.array(found) != ABSENT).sum(0) == 1).all(), "the host reads an element twice, or not"
+        whole, held = whole_values(graph), dict[tuple[int, bool], list[Any]]()
+        for key, values in split_outputs(graph, split):
+            held.setdefault(key, []).append(values)
+        outputs = {(k, False) for k in np.flatnonzero(graph.tensor_is_output).tolist()}
+        assert set(held) == outputs | {(state.next, True) for state in graph.states}
+        for (k, _), found in held.items():
+            assert ((np.array(found) != ABSENT).sum(0) == 1).all(), "an element is left twice, or not"
             assert (np.max(found, axis=0) == whole[k]).all()
     return split.graph
 
@@ -397,9 +399,11 @@ def test_what_can_be_divided() -> None:
 # ------------------------------------------------------------------ random graphs
 
 
-def drawn(seed: int) -> tuple[np.random.Generator, Graph, tuple[Split, ...]]:
+def drawn(seed: int, *, states: bool = False) -> tuple[np.random.Generator, Graph, tuple[Split, ...]]:
     rng = np.random.default_rng(seed)
     graph = RandomModel(rng, int(rng.integers(1, 12))).graph()
+    if states:
+        graph = with_states(rng, graph)
     splits = random_splits(rng, graph)
     assume(splits)
     return rng, graph, splits
@@ -413,9 +417,17 @@ def test_random_splits_compute_the_model(seed: int) -> None:
 
 
 @given(seeds)
-@settings(max_examples=examples(60), deadline=None)
-def test_faults_are_found(seed: int) -> None:
-    rng, graph, splits = drawn(seed)
+@settings(max_examples=examples(80), deadline=None)
+def test_random_splits_divide_states(seed: int) -> None:
+    _, graph, splits = drawn(seed, states=True)
+    assume(graph.states)
+    checked(graph, *splits)
+
+
+@given(seeds, st.booleans())
+@settings(max_examples=examples(80), deadline=None)
+def test_faults_are_found(seed: int, states: bool) -> None:
+    rng, graph, splits = drawn(seed, states=states)
     split = split_graph_and_parts(graph, splits)
     rebuilt = Editable(split).built()
     assert rebuilt is not None

@@ -19,34 +19,46 @@ import numpy as np
 
 from go_opt.common.arrays import IntArray
 from go_opt.env import CostTables, Target, cost_tables
-from go_opt.env.copies.divisions import Division, divisible_factors, period_in, stops_of, sum_factor
+from go_opt.env.copies.divisions import (
+    Division,
+    divisible_factors,
+    period_in,
+    stops_of,
+    sum_factor,
+    touched_states,
+)
 from go_opt.env.copies.pieces import part_name, sum_name
 from go_opt.env.copies.splits import split_graph_and_parts
 from go_opt.env.op_memory import op_activation_bytes, op_sram_bytes
 from go_opt.errors import PlanError
-from go_opt.model.graph import ACTIVATION, NO_PRODUCER, WEIGHT, Graph
+from go_opt.model.graph import ACTIVATION, NO_PRODUCER, WEIGHT, Graph, with_sequences
 from go_opt.model.plan import Split
 from go_opt.model.start import OpStart, Start
 from go_opt.search.splits.row_starts import chips_of_stages
-from go_opt.search.splits.rows import is_along, split_along
+from go_opt.search.splits.rows import is_along, is_reduction, split_along
+from go_opt.search.splits.state_blocks import Block, state_blocks
 
 PARTS: Final = (2, 3, 4)
 TILES: Final = (2, 4)
 TILED: Final = 1 / 4  # of a memory, at least: the activations of an op of a block that is worked off in parts
+FINE: Final = (
+    1 / 5
+)  # of an equal share of the work, at least: the longest op of a block that is divided for loads
 FILLED: Final = 3 / 4  # of a memory, at most, with the weights of a stage
 
-# The ops in order, each with the factor that is divided; the last one is a product, divided along its sums.
-Block = tuple[tuple[int, int], ...]
+
+def blocks_of(graph: Graph) -> tuple[Block, ...]:
+    """The blocks of ``graph`` that can be divided in some number of ``PARTS``; no op is in two of them."""
+    return _blocks_of(with_sequences(graph, 1))
 
 
 @lru_cache(maxsize=16)
-def blocks_of(graph: Graph) -> tuple[Block, ...]:
-    """The blocks of ``graph`` that can be divided in some number of ``PARTS``; no op is in two of them."""
-    found: dict[int, Block] = {}
+def _blocks_of(graph: Graph) -> tuple[Block, ...]:
+    found = {op: block for block in state_blocks(graph) for op, _ in block if is_divisible(graph, block)}
     for op in range(graph.num_ops):
         block = _block_before(graph, op)
         ops = [one for one, _ in block]
-        if len(block) > 1 and found.keys().isdisjoint(ops) and any(is_open(graph, block, n) for n in PARTS):
+        if len(block) > 1 and found.keys().isdisjoint(ops) and is_divisible(graph, block):
             found |= dict.fromkeys(ops, block)
     return tuple(dict.fromkeys(found.values()))
 
@@ -55,7 +67,7 @@ def blocks_of_way(graph: Graph, way: tuple[Split, ...]) -> list[tuple[Block, int
     """The blocks that a way to split divides, each with the number of parts."""
     parts_of = {graph.op_index[one.op]: one for one in way}
     return [
-        (block, parts_of[block[-1][0]].parts)
+        (block, parts_of[block[0][0]].parts)
         for block in blocks_of(graph)
         if all(op in parts_of and is_along(graph, parts_of[op], factor) for op, factor in block)
     ]
@@ -91,6 +103,21 @@ def block_ways(
     return [way for way in dict.fromkeys(ways) if way]
 
 
+def fine_ways(graph: Graph, target: Target, blocks: Sequence[Block]) -> list[tuple[Split, ...]]:
+    """The blocks with a long op, in 2 and in 3 parts that are worked off in turn.
+
+    Sequences in flight keep all chips busy, so that only loads count, which smaller ops make equal.
+    """
+    op_s = cost_tables(graph, target).kernel_floor_s().min(axis=0)
+    least_s = FINE * op_s.sum() / target.num_chips
+    large = [block for block in blocks if op_s[[op for op, _ in block]].max() > least_s]
+    ways = (
+        tuple(splits_of_blocks(graph, [block for block in large if is_open(graph, block, parts)], parts))
+        for parts in PARTS[:2]
+    )
+    return [way for way in dict.fromkeys(ways) if way]
+
+
 def tiled_ways(graph: Graph, target: Target, blocks: Sequence[Block]) -> list[tuple[Split, ...]]:
     """The blocks with an op that fills much of a memory, in parts that one chip works off in turn.
 
@@ -108,9 +135,8 @@ def tiled_ways(graph: Graph, target: Target, blocks: Sequence[Block]) -> list[tu
 def splits_of_blocks(graph: Graph, blocks: Sequence[Block], parts: int) -> Iterator[Split]:
     """The splits of some blocks."""
     for block in blocks:
-        for op, factor in block[:-1]:
-            yield split_along(graph, op, factor, parts, joined=False)
-        yield split_along(graph, *block[-1], parts)
+        for op, factor in block:
+            yield split_along(graph, op, factor, parts, joined=is_reduction(graph, op, factor))
 
 
 def _block_before(graph: Graph, op: int) -> Block:
@@ -149,15 +175,24 @@ def _factor_at(graph: Graph, op: int, tensor: int, period: int) -> int | None:
     return next(found, None)
 
 
+def is_divisible(graph: Graph, block: Block) -> bool:
+    """Whether a block can be divided in some number of ``PARTS``."""
+    return any(is_open(graph, block, parts) for parts in PARTS)
+
+
 def is_open(graph: Graph, block: Block, parts: int) -> bool:
-    """Whether a block can be divided like that, and nothing else needs what it joins at its end."""
+    """Whether a block can be divided like that; without a state, nothing else may need what it joins."""
+    graph = with_sequences(graph, 1)
     ops = {op for op, _ in block}
-    made = [k for op, _ in block[:-1] for k in graph.outputs_of(op)]
-    if not all(ops.issuperset(graph.readers_of(k)) for k in made):
+    made = [k for op, factor in block if not is_reduction(graph, op, factor) for k in graph.outputs_of(op)]
+    is_closed = all(ops.issuperset(graph.readers_of(k)) for k in made)
+    if not is_closed and ops.isdisjoint(touched_states(graph)):
         return False
-    last = block[-1][0]
     try:
-        stops_of(graph, {op: [Division(op, factor, parts, op == last)] for op, factor in block})
+        stops_of(
+            graph,
+            {op: [Division(op, factor, parts, is_reduction(graph, op, factor))] for op, factor in block},
+        )
     except PlanError:  # too few columns or heads
         return False
     return True
@@ -214,9 +249,9 @@ def _stages(graph: Graph, split: Graph, way: tuple[Split, ...], tables: CostTabl
             part_of |= dict.fromkeys(
                 (part_name(name, part, parts), sum_name(name, part, parts)), (number, part)
             )
+            part_of[name] = number, parts - 1  # what adds or joins the parts
         last = graph.op_names[block[-1][0]]
-        part_of[last] = number, parts - 1
-        ends.add(last)
+        ends |= {last, part_name(last, parts - 1, parts)}
     filled_bytes = FILLED * op_sram_bytes(tables)
     weights = split.tensor_kind[split.reader_tensor] == WEIGHT
     bytes_of = np.bincount(

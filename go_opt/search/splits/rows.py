@@ -11,7 +11,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
-from go_opt.env.copies.divisions import divisible_factors, period_in
+from go_opt.env.copies.divisions import divisible_factors, period_in, touched_states
 from go_opt.model.graph import INPUT, WEIGHT, Graph
 from go_opt.model.plan import Split
 from go_opt.model.rule import Shape, places
@@ -52,6 +52,8 @@ def rows_by_op(graph: Graph) -> Rows:
 
 def _row_factor(graph: Graph, op: int) -> int | None:
     row, outputs = graph.rule_of(op), graph.outputs_of(op)
+    if op in touched_states(graph):
+        return None
     shape = row_shapes(graph).get(outputs[0], ()) if len(outputs) == 1 else ()
     if row is None or len(shape) < 2:
         return None
@@ -72,6 +74,11 @@ def split_along(graph: Graph, op: int, factor: int, parts: int, *, joined: bool 
     results = graph.outputs_of(op)
     is_read = any(graph.readers_of(k) or not graph.tensor_is_output[k] for k in results)
     return Split(graph.op_names[op], along.name, parts, joined and (is_read or along.kind == "reduction"))
+
+
+def is_reduction(graph: Graph, op: int, factor: int) -> bool:
+    """Whether parts of an op along a factor are added."""
+    return graph.known_rule_of(op).rule.factors[factor].kind == "reduction"
 
 
 def steps_of(graph: Graph, op: int, factor: int) -> int:

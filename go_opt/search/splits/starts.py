@@ -14,9 +14,10 @@ from go_opt.search.splits.row_starts import start_by_rows
 from go_opt.search.splits.rows import rows_of_way
 
 
-def takes_turns(target: Target, request: Request) -> bool:
-    """Whether the parts of a block are worked off by one chip, of which there are replicas."""
-    return request.max_latency_s is None and may_replicate(target, request)
+def takes_turns(graph: Graph, target: Target, request: Request) -> bool:
+    """Whether the parts of a block are worked off in turn: other inferences keep the other chips busy."""
+    is_busy = may_replicate(target, request) or graph.has_scope("sequence")
+    return request.max_latency_s is None and is_busy
 
 
 def start_of_way(
@@ -33,7 +34,7 @@ def start_of_way(
         return start_by_batch(split, way)
     replicates = may_replicate(target, request)
     if blocks_of_way(graph, way):
-        if takes_turns(target, request):
+        if takes_turns(graph, target, request):
             return start_in_turn(graph, way)
         return start_by_blocks(graph, split, way, target, replicates=replicates)
     if has_rows:

@@ -22,9 +22,10 @@ from go_opt.model.plan import Split
 from go_opt.result import Request
 from go_opt.search.methods.events import has_static_constraints, may_replicate
 from go_opt.search.splits.batch_ways import has_batch
-from go_opt.search.splits.block_ways import Block, block_ways, blocks_of, tiled_ways
+from go_opt.search.splits.block_ways import block_ways, blocks_of, fine_ways, tiled_ways
 from go_opt.search.splits.row_ways import row_ways
 from go_opt.search.splits.rows import Rows, rows_by_op, split_along, steps_of
+from go_opt.search.splits.state_blocks import Block
 
 HEAVY: Final = 1 / 4  # of a chip's memory: the weight of an op that may be split
 SHARES: Final = (1 / 2, 1 / 4, 1 / 8)  # of a chip's memory: the weight of a part, one way to split for each
@@ -172,7 +173,10 @@ def ways_in_parts(
     names = {one.op for one in under_rows}
     left = {op: one for op, one in rows.items() if graph.op_names[op] not in names}
     ways = [(*way, *under_rows) for way in (row_ways(graph, target, left, is_late) if left else [])]
-    found = tiled_ways(graph, target, blocks) if in_turn else block_ways(graph, target, blocks, is_late)
+    if in_turn:
+        found = (fine_ways if graph.states else tiled_ways)(graph, target, blocks)
+    else:
+        found = block_ways(graph, target, blocks, is_late)
     for way in found:
         names = {one.op for one in way}
         ways.append((*way, *(one for one in under_blocks if one.op not in names)))
