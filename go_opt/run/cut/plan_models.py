@@ -58,7 +58,9 @@ def plan_models(lowered: LoweredModel, graph: Graph, target: Target, plan: Plan)
     """
     whole = model_of_plan(lowered)
     parts = split_nodes(whole.graph, graph, plan.splits)
-    graph = planned_graph(graph, plan)
+    whole_states, graph = graph.states, planned_graph(graph, plan)
+    if len(graph.states) > len(whole_states):
+        raise ModelError("plans with states in parts cannot be exported or run yet; search with --no-splits.")
     states = lowered.states(plan.bindings).states
     cut = cut_models(whole, Reads(whole.graph, graph.op_index), graph, target, plan, parts, states)
     return replace(cut, is_split=bool(plan.splits))
