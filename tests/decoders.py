@@ -16,14 +16,23 @@ from tests.exports import INT64, info, integers, model, node
 
 
 def decoder(
-    layers: int = 2, heads: int = 4, width: int = 8, past: int = 10, vocabulary: int = 50
+    layers: int = 2, heads: int = 4, width: int = 8, past: int = 10, vocabulary: int = 50, group: int = 1
 ) -> onnx.ModelProto:
-    """A token's step through pre-norm layers with a cache of keys and values, which grow by the token."""
-    hidden, random = heads * width, _Random()
+    """A token's step through pre-norm layers with a cache of keys and values, which grow by the token.
+
+    Args:
+      group: heads of queries that share a head of keys and values, which is repeated for them.
+    """
+    hidden, random, kept = heads * width, _Random(), heads // group
     nodes = [node("Gather", "table ids", "x0", "embedding")]
     inputs, outputs = [info("ids", [1, 1], INT64)], [info("logits", [1, 1, vocabulary])]
     weights = [random.weight("table", vocabulary, hidden), random.weight("head", hidden, vocabulary)]
     weights += [integers("apart", 1, 1, heads, width), integers("flat", 1, 1, hidden)]
+    weights += [integers("apart_kept", 1, 1, kept, width), integers("two", 2)]
+    weights += [
+        integers("copies", 1, kept, group, past + 1, width),
+        integers("all", 1, heads, past + 1, width),
+    ]
     weights += [numpy_helper.from_array(np.array(width**-0.5, np.float32), "scale")]
     for i in range(layers):
         at = f"{i}."
@@ -35,13 +44,18 @@ def decoder(
             ("up", 1, 4),
             ("down", 4, 1),
         ):
-            weights.append(random.weight(f"{at}{name}", rows * hidden, columns * hidden))
+            size = columns * hidden // (group if name in "kv" else 1)
+            weights.append(random.weight(f"{at}{name}", rows * hidden, size))
         weights += [numpy_helper.from_array(np.ones(hidden, np.float32), f"{at}gain{j}") for j in range(2)]
         nodes.append(node("LayerNormalization", f"x{i} {at}gain0", f"{at}normed", f"{at}norm"))
         for part in "qkv":
             nodes += [
                 node("MatMul", f"{at}normed {at}{part}", f"{at}{part}_flat", f"{at}{part}_product"),
-                node("Reshape", f"{at}{part}_flat apart", f"{at}{part}_apart"),
+                node(
+                    "Reshape",
+                    f"{at}{part}_flat {'apart' if part == 'q' else 'apart_kept'}",
+                    f"{at}{part}_apart",
+                ),
                 node(
                     "Transpose",
                     f"{at}{part}_apart",
@@ -53,14 +67,24 @@ def decoder(
         for part, word in (("k", "key"), ("v", "value")):
             read, following = f"past_key_values.{i}.{word}", f"present.{i}.{word}"
             nodes.append(node("Concat", f"{read} {at}{part}_new", following, f"{at}{word}s", axis=2))
-            inputs.append(info(read, [1, heads, past, width]))
-            outputs.append(info(following, [1, heads, past + 1, width]))
+            inputs.append(info(read, [1, kept, past, width]))
+            outputs.append(info(following, [1, kept, past + 1, width]))
+            if group > 1:
+                nodes += [
+                    node("Unsqueeze", f"{following} two", f"{at}{part}_once"),
+                    node("Expand", f"{at}{part}_once copies", f"{at}{part}_copied", f"{at}{word}_copied"),
+                    node("Reshape", f"{at}{part}_copied all", f"{at}{part}_all"),
+                ]
+        key, value = (
+            f"{at}{part}_all" if group > 1 else f"present.{i}.{word}"
+            for part, word in (("k", "key"), ("v", "value"))
+        )
         nodes += [
-            node("Transpose", f"present.{i}.key", f"{at}turned", f"{at}turn", perm=[0, 1, 3, 2]),
+            node("Transpose", key, f"{at}turned", f"{at}turn", perm=[0, 1, 3, 2]),
             node("MatMul", f"{at}q_new {at}turned", f"{at}scores", f"{at}scores"),
             node("Mul", f"{at}scores scale", f"{at}scaled", f"{at}scaled"),
             node("Softmax", f"{at}scaled", f"{at}shares", f"{at}shares", axis=-1),
-            node("MatMul", f"{at}shares present.{i}.value", f"{at}mixed", f"{at}mixed"),
+            node("MatMul", f"{at}shares {value}", f"{at}mixed", f"{at}mixed"),
             node("Transpose", f"{at}mixed", f"{at}together", f"{at}together", perm=[0, 2, 1, 3]),
             node("Reshape", f"{at}together flat", f"{at}joined"),
             node("MatMul", f"{at}joined {at}o", f"{at}projected", f"{at}projected"),
@@ -73,6 +97,31 @@ def decoder(
         ]
     nodes.append(node("MatMul", f"x{layers} head", "logits", "logits"))
     return model(nodes, inputs, outputs, weights)
+
+
+def lstm_cell(hidden: int = 16) -> onnx.ModelProto:
+    """A step of an LSTM in single ops: all gates in one product, then apart; and a layer behind it."""
+    random = _Random()
+    nodes = [
+        node("MatMul", "x w", "given", "given"),
+        node("MatMul", "past_h u", "kept", "kept"),
+        node("Add", "given kept", "gates", "gates"),
+        node("Split", "gates", "i f o g", "gate", axis=-1, num_outputs=4),
+        *(node("Sigmoid", name, f"{name}_open", f"{name}_open") for name in "ifo"),
+        node("Tanh", "g", "new", "new"),
+        node("Mul", "f_open past_c", "old_part", "old_part"),
+        node("Mul", "i_open new", "new_part", "new_part"),
+        node("Add", "old_part new_part", "present_c", "cell"),
+        node("Tanh", "present_c", "shown", "shown"),
+        node("Mul", "o_open shown", "present_h", "hidden"),
+        node("MatMul", "present_h v", "y", "y"),
+    ]
+    kept = [info(f"{time}_{part}", [1, hidden]) for time in ("past", "present") for part in "hc"]
+    weights = [
+        random.weight(name, hidden, columns * hidden) for name, columns in (("w", 4), ("u", 4), ("v", 1))
+    ]
+    ends = info("x", [1, hidden]), info("y", [1, hidden])
+    return model(nodes, [ends[0], *kept[:2]], [ends[1], *kept[2:]], weights)
 
 
 def recurrent_stack(layers: int = 3, hidden: int = 16) -> onnx.ModelProto:

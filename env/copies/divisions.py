@@ -363,7 +363,7 @@ def _balanced(
     """Stops that give the parts equal FLOPs, as far as the steps of the last ops allow; None without any."""
     parts = group[0].parts
     number = {one: graph.known_rule_of(one.op).rule.factors[one.factor].size for one in group}
-    least = {one: 2 if graph.op_types[one.op] == "Transpose" else 1 for one in group}  # of one it is a view
+    least = {one: 2 if _may_be_view(graph, one) else 1 for one in group}
     if len(group) == 1 and least[group[0]] == 1:
         sizes = split_sizes(number[group[0]], parts)
         return {group[0]: np.cumsum(sizes).tolist()} if sizes[-1] > 0 else None
@@ -396,6 +396,18 @@ def _balanced(
             return None
         chosen.append(int(np.argmin(np.where(is_open, far, np.inf))))
     return {one: [*stop[one][chosen].tolist(), number[one]] for one in group}
+
+
+def _may_be_view(graph: Graph, one: Division) -> bool:
+    """Whether a part with one step only names its operand anew: a Transpose that moves nothing else."""
+    if graph.op_types[one.op] != "Transpose":
+        return False
+    rule = graph.known_rule_of(one.op).rule
+    read, written = (
+        [place.piece for place in places(rule, access) if place.piece != one.factor]
+        for access in (rule.operands[0], rule.results[0])
+    )
+    return read == written
 
 
 def _needed(graph: Graph, one: Division, tensor: int, stop: LongArray) -> LongArray:

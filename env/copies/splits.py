@@ -143,8 +143,10 @@ class _Expansion:
         for k in np.flatnonzero(graph.tensor_producer == NO_PRODUCER).tolist():
             if graph.tensor_names[k] in read:
                 self._add_tensor(builder, k, graph.tensor_names[k], int(graph.tensor_elements[k]))
-        for name, elements in self._slices.items():
-            self._add_tensor(builder, self.held[name].tensor, name, elements)
+            elif graph.tensor_kind[k] == STATE:
+                self._add_slices(builder, [name for name in self._slices if self.held[name].tensor == k])
+        is_state = graph.tensor_kind == STATE
+        self._add_slices(builder, [name for name in self._slices if not is_state[self.held[name].tensor]])
         for row in ops:
             builder.add_op(**row)
         for name in self._outputs():
@@ -178,6 +180,10 @@ class _Expansion:
                 yield from (name for name, _ in self._made[k])
             else:
                 yield graph.tensor_names[k]
+
+    def _add_slices(self, builder: GraphBuilder, names: Sequence[str]) -> None:
+        for name in names:
+            self._add_tensor(builder, self.held[name].tensor, name, self._slices[name])
 
     def _add_tensor(self, builder: GraphBuilder, k: int, name: str, elements: int) -> None:
         graph = self._graph

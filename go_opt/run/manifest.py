@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -106,6 +106,15 @@ class ModelOutput:
 
 
 @dataclass(frozen=True)
+class StatePart:
+    """What a part of a state holds of a state of the model."""
+
+    read: str  # input of the model
+    next: str  # output of the model
+    cuts: tuple[tuple[int, int, int], ...]  # of every so many elements, those from the second to the third
+
+
+@dataclass(frozen=True)
 class StageState:
     """A tensor that stays on a chip from one inference to the next.
 
@@ -119,6 +128,7 @@ class StageState:
     writer: int | None  # number of a stage; None: it never changes
     bytes: int  # packed, of one sequence
     initial: str  # "zeros", or "file": the value that the input has in the models of its readers
+    part: StatePart | None = None  # None: it is a whole state of the model
 
     @property
     def stages(self) -> set[int]:
@@ -195,6 +205,17 @@ class Manifest(PlannedModel):
         joined = [row.tensor for row in self.host.inputs if row.source is not None] if self.host else []
         return tuple(dict.fromkeys([*sent, *joined]))
 
+    @property
+    def whole_states(self) -> tuple[StageState, ...]:
+        """The states of the model, by the names of its inputs and outputs."""
+        found: dict[str, StageState] = {}
+        for state in self.states:
+            whole = (
+                state if state.part is None else replace(state, read=state.part.read, next=state.part.next)
+            )
+            found.setdefault(whole.read, whole)
+        return tuple(found.values())
+
     @cached_property
     def _by_name(self) -> Mapping[str, Tensor]:
         return {tensor.name: tensor for tensor in self.tensors}
@@ -251,7 +272,11 @@ def load_manifest(directory: str | Path) -> Manifest:
         raise InvalidInputError(f"manifest {str(path)!r}: format must be {FORMAT!r}.", field="format")
     fields = _NOT_BEFORE | {name: data[name] for name in data if name != "format"}
     try:
-        for name, of_this_version in (("stages", _without_clones), ("outputs", _without_part)):
+        for name, of_this_version in (
+            ("stages", _without_clones),
+            ("outputs", _without_part),
+            ("states", _with_part),
+        ):
             if isinstance(fields.get(name), list):
                 fields[name] = [of_this_version(row) for row in fields[name]]
         return record_from_json(Manifest, fields, "manifest")
@@ -265,6 +290,11 @@ def _without_clones(stage: Any) -> Any:
         return stage
     refuse_clones(stage.get("clones"))
     return {name: stage[name] for name in stage if name != "clones"}
+
+
+def _with_part(state: Any) -> Any:
+    """A state; in earlier versions it was a whole one of the model."""
+    return {"part": None} | state if isinstance(state, dict) else state
 
 
 def _without_part(output: Any) -> Any:

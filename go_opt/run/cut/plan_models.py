@@ -23,7 +23,7 @@ from go_opt.run import manifest as facts
 from go_opt.run.cut.cutting import CutStage, stages_of_plan
 from go_opt.run.cut.reads import Reads
 from go_opt.run.cut.source import model_of_plan
-from go_opt.run.cut.splits import split_nodes
+from go_opt.run.cut.splits import DividedState, split_nodes
 from go_opt.run.cut.stage_model import output_tensor, stage_model, weight_bytes
 
 _HOST: Final = CutStage(chips=(), kernels=(), relays=(), sources={}, makes=(), compute_s=0.0)
@@ -41,6 +41,7 @@ class PlanModels:
     leaves: Mapping[ir.Value, int | None]  # output of the model -> the stage it leaves from; None: the host
     host: ir.Model | None  # joins outputs
     states: tuple[NamedState, ...]  # the next value of one that never changes is the state itself
+    divided: tuple[DividedState, ...] = ()
     is_split: bool = False  # whether ``whole`` has split ops, unlike the model's file
 
     @property
@@ -57,12 +58,11 @@ def plan_models(lowered: LoweredModel, graph: Graph, target: Target, plan: Plan)
       ModelError, PlanError: something cannot be cut; the message names it.
     """
     whole = model_of_plan(lowered)
-    parts = split_nodes(whole.graph, graph, plan.splits)
-    whole_states, graph = graph.states, planned_graph(graph, plan)
-    if len(graph.states) > len(whole_states):
-        raise ModelError("plans with states in parts cannot be exported or run yet; search with --no-splits.")
-    states = lowered.states(plan.bindings).states
-    cut = cut_models(whole, Reads(whole.graph, graph.op_index), graph, target, plan, parts, states)
+    made = split_nodes(whole.graph, graph, plan.splits, lowered.states(plan.bindings).states)
+    graph = planned_graph(graph, plan)
+    reads = Reads(whole.graph, graph.op_index)
+    cut = cut_models(whole, reads, graph, target, plan, made.parts, made.states)
+    cut = replace(cut, divided=tuple(made.divided))
     return replace(cut, is_split=bool(plan.splits))
 
 
@@ -157,6 +157,7 @@ def manifest_of(
     read, following = {state.read for state in states}, {state.next for state in states}
     models = cut.by_number.values()
     crossing = [value for model in models for value in (*model.graph.inputs, *model.graph.outputs)]
+    wholes = [value for one in cut.divided for value in one.values]
     return facts.Manifest(
         **facts.PlannedModel.fields_of(graph, plan, metrics.interval_s),
         latency_s=metrics.latency_s,
@@ -169,7 +170,7 @@ def manifest_of(
         ),
         states=states,
         sequences=_sequences(states, plan),
-        tensors=tuple({str(value.name): _tensor(value) for value in (*inputs, *crossing)}.values()),
+        tensors=tuple({str(value.name): _tensor(value) for value in (*inputs, *crossing, *wholes)}.values()),
         stages=_stages(cut, file_of),
         host=_host(cut, cut.host, file_of(None)) if cut.host else None,
         memory=plan_buffers(graph, target, plan),
@@ -201,7 +202,13 @@ def _states(cut: PlanModels) -> Iterator[facts.StageState]:
         ends = [_tensor(one).bytes for one in (value, output) if one is not None]
         initial = "file" if value is not None and value.is_initializer() else "zeros"
         if ends:
-            yield facts.StageState(*state, readers, writer, max(ends), initial)
+            part = next((_part(one) for one in cut.divided if one.part.read == state.read), None)
+            yield facts.StageState(*state, readers, writer, max(ends), initial, part)
+
+
+def _part(divided: DividedState) -> facts.StatePart:
+    cuts = tuple((cut.period, cut.start, cut.stop) for cut in divided.piece)
+    return facts.StatePart(divided.whole.read, divided.whole.next, cuts)
 
 
 def _sequences(states: Sequence[facts.StageState], plan: Plan) -> int:

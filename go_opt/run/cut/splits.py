@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -15,10 +15,11 @@ from onnx.reference import ReferenceEvaluator
 from go_opt.env.copies.pieces import Cut, Piece, Range, piece_of, window_end
 from go_opt.env.copies.splits import JOIN, TAKE, Held, split_graph_and_parts
 from go_opt.errors import ModelError
-from go_opt.model.graph import Graph, OpRule
+from go_opt.model.graph import STATE, Graph, OpRule
 from go_opt.model.plan import Split
 from go_opt.model.rule import Access, Affine
 from go_opt.model.rules.strided import row_major
+from go_opt.model.states import NamedState
 from go_opt.run.cut.reads import Reads
 
 _GEMM_WITHOUT_BIAS: Final = 11  # operator sets
@@ -47,27 +48,46 @@ class _Frame(NamedTuple):
         return sizes
 
 
-def split_nodes(nodes: ir.Graph, graph: Graph, splits: Sequence[Split]) -> list[ir.Value]:
+class DividedState(NamedTuple):
+    """A part of a state of the model, which is an input and an output of its own."""
+
+    part: NamedState
+    whole: NamedState  # by the names of the model's input and output
+    piece: Piece  # of the state before an inference
+    values: tuple[ir.Value, ...]  # of the whole: its input, and its output if it changes
+
+
+class SplitNodes(NamedTuple):
+    """What a model with split ops has beside its nodes."""
+
+    parts: Sequence[ir.Value] = ()  # of outputs that the host joins, in nodes that are no ops
+    states: Sequence[NamedState] = ()
+    divided: Sequence[DividedState] = ()
+
+
+def split_nodes(
+    nodes: ir.Graph, graph: Graph, splits: Sequence[Split], states: Sequence[NamedState] = ()
+) -> SplitNodes:
     """Replace the ops that ``splits`` name by their parts, under the names of the split graph.
 
     Args:
       graph: the graph of the unsplit model.
-
-    Returns:
-      the parts of outputs of the model that the host joins, in nodes that are no ops.
+      states: by the names of the model's inputs and outputs.
 
     Raises:
       ModelError: an op cannot be split like that; the message names it.
       PlanError: as of :func:`go_opt.env.copies.splits.split_graph_and_parts`.
     """
-    return _Maker(nodes, graph, splits).sent_parts() if splits else []
+    return _Maker(nodes, graph, splits, states).made() if splits else SplitNodes(states=states)
 
 
 class _Maker:
     """Makes the nodes of one model."""
 
-    def __init__(self, nodes: ir.Graph, graph: Graph, splits: Sequence[Split]) -> None:
-        self._nodes, self._graph = nodes, graph
+    def __init__(
+        self, nodes: ir.Graph, graph: Graph, splits: Sequence[Split], states: Sequence[NamedState]
+    ) -> None:
+        self._nodes, self._graph, self._named = nodes, graph, states
         self._split = split_graph_and_parts(graph, tuple(splits))
         self._reads = Reads(nodes, graph.op_index)
         self._divided = {self._reads.op_node[split.op] for split in splits}
@@ -76,15 +96,102 @@ class _Maker:
         self._slices: dict[tuple[str, ir.Value, tuple[int, ...]], ir.Value] = {}  # of constants
         self._joined: dict[ir.Value, ir.Value] = {}  # results of divided ops, joined again
         self._new: list[ir.Node] = []  # not in the model yet
+        self._pieces = {name: self._state_input(name) for name in self._split.held if self._is_state(name)}
+        self._values |= self._pieces
 
-    def sent_parts(self) -> list[ir.Value]:
+    def made(self) -> SplitNodes:
+        """Make all nodes; returns what else there is."""
+        states = {state.read: state for state in self._named}
+        outputs = {str(value.name): value for value in self._nodes.outputs}
+        rows = [row for row in self._state_parts() if row[0] in self._pieces]
+        wholes = [states[self._graph.tensor_names[self._held(read).tensor]] for read, _ in rows]
+        gone = {
+            str(value.name) for whole in wholes for value in (outputs.get(whole.next),) if value is not None
+        }
+        self._nodes.outputs[:] = [value for value in self._nodes.outputs if value.name not in gone]
+        sent = self._sent_parts()
+        divided = [
+            self._divided_state(read, following, whole, outputs.get(whole.next))
+            for (read, following), whole in zip(rows, wholes, strict=True)
+        ]
+        self._nodes.extend(self._new)
+        self._replace_inputs({whole.read for whole in wholes})
+        self._nodes.sort()
+        left = [state for state in self._named if state not in wholes]
+        return SplitNodes(sent, (*left, *(one.part for one in divided)), divided)
+
+    def _state_parts(self) -> list[tuple[str, str]]:
+        """The states of the split graph."""
+        split = self._split.graph
+        return [(split.tensor_names[one.read], split.tensor_names[one.next]) for one in split.states]
+
+    def _is_state(self, tensor: str) -> bool:
+        """Whether a tensor of the split graph is a part of a state."""
+        return self._graph.tensor_kind[self._held(tensor).tensor] == STATE
+
+    def _state_input(self, tensor: str) -> ir.Value:
+        """A part of a state, as an input of the model; of a weight that changes, with its first values."""
+        name, piece = self._graph.tensor_names[self._held(tensor).tensor], self._held(tensor).piece
+        given = self._nodes.initializers.get(name)
+        whole = self._whole[name] if given is None else given
+        frame = _frame_of(whole, piece)
+        if given is not None:
+            array = _values_of(given).reshape(-1)[elements_in(piece, math.prod(frame.sizes))]
+            return self._constant(tensor, array.reshape(frame.shape(piece)), given.dtype)
+        value = ir.Value(name=tensor, type=whole.type, shape=ir.Shape(frame.shape(piece)))
+        self._nodes.inputs.append(value)
+        return value
+
+    def _divided_state(
+        self, read: str, following: str, whole: NamedState, output: ir.Value | None
+    ) -> DividedState:
+        """A part of a state; its next value becomes an output of the model."""
+        held, next_name = self._held(read), read
+        name = self._graph.tensor_names[held.tensor]
+        given = self._nodes.initializers.get(name, self._whole.get(name))
+        assert given is not None
+        values = [given]
+        if following != read and output is not None:
+            values.append(output)
+            piece = self._held(following).piece
+            shape = _frame_of(output, piece).shape(piece)
+            kept = self._reshaped(self._values[following], shape, f"{following}/kept")
+            self._nodes.outputs.append(kept)
+            next_name = str(kept.name)
+        part = NamedState(read, next_name, whole.scope)
+        return DividedState(part, whole, held.piece, tuple(values))
+
+    def _replace_inputs(self, names: Collection[str]) -> None:
+        """Put parts in the place of inputs of the model; views of these that nothing reads go."""
+        for node in reversed(list(self._nodes)):
+            is_op = node.name in self._graph.op_index or node.name in self._split.graph.op_index
+            is_used = any(one.uses() or one in self._nodes.outputs for one in node.outputs)
+            if (
+                not is_op
+                and not is_used
+                and {one.name for one in self._reads.bases_of(node.inputs)} & {*names}
+            ):
+                self._nodes.remove(node, safe=True)
+        pieces: dict[str, list[ir.Value]] = {name: [] for name in names}
+        for name in self._split.graph.tensor_names:
+            if name in self._pieces:
+                pieces[self._graph.tensor_names[self._held(name).tensor]].append(self._pieces[name])
+        whole = [value for value in self._nodes.inputs if value.name not in self._pieces]
+        self._nodes.inputs[:] = [one for value in whole for one in pieces.get(str(value.name), [value])]
+        for name in names & self._nodes.initializers.keys():
+            if not self._nodes.initializers[name].uses():
+                self._nodes.initializers.pop(name)
+
+    def _sent_parts(self) -> list[ir.Value]:
         """Make all nodes; returns the parts of outputs that the host joins."""
         graph, split = self._graph, self._split
         place = {node: i for i, node in enumerate(self._nodes)}
         last: ir.Node | None = None  # of the nodes that are being replaced
         for op, name in enumerate(split.graph.op_names):
-            reads = [split.graph.tensor_names[k] for k, _ in split.graph.reads_of(op)]
-            writes = [split.graph.tensor_names[k] for k in split.graph.outputs_of(op)]
+            # What has no elements, or is read without any, only touches a state.
+            reads = [split.graph.tensor_names[k] for k, touched in split.graph.reads_of(op) if touched]
+            outputs = [k for k in split.graph.outputs_of(op) if split.graph.tensor_elements[k]]
+            writes = [split.graph.tensor_names[k] for k in outputs]
             if name in split.parts:
                 node = self._reads.op_node[graph.op_names[split.parts[name].op]]
                 last = node if last is None else max(last, node, key=place.__getitem__)
@@ -181,7 +288,7 @@ class _Maker:
     ) -> ir.Value:
         """What a tensor of the split graph holds, seen as a node sees the whole in ``value``."""
         loops, piece = _loops_of(value), self._held(tensor).piece
-        is_constant = not self._reads.bases_of([value])
+        is_constant = not self._reads.bases_of([value]) and tensor not in self._pieces
         array = _values_of(value).reshape(_flat(loops)) if is_constant and piece else None
         for cut in piece:
             place, steps, count = _leave(loops, cut, node)
@@ -332,6 +439,15 @@ class _Maker:
             if not is_op and gone & {value.producer() for value in node.inputs if value is not None}:
                 gone.add(node)
         self._nodes.remove(gone)
+
+
+def elements_in(piece: Piece, elements: int) -> NDArray:
+    """[elements] True for those in a piece of a tensor."""
+    place = np.arange(elements)
+    inside = np.ones(elements, np.bool_)
+    for cut in piece:
+        inside &= (cut.start <= place % cut.period) & (place % cut.period < cut.stop)
+    return inside
 
 
 def _loops_of(value: ir.Value) -> _Loops:

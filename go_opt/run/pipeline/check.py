@@ -89,7 +89,7 @@ def whole_outputs(
     whole = session(_with_states(path, manifest), is_optimized=is_optimized)
     wanted = [output.name for output in manifest.outputs]
     names = list(dict.fromkeys([*wanted, *(state.next for state in _changing(manifest))]))
-    rest, first = _rest(path, manifest, inputs[0]), first_values(manifest, manifest.states, path)
+    rest, first = _rest(path, manifest, inputs[0]), first_values(manifest, manifest.whole_states, path)
     rows: list[Arrays] = []
     found: dict[tuple[int, int], Arrays] = {}  # by row of inputs that the sequence begins with, and step
     states: dict[int, Arrays] = {}  # by row of inputs that the sequence begins with
@@ -116,12 +116,12 @@ def next_states(manifest: Manifest, before: Arrays, values: Arrays) -> Arrays:
 
 
 def _changing(manifest: Manifest) -> list[StageState]:
-    return [state for state in manifest.states if state.writer is not None]
+    return [state for state in manifest.whole_states if state.writer is not None]
 
 
 def _with_states(path: Path, manifest: Manifest) -> Path | bytes:
     """The model; if states are weights, with these as inputs."""
-    weights = [state.read for state in manifest.states if state.initial == "file"]
+    weights = [state.read for state in manifest.whole_states if state.initial == "file"]
     if not weights:
         return path
     model = onnx.load(path)
@@ -154,14 +154,14 @@ def first_difference(
     cuts = list(dict.fromkeys([*cuts, *following]))
     shown = {output.name for output in model.graph.output}
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in cuts if name not in shown)
-    _show_weights(model, [state.read for state in manifest.states if state.initial == "file"])
+    _show_weights(model, [state.read for state in manifest.whole_states if state.initial == "file"])
     whole = session(model.SerializeToString(), is_optimized=False)
     stages = [session(folder / stage.file) for stage in manifest.stages]
     rest = _rest(path, manifest, steps[0])
-    states: Arrays = first_values(manifest, manifest.states, path)
+    states: Arrays = first_values(manifest, manifest.whole_states, path)
     for inputs in steps:
         expected = dict(zip(cuts, whole.run(cuts, {**rest, **inputs, **states}), strict=True))
-        values: dict[str, NDArray] = {**inputs, **states}
+        values: dict[str, NDArray] = {**inputs, **states, **_parts(manifest, states)}
         for stage, loaded in zip(manifest.stages, stages, strict=True):
             names = list(loaded.output_names)
             given = {name: values[name] for name in loaded.input_names}
@@ -171,6 +171,23 @@ def first_difference(
                     return f"tensor {name!r} of stage {stage.stage} is the first that differs"
         states = next_states(manifest, states, values)
     return "the stages one after the other give the right outputs, so a transfer went wrong"
+
+
+def _parts(manifest: Manifest, states: Arrays) -> Arrays:
+    """The parts of states that stages read."""
+    return {
+        state.read: _elements(states[state.part.read], state.part.cuts).reshape(
+            manifest.tensor(state.read).shape
+        )
+        for state in manifest.states
+        if state.part is not None
+    }
+
+
+def _elements(whole: NDArray, cuts: Sequence[tuple[int, int, int]]) -> NDArray:
+    place = np.arange(whole.size)
+    inside = [(start <= place % period) & (place % period < stop) for period, start, stop in cuts]
+    return whole.reshape(-1)[np.logical_and.reduce(inside)]
 
 
 def _rest(path: Path, manifest: Manifest, inputs: Arrays) -> dict[str, NDArray]:
