@@ -1,0 +1,86 @@
+"""The attributes of parts of nodes, and the sizes of values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import onnx_ir as ir
+
+from go_opt.env.copies.pieces import Range, window_end
+from go_opt.errors import ModelError
+from go_opt.model.graph import OpRule
+from go_opt.model.rule import Affine
+
+# Attributes that count steps of factors: the factors, by the letters of their names.
+_COUNTS: Final[Mapping[str, str]] = {
+    "block_size": "e", "group": "g", "kv_num_heads": "g", "num_groups": "g", "num_heads": "gh",
+    "q_num_heads": "gh",
+}  # fmt: skip
+
+
+def attributes_of_part(node: ir.Node, row: OpRule, ranges: tuple[Range, ...]) -> dict[str, ir.Attr]:
+    """The attributes of a part: its padding, and numbers of what is divided."""
+    attributes, factors = dict(node.attributes.items()), row.rule.factors
+    for one in ranges:
+        name, size = factors[one.factor].name, factors[one.factor].size
+        if name.startswith("k") and node.op_type == "Conv":
+            attributes.pop("kernel_shape", None)  # that of the weight
+        for counted in attributes.keys() & _COUNTS.keys():
+            if name[0] in _COUNTS[counted]:
+                number = attributes[counted].as_int() * (one.stop - one.start) // size
+                attributes[counted] = ir.AttrInt64(counted, number)
+    windows = {
+        piece.factor: (axis, piece)
+        for axis, dimension in enumerate(row.rule.operands[0][2:])
+        for piece in dimension
+        if isinstance(piece, Affine)
+    }
+    padded = [(*windows[one.factor], one) for one in ranges if one.factor in windows]
+    if not padded:
+        return attributes
+    if all(_numbers_in(node, name, [0])[0] for name in ("count_include_pad", "ceil_mode")):
+        raise ModelError(f"op {node.name!r} cannot be split: it counts padding and rounds up.")
+    image = node.inputs[0]
+    assert image is not None
+    before, after = _padding(node, sizes_of(image)[2:], sizes_of(node.outputs[0])[2:])
+    for axis, piece, one in padded:
+        first = one.start * piece.stride - piece.before
+        last = window_end(row.rule, piece, one.stop)
+        before[axis], after[axis] = max(0, -first), max(0, last - piece.size)
+    attributes.pop("auto_pad", None)
+    return attributes | {"pads": ir.AttrInt64s("pads", [*before, *after])}
+
+
+def _padding(node: ir.Node, sizes: Sequence[int], results: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Padding before and after, along each axis of an image."""
+    axes = len(sizes)
+    automatic = node.attributes["auto_pad"].as_string() if "auto_pad" in node.attributes else "NOTSET"
+    if automatic in ("NOTSET", "VALID"):
+        pads = _numbers_in(node, "pads", [0] * 2 * axes) if automatic == "NOTSET" else [0] * 2 * axes
+        return pads[:axes], pads[axes:]
+    weight = node.inputs[1] if len(node.inputs) > 1 else None
+    kernel = _numbers_in(node, "kernel_shape", [] if weight is None else sizes_of(weight)[2:])
+    strides, dilations = (_numbers_in(node, name, [1] * axes) for name in ("strides", "dilations"))
+    rows = zip(sizes, results, kernel, strides, dilations, strict=True)
+    missing = [max(0, (out - 1) * s + (k - 1) * d + 1 - size) for size, out, k, s, d in rows]
+    less, more = [pad // 2 for pad in missing], [(pad + 1) // 2 for pad in missing]
+    return (less, more) if automatic == "SAME_UPPER" else (more, less)
+
+
+def _numbers_in(node: ir.Node, name: str, otherwise: Sequence[int]) -> list[int]:
+    if name not in node.attributes:
+        return list(otherwise)
+    attr = node.attributes[name]
+    return [attr.as_int()] if attr.type == ir.AttributeType.INT else list(attr.as_ints())
+
+
+def sizes_of(value: ir.Value) -> list[int]:
+    """The sizes of a value.
+
+    Raises:
+      ModelError: one of them is not known.
+    """
+    if value.shape is None or not value.shape.is_static():
+        raise ModelError(f"tensor {value.name!r} has no known size, so that it cannot be split.")
+    return list(value.shape.numpy())
