@@ -11,9 +11,8 @@ import numpy as np
 from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.env.copies.expanded_tables import PlanTables, plan_tables
 from go_opt.env.cost import CostTables
-from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.env.model.analytical import BatchMetrics, evaluate_batch
-from go_opt.env.model.makespan import execution
+from go_opt.env.model.makespan import executions
 from go_opt.env.model.metrics import STEP, WAITING, Fidelity, Metrics, Objective, check_fidelity
 from go_opt.env.target import Target
 from go_opt.model.graph import Graph
@@ -116,11 +115,9 @@ def makespans_s(
     fusion_group: IntArray,  # [B, N]
 ) -> FloatArray:
     """[B] seconds of one execution of each plan alone, given their terms; infinite if it does not fit."""
-    seconds = np.full(len(placement), np.inf)
-    alone = np.ones_like(placement)
-    for b in np.flatnonzero(terms.fits):
-        placed = PlanTables(tables, placement[b], order[b], fusion_group[b], alone[b])
-        seconds[b] = execution(*execution_inputs(placed), terms.stream_bytes[b]).makespan_s
+    seconds, fits = np.full(len(placement), np.inf), terms.fits
+    rows = placement[fits], order[fits], fusion_group[fits], terms.stream_bytes[fits]
+    seconds[fits] = [ran.makespan_s for ran in executions(tables, *rows)]
     return seconds
 
 
@@ -131,20 +128,8 @@ def may_wait(target: Target, stream_bytes: LongArray) -> bool:
 
 def plan_makespan_s(placed: PlanTables, terms: BatchMetrics) -> float:
     """Seconds of one execution of a plan alone, given its (one-plan) terms."""
-    return execution(*execution_inputs(placed), terms.stream_bytes[0]).makespan_s
-
-
-def execution_inputs(
-    placed: PlanTables,
-) -> tuple[CostTables, IntArray, IntArray, IntArray, FloatArray]:
-    """Tables, order, kernels with their chips and seconds, as :mod:`go_opt.env.model.makespan` takes them."""
-    tables, order = placed.tables, placed.order
-    kernel_of = number_kernels(order, placed.fusion_group)
-    kernel_chip = np.empty(int(kernel_of.max()) + 1, dtype=np.int32)
-    kernel_chip[kernel_of] = placed.placement
-    by_kind = kernel_seconds(tables, kernel_of)
-    kernel_s = by_kind[tables.chip_kind[kernel_chip], np.arange(len(kernel_chip))]
-    return tables, order, kernel_of, kernel_chip, kernel_s
+    rows = placed.placement[None], placed.order[None], placed.fusion_group[None]
+    return next(executions(placed.tables, *rows, terms.stream_bytes)).makespan_s
 
 
 def out_of_memory_reason(tables: CostTables, terms: BatchMetrics) -> str:

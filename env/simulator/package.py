@@ -206,7 +206,7 @@ def takes(row: Record, inference: int) -> bool:
     return row.replicas == 1 or replica_of(row, inference) == row.replica
 
 
-@uncounted
+@uncounted_inner
 def crosses(others: RecordArray, hop: Record, inference: int) -> bool:
     """Whether an inference crosses the link of the hop."""
     if hop.nearer == 0 and hop.beyond == hop.readers:

@@ -22,7 +22,7 @@ from go_opt.env import CostTables, Target, cost_tables, greedy_fusion, list_sche
 from go_opt.env.cost.routes import transfer_s
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.env.kernels.priority_fusion import priority_fusion
-from go_opt.env.model.makespan import execution
+from go_opt.env.model.makespan import executions
 from go_opt.model.graph import NO_PRODUCER, Graph
 from go_opt.model.plan import Candidate, Plan
 
@@ -77,12 +77,9 @@ class Kernels:
 
     def makespan_s(self, device: IntArray, sequence: LongArray) -> float:
         """By the environment, of weights that stay on their device."""
-        _, order = self.arrays(device, sequence)
-        stream_bytes = np.zeros(self.num_devices, np.int64)
-        kernel_of = number_kernels(order, self.kernel_of)
-        kernel_chip = device[sequence].astype(np.int32)
-        seconds = self.seconds[sequence]
-        return execution(self.tables, order, kernel_of, kernel_chip, seconds, stream_bytes).makespan_s
+        rows = [row[None] for row in (*self.arrays(device, sequence), self.kernel_of)]
+        stream_bytes = np.zeros((1, self.num_devices), np.int64)
+        return next(executions(self.tables, *rows, stream_bytes)).makespan_s
 
 
 def kernels_of(graph: Graph, target: Target, fusion: str) -> Kernels:
