@@ -63,7 +63,7 @@ WIDE_FOLDERS: Final = {
     "agents.training.problems": 22,
     "api": 15,
     "bench": 12,
-    "cli.inputs": 20,
+    "cli.inputs": 19,
     "common": 60,
     "env": 47,
     "env.copies": 35,

@@ -9,6 +9,7 @@ attention.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from go_opt.parallel.configuration import RECOMPUTE, Configuration
 from go_opt.parallel.machine import Machine, Product
@@ -30,9 +31,8 @@ class Block:
     working_bytes: Row  # beside them, while the layer's backward pass runs
     head_s: float  # the last product, softmax and loss, forwards and backwards
     head_bytes: float
-    message_s: float  # between neighbouring stages, in both directions
 
-    @property
+    @cached_property
     def layer_s(self) -> Row:
         """Forwards, again and backwards."""
         rows = zip(self.again_s, self.collective_s, self.host_s, strict=True)
@@ -68,8 +68,7 @@ def block_of(model: Transformer, chosen: Configuration, machine: Machine) -> Blo
     none, attention, full = (max(0.0, least_s - forward_s - backward_s - again) for again in again_s)
     logits = tokens * model.vocabulary / t
     last: list[Product] = [(1.0, tokens, model.hidden, model.vocabulary / t)]
-    activation = size * tokens * model.hidden
-    inputs = activation / everywhere
+    inputs = size * tokens * model.hidden / everywhere
     scored = 2.5 * size * chosen.micro_batch * model.heads / t * model.sequence**2
     all_kept = 5.0 * inputs + size * tokens * _kept_elements(model) / t + scored
     return Block(
@@ -82,12 +81,11 @@ def block_of(model: Transformer, chosen: Configuration, machine: Machine) -> Blo
         (0.0, scored, all_kept),
         machine.products_s([*last, *_gradients(last)]) + 3.0 * machine.moved_s(3.0 * size * logits),
         3.0 * size * logits,
-        _message_s(activation, chosen, machine),
     )
 
 
-def _message_s(num_bytes: float, chosen: Configuration, machine: Machine) -> float:
-    """Seconds in which a layer's input goes on and its gradient comes back.
+def message_s(model: Transformer, chosen: Configuration, machine: Machine) -> float:
+    """Seconds in which a layer's input goes on to the next rank, or its gradient comes back.
 
     With sequence parallelism a device has only its part. The interleaved schedule, which has more messages,
     sends parts too, and gathers them within the node (Narayanan et al., 2021).
@@ -96,12 +94,13 @@ def _message_s(num_bytes: float, chosen: Configuration, machine: Machine) -> flo
         return 0.0
     stride = chosen.tensor * chosen.expert * chosen.data
     is_within, gathered_s = chosen.pipeline * stride <= machine.node, 0.0
+    num_bytes = float(machine.element_bytes * chosen.micro_batch * model.sequence * model.hidden)
     if chosen.schedule == "interleaved" and not chosen.sequence_parallel and not is_within:
         gathered_s = machine.collective_s("all_gather", num_bytes, chosen.tensor)
         num_bytes /= chosen.tensor
     elif chosen.sequence_parallel:
         num_bytes /= chosen.tensor
-    return 2.0 * (machine.sent_s(num_bytes, stride if is_within else machine.node) + gathered_s)
+    return machine.sent_s(num_bytes, stride if is_within else machine.node) + gathered_s
 
 
 def _products(model: Transformer, chosen: Configuration) -> tuple[list[Product], list[Product]]:

@@ -11,7 +11,9 @@ from go_opt.parallel.transformer import Transformer
 
 Recompute = Literal["full", "attention", "none"]
 Schedule = Literal["1f1b", "gpipe", "interleaved"]
+Zero = Literal[0, 1, 2, 3]
 RECOMPUTE: Final[tuple[Recompute, ...]] = ("none", "attention", "full")  # more and more of it
+ZERO: Final[tuple[Zero, ...]] = (0, 1, 2, 3)
 OPTION: Final = "--parallel"
 
 
@@ -30,7 +32,7 @@ class Configuration:
     micro_batch: int = 1  # sequences
     schedule: Schedule = "1f1b"
     stages_per_device: int = 1
-    zero: Literal[0, 1, 2, 3] = 0
+    zero: Zero = 0
     recompute: Recompute = "full"
     sequence_parallel: bool = False
     host_s_per_layer: float | None = None  # in place of the target's

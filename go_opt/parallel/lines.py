@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Final
 
-from go_opt.common.units import format_bytes, format_duration
+from go_opt.common.units import format_bytes, format_duration, format_ratio
+from go_opt.parallel.configuration import RECOMPUTE, Configuration
+from go_opt.parallel.schedule import simulate
+from go_opt.parallel.search import StepPlan
 from go_opt.parallel.step import Step
 
 _TERMS: Final = {
@@ -20,7 +24,12 @@ _TERMS: Final = {
 }
 
 
-def step_lines(step: Step) -> Iterator[str]:
+def result_lines(found: Step | StepPlan) -> Iterator[str]:
+    """A costed step, or the answer of a search."""
+    return _plan_lines(found) if isinstance(found, StepPlan) else _step_lines(found)
+
+
+def _step_lines(step: Step) -> Iterator[str]:
     """The step's time, its parts, and the memory of the fullest rank."""
     tokens_per_s = step.case.batch * step.case.model.sequence / step.step_s
     number = step.chosen.micro_batches(step.case.batch)
@@ -35,3 +44,35 @@ def step_lines(step: Step) -> Iterator[str]:
     yield f"memory      {format_bytes(most)} of {limit}, rank {rank} of {len(step.memory_bytes)}"
     if step.lacks:
         yield f"lacks       {' '.join(step.lacks[:4])}{' …' if len(step.lacks) > 4 else ''}"
+
+
+def _plan_lines(plan: StepPlan) -> Iterator[str]:
+    """The first choice with its layers, the bound, and the choices behind it."""
+    best = plan.best
+    yield f"plan        {_parallel_text(best.chosen)}"
+    yield f"layers      {_layers_text(best)}"
+    yield from _step_lines(best)
+    yield f"simulated   {format_duration(simulate(best).step_s)}"
+    below = f"no schedule in any of {plan.configurations} configurations is below"
+    yield f"bound       {format_duration(plan.lower_bound_s)}: {below}"
+    how = "" if plan.is_complete else ", stopped early"
+    yield f"status      {plan.status}, gap {format_ratio(plan.gap)}, in {plan.wall_s:.2f} s{how}"
+    for step in plan.choices[1:]:
+        yield f"next        {format_duration(step.step_s)}  {_parallel_text(step.chosen)}"
+
+
+def _parallel_text(chosen: Configuration) -> str:
+    """The text of a configuration, as ``--parallel`` takes it, without what is at its default."""
+    default, words = Configuration(), {True: "on", False: "off"}
+    pairs = [(name, value) for name, value in vars(chosen).items() if value != getattr(default, name)]
+    return ",".join(f"{name}={words[value] if isinstance(value, bool) else value}" for name, value in pairs)
+
+
+def _layers_text(step: Step) -> str:
+    """Layers of ranks, runs of equal ranks together: ``6 x 12 (none), 2 x 12 (9 none, 3 full)``."""
+    texts = []
+    for layers, run in groupby(step.layers):
+        kinds = [(n, name) for n, name in zip(layers, RECOMPUTE, strict=True) if n]
+        of = kinds[0][1] if len(kinds) == 1 else ", ".join(f"{n} {name}" for n, name in kinds)
+        texts.append(f"{len(list(run))} x {sum(layers)} ({of})")
+    return ", ".join(texts) + " recomputed"

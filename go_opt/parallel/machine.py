@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -35,21 +35,21 @@ class Machine:
                 field="kinds.kernels",
             )
 
-    @property
+    @cached_property
     def devices(self) -> int:
         return self.target.num_devices
 
-    @property
+    @cached_property
     def node(self) -> int:
         """Devices of one node."""
         return self.target.num_chips
 
-    @property
+    @cached_property
     def memory_bytes(self) -> int:
         """Of a device."""
         return self.target.kinds[0].sram_bytes
 
-    @property
+    @cached_property
     def host_s_per_layer(self) -> float:
         return self.target.levels[0].host_s_per_layer
 
@@ -92,20 +92,13 @@ class Machine:
         if group == 1:
             return 0.0
         if group * stride <= self.node or len(self.target.levels) == 1:
-            return self._within_s(op, num_bytes, group)
+            return _within_s(self, op, num_bytes, group)
         between = self.target.levels[1]
         steps = 2.0 if op == "all_reduce" else 1.0
         sharing = self.node if op == "all_to_all" else min(self.node, stride)
         nodes = -(-group * stride // self.node)
         moved_s = (group - 1) / group * num_bytes / (between.rate_bytes_per_s / sharing)
         return steps * (moved_s + (nodes - 1) * between.latency_s)
-
-    def _within_s(self, op: str, num_bytes: float, group: int) -> float:
-        fits = [one for one in self.target.collectives if one.op == op and one.group in (0, group)]
-        if not fits:
-            raise TargetError(f"the target has no [[collectives]] for {op} of {group}.", field="collectives")
-        best = max(fits, key=lambda one: one.group)  # that of exactly this group wins
-        return float(best.seconds(np.array([num_bytes]), np.array([float(group)]))[0])
 
     def sent_s(self, num_bytes: float, reach: int) -> float:
         """Seconds in which a device sends to one ``reach`` devices away; all share the node's network."""
@@ -114,3 +107,13 @@ class Machine:
         if level is not self.target.levels[0]:
             rate /= self.node
         return num_bytes / rate + level.latency_s
+
+
+@lru_cache(maxsize=65536)
+def _within_s(machine: Machine, op: str, num_bytes: float, group: int) -> float:
+    """Seconds of a collective within a node."""
+    fits = [one for one in machine.target.collectives if one.op == op and one.group in (0, group)]
+    if not fits:
+        raise TargetError(f"the target has no [[collectives]] for {op} of {group}.", field="collectives")
+    best = max(fits, key=lambda one: one.group)  # that of exactly this group wins
+    return float(best.seconds(np.array([num_bytes]), np.array([float(group)]))[0])

@@ -14,7 +14,7 @@ from functools import cached_property
 from go_opt.common.units import format_bytes
 from go_opt.env import Target
 from go_opt.errors import InvalidInputError
-from go_opt.parallel.block import Block, block_of
+from go_opt.parallel.block import Block, block_of, message_s
 from go_opt.parallel.configuration import (
     RECOMPUTE,
     Configuration,
@@ -60,6 +60,11 @@ class Step:
         return block_of(self.case.model, self.chosen, self.case.machine)
 
     @cached_property
+    def sent_s(self) -> float:
+        """Seconds of a message between ranks, in one direction."""
+        return message_s(self.case.model, self.chosen, self.case.machine)
+
+    @cached_property
     def rank_s(self) -> tuple[float, ...]:
         """[P] seconds of a micro-batch on the stages of each rank, forwards and backwards."""
         return rank_seconds(self.block, self.layers)
@@ -82,7 +87,7 @@ class Step:
             "host_s": summed(block.host_s),
             "collectives_s": summed(block.collective_s),
             "bubble_s": pipeline_s(self.rank_s, number, v) - each * sum(self.rank_s),
-            "messages_s": (number * v + ranks - 2) * block.message_s,
+            "messages_s": 2.0 * waits(chosen, self.case.batch) * self.sent_s,
             "reduction_s": reduction_s(self.case, chosen),
             "optimizer_s": optimizer_s(self.case, chosen),
         }
@@ -142,6 +147,12 @@ def pipeline_s(rank_s: Sequence[float], number: int, stages_per_device: int) -> 
     """Seconds of ``number`` micro-batches on ranks of ``rank_s`` each, messages apart."""
     share = 1.0 / stages_per_device
     return (number - share) * max(rank_s) + share * sum(rank_s)
+
+
+def waits(chosen: Configuration, batch: int) -> int:
+    """How often a step waits for a message from either neighbour: one each way."""
+    is_piped = chosen.pipeline > 1
+    return is_piped * (chosen.micro_batches(batch) * chosen.stages_per_device + chosen.pipeline - 2)
 
 
 def _mean_parameters(case: Case, chosen: Configuration) -> tuple[float, float]:

@@ -61,3 +61,49 @@ def test_a_step_that_does_not_fit(cli: Cli) -> None:
 )
 def test_what_is_refused(cli: Cli, args: tuple[str, ...], words: tuple[str, ...]) -> None:
     cli("evaluate", *args).is_refused(*words)
+
+
+SMALL = "gpt:hidden=4096,layers=32,heads=32,sequence=2048"
+SMALL_STEP = ("--objective", "step", "--target", "dgx-a100-64", "--batch", "128")
+
+
+def test_the_best_configuration(cli: Cli) -> None:
+    answer = cli("optimize", SMALL, *SMALL_STEP, "--budget", "60s", "--json").json
+    assert answer["fits"] is True
+    assert answer["is_complete"] is True
+    assert 0 <= answer["gap"] < 0.05
+    assert answer["lower_bound_s"] <= answer["simulated_s"] <= 1.01 * answer["step_s"]
+    assert len(answer["choices"]) == 3
+    assert answer["choices"][0]["parallel"] == answer["parallel"]
+    given = ",".join(
+        f"{key}={answer['parallel'][key]}" for key in ("tensor", "pipeline", "data", "micro_batch")
+    )
+    even = cli("evaluate", SMALL, *SMALL_STEP, "--parallel", given, "--json").json
+    assert answer["step_s"] <= even["step_s"]
+
+
+def test_the_best_configuration_on_screen(cli: Cli) -> None:
+    lines = cli("optimize", SMALL, *SMALL_STEP, "--budget", "60s").out.splitlines()
+    heads = [line.split()[0] for line in lines if not line.startswith(" ")]
+    assert heads == ["plan", "layers", "step", "memory", "simulated", "bound", "status", "next", "next"]
+    text = lines[0].split()[1]
+    assert cli("evaluate", SMALL, *SMALL_STEP, "--parallel", text).code == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ((SMALL, *SMALL_STEP, "--max-evaluations", "5"), ("--max-evaluations", "not for --objective step")),
+        ((SMALL, "--target", "dgx-a100-64"), ("--objective step",)),
+        (("zoo:resnet50", "--objective", "step"), ("'zoo:resnet50'",)),
+        (("zoo:resnet50", "--batch", "8"), ("--batch",)),
+        ((SMALL, *SMALL_STEP, "--budget", "soon"), ("--budget", "'soon'")),
+    ],
+)
+def test_searches_that_are_refused(cli: Cli, args: tuple[str, ...], words: tuple[str, ...]) -> None:
+    cli("optimize", *args).is_refused(*words)
+
+
+def test_a_model_that_does_not_fit_anywhere(cli: Cli) -> None:
+    args = ("optimize", MODEL, "--objective", "step", "--target", "dgx-a100-8", "--batch", "8")
+    cli(*args).is_refused("fits into 80 GB", code=3)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, get_args, get_type_hints
 
 import typer
 
@@ -19,6 +19,7 @@ from go_opt.result import Objective
 from go_opt.service.transport.address import DEFAULT_ADDRESS
 
 if TYPE_CHECKING:
+    from go_opt.parallel import Case, Step
     from go_opt.service.client.client import Client
     from go_opt.solver.problem.user_constraints import UserConstraint
 
@@ -232,3 +233,66 @@ def read_constraints(path: Path | None) -> tuple[UserConstraint, ...]:
 
 def _by_keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+REPEATED_PREFIX: Final = "gpt:"  # of models of equal blocks
+AnyObjective = Literal["throughput", "latency", "step"]
+
+BatchOption = Annotated[
+    int | None, typer.Option(help="Sequences of a training step, of all devices together.")
+]
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """An objective, and what belongs to ``step``: a training step."""
+
+    objective: Annotated[
+        AnyObjective | None, typer.Option(help="By default the one of the plan; step: a training step.")
+    ] = None
+    batch: BatchOption = None
+    parallel: Annotated[
+        str | None,
+        typer.Option(metavar="KEY=VALUE,…", help="Degrees tensor, pipeline, data … of a training step."),
+    ] = None
+
+    def is_step(self, model: str) -> bool:
+        """Whether they ask for a training step.
+
+        Raises:
+          InvalidInputError: the objective is of other models, or needs options that are not given.
+        """
+        is_repeated = model.startswith(REPEATED_PREFIX)
+        if self.objective == "step" and not is_repeated:
+            like = f"{REPEATED_PREFIX}hidden=768,layers=12,heads=12,sequence=1024"
+            problem = f"--objective step is for models such as {like}, not {model[:100]!r}"
+            raise InvalidInputError(f"{problem}.", field="objective")
+        if self.objective != "step" and is_repeated:
+            raise InvalidInputError(f"a model {REPEATED_PREFIX}… needs --objective step.", field="objective")
+        for name in ("batch", "parallel"):
+            if self.objective != "step" and getattr(self, name) is not None:
+                raise InvalidInputError(f"--{name} is for --objective step.", field=name)
+        return is_repeated
+
+    def of_plan(self) -> Objective | None:
+        """The objective, if it is not ``step``."""
+        return None if self.objective == "step" else self.objective
+
+    def case(self, model: str, target: str | None) -> Case:
+        """The step of these options."""
+        from go_opt import api
+        from go_opt.parallel import Case
+
+        if self.batch is None:
+            raise InvalidInputError("--batch is missing: the sequences of a step.", field="batch")
+        if target is None:
+            raise InvalidInputError("--target is missing, such as dgx-a100-512.", field="target")
+        return Case.read(model, api.target(target), self.batch)
+
+    def step(self, model: str, target: str | None) -> Step:
+        """The step in the configuration of ``--parallel``."""
+        from go_opt.parallel import cost_step
+
+        if self.parallel is None:
+            raise InvalidInputError("--parallel is missing, such as tensor=8,data=8.", field="parallel")
+        return cost_step(self.case(model, target), self.parallel)

@@ -19,6 +19,7 @@ from go_opt.cli.commands.options import (
     OverwriteOption,
     PlanArgument,
     PlanTargetOption,
+    StepOptions,
     TargetOption,
     models_named,
     read_constraints,
@@ -37,7 +38,6 @@ from go_opt.cli.inputs.loading import (
     load_with_plan,
     with_costs,
 )
-from go_opt.cli.inputs.steps import StepOptions
 from go_opt.common.files import read_json
 from go_opt.common.outputs import PLAN
 from go_opt.env.model.metrics import Fidelity
@@ -47,7 +47,7 @@ from go_opt.result import Objective
 if TYPE_CHECKING:
     from go_opt.env import Target
     from go_opt.model.graph import Graph
-    from go_opt.parallel import Step
+    from go_opt.parallel import Step, StepPlan
     from go_opt.result import OptimizeResult
     from go_opt.solver import Violation
 
@@ -86,6 +86,10 @@ def optimize(
     from go_opt.env.target import PAPER
     from go_opt.report.parts.chip_tables import fewest_line
 
+    if search.asks_for_step(model):
+        connection.refuse_without_server()
+        _show_step(search.step_plan(model, target), model, as_json=as_json)
+        return
     if cost_model == "paper" and not target.endswith(PAPER):
         target += PAPER
     request = search.request()
@@ -258,10 +262,10 @@ def _show_result(
         print_result(console(), graph, target, result, verbose=verbose)
 
 
-def _show_step(step: Step, model: str, *, as_json: bool) -> None:
-    from go_opt.parallel import step_lines, step_to_dict
+def _show_step(found: Step | StepPlan, model: str, *, as_json: bool) -> None:
+    from go_opt.parallel import result_lines, result_to_dict
 
     if as_json:
-        print_json(step_to_dict(step, model))
+        print_json(result_to_dict(found, model))
     else:
-        show(step_lines(step))
+        show(result_lines(found))

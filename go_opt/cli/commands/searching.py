@@ -9,16 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_args, get_
 
 import typer
 
-from go_opt.cli.commands.options import ConstraintsOption, read_constraints
+from go_opt.cli.commands.options import (
+    AnyObjective,
+    BatchOption,
+    ConstraintsOption,
+    StepOptions,
+    read_constraints,
+)
 from go_opt.common.units import parse_duration_s, parse_rate_per_s
 from go_opt.errors import InvalidInputError
-from go_opt.result import Request, Step
+from go_opt.result import DEFAULT_BUDGET_S, Objective, Request, Step
 
 if TYPE_CHECKING:
     from go_opt.api.chips import FewestChips
     from go_opt.cli.commands.options import Connection
     from go_opt.env import Target
     from go_opt.model.graph import Graph
+    from go_opt.parallel import StepPlan
     from go_opt.result import OptimizeResult
 
 _T = TypeVar("_T")
@@ -30,7 +37,11 @@ _OPTIONS: Final = {
     for field in fields(Request)
     if get_origin(_HINTS[field.name]) is Annotated
 }
-_TYPED: Final[dict[Any, Any]] = {float | None: str | None, str | Path | None: str}  # durations have a unit
+_TYPED: Final[dict[Any, Any]] = {
+    float | None: str | None,  # durations have a unit
+    str | Path | None: str,
+    Objective: AnyObjective,
+}
 
 
 def _with_request_options(group: type[_T]) -> type[_T]:
@@ -84,6 +95,31 @@ class SizedSearch(Search):
     rate: Annotated[
         str | None, typer.Option(help="Inferences a second, such as 40000/s, for --fewest-chips.")
     ] = None
+
+    batch: BatchOption = None
+
+    def asks_for_step(self, model: str) -> bool:
+        """Whether the search is one for a training step; raises if other options than its own are given."""
+        objective: AnyObjective = getattr(self, "objective", "throughput")
+        if not StepOptions(objective, self.batch).is_step(model):
+            return False
+        for field in fields(self):
+            is_own = field.name in ("objective", "batch", "budget")
+            if not is_own and getattr(self, field.name) != field.default:
+                problem = f"{_flag(field.name)} is not for --objective step"
+                raise InvalidInputError(f"{problem}.", field=field.name)
+        return True
+
+    def step_plan(self, model: str, target: str) -> StepPlan:
+        """The best training step, or with Ctrl-C the best so far."""
+        from go_opt.cli.inputs.interrupt import InterruptAsks
+        from go_opt.parallel import plan_step
+
+        case = StepOptions("step", self.batch).case(model, target)
+        budget: str | None = getattr(self, "budget", None)
+        budget_s = DEFAULT_BUDGET_S if budget is None else parse_duration_s(budget, "--budget")
+        with InterruptAsks() as interrupt:
+            return plan_step(case, budget_s, interrupt.is_requested)
 
     def rate_per_s(self) -> float | None:
         """The requested rate, which needs ``--fewest-chips``; None if there is none."""

@@ -1,0 +1,195 @@
+"""How the layers of a model are divided among ranks: the best seconds, and what no division is below.
+
+Layers of a rank may recompute nothing, attention or all, each as it wants, as long as its memory holds them;
+stages of a device are alike.
+Arrays: [P, K] seconds of a micro-batch by rank and number of layers, infinite where they do not fit.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from go_opt.common.arrays import FloatArray, IntArray
+from go_opt.common.compiling import compiled, compiled_inner
+
+_STEPS: Final = 40  # of a bisection
+
+
+class Ranks(NamedTuple):
+    """What layers cost on each rank; rows of three are by RECOMPUTE."""
+
+    layer_s: FloatArray  # [3]
+    kept_bytes: FloatArray  # [3] a layer and micro-batch
+    working_bytes: FloatArray  # [3]
+    state_bytes: float  # a layer
+    in_flight: FloatArray  # [P] micro-batches
+    free_bytes: FloatArray  # [P] without layers
+    least_working_bytes: FloatArray  # [P]
+    more_s: FloatArray  # [P] seconds beside layers
+    unit: int  # stages of a device; numbers of layers of each kind are multiples of it
+
+
+@compiled
+def rank_seconds_table(ranks: Ranks, most: int) -> tuple[FloatArray, IntArray]:
+    """[P, K] least seconds, and [P, K, 2] the layers that recompute attention and all, up to ``most``."""
+    number = len(ranks.in_flight)
+    seconds = np.full((number, most + 1), np.inf)
+    chosen = np.zeros((number, most + 1, 2), np.int32)
+    none, attention, full = ranks.layer_s[0], ranks.layer_s[1], ranks.layer_s[2]
+    for rank in range(number):
+        kept = ranks.in_flight[rank] * ranks.kept_bytes
+        for count in range(ranks.unit, most + 1, ranks.unit):
+            free = ranks.free_bytes[rank] - count * ranks.state_bytes
+            if free < 0:
+                break
+            for all_again in range(0, count + 1, ranks.unit):
+                rest = count - all_again
+                least = rest * none + all_again * full + ranks.more_s[rank]
+                if least >= seconds[rank, count]:
+                    break
+                some = _fewest(ranks, kept, rank, free, all_again, rest)
+                if some < 0:
+                    continue
+                took = least + some * (attention - none)
+                if took < seconds[rank, count]:
+                    seconds[rank, count] = took
+                    chosen[rank, count, 0], chosen[rank, count, 1] = some, all_again
+    return seconds, chosen
+
+
+@compiled_inner
+def _fewest(ranks: Ranks, kept: FloatArray, rank: int, free: float, all_again: int, rest: int) -> int:
+    """The fewest of ``rest`` layers that recompute attention so that all fit; -1 if they never do."""
+    used = all_again * kept[2] + rest * kept[0]
+    working = max(ranks.least_working_bytes[rank], ranks.working_bytes[2] if all_again else 0.0)
+    if used + working <= free:
+        return 0
+    working = max(working, ranks.working_bytes[1])
+    each = kept[0] - kept[1]
+    if each <= 0.0:
+        return -1
+    some = max(int(np.ceil((used + working - free) / (each * ranks.unit))), 1) * ranks.unit
+    return some if some <= rest else -1
+
+
+@compiled_inner
+def _least_sum(seconds: FloatArray, layers: int, limit: float) -> tuple[float, IntArray]:
+    """The least sum over ranks with none above ``limit``, and [P] the layers of each; infinite if none."""
+    number, most = seconds.shape[0], seconds.shape[1] - 1
+    best = np.full(layers + 1, np.inf)
+    best[0] = 0.0
+    choice = np.zeros((number, layers + 1), np.int32)
+    for rank in range(number):
+        after = np.full(layers + 1, np.inf)
+        for count in range(1, min(most, layers) + 1):
+            took = seconds[rank, count]
+            if not took <= limit:
+                continue
+            for before in range(layers - count + 1):
+                if best[before] + took < after[before + count]:
+                    after[before + count] = best[before] + took
+                    choice[rank, before + count] = count
+        best = after
+    counts = np.zeros(number, np.int32)
+    left = layers
+    if best[layers] < np.inf:
+        for rank in range(number - 1, -1, -1):
+            counts[rank] = choice[rank, left]
+            left -= counts[rank]
+    return best[layers], counts
+
+
+def best_division(seconds: FloatArray, layers: int, number: float, share: float, at_most: float) -> IntArray:
+    """[P] layers that minimise ``(number - share) slowest + share sum``; zeros if none is below ``at_most``.
+
+    Args:
+      share: one over the stages of a device.
+    """
+    limits = np.unique(seconds[seconds < np.inf])
+    found: IntArray = _best_division(seconds, limits, layers, number, share, at_most)
+    return found
+
+
+@compiled
+def _best_division(
+    seconds: FloatArray, limits: FloatArray, layers: int, number: float, share: float, at_most: float
+) -> IntArray:
+    counts = np.zeros(len(seconds), np.int32)
+    least, _ = _least_sum(seconds, layers, np.inf)
+    low, high = 0, len(limits)
+    while low < high:  # the least limit that any division keeps
+        middle = (low + high) // 2
+        if _least_sum(seconds, layers, limits[middle])[0] < np.inf:
+            high = middle
+        else:
+            low = middle + 1
+    for k in range(low, len(limits)):
+        if (number - share) * limits[k] + share * least >= at_most:
+            break
+        total, found = _least_sum(seconds, layers, limits[k])
+        took = (number - share) * limits[k] + share * total
+        if took < at_most:
+            at_most, counts = took, found
+    return counts
+
+
+class Waits(NamedTuple):
+    """Seconds of messages, which hold the rank that receives them. All [P]."""
+
+    own_s: FloatArray  # in a micro-batch
+    ahead_s: FloatArray  # before the next rank begins, and behind its end
+
+
+@compiled_inner
+def _is_below(
+    seconds: FloatArray, waits: Waits, layers: int, number: float, share: float, limit: float
+) -> bool:
+    """Whether a division keeps the inequality of :func:`least_schedule_s` on each rank."""
+    most = seconds.shape[1] - 1
+    before = np.full(layers + 1, np.inf)  # least seconds of the ranks before, by layers
+    before[0] = 0.0
+    for rank in range(len(seconds)):
+        after = np.full(layers + 1, np.inf)
+        for count in range(1, min(most, layers) + 1):
+            own = number * (seconds[rank, count] + waits.own_s[rank])
+            if not own <= limit:
+                continue
+            ahead = share * seconds[rank, count] + waits.ahead_s[rank]
+            for used in range(layers - count + 1):
+                if own + before[used] <= limit:
+                    after[used + count] = min(after[used + count], before[used] + ahead)
+        before = after
+    return bool(before[layers] < np.inf)
+
+
+@compiled
+def least_schedule_s(
+    seconds: FloatArray, waits: Waits, layers: int, number: float, share: float, high: float
+) -> float:
+    """What no schedule of the pipeline is below, for any division; ``high`` if that is above it.
+
+    Rank i starts behind ``share`` of each rank before it, forwards, and ends as long before the step's end,
+    backwards: the step takes at least ``number seconds_i + share (sum of those before i)`` for each i.
+    """
+    if not _is_below(seconds, waits, layers, number, share, high):
+        return high
+    low = 0.0
+    for _ in range(_STEPS):
+        middle = 0.5 * (low + high)
+        if _is_below(seconds, waits, layers, number, share, middle):
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+@cache
+def load_divisions() -> None:
+    """Compile what this module has compiled, or load it, so that no search waits for it."""
+    one, three = np.ones(1), np.ones(3)
+    seconds, _ = rank_seconds_table(Ranks(three, three, three, 1.0, one, 9.0 * one, one, one, 1), 1)
+    best_division(seconds, 1, 1.0, 1.0, 9.0)
+    least_schedule_s(seconds, Waits(one, one), 1, 1.0, 1.0, 9.0)

@@ -1,0 +1,205 @@
+"""The configurations of a step, and closed-form lower bounds on each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from go_opt.common.arrays import FloatArray, IntArray
+from go_opt.parallel.block import Block, block_of, message_s
+from go_opt.parallel.configuration import RECOMPUTE, ZERO, Configuration
+from go_opt.parallel.division import Ranks, Waits, rank_seconds_table
+from go_opt.parallel.step import Case, Layers, Step, optimizer_s, reduction_s, state_bytes, waits
+
+MOST_SEQUENCES: Final = 32  # of a micro-batch
+MOST_STAGES: Final = 8  # of a device
+_ROUNDING: Final = 1.0 - 1e-12  # bounds are rounded down
+
+
+def _divisors(number: int, most: int) -> list[int]:
+    return [one for one in range(1, min(number, most) + 1) if number % one == 0]
+
+
+def configurations(case: Case) -> Iterator[Configuration]:
+    """Every configuration of the space; recomputation and layers of ranks are decided later.
+
+    Tensor ranks are of one node. GPipe is left out: it takes as long as 1F1B and keeps more.
+    """
+    model, devices = case.model, case.machine.devices
+    for t in _divisors(devices, case.machine.node):
+        if model.heads % t or model.mlp % t:
+            continue
+        for p in _divisors(devices // t, model.layers):
+            for e in _divisors(devices // (t * p), model.experts):
+                d = devices // (t * p * e)
+                if model.experts % e == 0 and case.batch % (d * e) == 0:
+                    yield from _of_degrees(case, Configuration(t, p, d, e))
+
+
+def _of_degrees(case: Case, degrees: Configuration) -> Iterator[Configuration]:
+    p, per_replica, layers = degrees.pipeline, case.batch // degrees.replicas, case.model.layers
+    for b in _divisors(per_replica, MOST_SEQUENCES):
+        for v in range(1, MOST_STAGES + 1):
+            if v > 1 and (p == 1 or layers % v or p * v > layers or per_replica // b % p):
+                continue
+            for zero in ZERO if degrees.replicas > 1 else ZERO[:1]:
+                for is_divided in (False, True) if degrees.tensor > 1 else (False,):
+                    yield replace(
+                        degrees,
+                        micro_batch=b,
+                        schedule="interleaved" if v > 1 else "1f1b",
+                        stages_per_device=v,
+                        zero=zero,
+                        sequence_parallel=is_divided,
+                    )
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A configuration with what its bounds need."""
+
+    case: Case
+    chosen: Configuration
+    block: Block
+    sent_s: float  # a message between ranks, in one direction
+    once_s: float  # reduction and optimizer
+
+    @cached_property
+    def number(self) -> float:
+        """Micro-batches."""
+        return float(self.chosen.micro_batches(self.case.batch))
+
+    @cached_property
+    def share(self) -> float:
+        return 1.0 / self.chosen.stages_per_device
+
+    @cached_property
+    def least_work_s(self) -> float:
+        """Of a micro-batch on all ranks, without recomputation and limits of memory."""
+        return self.case.model.layers * self.block.layer_s[0] + self.block.head_s
+
+    @cached_property
+    def fixed_s(self) -> float:
+        """Of the predicted step what no division of layers changes."""
+        return self.once_s + 2.0 * self.sent_s * waits(self.chosen, self.case.batch)
+
+    def formula_s(self, work_s: float) -> float:
+        """At most the predicted step if all ranks together have ``work_s`` in a micro-batch: equal ranks."""
+        ranks = self.chosen.pipeline
+        return (work_s / ranks * (self.number + (ranks - 1) * self.share) + self.fixed_s) * _ROUNDING
+
+    def schedule_s(self, work_s: float) -> float:
+        """At most what any schedule takes: ranks whose shares fall by 1 - share / m, all equally long."""
+        ranks, number, share = self.chosen.pipeline, self.number, self.share
+        fall = 1.0 - (1.0 - share / number) ** ranks
+        received_s = number * (2 * self.chosen.stages_per_device - 1) * self.sent_s  # at the first rank
+        return (share * work_s / fall + received_s + self.once_s) * _ROUNDING
+
+    @cached_property
+    def waits(self) -> Waits:
+        """Each stage but the last receives gradients, each but the first inputs."""
+        ranks, v = self.chosen.pipeline, self.chosen.stages_per_device
+        own = np.full(ranks, 2.0 * v)
+        ahead = np.full(ranks, 2.0)
+        own[0] -= 1.0
+        own[-1] -= 1.0
+        ahead[0] = 1.0
+        return Waits(own * self.sent_s, ahead * self.sent_s)
+
+    @cached_property
+    def ranks(self) -> Ranks:
+        """What layers cost on each rank."""
+        case, chosen, block = self.case, self.chosen, self.block
+        number = chosen.pipeline
+        ends = np.zeros(number, np.bool_)
+        ends[[0, -1]] = True
+        last = np.arange(number) == number - 1
+        table = state_bytes(case, chosen, 0, is_end=True)
+        return Ranks(
+            np.array(block.layer_s),
+            np.array(block.kept_bytes),
+            np.array(block.working_bytes),
+            state_bytes(case, chosen, 1, is_end=False),
+            np.array([chosen.in_flight(rank, case.batch) for rank in range(number)], np.float64),
+            np.asarray(case.machine.memory_bytes - table * ends, np.float64),
+            block.head_bytes * last,
+            block.head_s * last,
+            chosen.stages_per_device,
+        )
+
+    @cached_property
+    def least_fitting_work_s(self) -> float:
+        """As ``least_work_s``, with the memory of each rank, layers divisible; infinite if it holds too few.
+
+        A rank takes layers that recompute nothing until its memory is full, then turns some into layers that
+        recompute more, which makes room for further ones: its seconds are convex in its layers.
+        """
+        ranks, left = self.ranks, float(self.case.model.layers)
+        layer = ranks.state_bytes + ranks.in_flight[:, None] * ranks.kept_bytes  # [P, 3]
+        free = np.maximum(ranks.free_bytes - ranks.least_working_bytes, 0.0)
+        held = free[:, None] / layer  # layers of one kind that fit
+        sizes, slopes = [held[:, 0]], [np.full(len(held), ranks.layer_s[0])]
+        # The lower convex hull of the points (layers, seconds) of ranks full with one kind.
+        seconds = held * ranks.layer_s
+        direct = _slope(held[:, 0], held[:, 2], seconds[:, 0], seconds[:, 2])
+        first = _slope(held[:, 0], held[:, 1], seconds[:, 0], seconds[:, 1])
+        second = _slope(held[:, 1], held[:, 2], seconds[:, 1], seconds[:, 2])
+        bends = (first < second) & (held[:, 1] < held[:, 2])
+        sizes += [np.where(bends, held[:, 1], held[:, 2]) - held[:, 0], (held[:, 2] - held[:, 1]) * bends]
+        slopes += [np.where(bends, first, direct), np.where(bends, second, direct)]
+        size, slope = np.concatenate(sizes), np.concatenate(slopes)
+        order = np.argsort(slope, kind="stable")
+        taken = np.minimum(np.cumsum(np.maximum(size[order], 0.0)), left)
+        if taken[-1] < left * (1.0 - 1e-9):
+            return float("inf")
+        return float(np.diff(taken, prepend=0.0) @ np.where(np.isfinite(slope[order]), slope[order], 0.0)) + (
+            self.block.head_s
+        )
+
+    def table(self, at_most_s: float) -> tuple[FloatArray, IntArray]:
+        """:func:`rank_seconds_table` of as many layers as steps below ``at_most_s`` have."""
+        ranks, layers = self.chosen.pipeline, self.case.model.layers
+        most = layers - (ranks - 1) * self.ranks.unit
+        if np.isfinite(at_most_s):
+            most = min(most, int((at_most_s - self.once_s) / (self.number * self.block.layer_s[0])) + 1)
+        seconds, kinds = rank_seconds_table(self.ranks, max(most, 1))
+        return seconds, kinds
+
+    def step(self, counts: IntArray, kinds: IntArray) -> Step:
+        """The step with so many layers on each rank; ``kinds`` is of :meth:`table`."""
+        layers: list[Layers] = []
+        for rank, count in enumerate(counts.tolist()):
+            some, all_again = kinds[rank, count].tolist()
+            layers.append((count - some - all_again, some, all_again))
+        used = [name for kind, name in enumerate(RECOMPUTE) if any(row[kind] for row in layers)]
+        return Step(self.case, replace(self.chosen, recompute=used[-1]), tuple(layers))
+
+
+def _slope(x: FloatArray, y: FloatArray, from_s: FloatArray, to_s: FloatArray) -> FloatArray:
+    slope = np.full(len(x), np.inf)
+    np.divide(to_s - from_s, y - x, out=slope, where=y > x)
+    return slope
+
+
+def candidates(case: Case) -> list[Candidate]:
+    """All configurations."""
+    blocks: dict[tuple[int, int, int, bool], Block] = {}
+    messages, once = dict[tuple[object, ...], float](), dict[tuple[object, ...], float]()
+    found = []
+    for chosen in configurations(case):
+        key = chosen.tensor, chosen.expert, chosen.micro_batch, chosen.sequence_parallel
+        if key not in blocks:
+            blocks[key] = block_of(case.model, chosen, case.machine)
+        sent = (*key, chosen.pipeline, chosen.schedule)
+        if sent not in messages:
+            messages[sent] = message_s(case.model, chosen, case.machine)
+        number = chosen.micro_batches(case.batch) if chosen.zero > 1 else 0
+        ends = (chosen.tensor, chosen.pipeline, chosen.expert, chosen.zero, number)
+        if ends not in once:
+            once[ends] = reduction_s(case, chosen) + optimizer_s(case, chosen)
+        found.append(Candidate(case, chosen, blocks[key], messages[sent], once[ends]))
+    return found
