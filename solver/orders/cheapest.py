@@ -20,7 +20,7 @@ from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.slicing.along import Slicing
 from go_opt.solver.slicing.replicated.slice import slice_order_replicated
 from go_opt.solver.slicing.slice import greedy_slicing, slice_order
-from go_opt.solver.slicing.streamed.slice import slice_order_streamed, slice_order_streamed_replicated
+from go_opt.solver.slicing.streamed.slice import slice_order_streamed
 
 # A plan this much slower than its cuts streams weights.
 STREAMS: Final = 1.0 + 1e-6
@@ -67,13 +67,11 @@ class Slicer:
         """Returns functions that slice ``given``, without and with streamed weights in the cost."""
         options: dict[str, Any] = {"passing": self.passing, **self.rules}
         if self.replicates:
-            cuts = slice_order_replicated, slice_order_streamed_replicated
-        else:
-            cuts = slice_order, slice_order_streamed
-            options["min_chips"] = self.num_stages or self.instance.min_chips
-            options["max_chips"] = self.num_stages
-        without, streamed = (partial(cut, *given, **options) for cut in cuts)
-        return without, streamed
+            streamed = partial(slice_order_streamed, *given, replicates=True, **options)
+            return partial(slice_order_replicated, *given, **options), streamed
+        options["min_chips"] = self.num_stages or self.instance.min_chips
+        options["max_chips"] = self.num_stages
+        return partial(slice_order, *given, **options), partial(slice_order_streamed, *given, **options)
 
     def _cost(self, slicing: Slicing, order: IntArray, fusion_group: IntArray) -> Candidate:
         placement, replication = slicing.placement, slicing.replication

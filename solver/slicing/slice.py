@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Unpack
+from typing import Final, TypeVar, Unpack
+
+import numpy as np
 
 from go_opt.common.arrays import IntArray, LongArray
 from go_opt.env.cost import CostTables
@@ -25,6 +27,7 @@ from go_opt.solver.slicing.segments.problem import (
 )
 
 TRIES: Final = 4  # with less memory each time
+_Found = TypeVar("_Found")
 
 
 def slice_order(
@@ -97,22 +100,24 @@ def _cheapest_that_fits(
 
 def with_addresses(
     memory: SegmentMemory,
-    cuts: LongArray | None,
-    cheapest: Callable[[SegmentMemory], LongArray | None],
-) -> LongArray | None:
-    """Returns cuts whose segments fit once their activations have addresses; tries ``cuts`` first.
+    found: _Found | None,
+    cheapest: Callable[[SegmentMemory], _Found | None],
+    cuts_of: Callable[[_Found], LongArray] = np.asarray,
+) -> _Found | None:
+    """Returns a slicing whose segments fit once their activations have addresses; tries ``found`` first.
 
     ``cheapest`` ignores the holes between activations. If a segment does not fit because of them,
-    ``cheapest`` runs again with less memory, by the shortage.
+    ``cheapest`` runs again with less memory, by the shortage. ``cuts_of`` returns the cuts of
+    what it finds.
     """
-    if cuts is not None and shortage_bytes(memory, cuts) <= 0:
-        return cuts
+    if found is not None and shortage_bytes(memory, cuts_of(found)) <= 0:
+        return found
     less = memory
     for _ in range(TRIES):
-        cuts = cheapest(less)
-        shortage = 0 if cuts is None else shortage_bytes(memory, cuts)
+        found = cheapest(less)
+        shortage = 0 if found is None else shortage_bytes(memory, cuts_of(found))
         if shortage <= 0:
-            return cuts
+            return found
         less = less._replace(sram_bytes=less.sram_bytes - shortage)
     return None
 

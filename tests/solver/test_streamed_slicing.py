@@ -21,7 +21,7 @@ from go_opt.solver.problem.forwarding_mode import ForwardingMode
 from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.problem.sequence import kernel_sequence
 from go_opt.solver.slicing.streamed import segment_table
-from go_opt.solver.slicing.streamed.slice import slice_order_streamed, slice_order_streamed_replicated
+from go_opt.solver.slicing.streamed.slice import slice_order_streamed
 from go_opt.solver.slicing.streamed.weight_streams import (
     drop_weights,
     hold_weights,
@@ -137,7 +137,7 @@ def test_more_chips_may_be_asked_for(seed: int) -> None:
 def test_the_slicing_is_the_least_of_all_stagings(seed: int) -> None:
     all_of = Stagings(seed, max_ops=6, replicates=True)
     case, asked = all_of.case, {"passing": all_of.passing, **all_of.rules}
-    got = slice_order_streamed_replicated(case.tables, case.order, case.group, **asked)
+    got = slice_order_streamed(case.tables, case.order, case.group, replicates=True, **asked)
     assert (np.inf if got is None else got.interval_s) == pytest.approx(all_of.best_s, rel=1e-9, abs=0)
     if got is not None:
         stage = np.searchsorted(np.cumsum(got.sizes), got.placement, side="right")
@@ -222,8 +222,8 @@ def sliced_chain(
     b.mark_output(before)
     target = small_mcm(num_chips, sram_bytes=1000, host_in_bytes_per_s=host_bytes_per_s, **rates)
     order = np.arange(len(weight_bytes), dtype=np.int32)
-    door = slice_order_streamed_replicated if replicates else slice_order_streamed
-    return door(cost_tables(b.build(), target), order, order, passing="relayed")
+    tables = cost_tables(b.build(), target)
+    return slice_order_streamed(tables, order, order, passing="relayed", replicates=replicates)
 
 
 # Ops 0 and 1 share a chip with 800 bytes of weights and 500 of activations: of the larger weight, 300

@@ -24,7 +24,6 @@ from go_opt.solver import (
     Slicing,
     slice_order,
     slice_order_streamed,
-    slice_order_streamed_replicated,
 )
 from go_opt.solver.orders.cheapest import charged_slicing, streams_weights
 from go_opt.solver.orders.towers import Towers
@@ -141,7 +140,7 @@ def _replicated(search: SearchView, method: str, order: IntArray, group: IntArra
         for tables in _links_in_turn(search)
     )
     given = (search.tables, order, group)
-    charged = partial(slice_order_streamed_replicated, *given, passing=passing, **rules)
+    charged = partial(slice_order_streamed, *given, passing=passing, replicates=True, **rules)
     streams = yield from _in_turn(search, method, order, group, cuts, charged)
     if streams and search.target.goes_forward:
         forward = partial(slice_order_forwarded, *given, passing=passing, **rules)

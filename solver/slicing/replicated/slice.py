@@ -22,7 +22,7 @@ from go_opt.solver.slicing.segments.memory import SegmentMemory, least_needed_by
 from go_opt.solver.slicing.segments.problem import least_s, one_chip_s
 from go_opt.solver.slicing.segments.starts import all_starts
 from go_opt.solver.slicing.slice import with_addresses
-from go_opt.solver.slicing.streamed.slice import slice_order_streamed_replicated
+from go_opt.solver.slicing.streamed.slice import slice_order_streamed
 
 
 def slice_order_replicated(
@@ -46,8 +46,8 @@ def slice_order_replicated(
     """
     sequence, problem = problem_along(tables, order, fusion_group, passing, **rules)
     if not (tables.overlap and problem.chips_are_alike):
-        return slice_order_streamed_replicated(
-            tables, order, fusion_group, passing=passing, at_most_s=at_most_s, **rules
+        return slice_order_streamed(
+            tables, order, fusion_group, passing=passing, replicates=True, at_most_s=at_most_s, **rules
         )
     chips = tables.num_chips
     host_bytes = sequence.input_bytes + least_streamed_bytes(tables)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from operator import attrgetter
 from typing import Unpack
 
 import numpy as np
@@ -15,14 +16,9 @@ from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.problem.sequence import KernelSequence
 from go_opt.solver.problem.streamed_bytes import least_streamed_bytes
 from go_opt.solver.slicing.along import Slicing, one_chip_each, problem_along, stages
-from go_opt.solver.slicing.segments.memory import (
-    SegmentMemory,
-    segment_memory,
-    shortage_bytes,
-    without_stream_buffer,
-)
+from go_opt.solver.slicing.segments.memory import SegmentMemory, segment_memory, without_stream_buffer
 from go_opt.solver.slicing.segments.problem import SliceProblem, least_s, one_chip_s
-from go_opt.solver.slicing.slice import TRIES, most_chips
+from go_opt.solver.slicing.slice import most_chips, with_addresses
 from go_opt.solver.slicing.streamed.cuts import StreamedCuts, StreamedProblem, cheapest_streamed_cuts
 from go_opt.solver.slicing.streamed.segment_table import chip_classes, segment_table
 from go_opt.solver.slicing.streamed.weight_streams import weight_reads
@@ -34,6 +30,7 @@ def slice_order_streamed(
     fusion_group: IntArray,
     *,
     passing: ForwardingMode,
+    replicates: bool = False,
     min_chips: int = 1,
     max_chips: int | None = None,
     at_least_s: float = 0.0,
@@ -47,63 +44,27 @@ def slice_order_streamed(
 
     Args:
       order, fusion_group, passing, rules: see :func:`~go_opt.solver.slicing.along.problem_along`.
+      replicates: slice into replicated stages. Needs a one-directional ring; returns ``None`` unless
+        transfers overlap compute. Every link counts as slow as the slowest.
       min_chips: use no fewer chips than this.
       max_chips: use no more chips than this; all by default.
       at_least_s: a lower bound, such as the optimum without streamed weights.
       at_most_s: ignore slicings that take this long or longer.
     """
-    sequence, problem = problem_along(tables, order, fusion_group, passing, **rules)
-    chips = most_chips(tables, sequence, max_chips)
-    limits_s = (at_least_s, at_most_s)
-    found = _cheapest(tables, sequence, problem, passing, (min_chips, chips), limits_s, replicates=False)
-    return None if found is None else one_chip_each(sequence, found.cuts, found.interval_s)
-
-
-def slice_order_streamed_replicated(
-    tables: CostTables,
-    order: IntArray,
-    fusion_group: IntArray,
-    *,
-    passing: ForwardingMode,
-    at_least_s: float = 0.0,
-    at_most_s: float = math.inf,
-    **rules: Unpack[SegmentRules],
-) -> Slicing | None:
-    """Returns the cheapest slicing with streamed weights into replicated stages.
-
-    Needs a one-directional ring that overlaps transfers and compute; returns ``None`` without overlap.
-    Every link counts as slow as the slowest.
-    """
-    if not tables.overlap:
+    if replicates and not tables.overlap:
         return None
     sequence, problem = problem_along(tables, order, fusion_group, passing, **rules)
-    limits_s = (at_least_s, at_most_s)
-    found = _cheapest(tables, sequence, problem, passing, (1, tables.num_chips), limits_s, replicates=True)
-    return None if found is None else stages(sequence, *found)
+    most = tables.num_chips if replicates else most_chips(tables, sequence, max_chips)
+    num_chips, limits_s = (min_chips, most), (at_least_s, at_most_s)
 
+    def cheapest(memory: SegmentMemory) -> StreamedCuts | None:
+        return _cheapest_without_holes(tables, sequence, problem, memory, num_chips, limits_s, replicates)
 
-def _cheapest(
-    tables: CostTables,
-    sequence: KernelSequence,
-    problem: SliceProblem,
-    passing: ForwardingMode,
-    num_chips: tuple[int, int],
-    limits_s: tuple[float, float],
-    *,
-    replicates: bool,
-) -> StreamedCuts | None:
-    """Returns the cheapest slicing; retries with less memory if holes between activations do not fit."""
-    needed = segment_memory(tables, sequence, relayed=passing == "relayed")
-    for _ in range(TRIES):
-        memory = without_stream_buffer(needed)._replace(sram_bytes=tables.sram_bytes)
-        found = _cheapest_without_holes(
-            tables, sequence, problem, memory, num_chips, limits_s, replicates=replicates
-        )
-        shortage = 0 if found is None else shortage_bytes(needed, found.cuts)
-        if shortage <= 0:
-            return found
-        tables = tables._replace(sram_bytes=tables.sram_bytes - shortage)
-    return None
+    memory = segment_memory(tables, sequence, relayed=passing == "relayed")
+    found = with_addresses(memory, None, cheapest, attrgetter("cuts"))
+    if found is None:
+        return None
+    return stages(sequence, *found) if replicates else one_chip_each(sequence, found.cuts, found.interval_s)
 
 
 def _cheapest_without_holes(
@@ -113,10 +74,10 @@ def _cheapest_without_holes(
     memory: SegmentMemory,
     num_chips: tuple[int, int],
     limits_s: tuple[float, float],
-    *,
     replicates: bool,
 ) -> StreamedCuts | None:
     min_chips, chips = num_chips
+    tables = tables._replace(sram_bytes=memory.sram_bytes)
     s_per_byte = tables.host_in_s_per_byte if tables.overlap else 0.0
     input_s = sequence.input_bytes * s_per_byte
     host_s = input_s + least_streamed_bytes(tables) * s_per_byte
@@ -129,7 +90,7 @@ def _cheapest_without_holes(
         tables,
         sequence,
         problem,
-        memory,
+        without_stream_buffer(memory),
         classes,
         reads=weight_reads(tables, sequence),
         most_chips=chips if replicates else 1,
