@@ -60,7 +60,7 @@ class Split(_message.Message):
     def __init__(self, op: _Optional[str] = ..., kind: _Optional[str] = ..., parts: _Optional[int] = ..., in_parts: bool = ..., factor: _Optional[str] = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = ("placement", "order", "fusion_group", "replication", "relays", "clones", "provenance", "op_provenance", "graph_fingerprint", "target_fingerprint", "target", "dims", "precision", "model", "op_names", "splits", "values", "trips", "bound_states", "sequences", "forwards")
+    __slots__ = ("placement", "order", "fusion_group", "replication", "relays", "clones", "provenance", "op_provenance", "graph_fingerprint", "target_fingerprint", "target", "dims", "precision", "model", "op_names", "splits", "values", "trips", "bound_states", "sequences", "host_states", "forwards")
     class DimsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -109,6 +109,7 @@ class Plan(_message.Message):
     TRIPS_FIELD_NUMBER: _ClassVar[int]
     BOUND_STATES_FIELD_NUMBER: _ClassVar[int]
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    HOST_STATES_FIELD_NUMBER: _ClassVar[int]
     FORWARDS_FIELD_NUMBER: _ClassVar[int]
     placement: _containers.RepeatedScalarFieldContainer[int]
     order: _containers.RepeatedScalarFieldContainer[int]
@@ -130,8 +131,9 @@ class Plan(_message.Message):
     trips: _containers.ScalarMap[str, int]
     bound_states: _containers.ScalarMap[str, str]
     sequences: int
+    host_states: _containers.RepeatedScalarFieldContainer[str]
     forwards: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, placement: _Optional[_Iterable[int]] = ..., order: _Optional[_Iterable[int]] = ..., fusion_group: _Optional[_Iterable[int]] = ..., replication: _Optional[_Iterable[int]] = ..., relays: _Optional[_Iterable[_Union[Relay, _Mapping]]] = ..., clones: _Optional[_Iterable[_Union[Clone, _Mapping]]] = ..., provenance: _Optional[_Iterable[str]] = ..., op_provenance: _Optional[_Iterable[int]] = ..., graph_fingerprint: _Optional[str] = ..., target_fingerprint: _Optional[str] = ..., target: _Optional[str] = ..., dims: _Optional[_Mapping[str, int]] = ..., precision: _Optional[_Union[_graph_pb2.Precision, str]] = ..., model: _Optional[str] = ..., op_names: _Optional[_Iterable[str]] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., values: _Optional[_Mapping[str, _graph_pb2.Numbers]] = ..., trips: _Optional[_Mapping[str, int]] = ..., bound_states: _Optional[_Mapping[str, str]] = ..., sequences: _Optional[int] = ..., forwards: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, placement: _Optional[_Iterable[int]] = ..., order: _Optional[_Iterable[int]] = ..., fusion_group: _Optional[_Iterable[int]] = ..., replication: _Optional[_Iterable[int]] = ..., relays: _Optional[_Iterable[_Union[Relay, _Mapping]]] = ..., clones: _Optional[_Iterable[_Union[Clone, _Mapping]]] = ..., provenance: _Optional[_Iterable[str]] = ..., op_provenance: _Optional[_Iterable[int]] = ..., graph_fingerprint: _Optional[str] = ..., target_fingerprint: _Optional[str] = ..., target: _Optional[str] = ..., dims: _Optional[_Mapping[str, int]] = ..., precision: _Optional[_Union[_graph_pb2.Precision, str]] = ..., model: _Optional[str] = ..., op_names: _Optional[_Iterable[str]] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., values: _Optional[_Mapping[str, _graph_pb2.Numbers]] = ..., trips: _Optional[_Mapping[str, int]] = ..., bound_states: _Optional[_Mapping[str, str]] = ..., sequences: _Optional[int] = ..., host_states: _Optional[_Iterable[str]] = ..., forwards: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Simulation(_message.Message):
     __slots__ = ("utilisation", "stall_input_s", "stall_host_s", "stall_output_s", "stall_weights_s", "link_utilisation", "link_wait_s", "period", "inferences")

@@ -174,6 +174,7 @@ class _Numbered:
             precision=graph.precision,
             states=graph.states,
             sequences=graph.sequences,
+            host_states=graph.host_states,
             op_rules=tuple(rules[op] for op in stored) if graph.op_rules else (),
         )
 

@@ -46,6 +46,7 @@ from go_opt.model.graph import (
 )
 from go_opt.model.plan import Plan, Split
 from go_opt.model.rule import factors_in, multiplicands
+from go_opt.model.states import with_host_states
 
 JOIN: Final = "Concat"
 TAKE: Final = "Slice"
@@ -91,15 +92,25 @@ def split_graph(graph: Graph, splits: tuple[Split, ...]) -> Graph:
     return with_sequences(split_graph_and_parts(with_sequences(graph, 1), splits).graph, graph.sequences)
 
 
+def unsplit_graph(graph: Graph, plan: Plan) -> Graph:
+    """The model's graph for the sequences of ``plan``, and with the states that it leaves to the host there.
+
+    Raises:
+      PlanError: the graph has no such state.
+    """
+    return with_sequences(with_host_states(graph, plan.host_states), plan.sequences)
+
+
 def planned_graph(graph: Graph, plan: Plan) -> Graph:
-    """The graph that ``plan`` places: ``graph`` itself, or with its split ops in parts, for its sequences.
+    """The graph that ``plan`` places: :func:`unsplit_graph`, with the split ops in parts.
 
     A graph that has the parts already is returned as it is.
 
     Raises:
-      PlanError: an op that the plan splits is not in the graph, or cannot be split like that.
+      PlanError: an op that the plan splits is not in the graph, or cannot be split like that; or the graph
+        has no such state.
     """
-    graph = with_sequences(graph, plan.sequences)
+    graph = unsplit_graph(graph, plan)
     if not plan.splits:
         return graph
     if graph.fingerprint != plan.graph_fingerprint:
@@ -159,6 +170,7 @@ class _Expansion:
             unknown_ops=graph.unknown_ops,
             unpaired_states=graph.unpaired_states,
             sequences=graph.sequences,
+            host_states=graph.host_states,
         )
 
     def _state_parts(self, state: State) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from go_opt.api.inputs import plan_case, whole_case
 from go_opt.constraint_file import as_constraints
 from go_opt.env import Metrics, Target, evaluate_plan
-from go_opt.env.copies.splits import planned_graph
+from go_opt.env.copies.splits import planned_graph, unsplit_graph
 from go_opt.env.model.metrics import Fidelity, check_fidelity
 from go_opt.env.model.timeline import Timeline
 from go_opt.errors import InfeasibleError, InvalidInputError
@@ -162,6 +162,7 @@ def _judged(metrics: Metrics, violations: list[Violation]) -> Metrics:
 def _broken_rules(
     whole: Graph, target: Target, plan: Plan, constraints: Sequence[UserConstraint]
 ) -> list[Violation]:
+    whole = unsplit_graph(whole, plan)
     graph = planned_graph(whole, plan)
     if graph is not whole:
         problems = [Violation("splits", problem) for problem in broken_splits(whole, graph, plan.splits)]

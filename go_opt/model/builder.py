@@ -21,6 +21,7 @@ from go_opt.model.graph import (
     STATE,
     TENSOR_KINDS,
     Graph,
+    NamedState,
     OpRule,
     Precision,
     Scope,
@@ -30,7 +31,7 @@ from go_opt.model.graph import (
     with_op_rules,
 )
 from go_opt.model.rule import Rule
-from go_opt.model.states import NamedState, Write, check_scope, write_of
+from go_opt.model.states import Write, check_scope, write_of
 
 MAX_FLOPS = 1e30  # the sum over ops must stay finite and exact enough to compare
 

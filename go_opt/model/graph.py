@@ -78,6 +78,14 @@ class State(NamedTuple):
     buffers: int = 1  # 2: the old value is needed until the next one is complete
 
 
+class NamedState(NamedTuple):
+    """A pair of tensors by name, as importers and files give it."""
+
+    read: str
+    next: str
+    scope: Scope
+
+
 class OpRule(NamedTuple):
     """The sharding rule of an op, and the tensors of its operands and results."""
 
@@ -121,6 +129,10 @@ class Graph:
     states: tuple[State, ...] = ()
     # Sequences in flight that the graph is costed for; a decision of the plan, and not in the fingerprint.
     sequences: int = 1
+    # States that the host keeps: each step reads an input and leaves an output in their place. They are a
+    # decision of the plan too; the fingerprint stays that of the graph with these states on the chips.
+    host_states: tuple[NamedState, ...] = ()
+    resident_fingerprint: str = ""  # of that graph; empty if it is this one
     # The fields below are not part of the fingerprint: rules follow from what the ops are.
     op_rules: tuple[OpRule | None, ...] = ()  # [N], or empty if no rule is known
     nodes_without_op: tuple[NodeWithoutOp, ...] = ()  # set by the importer
@@ -252,6 +264,8 @@ class Graph:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of everything that names an op or affects its cost; excludes the graph's own name."""
+        if self.resident_fingerprint:
+            return self.resident_fingerprint
         digest = hashlib.sha256(b"go_opt.v1.Graph")
         for names in (self.op_names, self.op_types, self.tensor_names, DTYPES):
             digest.update("\0".join(names).encode() + b"\1")
@@ -279,8 +293,8 @@ class Graph:
         return digest.hexdigest()
 
     def has_scope(self, scope: Scope) -> bool:
-        """Whether some state has this scope."""
-        return any(state.scope == scope for state in self.states)
+        """Whether some state, on the chips or the host, has this scope."""
+        return any(state.scope == scope for state in (*self.states, *self.host_states))
 
 
 _made_from: Final[WeakKeyDictionary[Graph, Graph]] = WeakKeyDictionary()

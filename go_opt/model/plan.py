@@ -75,6 +75,7 @@ class Plan:
     splits: tuple[Split, ...] = ()  # ops of the model's graph that are computed in parts
     forwards: tuple[int, ...] = ()  # first chips of stages whose chips forward streamed weights
     sequences: int = 1  # in flight, each with its own states
+    host_states: tuple[str, ...] = ()  # states, by what is read, that the host keeps from step to step
 
     def __repr__(self) -> str:
         kernels = int(self.fusion_group.max(initial=-1)) + 1
@@ -113,6 +114,7 @@ class Plan:
             precision=graph.precision,
             forwards=forwards,
             sequences=graph.sequences,
+            host_states=tuple(state.read for state in graph.host_states),
         )
 
     @property

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final, NamedTuple, get_args
 
 import numpy as np
 
 from go_opt.common.arrays import frozen
-from go_opt.errors import GraphError
+from go_opt.errors import GraphError, PlanError
 from go_opt.model.dtypes import costed_dtype, size_bytes
-from go_opt.model.graph import INPUT, NO_PRODUCER, Graph, Scope
+from go_opt.model.graph import INPUT, NO_PRODUCER, Graph, NamedState, Scope, State
 
 # Ops that change a part of a buffer that they read, and leave the rest where it is.
 WRITES_A_PART: Final = frozenset(
@@ -35,14 +36,6 @@ WRITES_A_PART: Final = frozenset(
 READS_ALL: Final = frozenset({"Attention", "GroupQueryAttention", "MultiHeadAttention"})
 
 
-class NamedState(NamedTuple):
-    """A pair of tensors by name, as importers and files give it."""
-
-    read: str
-    next: str
-    scope: Scope
-
-
 class SizedState(NamedTuple):
     """A state by the names of its tensors, with its size: of one sequence, or of the model."""
 
@@ -50,6 +43,7 @@ class SizedState(NamedTuple):
     next: str
     scope: Scope
     bytes: int  # of the longer of the two
+    where: str  # "chip", or "host": an input and an output of each step
 
 
 class Write(NamedTuple):
@@ -72,20 +66,55 @@ def sized_states(graph: Graph, native_dtype: str | None = None) -> tuple[SizedSt
     codes = graph.tensor_dtype
     if native_dtype is not None:
         codes = costed_dtype(codes, native_dtype, graph.precision)
-    sizes, names = size_bytes(graph.tensor_elements, codes), graph.tensor_names
-    return tuple(
-        SizedState(
-            names[state.read], names[state.next], state.scope, int(sizes[[state.read, state.next]].max())
-        )
-        for state in graph.states
-    )
+    sizes, place = size_bytes(graph.tensor_elements, codes), graph.tensor_index
+
+    def sized(state: NamedState, where: str) -> SizedState:
+        # The parts of a split op may make up the next value, which then is no tensor.
+        pair = [place[name] for name in (state.read, state.next) if name in place]
+        return SizedState(*state, int(sizes[pair].max()), where)
+
+    on_chips = (sized(named_state(graph, state), "chip") for state in graph.states)
+    return (*on_chips, *(sized(state, "host") for state in graph.host_states))
+
+
+def named_state(graph: Graph, state: State) -> NamedState:
+    """A state of a graph by the names of its tensors."""
+    return NamedState(graph.tensor_names[state.read], graph.tensor_names[state.next], state.scope)
 
 
 def without_states(graph: Graph, is_left_out: Callable[[str], bool]) -> Graph:
-    """The graph with some states, by name, as inputs that the host sends and outputs that it reads."""
+    """The graph with some states, by name, as inputs and outputs that it does not know to be states."""
     out = [state for state in graph.states if is_left_out(graph.tensor_names[state.read])]
     if not out:
         return graph
+    names = (graph.tensor_names[state.read] for state in out)
+    return replace(_as_inputs(graph, out), unpaired_states=(*graph.unpaired_states, *names))
+
+
+@lru_cache(maxsize=64)
+def with_host_states(graph: Graph, names: tuple[str, ...]) -> Graph:
+    """The graph with some states, by the name of what is read, kept by the host.
+
+    Raises:
+      PlanError: the graph has no such state; the message names it.
+    """
+    known = {state.read for state in graph.host_states}
+    moved = set(names) - known
+    out = [state for state in graph.states if graph.tensor_names[state.read] in moved]
+    if len(out) < len(moved):
+        unknown = min(moved - {graph.tensor_names[state.read] for state in out})
+        raise PlanError(f"plan: host_states: the graph has no state {unknown[:80]!r}.", field="host_states")
+    if not out:
+        return graph
+    return replace(
+        _as_inputs(graph, out),
+        host_states=(*graph.host_states, *(named_state(graph, state) for state in out)),
+        resident_fingerprint=graph.fingerprint,
+    )
+
+
+def _as_inputs(graph: Graph, out: Sequence[State]) -> Graph:
+    """The graph with the states ``out`` as inputs that the host sends and outputs that it reads."""
     read = [state.read for state in out]
     kind, is_output = graph.tensor_kind.copy(), graph.tensor_is_output.copy()
     kind[read] = INPUT
@@ -101,7 +130,6 @@ def without_states(graph: Graph, is_left_out: Callable[[str], bool]) -> Graph:
         reader_op=frozen(graph.reader_op[keeps]),
         reader_elements=frozen(graph.reader_elements[keeps]),
         states=tuple(state for state in graph.states if state not in out),
-        unpaired_states=(*graph.unpaired_states, *(graph.tensor_names[k] for k in read)),
     )
 
 

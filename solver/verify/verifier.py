@@ -96,6 +96,9 @@ def _shape(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:
         op = outside[0]
         chip, last = plan.placement[op], target.num_chips - 1
         yield Violation("shape", f"op {graph.op_names[op]!r} is on chip {chip}; chips are 0 to {last}.")
+    apart = set(plan.host_states) ^ {state.read for state in graph.host_states}
+    if apart:
+        yield Violation("shape", f"plan and graph differ on whether the host keeps state {min(apart)!r}.")
     if not np.array_equal(np.sort(plan.order), np.arange(graph.num_ops)):
         yield Violation("shape", "order is not a permutation of the ops.")
     yield from starmap(Violation, shape_of_relays(graph, target, plan))

@@ -22,10 +22,11 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray, FloatArray
 from go_opt.env import CostTables, Target, cost_tables, evaluate_plan
+from go_opt.env.copies.splits import planned_graph
 from go_opt.env.evaluation import Plans, objectives_s
 from go_opt.env.model.metrics import Fidelity, Objective, check_fidelity, check_objective, objective_s
 from go_opt.errors import EnvironmentFailedError, GoOptError, InvalidInputError
-from go_opt.model.graph import Graph, with_sequences
+from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.solver import greedy_slicing
 from go_opt.solver.orders.instance import OrderProblem
@@ -111,7 +112,7 @@ class LocalEnvironment:
 
     def _of_plan(self, graph: Graph, target: Target, plan: Plan) -> tuple[float, FloatArray]:
         """Seconds of one plan, infinite where it is not valid, and of its chips."""
-        on_graph = with_sequences(graph, plan.sequences)
+        on_graph = planned_graph(graph, plan)
         metrics = evaluate_plan(on_graph, target, plan, fidelity=self.fidelity)
         return objective_s(metrics, self.objective) if metrics.valid else math.inf, metrics.compute_s
 

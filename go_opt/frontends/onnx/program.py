@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from go_opt.frontends.onnx.inference.values import Value
 from go_opt.frontends.recording.recorder import RecordedOp, add_ops, live_ops
 from go_opt.model.builder import GraphBuilder
-from go_opt.model.graph import OP_CLASSES, Graph, NodeWithoutOp, UnknownOp
-from go_opt.model.states import NamedState
+from go_opt.model.graph import OP_CLASSES, Graph, NamedState, NodeWithoutOp, UnknownOp
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from typing import Final, NamedTuple, cast, get_args
 
 from go_opt.common.suggestion import suggestion
 from go_opt.errors import ModelError
-from go_opt.model.graph import Scope
-from go_opt.model.states import NamedState
+from go_opt.model.graph import NamedState, Scope
 
 _BEFORE: Final = frozenset({"past", "prev", "previous", "old"})
 _AFTER: Final = frozenset({"present", "next", "new", "updated"})

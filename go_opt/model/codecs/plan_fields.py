@@ -43,6 +43,7 @@ def plan_from_fields(fields: Mapping[str, Any]) -> Plan:
         relays=fields["relays"],
         splits=fields["splits"],
         sequences=int(int_array("sequences", [fields["sequences"]], 1, _INT32_MAX)[0]),
+        host_states=_names("host_states", fields["host_states"]),
         forwards=tuple(int_array("forwards", fields["forwards"], 0, _INT32_MAX).tolist()),
         provenance=origins,
         op_provenance=_per_op("op_provenance", fields["op_provenance"], num_ops, 0, len(origins) - 1),
@@ -118,10 +119,14 @@ def _permutation(order: object, num_ops: int) -> IntArray:
 
 
 def _texts(field: str, values: object) -> tuple[str, ...]:
-    if not isinstance(values, list | tuple):
-        raise _error(field, "must be a list of texts")
     if not values:
         raise _error(field, "is empty")
+    return _names(field, values)
+
+
+def _names(field: str, values: object) -> tuple[str, ...]:
+    if not isinstance(values, list | tuple):
+        raise _error(field, "must be a list of texts")
     return tuple(text(f"{field}[{i}]", value) for i, value in enumerate(values))
 
 

@@ -26,7 +26,7 @@ from go_opt.model.plan import Plan
 
 FORMAT: Final = PLAN.json_format
 _OPTIONAL: Final = frozenset(
-    {"model", "splits", "forwards", "values", "trips", "bound_states", "sequences"}
+    {"model", "splits", "forwards", "values", "trips", "bound_states", "sequences", "host_states"}
 )  # older files lack them
 _OUTDATED: Final = frozenset({"clones"})  # older files have it
 _REQUIRED: Final = frozenset({"format", "dims", *(field.name for field in fields(Plan))}) - {
@@ -56,6 +56,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         **({"splits": [asdict(split) for split in plan.splits]} if plan.splits else {}),
         **({"forwards": list(plan.forwards)} if plan.forwards else {}),
         **({"sequences": plan.sequences} if plan.sequences > 1 else {}),
+        **({"host_states": list(plan.host_states)} if plan.host_states else {}),
     }
 
 
@@ -83,7 +84,9 @@ def plan_from_dict(data: object) -> Plan:
         "relays": _rows("relays", data["relays"], ("tensor", "chips"), relay_from_fields),
         "splits": _rows("splits", splits, ("op", "factor", "parts", "joined"), split_from_fields),
     }
-    plan = plan_from_fields({"model": "", "forwards": (), "sequences": 1, **data, **parsed})
+    plan = plan_from_fields(
+        {"model": "", "forwards": (), "sequences": 1, "host_states": (), **data, **parsed}
+    )
     check_facts(data, plan)
     return plan
 

@@ -232,6 +232,7 @@ def plan_to_proto(plan: Plan) -> plan_pb2.Plan:
         ],
         forwards=plan.forwards,
         sequences=plan.sequences,
+        host_states=plan.host_states,
     )
 
 
@@ -257,6 +258,7 @@ def plan_from_proto(message: plan_pb2.Plan) -> Plan:
             "precision": precision_from_proto(message.precision, PlanError),
             **_binding_rows(message),
             "sequences": message.sequences or 1,
+            "host_states": list(message.host_states),
             **{name: list(getattr(message, name)) for name in lists},
             **{name: getattr(message, name) for name in values},
         }

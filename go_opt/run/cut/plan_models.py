@@ -10,15 +10,14 @@ from typing import Final
 
 import onnx_ir as ir
 
-from go_opt.env.copies.splits import planned_graph
+from go_opt.env.copies.splits import planned_graph, unsplit_graph
 from go_opt.env.evaluation import evaluate_plan
 from go_opt.env.peak_memory import plan_buffers
 from go_opt.env.target import Target
 from go_opt.errors import ModelError
 from go_opt.frontends.onnx.lowered import LoweredModel
-from go_opt.model.graph import Graph
+from go_opt.model.graph import Graph, NamedState
 from go_opt.model.plan import Plan
-from go_opt.model.states import NamedState
 from go_opt.run import manifest as facts
 from go_opt.run.cut.cutting import CutStage, stages_of_plan
 from go_opt.run.cut.reads import Reads
@@ -58,7 +57,8 @@ def plan_models(lowered: LoweredModel, graph: Graph, target: Target, plan: Plan)
       ModelError, PlanError: something cannot be cut; the message names it.
     """
     whole = model_of_plan(lowered)
-    made = split_nodes(whole.graph, graph, plan.splits, lowered.states(plan.bindings).states)
+    states = lowered.states(plan.bindings).states
+    made = split_nodes(whole.graph, unsplit_graph(graph, plan), plan.splits, states)
     graph = planned_graph(graph, plan)
     reads = Reads(whole.graph, graph.op_index)
     cut = cut_models(whole, reads, graph, target, plan, made.parts, made.states)

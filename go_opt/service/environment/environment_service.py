@@ -24,6 +24,7 @@ from go_opt.agents.training.problems.environment import (
 )
 from go_opt.common.arrays import FloatArray
 from go_opt.env import Target, evaluate_batch, evaluate_plan
+from go_opt.env.copies.splits import planned_graph
 from go_opt.env.evaluation import Plans, out_of_memory_reason
 from go_opt.env.model.metrics import Fidelity, Objective
 from go_opt.env.reward import reward
@@ -37,7 +38,7 @@ from go_opt.errors import (
     ServiceError,
     UnsupportedError,
 )
-from go_opt.model.graph import Graph, with_sequences
+from go_opt.model.graph import Graph
 from go_opt.model.plan import Candidate, Plan
 from go_opt.proto import environment_pb2, graph_pb2, plan_pb2
 from go_opt.service.calls.calls import Call, Method, Service, ServiceMetric
@@ -456,7 +457,7 @@ class EvaluationSession:
         Raises:
           PlanError: the plan has relays of unknown tensors.
         """
-        violations = verify(with_sequences(self.graph, plan.sequences), self._target, plan)
+        violations = verify(planned_graph(self.graph, plan), self._target, plan)
         if any(violation.constraint == "shape" for violation in violations):
             raise PlanError(f"batch {batch}: plan {i}: {violations[0].message}", field=f"plans[{i}]")
         static = [violation.message for violation in violations if violation.constraint != "memory"]
@@ -468,7 +469,7 @@ class EvaluationSession:
         """Why a plan is invalid: the first broken rule, or a chip without enough memory."""
         if i in batch.others:
             plan = batch.others[i]
-            on_graph = with_sequences(self.graph, plan.sequences)
+            on_graph = planned_graph(self.graph, plan)
             return evaluate_plan(on_graph, self._target, plan).reason or _NOT_RUN
         placement, order, group = batch.placement[i], batch.order[i], batch.fusion_group[i]
         if self._rules.are_kept(placement[None], order[None], group[None]):
