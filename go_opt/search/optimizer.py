@@ -14,17 +14,19 @@ from pathlib import Path
 
 from go_opt.common.units import format_duration
 from go_opt.env import Target, cost_tables
+from go_opt.env.copies.splits import unsplit_graph
 from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph
 from go_opt.model.states import sized_states
 from go_opt.result import ONLY, OptimizeResult, Request, Step
 from go_opt.search.bounds import without_false_claim
 from go_opt.search.compiling.warm_up import bound_families, load
-from go_opt.search.sequences import SequenceSearch
 from go_opt.search.shared.context import Context
 from go_opt.search.shared.policies import find_policy
 from go_opt.search.split_race import search_with_splits
 from go_opt.search.splits.ways import divisible_ops
+from go_opt.search.states.host_states import Answer, HostStateSearch, may_keep_states
+from go_opt.search.states.sequences import SequenceSearch
 from go_opt.search.whole_ops import Watch, WholeOpsSearch
 
 
@@ -48,43 +50,46 @@ def optimize_request(
     """
     policy = find_policy(request.policy)
 
-    def answer(result: OptimizeResult) -> OptimizeResult:
+    def answered(result: OptimizeResult) -> OptimizeResult:
+        placed = unsplit_graph(graph, result.plan)
         return replace(
             without_false_claim(result),
-            states=sized_states(graph, target.native_dtype),
+            states=sized_states(placed, target.native_dtype),
             unpaired_states=graph.unpaired_states,
             unknown_ops=graph.unknown_ops,
         )
 
-    watch = Watch(on_step, lambda result: on_improvement(answer(result)), should_stop)
-    if graph.has_scope("model"):
-        return answer(_search_step(graph, target, request, policy, watch))
+    watch = Watch(on_step, lambda result: on_improvement(answered(result)), should_stop)
+    context = Context(request.time_limit_s)
+    is_step, limit_s = graph.has_scope("model"), request.latency_limit_s
+    if is_step:  # which needs the state that the step before leaves
+        request = replace(request, objective="latency", max_latency_s=None)
+    answer: Answer = partial(_search, target=target, policy=policy, around=context)
     if graph.has_scope("sequence") and request.objective == "throughput":
-        context = Context(request.time_limit_s)
-
-        def search(graph: Graph, request: Request, watch: Watch) -> OptimizeResult:
-            return _search(graph, target, request, policy, watch, Context(request.time_limit_s, context))
-
-        return answer(SequenceSearch(graph, target, request, context, search, watch).answer())
-    return answer(_search(graph, target, request, policy, watch, Context(request.time_limit_s)))
-
-
-def _search_step(
-    graph: Graph, target: Target, request: Request, policy: Path | None, watch: Watch
-) -> OptimizeResult:
-    """The plan of least makespan: a step needs the state that the step before leaves."""
-    asked = replace(request, objective="latency", max_latency_s=None)
-    found = _search(graph, target, asked, policy, watch, Context(request.time_limit_s))
-    if found.metrics.makespan_s > request.latency_limit_s:
-        limit, least = map(format_duration, (request.latency_limit_s, found.metrics.makespan_s))
+        answer = partial(_search_numbers, target=target, answer=answer, around=context)
+    if may_keep_states(graph, request):
+        found = HostStateSearch(graph, target, request, context, answer, watch).answer()
+    else:
+        found = answer(graph, request, watch)
+    if is_step and found.metrics.makespan_s > limit_s:
+        limit, least = map(format_duration, (limit_s, found.metrics.makespan_s))
         raise InfeasibleError(f"no plan was found with a step of at most {limit}; the shortest is {least}.")
-    return found
+    return answered(found)
+
+
+def _search_numbers(
+    graph: Graph, request: Request, watch: Watch, *, target: Target, answer: Answer, around: Context
+) -> OptimizeResult:
+    """The best plan for the number of sequences of the request, or for the best number."""
+    context = Context(request.time_limit_s, around)
+    return SequenceSearch(graph, target, request, context, answer, watch).answer()
 
 
 def _search(
-    graph: Graph, target: Target, request: Request, policy: Path | None, watch: Watch, context: Context
+    graph: Graph, request: Request, watch: Watch, *, target: Target, policy: Path | None, around: Context
 ) -> OptimizeResult:
     """The best plan, with whole ops or with parts."""
+    context = Context(request.time_limit_s, around)
     begin = partial(WholeOpsSearch, target=target, context=context, policy=policy)
     with context.excludes_compilation():
         if any(kind.kernels for kind in target.modelled.kinds):

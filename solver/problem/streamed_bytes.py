@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from go_opt.common.arrays import BoolArray, FloatArray
+from go_opt.common.arrays import BoolArray, FloatArray, LongArray
 from go_opt.env import CostTables
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
 
@@ -29,6 +29,27 @@ def least_host_s(tables: CostTables, divisible: BoolArray | None = None, *, forw
     links_inside = np.arange(tables.num_chips)[::-1]
     bytes_per_s = 1.0 / host_s + links_inside / float(tables.link_s_per_byte.min())
     return float(np.maximum((input_bytes + shared) * host_s, (input_bytes + streamed) / bytes_per_s).min())
+
+
+def least_host_s_with_states(tables: CostTables, sent_bytes: LongArray, *, forwards: bool) -> float:
+    """Returns a lower bound as :func:`least_host_s`, where the host may keep states.
+
+    What the memories cannot hold is streamed, if it is a weight, or sent, at the least bytes per stored byte.
+
+    Args:
+      sent_bytes: [K] of states: what the host sends for each inference if it keeps the state.
+    """
+    sharers = tables.num_chips if forwards and tables.may_forward else 1
+    stored, touched, *_ = _sizes(tables, np.ones(tables.num_ops, dtype=np.bool_), sharers)
+    states = np.flatnonzero(tables.is_state & (np.diff(tables.reader_ptr) > 0))
+    stored = np.concatenate([stored, tables.stored_bytes[states]])
+    share = np.concatenate([touched, sent_bytes[states]]) / np.maximum(stored, 1.0)
+    cheapest = np.argsort(share, kind="stable")
+    shed_before = np.cumsum(stored[cheapest]) - stored[cheapest]
+    excess = float(stored.sum() - tables.sram_bytes.sum())
+    shed = np.clip(excess - shed_before, 0.0, stored[cheapest])
+    input_bytes = float(tables.tensor_bytes[tables.tensor_kind == INPUT].sum())
+    return (input_bytes + float(shed @ share[cheapest])) * tables.host_in_s_per_byte
 
 
 def least_streamed_bytes(tables: CostTables) -> float:

@@ -31,6 +31,7 @@ from go_opt.search.whole_ops import Watch
 from go_opt.solver import Bound, latency_bound
 
 MOST_TRIALS: Final = 6  # numbers of sequences
+MOST_SEQUENCES: Final = 2**31 - 1
 FIRST_SHARE: Final = 2 / 5  # of the budget, at most, until there is a plan
 SHARE: Final = 1 / 7  # of the budget for each further number, at most
 EQUAL: Final = 1e-6  # relative difference of intervals that are equal
@@ -52,7 +53,8 @@ class SequenceSearch:
     def __init__(
         self, graph: Graph, target: Target, request: Request, context: Context, answer: Answer, watch: Watch
     ) -> None:
-        request = replace(request, replication=False)  # plans of graphs with states have no replicas
+        if graph.states:
+            request = replace(request, replication=False)  # plans of graphs with states have no replicas
         self._graph, self._target, self._request = graph, target, request
         self._context, self._answer, self._watch = context, answer, watch
         with context.compiling():
@@ -60,13 +62,15 @@ class SequenceSearch:
             self._path = self._critical_path()
             # By number of sequences, for that many or more.
             self._loads = {} if request.sequences else {1: self._load_bound(1)}
-        # All states are of sequences: a graph with states of the model is planned as a step.
+        # States on the chips are of sequences: a graph with states of the model is planned as a step.
         tables = cost_tables(with_sequences(graph, 1), target)
         is_held = tables.is_state & (np.diff(tables.reader_ptr) > 0)  # what no op reads takes no memory
         self._bytes_of_each = max(int(tables.stored_bytes[is_held].sum()), 1)
         most_that_fit = max(int(tables.sram_bytes.sum()) // self._bytes_of_each, 1)
         self._fewest, self._most = request.sequences or 1, request.sequences or most_that_fit
-        if not request.sequences:
+        # Where the host keeps all states, the loads are the same for every number.
+        self._is_free = not request.sequences and not is_held.any()
+        if not request.sequences and not self._is_free:
             self._bound_loads(1, self._most + 1)
         self._history: list[Step] = []
         self._best: OptimizeResult | None = None
@@ -79,8 +83,8 @@ class SequenceSearch:
           InfeasibleError: no valid plan was found; if the number is open, not for one sequence either.
         """
         try:
-            if self._request.sequences:
-                self._search(self._request.sequences, share=1.0)
+            if self._request.sequences or self._is_free:
+                self._search(self._request.sequences or MOST_SEQUENCES, share=1.0)
             else:
                 self._try_numbers()
         except KeyboardInterrupt:  # a stopped search returns its best plan
@@ -137,6 +141,7 @@ class SequenceSearch:
         watch = Watch(self._take_step, self._take, self._must_stop, self._stop)
         found = self._answer(graph, self._request_of(share), watch)
         bound = Bound(found.lower_bound_s, found.bound_reason)
+        number = 1 if self._is_free else number
         known = self._loads.get(number)
         self._loads[number] = bound if known is None or bound.seconds > known.seconds else known
         self._take(found)
@@ -168,6 +173,8 @@ class SequenceSearch:
 
     def _take(self, found: OptimizeResult) -> None:
         best = self._best
+        if self._is_free:
+            found = self._with_fewer(found)
         if best is not None:
             limit_s = best.objective_s * (1.0 + EQUAL)
             is_better = found.objective_s < best.objective_s * (1.0 - EQUAL)
@@ -205,6 +212,7 @@ class SequenceSearch:
 
     def _stop(self) -> None:
         self._is_stopped = True
+        self._watch.on_interrupt()
 
     def _must_stop(self) -> bool:
         self._is_stopped = self._is_stopped or self._watch.should_stop()

@@ -1,0 +1,239 @@
+"""Searches for the states that the host keeps, together with the plan.
+
+A state on the host is an input and an output of each step. It takes no memory from one step to the next, and
+its ops may lie on several chips or replicas; but it crosses the host's links, and a step begins when its
+sequence's last has ended all the same. With all states on the chips first; then, while a bound does not
+exclude a gain, with all on the host, and with those of the chips that bind. If there is no plan, the states
+that free most memory for the bytes that they send go first.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Final, Protocol
+
+import numpy as np
+
+from go_opt.env import Target, cost_tables
+from go_opt.env.copies.splits import planned_graph
+from go_opt.errors import InfeasibleError
+from go_opt.model.graph import Graph, with_sequences
+from go_opt.model.start import Start
+from go_opt.model.states import sized_states, with_host_states
+from go_opt.result import ONLY, OptimizeResult, Request, Step
+from go_opt.search.bounds import against_bound, lower_bound
+from go_opt.search.shared.context import Context
+from go_opt.search.splits.ways import divisible_ops
+from go_opt.search.states.bounds import bound_with_host_states, sent_bytes
+from go_opt.search.whole_ops import Watch
+from go_opt.solver import Bound
+
+MOST_TRIALS: Final = 6  # sets of states on the host
+FIRST_SHARE: Final = 1 / 2  # of the budget, with all states on the chips, if others may be better
+SHARE: Final = 1 / 8  # of the budget for each further set
+CLEARLY: Final = 0.99  # of the best objective: a set is not tried if its bound is above
+EQUAL: Final = 1e-6  # relative difference of objectives that are equal
+
+Names = frozenset[str]  # of states, by what is read
+
+
+class Answer(Protocol):
+    """Searches a graph whose states lie where it says."""
+
+    def __call__(self, graph: Graph, request: Request, watch: Watch) -> OptimizeResult: ...
+
+
+def may_keep_states(graph: Graph, request: Request) -> bool:
+    """Whether plans may leave states of the graph to the host."""
+    return bool(graph.states) and request.decide == "all" and request.policy != ONLY
+
+
+class HostStateSearch:
+    """The best plan over what the host keeps; its bound holds for every choice."""
+
+    def __init__(
+        self, graph: Graph, target: Target, request: Request, context: Context, answer: Answer, watch: Watch
+    ) -> None:
+        self._graph, self._target, self._request = graph, target, request
+        self._context, self._answer, self._watch = context, answer, watch
+        with context.compiling():
+            self._rest = bound_with_host_states(graph, target, request)
+        self._everything = Names(graph.tensor_names[state.read] for state in graph.states)
+        self._bounds: dict[Names, Bound] = {}  # of the sets that were tried
+        self._failures: dict[Names, InfeasibleError] = {}
+        self._history: list[Step] = []
+        self._best: OptimizeResult | None = None
+        self._is_stopped = False
+
+    def answer(self) -> OptimizeResult:
+        """The best plan.
+
+        Raises:
+          InfeasibleError: no valid plan was found, wherever states lie.
+        """
+        self._try(Names(), FIRST_SHARE)
+        given = self._request.start and self._request.start.plan
+        if given and given.host_states:
+            self._try(self._everything & set(given.host_states), SHARE)
+        for _ in range(MOST_TRIALS):
+            names = self._next()
+            if names is None or self._is_over:
+                break
+            self._try(names, SHARE)
+        if self._best is not None and not self._is_over:
+            self._try(Names(self._best.plan.host_states), 1.0)
+        if self._best is None:
+            raise self._failure()
+        return self._complete(self._best)
+
+    def _try(self, names: Names, share: float) -> None:
+        """Search with these states on the host for a share of the budget."""
+        graph = self._with(names)
+        is_late = self._context.after(share * self._request.time_limit_s)
+        begun, limit = len(self._history), self._request.max_evaluations or math.inf
+
+        def should_stop() -> bool:
+            self._is_stopped = self._is_stopped or self._watch.should_stop()
+            is_spent = is_late() or len(self._history) - begun >= share * limit
+            return self._is_stopped or self._is_proven or (is_spent and self._may_gain(self._rest))
+
+        try:
+            found = self._answer(
+                graph, self._request_of(share), Watch(self._take_step, self._take, should_stop, self._stop)
+            )
+        except InfeasibleError as error:
+            self._failures[names] = error
+            if error.is_proven:
+                self._bounds[names] = Bound(math.inf, str(error))
+            return
+        self._take(found)
+
+    def _next(self) -> Names | None:
+        """The next set of states to leave to the host; None: no further one promises a gain."""
+        tried = {*self._bounds, *self._failures}
+        sets = [self._everything, self._binding()] if self._best else [self._fitting(), self._everything]
+        for names in sets:
+            if names not in tried and self._may_gain(self._quick_bound(names)):
+                return names
+        return None
+
+    def _may_gain(self, bound: Bound) -> bool:
+        return self._best is None or bound.seconds < CLEARLY * self._best.objective_s
+
+    def _quick_bound(self, names: Names) -> Bound:
+        graph = with_sequences(self._with(names), self._request.sequences or 1)
+        divisible = divisible_ops(graph, self._target, self._request)
+        return lower_bound(graph, self._target, self._request, divisible)
+
+    def _with(self, names: Names) -> Graph:
+        """The graph with these states on the host."""
+        return with_host_states(self._graph, tuple(sorted(names)))
+
+    def _binding(self) -> Names:
+        """The states that the best plan leaves to the host, and those of the chips that bind."""
+        assert self._best is not None
+        plan, metrics = self._best.plan, self._best.metrics
+        graph = planned_graph(self._graph, plan)
+        chip_of = {
+            graph.tensor_names[state.read]: int(plan.placement[graph.readers_of(state.read)[0]])
+            for state in graph.states
+            if graph.readers_of(state.read)
+        }
+        if not chip_of:
+            return Names(plan.host_states)
+        if metrics.stream_bytes.any():
+            chips = set(np.flatnonzero(metrics.stream_bytes).tolist())
+        else:
+            chips = {int(np.argmax(metrics.compute_s))}
+        if chips.isdisjoint(chip_of.values()):
+            held = {state.read: state.bytes for state in sized_states(graph, self._target.native_dtype)}
+            chips = {chip_of[max(chip_of, key=held.__getitem__)]}
+        return Names((*plan.host_states, *(name for name, chip in chip_of.items() if chip in chips)))
+
+    def _fitting(self) -> Names:
+        """As few states as free the memory that is missing, or twice as many as in the last trial."""
+        graph = with_sequences(self._graph, self._request.sequences or 1)
+        tables = cost_tables(graph, self._target)
+        read = np.array([state.read for state in graph.states])
+        stored, sent = tables.stored_bytes[read], sent_bytes(graph, self._target)[0][read]
+        ranked = np.lexsort((-stored, sent / np.maximum(stored, 1)))
+        missing = tables.stored_bytes[np.diff(tables.reader_ptr) > 0].sum() - tables.sram_bytes.sum()
+        most = max(map(len, self._failures), default=0)
+        number = max(int(np.searchsorted(np.cumsum(stored[ranked]), missing)) + 1, 2 * most)
+        return Names(graph.tensor_names[k] for k in read[ranked[:number]])
+
+    def _request_of(self, share: float) -> Request:
+        request = self._request
+        limit, left_s = request.max_evaluations, request.time_limit_s - self._context.elapsed_s
+        start = request.start
+        if self._best is not None:
+            plan = self._best.plan
+            names = planned_graph(self._graph, plan).op_names
+            start = replace(Start.of_plan(plan, names), method=self._best.method)
+        is_first = not self._history  # it goes on beyond its share if others promise no gain
+        budget_s = max(left_s if is_first else min(left_s, share * request.time_limit_s), 1e-3)
+        left = None if limit is None else max(limit - len(self._history), 1)
+        most = left if left is None or is_first else min(left, math.ceil(share * (limit or 0)))
+        return replace(
+            request,
+            start=start,
+            budget_s=budget_s if math.isfinite(budget_s) else None,
+            max_evaluations=most,
+        )
+
+    def _take_step(self, step: Step) -> None:
+        best_s = math.inf if self._best is None else self._best.objective_s
+        number, elapsed_s = len(self._history) + 1, self._context.elapsed_s
+        best_s = min(step.best_s, best_s)
+        self._history.append(replace(step, best_s=best_s, evaluations=number, elapsed_s=elapsed_s))
+        self._watch.on_step(self._history[-1])
+
+    def _take(self, found: OptimizeResult) -> None:
+        best, names = self._best, Names(found.plan.host_states)
+        if found.lower_bound_s >= self._bounds.get(names, Bound(0.0, "")).seconds:
+            self._bounds[names] = Bound(found.lower_bound_s, found.bound_reason)
+        if best is not None:
+            is_same = found.plan.host_states == best.plan.host_states
+            limit_s = best.objective_s * (1.0 + EQUAL if is_same else 1.0 - EQUAL)
+            if found.objective_s > limit_s:
+                return
+        self._best = found
+        self._watch.on_improvement(self._complete(found))
+
+    def _complete(self, found: OptimizeResult) -> OptimizeResult:
+        return replace(
+            against_bound(found, self._request, self._bound()),
+            history=tuple(self._history),
+            evaluations=len(self._history),
+            wall_s=self._context.elapsed_s,
+        )
+
+    def _bound(self) -> Bound:
+        """The bound over all sets: of those that were tried their own, of the others that of the rest."""
+        bounds = [*self._bounds.values()]
+        if Names() not in self._bounds:
+            bounds.append(self._quick_bound(Names()))
+        if len(self._bounds) < 2 ** len(self._graph.states):
+            bounds.append(self._rest)
+        return min(bounds, key=lambda bound: bound.seconds)
+
+    def _failure(self) -> InfeasibleError:
+        """The reason with all states on the chips."""
+        are_all = len(self._failures) == 2 ** len(self._graph.states)
+        is_proven = are_all and all(error.is_proven for error in self._failures.values())
+        first = self._failures[Names()]
+        return InfeasibleError(str(first), is_proven=is_proven, conflict=first.conflict)
+
+    def _stop(self) -> None:
+        self._is_stopped = True
+
+    @property
+    def _is_over(self) -> bool:
+        is_out = len(self._history) >= (self._request.max_evaluations or math.inf)
+        is_late = self._context.elapsed_s >= self._request.time_limit_s
+        return self._is_stopped or is_out or is_late or self._is_proven
+
+    @property
+    def _is_proven(self) -> bool:
+        return self._best is not None and self._complete(self._best).status == "OPTIMAL"
