@@ -23,11 +23,11 @@ from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.given_request import as_request, takes_options
 from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult, Request, Step
-from go_opt.search.bounds import lower_bound
 from go_opt.search.final_simulation import simulated_answer
 from go_opt.search.limits import refuse_unreachable
 from go_opt.search.optimizer import optimize_request
 from go_opt.search.splits.ways import divisible_ops
+from go_opt.search.states.bounds import bound_over_states, may_keep_states
 
 _Count = Callable[[int], "ChipCount"]
 TOLERANCE: Final = 1e-9  # relative, of an interval
@@ -183,11 +183,11 @@ def _is_refuted(graph: Graph, target: Target, request: Request, longest_s: float
     """Whether a lower bound proves that no plan has an interval of at most ``longest_s``."""
     divisible = divisible_ops(graph, target, request)
     try:
-        if not divisible.any():
+        if not divisible.any() and not may_keep_states(graph, request):
             refuse_unreachable(graph, target, request)
     except InfeasibleError:
         return True
-    return lower_bound(graph, target, request, divisible).seconds > longest_s
+    return bound_over_states(graph, target, request, divisible).seconds > longest_s
 
 
 def _on_whole(graph: Graph, target: Target, request: Request, result: OptimizeResult) -> OptimizeResult:

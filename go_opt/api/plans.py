@@ -17,8 +17,8 @@ from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import Objective, Request, check_seed
-from go_opt.search.bounds import lower_bound
 from go_opt.search.splits.ways import divisible_ops
+from go_opt.search.states.bounds import bound_over_states
 from go_opt.solver import Violation
 from go_opt.solver.problem.user_constraints import UserConstraint
 from go_opt.solver.verify.splits import broken_splits
@@ -149,7 +149,7 @@ def explain(
     divisible = divisible_ops(whole, on, request)
     if on_graph is not whole:  # else the caller gave the graph of the parts
         divisible[[whole.op_index[split.op] for split in decided.splits]] = True
-    bound = lower_bound(whole, on, request, divisible)
+    bound = bound_over_states(whole, on, request, divisible)
     return explain_plan(on_graph, on, decided, objective=objective, bound=bound, constraints=requested)
 
 

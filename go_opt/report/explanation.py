@@ -30,6 +30,7 @@ from go_opt.report.parts.term_lines import (
 from go_opt.report.parts.wording import (
     MOST_LINES,
     counted,
+    host_state_lines,
     listed,
     named_stage,
     stage_cell,
@@ -134,13 +135,15 @@ def state_lines(explanation: PlanExplanation) -> Iterator[str]:
     if states.model_bytes:
         yield f"States of the model: {format_bytes(states.model_bytes)}"
     if states.sequence_bytes:
-        more_s = states.one_more_s
-        then = states.one_more_reason if more_s is None else format_duration(more_s)
         yield (
             f"States: {format_bytes(states.sequence_bytes)} for each of "
             f"{counted(states.sequences, 'sequence')} in flight, most of them on chip {states.fullest_chip} "
             f"({format_bytes(states.fullest_bytes)})"
         )
+    yield from (text[0].upper() + text[1:] for text in host_state_lines(states.on_host))
+    if states.waits_s:
+        more_s = states.one_more_s
+        then = states.one_more_reason if more_s is None else format_duration(more_s)
         yield f"  latency / sequences: {format_duration(states.waits_s)}; with one more sequence: {then}"
     yield ""
 

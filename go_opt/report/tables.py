@@ -14,6 +14,7 @@ from go_opt.common.units import format_bytes, format_duration, format_ratio
 from go_opt.env import Metrics, Target
 from go_opt.env.copies.stages import size_by_chip
 from go_opt.env.critical_path import CriticalPath, critical_path
+from go_opt.explanations.state_use import host_states
 from go_opt.explanations.uses import split_uses
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
@@ -26,6 +27,7 @@ from go_opt.report.parts.wording import (
     StageNames,
     binds,
     counted,
+    host_state_lines,
     stage_cell,
     states_texts,
     table_of,
@@ -47,6 +49,7 @@ def print_result(
         *_fitted_lines(target),
         *_unknown_lines(graph),
         *_state_lines(graph, target),
+        *_host_state_lines(graph, target, plan, metrics),
         *_split_lines(graph, target, plan),
         *_answer_lines(plan, metrics, result.objective, path, _against(result)),
         *_simulated_lines(result),
@@ -130,6 +133,10 @@ def _unknown_lines(graph: Graph) -> Iterator[str]:
 
 def _state_lines(graph: Graph, target: Target) -> Iterator[str]:
     return (f"states      {text}" for text in states_texts(sized_states(graph, target.native_dtype)))
+
+
+def _host_state_lines(graph: Graph, target: Target, plan: Plan, metrics: Metrics) -> Iterator[str]:
+    return (f"host        {text}" for text in host_state_lines(host_states(graph, target, plan, metrics)))
 
 
 def _unpaired_lines(graph: Graph) -> Iterator[str]:

@@ -25,7 +25,8 @@ from go_opt.search.shared.context import Context
 from go_opt.search.shared.policies import find_policy
 from go_opt.search.split_race import search_with_splits
 from go_opt.search.splits.ways import divisible_ops
-from go_opt.search.states.host_states import Answer, HostStateSearch, may_keep_states
+from go_opt.search.states.bounds import may_keep_states
+from go_opt.search.states.host_states import Answer, HostStateSearch
 from go_opt.search.states.sequences import SequenceSearch
 from go_opt.search.whole_ops import Watch, WholeOpsSearch
 

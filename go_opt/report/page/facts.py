@@ -17,6 +17,7 @@ from go_opt.report.page.subject import Subject
 from go_opt.report.parts.wording import (
     MOST_LINES,
     counted,
+    host_state_lines,
     listed,
     states_texts,
     unknown_types,
@@ -75,7 +76,10 @@ def _states(subject: Subject) -> Iterator[_Fact]:
     graph = subject.graph
     texts = states_texts(sized_states(graph, subject.target.native_dtype))
     if texts:
-        yield "states", str(len(graph.states)), listed(texts, MOST_LINES)
+        yield "states", str(len(graph.states) + len(graph.host_states)), listed(texts, MOST_LINES)
+    use = subject.explanation.states
+    if use is not None and use.on_host:
+        yield "on the host", str(len(use.on_host)), listed([*host_state_lines(use.on_host)], MOST_LINES)
     if text := unpaired_text(graph.unpaired_states, graph.bindings.states):
         yield "unpaired", counted(len(graph.unpaired_states), "input"), text
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from rich.table import Table
@@ -12,6 +12,7 @@ from go_opt.common.units import format_bytes
 from go_opt.frontends.recording.states import star_of
 
 if TYPE_CHECKING:
+    from go_opt.explanations.state_use import HostState
     from go_opt.explanations.terms import Place, TensorPart
     from go_opt.model.graph import UnknownOp
     from go_opt.model.plan import Plan
@@ -57,13 +58,43 @@ def unknown_types(unknown_ops: Sequence[UnknownOp]) -> list[str]:
 def states_texts(states: Sequence[SizedState]) -> list[str]:
     """For each scope: how many states, their bytes, and some of their names."""
     texts = []
-    for scope, of, per in (("sequence", "of each sequence", " a sequence"), ("model", "of the model", "")):
-        found = [state for state in states if state.scope == scope]
-        if found:
-            pairs = listed([f"{state.read} = {state.next}" for state in found], MOST_NAMES)
-            size = format_bytes(sum(state.bytes for state in found))
-            texts.append(f"{len(found)} {of}, {size}{per}: {pairs}")
+    of = {"sequence": ("of each sequence", " a sequence"), "model": ("of the model", "")}
+    for scope, where in sorted({(state.scope, state.where) for state in states}):
+        found = [state for state in states if (state.scope, state.where) == (scope, where)]
+        pairs = listed([f"{state.read} = {state.next}" for state in found], MOST_NAMES)
+        size = format_bytes(sum(state.bytes for state in found))
+        kept = ", on the host" if where == "host" else ""
+        texts.append(f"{len(found)} {of[scope][0]}, {size}{of[scope][1]}{kept}: {pairs}")
     return texts
+
+
+def host_state_lines(states: Iterable[HostState]) -> Iterator[str]:
+    """Which states stay on the host, what that sends, and why; one line for each kind of reason."""
+    whys = {
+        "chips": "their ops run on several chips, such as those of {0!r} on {1}",
+        "memory": "the memory beside them is too small, such as {3} for {2} of {0!r} on {1}",
+        "choice": "no better plan was found that keeps them on the chips",
+    }
+    kept = list(states)
+    for because, why in whys.items():
+        found = [state for state in kept if state.because == because]
+        if not found:
+            continue
+        names = listed([repr(state.state) for state in found], MOST_NAMES)
+        in_bytes, out_bytes = (
+            sum(each) for each in zip(*((s.in_bytes, s.out_bytes) for s in found), strict=True)
+        )
+        one, stay = found[0], "state stays" if len(found) == 1 else "states stay"
+        reason = why.format(
+            one.state,
+            named_chips(one.chips or (0,)),
+            format_bytes(one.needed_bytes),
+            format_bytes(one.free_bytes),
+        )
+        yield (
+            f"{len(found)} {stay} on the host ({names}): {format_bytes(in_bytes)} in and "
+            f"{format_bytes(out_bytes)} out for each inference, because {reason}"
+        )
 
 
 def unpaired_text(names: Sequence[str], given: Mapping[str, str]) -> str:

@@ -6,18 +6,31 @@ from dataclasses import replace
 
 import numpy as np
 
-from go_opt.common.arrays import LongArray
+from go_opt.common.arrays import BoolArray, LongArray
 from go_opt.env import Target, cost_tables, divided_tables, loop_roles
 from go_opt.model.dtypes import costed_dtype, size_bytes
 from go_opt.model.graph import NO_PRODUCER, Graph, with_sequences
 from go_opt.model.states import with_host_states
-from go_opt.result import Request
+from go_opt.result import ONLY, Request
 from go_opt.search.bounds import lower_bound
 from go_opt.search.methods.events import may_replicate
 from go_opt.search.splits.ways import divisible_ops
 from go_opt.solver import Bound, latency_bound
 from go_opt.solver.certify.problem.bounds import host_seconds
 from go_opt.solver.problem.streamed_bytes import least_host_s_with_states
+
+
+def may_keep_states(graph: Graph, request: Request) -> bool:
+    """Whether plans may leave states of the graph to the host."""
+    return bool(graph.states) and request.decide == "all" and request.policy != ONLY
+
+
+def bound_over_states(graph: Graph, target: Target, request: Request, divisible: BoolArray) -> Bound:
+    """As :func:`lower_bound`, over all places of states that the request leaves open."""
+    bound = lower_bound(graph, target, request, divisible)
+    if not may_keep_states(graph, request):
+        return bound
+    return min(bound, bound_with_host_states(graph, target, request), key=lambda one: one.seconds)
 
 
 def bound_with_host_states(graph: Graph, target: Target, request: Request) -> Bound:

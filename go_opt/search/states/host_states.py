@@ -21,7 +21,7 @@ from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph, with_sequences
 from go_opt.model.start import Start
 from go_opt.model.states import sized_states, with_host_states
-from go_opt.result import ONLY, OptimizeResult, Request, Step
+from go_opt.result import OptimizeResult, Request, Step
 from go_opt.search.bounds import against_bound, lower_bound
 from go_opt.search.shared.context import Context
 from go_opt.search.splits.ways import divisible_ops
@@ -42,11 +42,6 @@ class Answer(Protocol):
     """Searches a graph whose states lie where it says."""
 
     def __call__(self, graph: Graph, request: Request, watch: Watch) -> OptimizeResult: ...
-
-
-def may_keep_states(graph: Graph, request: Request) -> bool:
-    """Whether plans may leave states of the graph to the host."""
-    return bool(graph.states) and request.decide == "all" and request.policy != ONLY
 
 
 class HostStateSearch:
