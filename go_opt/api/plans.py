@@ -17,8 +17,8 @@ from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import Objective, Request, check_seed
+from go_opt.search.bounds import bound_over_states
 from go_opt.search.splits.ways import divisible_ops
-from go_opt.search.states.bounds import bound_over_states
 from go_opt.solver import Violation
 from go_opt.solver.problem.user_constraints import UserConstraint
 from go_opt.solver.verify.splits import broken_splits

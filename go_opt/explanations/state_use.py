@@ -12,6 +12,8 @@ from go_opt.env import Metrics, Target, cost_tables, evaluate_plan
 from go_opt.model.graph import NO_PRODUCER, Graph, NamedState, with_sequences
 from go_opt.model.plan import Plan
 
+_Because = Literal["chips", "memory", "choice"]
+
 
 @dataclass(frozen=True)
 class HostState:
@@ -22,7 +24,7 @@ class HostState:
     out_bytes: int  # that it receives
     # Why the plan as it stands cannot keep it: its ops lie on several "chips", or the "memory" of their chip
     # is too small. "choice": it could.
-    because: Literal["chips", "memory", "choice"]
+    because: _Because
     chips: tuple[int, ...]  # of the ops that touch it
     free_bytes: int  # on the first of these chips, beside the plan's tensors
     needed_bytes: int  # of the state, for all sequences
@@ -82,12 +84,12 @@ def host_states(graph: Graph, target: Target, plan: Plan, metrics: Metrics) -> I
         needed *= graph.sequences if state.scope == "sequence" else 1
         chip = chips[0] if chips else 0
         free = int(tables.sram_bytes[chip] - metrics.peak_bytes[chip] - metrics.weight_bytes[chip])
-        is_kept = "memory" if needed > max(free, 0) else "choice"
+        is_small: _Because = "memory" if needed > max(free, 0) else "choice"
         yield HostState(
             state=state.read,
             in_bytes=sizes[0],
             out_bytes=0 if state.next == state.read else sizes[1],
-            because="chips" if len(chips) > 1 else is_kept,
+            because="chips" if len(chips) > 1 else is_small,
             chips=chips,
             free_bytes=free,
             needed_bytes=needed,

@@ -294,7 +294,7 @@ class Graph:
 
     def has_scope(self, scope: Scope) -> bool:
         """Whether some state, on the chips or the host, has this scope."""
-        return any(state.scope == scope for state in (*self.states, *self.host_states))
+        return scope in (state.scope for of in (self.states, self.host_states) for state in of)
 
 
 _made_from: Final[WeakKeyDictionary[Graph, Graph]] = WeakKeyDictionary()

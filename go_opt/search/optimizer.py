@@ -19,15 +19,14 @@ from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph
 from go_opt.model.states import sized_states
 from go_opt.result import ONLY, OptimizeResult, Request, Step
-from go_opt.search.bounds import without_false_claim
+from go_opt.search.bounds import may_keep_states, without_false_claim
 from go_opt.search.compiling.warm_up import bound_families, load
+from go_opt.search.host_states import Answer, HostStateSearch
+from go_opt.search.sequences import SequenceSearch
 from go_opt.search.shared.context import Context
 from go_opt.search.shared.policies import find_policy
 from go_opt.search.split_race import search_with_splits
 from go_opt.search.splits.ways import divisible_ops
-from go_opt.search.states.bounds import may_keep_states
-from go_opt.search.states.host_states import Answer, HostStateSearch
-from go_opt.search.states.sequences import SequenceSearch
 from go_opt.search.whole_ops import Watch, WholeOpsSearch
 
 

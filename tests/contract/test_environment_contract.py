@@ -20,6 +20,7 @@ from go_opt.errors import EnvironmentFailedError, InvalidInputError
 from go_opt.hardware import HardwareEnvironment, Measured
 from go_opt.model.graph import Graph, with_sequences
 from go_opt.model.plan import Candidate, Plan
+from go_opt.model.states import with_host_states
 from go_opt.service.environment.environment_service import EnvironmentService
 from go_opt.service.environment.remote_environment import RemoteEnvironment
 from go_opt.solver.verify.verifier import verify
@@ -229,6 +230,7 @@ def test_plans_of_sequences_are_answered_for_their_number(
 ) -> None:
     graph, target = decoder(), small_mcm(2)
     graphs = [with_sequences(graph, number) for number in (1, 2, 5)]
+    graphs.append(with_host_states(graphs[1], ("past",)))
     plans = [make_plan(on_graph, target, (0, 0, 0, 1)) for on_graph in graphs]
     with open_session(environment, graph, target) as session:
         answer = session.evaluate_plans(plans)

@@ -20,6 +20,7 @@ from go_opt.result import Request
 from go_opt.result_json import explanation_to_dict
 from tests.contract.test_service_contract import chain
 from tests.env.test_states import decoder
+from tests.go_opt.test_host_states import two_readers
 from tests.zoo import stateless
 
 TARGET: Final = load_target("mcm-2x2")
@@ -216,3 +217,13 @@ def test_plans_of_sequences(client: Any) -> None:
     assert metrics.interval_s == result.metrics.interval_s >= metrics.latency_s / 3
     told = client.explain(graph, "mcm-2x2", result.plan)
     assert told["states"]["sequences"] == 3
+
+
+def test_plans_with_states_on_the_host(client: Any) -> None:
+    graph = two_readers()
+    result = client.optimize(graph, "mcm-2x2", replication=False, max_evaluations=150)
+    assert result.plan.host_states == ("h",)
+    assert api.verify(graph, TARGET, result.plan) == client.verify(graph, "mcm-2x2", result.plan) == []
+    assert client.evaluate(graph, "mcm-2x2", result.plan).interval_s == result.metrics.interval_s
+    (told,) = client.explain(graph, "mcm-2x2", result.plan)["states"]["on_host"]
+    assert told["state"] == "h"

@@ -12,17 +12,20 @@ from hypothesis import strategies as st
 
 from go_opt import evaluate, verify
 from go_opt.env import Target, cost_tables, evaluate_batch, evaluate_plan
+from go_opt.env.copies.splits import unsplit_graph
 from go_opt.env.simulator import simulate_plan
-from go_opt.errors import GraphError
+from go_opt.errors import GraphError, PlanError
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.codecs.graph_json import graph_from_dict, graph_to_dict
-from go_opt.model.codecs.wire import graph_from_proto, graph_to_proto
+from go_opt.model.codecs.plan_json import plan_from_dict, plan_to_dict
+from go_opt.model.codecs.wire import graph_from_proto, graph_to_proto, plan_from_proto, plan_to_proto
 from go_opt.model.graph import STATE, Graph, with_sequences
 from go_opt.model.op_costs import OpSignature
 from go_opt.model.plan import Plan
 from go_opt.model.rules.table import rule_of
-from go_opt.model.states import without_states
+from go_opt.model.states import with_host_states, without_states
 from go_opt.solver.verify.memory import memory_bytes
+from go_opt.solver.verify.verifier import verify as verify_plan
 from tests.replicated import anywhere, replicated_plan
 from tests.strategies import (
     examples,
@@ -282,6 +285,40 @@ def test_a_state_without_a_next_value_is_refused() -> None:
         graph_from_dict(data)
 
 
+def test_a_state_on_the_host_is_an_input_and_an_output_of_each_step() -> None:
+    """Its ops may lie apart.
+
+        op      reads (bytes)                 writes         bytes moved  kernel
+        append  past 2000, k 200              present 2200          4400   5.4 us
+        attend  present 2200, k 200           y 200                 2600   3.6 us
+
+    The first inference waits 10 us for `past`, then 22 + 1 us for `present` on the link.
+    """
+    graph, target = with_sequences(with_host_states(decoder(), ("past",)), 3), small_mcm(2)
+    assert graph.fingerprint == decoder().fingerprint
+    plan = make_plan(graph, target, (0, 0, 1, 1))
+    assert (plan.host_states, plan.sequences) == (("past",), 3)
+    assert verify(decoder(), target, plan) == []
+    metrics, simulated = (evaluate(decoder(), target, plan, fidelity=f) for f in ("analytical", "simulated"))
+    assert metrics.compute_s.tolist() == [in_us(5.4 + 5.4), in_us(3.6 + 5.4)]
+    assert metrics.link_s.tolist() == [in_us(24), in_us(0), in_us(1 + 10), in_us(11 + 1)]
+    assert metrics.weight_bytes.tolist() == [4000, 4000]
+    assert metrics.peak_bytes.tolist() == [2 * (200 + 2000 + 2200 + 200), 2 * (2200 + 200 + 200) + 200]
+    assert metrics.latency_s == in_us(10 + 5.4 + (22 + 1) + 3.6 + 5.4 + 1)
+    assert [metrics.interval_s, simulated.interval_s] == [in_us(24), in_us(24)]
+    alone = evaluate(decoder(), target, replace(plan, sequences=1))
+    assert alone.interval_s == alone.latency_s == metrics.latency_s
+
+
+def test_a_plan_and_its_graph_agree_on_where_states_lie() -> None:
+    graph, target = decoder(), small_mcm(2)
+    plan = make_plan(with_host_states(graph, ("past",)), target, (0, 0, 1, 1))
+    (found,) = verify_plan(graph, target, plan)
+    assert found.message == "plan and graph differ on whether the host keeps state 'past'."
+    with pytest.raises(PlanError, match="host_states: the graph has no state 'future'"):
+        evaluate(graph, target, replace(plan, host_states=("future",)))
+
+
 @settings(max_examples=examples(200))
 @given(seed=seeds, num_ops=st.integers(1, 15))
 def test_files_and_messages_keep_states(seed: int, num_ops: int) -> None:
@@ -293,6 +330,18 @@ def test_files_and_messages_keep_states(seed: int, num_ops: int) -> None:
     plain = without_states(graph, lambda name: True)
     assert not plain.states
     assert not (plain.tensor_kind == STATE).any()
+    moved, target = _some_on_host(rng, graph), small_mcm(2)
+    plan = make_plan(moved, target, [0] * graph.num_ops)
+    assert moved.fingerprint == plan.graph_fingerprint == graph.fingerprint
+    assert unsplit_graph(graph, plan).states == moved.states
+    for again in (plan_from_dict(plan_to_dict(plan)), plan_from_proto(plan_to_proto(plan))):
+        assert again.host_states == plan.host_states
+
+
+def _some_on_host(rng: np.random.Generator, graph: Graph) -> Graph:
+    """The graph with some of its states on the host."""
+    names = [graph.tensor_names[state.read] for state in graph.states if rng.random() < 0.5]
+    return with_host_states(graph, tuple(names))
 
 
 @settings(max_examples=examples(200))
@@ -303,7 +352,7 @@ def test_memory_of_the_verifier_is_that_of_the_model(seed: int, num_ops: int) ->
     replicates = rng.random() < 0.6
     scopes = {"scopes": ("sequence",)} if replicates else {}
     graph = with_random_states(rng, random_graph(rng, num_ops, kinds=kind_names(target)), **scopes)
-    graph = with_sequences(graph, int(rng.integers(1, 5)))
+    graph = with_sequences(_some_on_host(rng, graph), int(rng.integers(1, 5)))
     plan = random_plan(rng, graph, target, fusion="legal")
     if replicates and graph.states:
         plan = anywhere(rng, target, plan)
@@ -335,7 +384,7 @@ def test_no_interval_is_below_the_latency_of_all_sequences(seed: int) -> None:
     graph = with_random_states(rng, random_graph(rng, int(rng.integers(2, 12)), kinds=kind_names(target)))
     if not graph.has_scope("sequence") or graph.has_scope("model"):
         return
-    graph = with_sequences(graph, sequences := int(rng.integers(1, 6)))
+    graph = with_sequences(_some_on_host(rng, graph), sequences := int(rng.integers(1, 6)))
     plan = anywhere(rng, target, random_plan(rng, graph, target, fusion="legal"))
     plan = replace(plan, replication=np.minimum(plan.replication, sequences).astype(np.int32))
     metrics, simulated = evaluate_plan(graph, target, plan), simulate_plan(graph, target, plan)

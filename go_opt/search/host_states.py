@@ -22,10 +22,9 @@ from go_opt.model.graph import Graph, with_sequences
 from go_opt.model.start import Start
 from go_opt.model.states import sized_states, with_host_states
 from go_opt.result import OptimizeResult, Request, Step
-from go_opt.search.bounds import against_bound, lower_bound
+from go_opt.search.bounds import against_bound, bound_with_host_states, lower_bound, sent_bytes
 from go_opt.search.shared.context import Context
 from go_opt.search.splits.ways import divisible_ops
-from go_opt.search.states.bounds import bound_with_host_states, sent_bytes
 from go_opt.search.whole_ops import Watch
 from go_opt.solver import Bound
 
@@ -151,11 +150,13 @@ class HostStateSearch:
         graph = with_sequences(self._graph, self._request.sequences or 1)
         tables = cost_tables(graph, self._target)
         read = np.array([state.read for state in graph.states])
-        stored, sent = tables.stored_bytes[read], sent_bytes(graph, self._target)[0][read]
-        ranked = np.lexsort((-stored, sent / np.maximum(stored, 1)))
+        enters, leaves = sent_bytes(graph, self._target)
+        sent = (enters + leaves)[read]
+        freed = np.maximum(tables.stored_bytes[read] - 2 * sent, 0)  # inputs and outputs have two buffers
+        ranked = np.lexsort((-freed, sent / np.maximum(freed, 1)))
         missing = tables.stored_bytes[np.diff(tables.reader_ptr) > 0].sum() - tables.sram_bytes.sum()
         most = max(map(len, self._failures), default=0)
-        number = max(int(np.searchsorted(np.cumsum(stored[ranked]), missing)) + 1, 2 * most)
+        number = max(int(np.searchsorted(np.cumsum(freed[ranked]), missing)) + 1, 2 * most)
         return Names(graph.tensor_names[k] for k in read[ranked[:number]])
 
     def _request_of(self, share: float) -> Request:

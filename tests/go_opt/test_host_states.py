@@ -1,0 +1,96 @@
+"""States that the host keeps: when a search leaves them there, and what it says of them."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+
+import go_opt
+from go_opt.env.copies.splits import planned_graph
+from go_opt.explanations import PlanExplanation
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import Graph, Scope
+from go_opt.report.explanation import summary_lines
+from go_opt.report.page import plan_page
+from go_opt.report.tables import print_result
+from go_opt.result_json import result_to_dict
+from tests.env.test_states import decoder, in_us
+from tests.strategies import small_mcm
+
+
+def two_readers(scope: Scope = "sequence") -> Graph:
+    """Two products of 5 us read a state of 20 bytes, which ties them to one chip; a third joins them."""
+    b = GraphBuilder("two readers")
+    b.add_tensor("h", 10, "bf16", "input")
+    for name in ("a", "b"):
+        b.add_tensor(f"w_{name}", 2000, "bf16", "weight")
+        b.add_op(name, "MatMul", "matrix", flops=0, dtype="bf16",
+                 reads=[("h", None), (f"w_{name}", None)], writes=[(f"y_{name}", 10, "bf16")])  # fmt: skip
+    b.add_op("join", "MatMul", "matrix", flops=0, dtype="bf16",
+             reads=[("y_a", None), ("y_b", None)], writes=[("next_h", 10, "bf16")])  # fmt: skip
+    b.mark_output("next_h")
+    b.add_state("h", "next_h", scope)
+    return b.build()
+
+
+def test_a_state_goes_to_the_host_where_it_ties_work_to_one_chip() -> None:
+    graph, target = two_readers(), small_mcm(2)
+    result = go_opt.optimize(graph, target, max_evaluations=200, replication=False)
+    assert result.plan.host_states == ("h",)
+    # `a` on one chip, `b` and `join` on the other: 40 to 4060 bytes at 1000 bytes/us, and 1 us a kernel.
+    assert result.metrics.interval_s == in_us(4.04 + 1 + 0.06 + 1)
+    # `h` comes in 0.1 us, `y_a` takes 0.2 + 1 us, `next_h` leaves in 0.1 us.
+    assert result.metrics.latency_s == in_us(0.1 + 5.04 + 1.2 + 1.06 + 0.1)
+    assert result.plan.sequences == 2
+    assert result.lower_bound_s <= result.metrics.interval_s
+    alone = go_opt.optimize(graph, target, max_evaluations=200, decide="placement", sequences=1)
+    assert alone.plan.host_states == ()
+
+
+def test_a_step_may_leave_states_to_the_host_too() -> None:
+    graph, target = two_readers("model"), small_mcm(2)
+    result = go_opt.optimize(graph, target, max_evaluations=100)
+    assert result.plan.host_states == ("h",)
+    assert result.metrics.interval_s == result.metrics.makespan_s == in_us(0.1 + 5.04 + 1.2 + 1.06 + 0.1)
+    assert result.plan.sequences == 1
+
+
+@pytest.fixture(scope="module")
+def crowded() -> go_opt.OptimizeResult:
+    """Six states of 2200 bytes exceed any memory of 12000."""
+    return go_opt.optimize(decoder(), small_mcm(2, sram_bytes=12_000), sequences=6, max_evaluations=80)
+
+
+def test_states_that_fit_no_memory_go_to_the_host(crowded: go_opt.OptimizeResult) -> None:
+    graph, target = decoder(), small_mcm(2, sram_bytes=12_000)
+    assert crowded.plan.host_states == ("past",)
+    assert crowded.metrics.valid
+    assert go_opt.verify(graph, target, crowded.plan) == []
+
+
+def test_what_is_said_of_states_on_the_host(crowded: go_opt.OptimizeResult) -> None:
+    graph, target = decoder(), small_mcm(2, sram_bytes=12_000)
+    planned = planned_graph(graph, crowded.plan)
+    (row,) = result_to_dict(planned, crowded, target.native_dtype)["states"]
+    assert row == {"read": "past", "next": "present", "scope": "sequence", "bytes": 2200, "where": "host"}
+    screen = Console(record=True, width=300)
+    print_result(screen, planned, target, crowded)
+    said = "1 state stays on the host ('past'): 2 kB in and 2.2 kB out for each inference, because "
+    assert f"host        {said}" in screen.export_text()
+    explanation = go_opt.explain(graph, target, crowded.plan)
+    assert isinstance(explanation, PlanExplanation)
+    assert explanation.states is not None
+    (state,) = explanation.states.on_host
+    assert (state.state, state.in_bytes, state.out_bytes, state.needed_bytes) == ("past", 2000, 2200, 13_200)
+    assert state.because in ("chips", "memory")
+    assert said in "\n".join(summary_lines(explanation))
+    assert explanation.bound is not None
+    assert explanation.bound.seconds <= crowded.metrics.interval_s
+    assert "stays on the host" in plan_page(graph, target, crowded.plan)
+
+
+def test_a_plan_with_states_on_the_host_is_a_start() -> None:
+    graph, target = two_readers(), small_mcm(2)
+    found = go_opt.optimize(graph, target, max_evaluations=200)
+    again = go_opt.optimize(graph, target, max_evaluations=20, start=found.plan)
+    assert again.metrics.interval_s <= found.metrics.interval_s
