@@ -76,7 +76,8 @@ class CostTables(NamedTuple):
     host_out_s_per_byte: float
     host_multicast: bool  # an input that several chips read crosses the host's link once
     weight_prefetch: bool  # weights stream as early as the link allows; else one kernel ahead
-    sequences: int  # in flight: each begins its next inference when its last has ended; 0: no limit
+    loops: int  # sequences in flight: each begins its next inference when its last has ended; 0: no limit
+    sequences: int  # the same if they have states on the chips, which keep them on their replicas; else 0
 
     @property
     def num_ops(self) -> int:
@@ -221,7 +222,8 @@ def tables_with_effects(graph: Graph, target: Target, parameters: SimulatorParam
         host_out_s_per_byte=1.0 / target.host_out_bytes_per_s,
         host_multicast=parameters.host_multicast,
         weight_prefetch=parameters.weight_prefetch,
-        sequences=graph.sequences if graph.has_scope("sequence") else 0,
+        loops=graph.sequences if graph.has_scope("sequence") else 0,
+        sequences=graph.sequences if any(state.scope == "sequence" for state in graph.states) else 0,
     )
     return _with_op_seconds(graph, target, parameters, tables)
 

@@ -142,8 +142,8 @@ def _evaluate_batch(
         out.latency_s[b] = latency_s(
             tables, order[b], kernel_of, kernel_chip, kernel_s, num_kernels, stage_size
         )
-        if tables.sequences > 0 and out.latency_s[b] > tables.sequences * out.interval_s[b]:
-            out.interval_s[b] = out.latency_s[b] / tables.sequences
+        if tables.loops > 0 and out.latency_s[b] > tables.loops * out.interval_s[b]:
+            out.interval_s[b] = out.latency_s[b] / tables.loops
             out.bottleneck[b] = num_chips + num_links + 2
 
 

@@ -259,6 +259,6 @@ def _shared(tables: CostTables, setting: Setting, kernel_chip: IntArray, replica
     # An inference takes at most an interval on each chip and on each link between, so that many
     # in flight keep the slowest of all busy. Without limits on buffers, tensors queue longer.
     one.window = (2 if setting.buffers < UNBOUNDED else 8) * used + 4
-    if 0 < tables.sequences < one.window:  # each begins its next inference when its last has ended
-        one.window = one.sequences = tables.sequences
+    if 0 < tables.loops < one.window:  # each begins its next inference when its last has ended
+        one.window = one.sequences = tables.loops
     return shared

@@ -34,6 +34,7 @@ _NOT_BEFORE: Final[dict[str, Any]] = {
     "host": None,
     "bound_states": {},
     "states": [],
+    "host_states": [],
     "sequences": 0,
 }  # in earlier versions
 
@@ -188,6 +189,7 @@ class Manifest(PlannedModel):
     inputs: tuple[str, ...]  # tensors, in the order of the model, without states
     outputs: tuple[ModelOutput, ...]  # without next values of states
     states: tuple[StageState, ...]
+    host_states: tuple[StageState, ...]  # that the host keeps, as inputs and outputs of the model
     sequences: int  # in flight: each begins its next inference when its last has ended; 0: no states
     tensors: tuple[Tensor, ...]
     stages: tuple[Stage, ...]
@@ -207,14 +209,19 @@ class Manifest(PlannedModel):
 
     @property
     def whole_states(self) -> tuple[StageState, ...]:
-        """The states of the model, by the names of its inputs and outputs."""
+        """All states of the model, by the names of its inputs and outputs."""
         found: dict[str, StageState] = {}
-        for state in self.states:
+        for state in self.looped:
             whole = (
                 state if state.part is None else replace(state, read=state.part.read, next=state.part.next)
             )
             found.setdefault(whole.read, whole)
         return tuple(found.values())
+
+    @property
+    def looped(self) -> tuple[StageState, ...]:
+        """All states, of stages and of the host."""
+        return (*self.states, *self.host_states)
 
     @cached_property
     def _by_name(self) -> Mapping[str, Tensor]:
@@ -245,7 +252,7 @@ def check_states(manifest: Manifest) -> None:
       ModelError: the message names the state.
     """
     taken: set[str] = set()
-    for state in manifest.states:
+    for state in manifest.looped:
         if state.next in taken:
             raise ModelError(f"state {state.read!r}: its next value {state.next!r} is also another state's.")
         taken.add(state.next)

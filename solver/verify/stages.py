@@ -86,7 +86,7 @@ def _broken_forwarding(graph: Graph, target: Target, plan: Plan, size_of: dict[i
                     "whose transfers overlap compute."
                 ),
             )
-        elif graph.has_scope("sequence") and graph.sequences % size_of[chip] > 0:
+        elif any(state.scope == "sequence" for state in graph.states) and graph.sequences % size_of[chip] > 0:
             yield (
                 "forwarding",
                 f"weights are forwarded from chip {chip} over {size_of[chip]} chips, of which some have more "

@@ -40,6 +40,7 @@ class PlanModels:
     leaves: Mapping[ir.Value, int | None]  # output of the model -> the stage it leaves from; None: the host
     host: ir.Model | None  # joins outputs
     states: tuple[NamedState, ...]  # the next value of one that never changes is the state itself
+    host_states: tuple[NamedState, ...] = ()  # inputs and outputs of the models, which the host keeps
     divided: tuple[DividedState, ...] = ()
     is_split: bool = False  # whether ``whole`` has split ops, unlike the model's file
 
@@ -62,7 +63,9 @@ def plan_models(lowered: LoweredModel, graph: Graph, target: Target, plan: Plan)
     graph = planned_graph(graph, plan)
     reads = Reads(whole.graph, graph.op_index)
     cut = cut_models(whole, reads, graph, target, plan, made.parts, made.states)
-    cut = replace(cut, divided=tuple(made.divided))
+    on_host = tuple(state for state in cut.states if state.read in plan.host_states)
+    kept = tuple(state for state in cut.states if state not in on_host)
+    cut = replace(cut, states=kept, host_states=on_host, divided=tuple(made.divided))
     return replace(cut, is_split=bool(plan.splits))
 
 
@@ -153,7 +156,7 @@ def manifest_of(
     """The manifest of the stages; ``file_of`` names the file of each stage's model, of None the host's."""
     metrics = evaluate_plan(graph, target, plan)
     inputs = [value for value in cut.whole.graph.inputs if not value.is_initializer()]
-    states = tuple(_states(cut))
+    states, on_host = (tuple(_states(cut, of)) for of in (cut.states, cut.host_states))
     read, following = {state.read for state in states}, {state.next for state in states}
     models = cut.by_number.values()
     crossing = [value for model in models for value in (*model.graph.inputs, *model.graph.outputs)]
@@ -162,14 +165,22 @@ def manifest_of(
         **facts.PlannedModel.fields_of(graph, plan, metrics.interval_s),
         latency_s=metrics.latency_s,
         bottleneck=metrics.bottleneck,
-        inputs=tuple(str(value.name) for value in inputs if value.name not in read),
+        inputs=tuple(
+            dict.fromkeys(
+                [
+                    *(str(value.name) for value in inputs if value.name not in read),
+                    *(state.read for state in on_host),
+                ]
+            )
+        ),
         outputs=tuple(
             facts.ModelOutput(str(output.name), output_tensor(output), stage)
             for output, stage in cut.leaves.items()
             if output.name not in following
         ),
         states=states,
-        sequences=_sequences(states, plan),
+        host_states=on_host,
+        sequences=_sequences((*states, *on_host), plan),
         tensors=tuple({str(value.name): _tensor(value) for value in (*inputs, *crossing, *wholes)}.values()),
         stages=_stages(cut, file_of),
         host=_host(cut, cut.host, file_of(None)) if cut.host else None,
@@ -192,10 +203,10 @@ def _inputs(cut: PlanModels, model: ir.Model) -> tuple[facts.StageInput, ...]:
     return tuple(facts.StageInput(name, cut.made_by.get(name)) for name in names)
 
 
-def _states(cut: PlanModels) -> Iterator[facts.StageState]:
+def _states(cut: PlanModels, states: Sequence[NamedState]) -> Iterator[facts.StageState]:
     inputs = [{str(value.name): value for value in model.graph.inputs} for model in cut.models]
     written = {str(output.name): (output, stage) for output, stage in cut.leaves.items()}
-    for state in cut.states:
+    for state in states:
         readers = tuple(i for i, values in enumerate(inputs) if state.read in values)
         output, writer = written.get(state.next, (None, None))
         value = next((inputs[i][state.read] for i in readers), None)

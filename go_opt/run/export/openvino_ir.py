@@ -26,7 +26,7 @@ def write_stateful(model: ir.Model, manifest: Manifest, stage: int | None, path:
     import openvino
 
     model = model.clone()
-    for state in manifest.states:
+    for state in manifest.looped:
         model.graph.initializers.pop(state.read, None)  # OpenVINO takes an input with a value for a constant
     sent = [] if stage is None else [output.tensor for output in manifest.stages[stage].outputs]
     path.parent.mkdir(parents=True, exist_ok=True)

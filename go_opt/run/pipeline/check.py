@@ -107,16 +107,17 @@ def whole_outputs(
 
 
 def next_states(manifest: Manifest, before: Arrays, values: Arrays) -> Arrays:
-    """The states after an inference that gave ``values``."""
+    """Those states of ``before`` after an inference that gave ``values``."""
     changed = {
         state.read: last_of(values[state.next], manifest.tensor(state.read).shape).copy()
         for state in _changing(manifest)
+        if state.read in before
     }
     return {**before, **changed}
 
 
 def _changing(manifest: Manifest) -> list[StageState]:
-    return [state for state in manifest.whole_states if state.writer is not None]
+    return [state for state in manifest.whole_states if state.next != state.read]
 
 
 def _with_states(path: Path, manifest: Manifest) -> Path | bytes:

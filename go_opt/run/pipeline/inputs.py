@@ -67,8 +67,9 @@ def save_arrays(file: Path, arrays: Mapping[str, NDArray]) -> None:
 
 
 def _read(manifest: Manifest) -> list[str]:
-    """Inputs of the model that a stage reads."""
+    """Inputs of the model that a stage reads, but for states of the host."""
     read = {row.tensor for stage in manifest.stages for row in stage.inputs if row.source is None}
+    read -= {state.read for state in manifest.host_states}
     return [name for name in manifest.inputs if name in read]
 
 

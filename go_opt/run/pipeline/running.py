@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from go_opt.api.inputs import as_target
 from go_opt.common.arrays import FloatArray
@@ -25,7 +26,8 @@ from go_opt.model.codecs.plan_json import load_plan
 from go_opt.model.plan import Plan
 from go_opt.run.export.exporting import export
 from go_opt.run.manifest import Manifest, check_states
-from go_opt.run.pipeline.check import Arrays, Reference, first_difference, whole_outputs
+from go_opt.run.pipeline.check import Arrays, Reference, first_difference, next_states, whole_outputs
+from go_opt.run.pipeline.held_states import first_values
 from go_opt.run.pipeline.inputs import load_inputs, random_inputs
 from go_opt.run.pipeline.layout import NOT_LOADED, Layout, State
 from go_opt.run.pipeline.links import write_links
@@ -118,7 +120,7 @@ def run_plan(
 def _check_sequences(manifest: Manifest, given: int | None) -> None:
     """Reject a number of sequences that the model does not allow."""
     problem = ""
-    if given is not None and not manifest.states:
+    if given is not None and not manifest.looped:
         problem = "the model has no states, so there are no sequences"
     elif given is not None and given != manifest.sequences:
         problem = "there is one sequence, since a state is of the model"
@@ -177,10 +179,25 @@ def run_on(
         workers.give(layout.chips, folder, layout.inferences, descriptor)
         joins = layout.manifest.host
         host = _Host(
-            layout, state, workers, inputs, expected, session(folder / joins.file) if joins else None
+            layout,
+            state,
+            workers,
+            inputs,
+            expected,
+            session(folder / joins.file) if joins else None,
+            _first_of_host(folder, layout.manifest),
         )
         host.run()
         return host, state.seconds[:, ALONE:].copy()
+
+
+def _first_of_host(folder: Path, manifest: Manifest) -> Arrays:
+    """The values of the host's states before the first inference."""
+    values: dict[str, NDArray] = {}
+    for state in manifest.host_states:
+        if state.readers:
+            values |= first_values(manifest, [state], folder / manifest.stages[state.readers[0]].file)
+    return values
 
 
 def expected_outputs(model: Path, manifest: Manifest, inputs: Sequence[Arrays], inferences: int) -> Reference:
@@ -217,6 +234,8 @@ class _Host:
     inputs: Sequence[Arrays]
     expected: Reference
     joins: Session | None  # of the host's model
+    first: Arrays  # values of its states
+    states: dict[int, Arrays] = field(default_factory=dict)  # of each sequence
     fed_s: list[float] = field(default_factory=list)
     collected_s: list[float] = field(default_factory=list)
     outputs: Arrays = field(default_factory=dict)  # of the first inference
@@ -228,7 +247,7 @@ class _Host:
         while (self.state.counters[:-2] == NOT_LOADED).any():
             self.workers.wait()
         ring_of = {ring.tensor: i for i, ring in enumerate(self.layout.rings)}
-        given = {name: ring_of[name] for name in self.inputs[0]}
+        given = {name: ring_of[name] for name in (*self.inputs[0], *self.first)}
         outputs = {tensor: ring_of[tensor] for tensor in self.layout.manifest.collected}
         while len(self.collected_s) < self.layout.inferences:
             arrives_s = self._arrives_s(outputs)
@@ -252,8 +271,10 @@ class _Host:
         if not all(self.state.is_free(ring, inference) for ring in rings.values()):
             return False
         self.fed_s.append(time.monotonic())
+        states = self.states.get(inference % self.layout.sequences, self.first)
+        values = {**self.inputs[inference % len(self.inputs)], **states}
         for name, ring in rings.items():
-            self.state.slot(ring, inference)[...] = self.inputs[inference % len(self.inputs)][name]
+            self.state.slot(ring, inference)[...] = values[name]
         self.state.counters[self.layout.feeder] += 1
         self.workers.wake()
         return True
@@ -276,6 +297,10 @@ class _Host:
             read = {row.tensor: {**given, **values}[row.tensor] for row in host.inputs}
             values |= zip(host.outputs, self.joins.run(host.outputs, read), strict=True)
         outputs = {output.name: values[output.tensor] for output in self.layout.manifest.outputs}
+        if self.first:
+            sequence = inference % self.layout.sequences
+            before = self.states.get(sequence, self.first)
+            self.states[sequence] = next_states(self.layout.manifest, before, outputs)
         if inference == 0:
             self.outputs = outputs
         self.unchecked.append((inference, outputs))

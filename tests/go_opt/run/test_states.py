@@ -71,6 +71,32 @@ def test_states_of_other_kinds(name: str, sequences: int, tmp_path: Path) -> Non
     assert ran(MODELS[name], tmp_path, 2, sequences).is_equal
 
 
+@pytest.mark.parametrize(
+    ("case", "stages", "sequences", "left"),
+    [
+        (DECODER, 3, 3, slice(None)),
+        (STACK, 3, 2, slice(0, 1)),
+        (MODELS["past + 1"], 2, 2, slice(None)),
+        (MODELS["a trained weight"], 2, 1, slice(None)),
+    ],
+    ids=str,
+)
+def test_states_that_the_host_keeps(
+    case: StateModel, stages: int, sequences: int, left: slice, tmp_path: Path
+) -> None:
+    """The parent sends and receives them; the others stay in the processes."""
+    path, plan = planned(case, tmp_path, stages, sequences)
+    given = dict(pattern.split("=") for pattern in case.patterns)
+    graph = from_onnx(path, dims=case.dims, states=given)
+    names = tuple(graph.tensor_names[state.read] for state in graph.states)
+    plan = replace(plan, host_states=names[left])
+    manifest = export(path, plan, tmp_path / "out")
+    assert {state.read for state in manifest.host_states} == set(names[left])
+    assert {state.read for state in manifest.states} == set(names) - set(names[left])
+    result = go_opt.run_plan(path, plan, inferences=STEPS * sequences, tolerance=1e-5)
+    assert (result.is_equal, result.sequences) == (True, sequences)
+
+
 def test_the_whole_models_steps_by_hand(tmp_path: Path) -> None:
     """Three sequences of a growing cache in ONNX Runtime alone: each a window over its last tokens."""
     path, plan = planned(DECODER, tmp_path, 2, 3)
