@@ -23,10 +23,9 @@ from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.given_request import as_request, takes_options
 from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult, Request, Step
-from go_opt.search.bounds import bound_over_states, may_keep_states
+from go_opt.search.bounds import bound_over_states, may_keep_states, refuse_unreachable
 from go_opt.search.final_simulation import simulated_answer
 from go_opt.search.optimizer import optimize_request
-from go_opt.search.shared.limits import refuse_unreachable
 from go_opt.search.splits.ways import divisible_ops
 
 _Count = Callable[[int], "ChipCount"]

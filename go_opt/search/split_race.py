@@ -23,10 +23,9 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Split
 from go_opt.model.start import Start
 from go_opt.result import OptimizeResult, Request, Step
-from go_opt.search.bounds import against_bound, lower_bound
+from go_opt.search.bounds import against_bound, lower_bound, refuse_latency
 from go_opt.search.final_simulation import is_simulated, load_simulator, simulated_answer
 from go_opt.search.shared.context import Context
-from go_opt.search.shared.limits import refuse_latency
 from go_opt.search.splits.batch_ways import batch_ways
 from go_opt.search.splits.starts import start_of_way, takes_turns
 from go_opt.search.splits.ways import given_way, open_blocks, row_divisible, ways_in_parts, ways_to_split

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from go_opt.env import Target
 from go_opt.model.graph import Graph
 from go_opt.result import ONLY, OptimizeResult, Request, Step
+from go_opt.search.bounds import refuse_unreachable
 from go_opt.search.compiling.kernel_cache import start_compiling
 from go_opt.search.compiling.warm_up import FIRST, common_families, load
 from go_opt.search.final_simulation import is_simulated, load_simulator
@@ -18,7 +19,6 @@ from go_opt.search.finish.leaner import leaner
 from go_opt.search.methods.events import Event
 from go_opt.search.portfolio import policy_takes_part, portfolio_events
 from go_opt.search.shared.context import MOST_COMPILING_S, Context
-from go_opt.search.shared.limits import refuse_unreachable
 from go_opt.search.state import Search
 from go_opt.search.warm_up_search import warm_up_search
 from go_opt.solver.enumeration.plans import MOST_OPEN_OPS
