@@ -17,13 +17,14 @@ from go_opt.env.copies.stages import Stages, stages_of_sizes
 from go_opt.env.cost.routes import hop_seconds_per_byte
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.search.methods.copies import copies
-from go_opt.search.methods.events import Event, Miss, Proposal, SearchView
+from go_opt.search.methods.events import EQUAL, Event, Miss, Proposal, SearchView
 from go_opt.search.methods.stage_search import StageRing
 from go_opt.solver import (
     ForwardingMode,
     Slicing,
     slice_order,
     slice_order_streamed,
+    slice_order_with_latency,
 )
 from go_opt.solver.orders.cheapest import charged_slicing, streams_weights
 from go_opt.solver.orders.towers import Towers
@@ -35,6 +36,7 @@ from go_opt.solver.slicing.streamed.forwarded import slice_order_forwarded
 RELAYED: Final = ", relayed"
 REPLICATED: Final = ", replicated"
 STREAMED: Final = ", streaming counted"
+LATENCY: Final = ", latency counted"
 FORWARDED: Final = ", weights forwarded"
 WAITING: Final = ", weights forwarded, waiting counted"
 ONE_STAGE: Final = ", all chips one stage"
@@ -108,6 +110,16 @@ def _cheapest(
     cuts = (partial(cut, max_chips=chips) for chips in _chip_counts(search))
     charged = partial(slice_order_streamed, *given, max_chips=search.requested.num_stages, **options)
     yield from _in_turn(search, method, order, group, cuts, charged)
+    if min_chips == 1 and _waits_for_sequences(search):
+        options.pop("min_chips")
+        slicing = slice_order_with_latency(*given, at_most_s=at_most_s, **options)
+        yield _sliced(search, method + LATENCY, order, group, slicing)
+
+
+def _waits_for_sequences(search: SearchView) -> bool:
+    """Whether each sequence's wait for its last inference binds the last proposal."""
+    loops_s = search.tables.loops * search.last_interval_s
+    return search.request.objective == "throughput" and 0.0 < loops_s <= search.last_latency_s * (1.0 + EQUAL)
 
 
 def _chip_counts(search: SearchView) -> Iterator[int]:

@@ -20,6 +20,11 @@ from go_opt.solver.slicing.segments.memory import SegmentMemory, segment_memory,
 from go_opt.solver.slicing.segments.problem import SliceProblem, least_s, one_chip_s
 from go_opt.solver.slicing.slice import most_chips, with_addresses
 from go_opt.solver.slicing.streamed.cuts import StreamedCuts, StreamedProblem, cheapest_streamed_cuts
+from go_opt.solver.slicing.streamed.latency import (
+    SampleLatency,
+    cheapest_cuts_with_latency,
+    sample_latency,
+)
 from go_opt.solver.slicing.streamed.segment_table import chip_classes, segment_table
 from go_opt.solver.slicing.streamed.weight_streams import weight_reads
 
@@ -67,6 +72,34 @@ def slice_order_streamed(
     return stages(sequence, *found) if replicates else one_chip_each(sequence, found.cuts, found.interval_s)
 
 
+def slice_order_with_latency(
+    tables: CostTables,
+    order: IntArray,
+    fusion_group: IntArray,
+    *,
+    passing: ForwardingMode,
+    at_least_s: float = 0.0,
+    at_most_s: float = math.inf,
+    **rules: Unpack[SegmentRules],
+) -> Slicing | None:
+    """As :func:`slice_order_streamed`, for sequences in flight: the interval is at least latency / sequences.
+
+    Returns ``None`` also if chips differ. See :mod:`go_opt.solver.slicing.streamed.latency`.
+    """
+    sequence, problem = problem_along(tables, order, fusion_group, passing, **rules)
+    num_chips, limits_s = (1, most_chips(tables, sequence, None)), (at_least_s, at_most_s)
+    latency = sample_latency(tables, sequence)
+
+    def cheapest(memory: SegmentMemory) -> StreamedCuts | None:
+        return _cheapest_without_holes(
+            tables, sequence, problem, memory, num_chips, limits_s, replicates=False, latency=latency
+        )
+
+    memory = segment_memory(tables, sequence, relayed=passing == "relayed")
+    found = with_addresses(memory, None, cheapest, attrgetter("cuts"))
+    return None if found is None else one_chip_each(sequence, found.cuts, found.interval_s)
+
+
 def _cheapest_without_holes(
     tables: CostTables,
     sequence: KernelSequence,
@@ -75,6 +108,7 @@ def _cheapest_without_holes(
     num_chips: tuple[int, int],
     limits_s: tuple[float, float],
     replicates: bool,
+    latency: SampleLatency | None = None,
 ) -> StreamedCuts | None:
     min_chips, chips = num_chips
     tables = tables._replace(sram_bytes=memory.sram_bytes)
@@ -82,7 +116,10 @@ def _cheapest_without_holes(
     input_s = sequence.input_bytes * s_per_byte
     host_s = input_s + least_streamed_bytes(tables) * s_per_byte
     lower_s = max(limits_s[0], least_s(problem, chips), host_s)
-    upper_s = min(limits_s[1], _streaming_all_s(tables, problem))
+    longest_s = _streaming_all_s(tables, problem)
+    if latency is not None:
+        longest_s = max(longest_s, latency.longest_s)
+    upper_s = min(limits_s[1], longest_s)
     if lower_s >= upper_s:
         return None
     classes = chip_classes(tables, problem, chips)
@@ -109,7 +146,9 @@ def _cheapest_without_holes(
         input_s,
         s_per_byte,
     )
-    return cheapest_streamed_cuts(of_cuts, lower_s, upper_s, min_chips=min_chips)
+    if latency is None:
+        return cheapest_streamed_cuts(of_cuts, lower_s, upper_s, min_chips=min_chips)
+    return cheapest_cuts_with_latency(of_cuts, latency, lower_s, upper_s) if of_cuts.are_alike else None
 
 
 def _streaming_all_s(tables: CostTables, problem: SliceProblem) -> float:
