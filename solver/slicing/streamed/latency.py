@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import FloatArray, LongArray
-from go_opt.common.compiling import compiled, int64
+from go_opt.common.compiling import compiled, compiled_inner, int64, uncounted_inner
 from go_opt.env.cost import CostTables
 from go_opt.env.cost.routes import transfer_s
 from go_opt.model.graph import INPUT, NO_PRODUCER
@@ -109,13 +109,9 @@ def _cuts_within(
 ) -> LongArray:
     """Returns the candidates of a slicing within all three limits; none if there is no such slicing."""
     table, most_chips, last = problem.table, len(problem.class_of_chip), len(problem.table.cut) - 1
-    capacity = 4 * (last + 1)
-    marks = np.empty((3, capacity), np.int64)  # of each label: its cut, chips, and the label before
-    sums = np.empty((2, capacity), np.float64)  # streamed bytes, and seconds of transfers
+    marks = np.zeros((3, 4 * last + 4), np.int64)  # of each label: its cut, chips, and the label before
+    sums = np.zeros((2, 4 * last + 4), np.float64)  # streamed bytes, and seconds of transfers
     begin = np.zeros(last + 2, np.int64)  # first label of each cut
-    marks[0, 0] = marks[1, 0] = 0
-    marks[2, 0] = -1
-    sums[0, 0] = sums[1, 0] = 0.0
     number = int64(1)
     begin[1] = 1
     for b in range(1, last + 1):
@@ -129,39 +125,10 @@ def _cuts_within(
                 seconds = sums[1, label] + cut_s[b]
                 if chips > most_chips or streamed > most_bytes or seconds > most_s:
                     continue
-                is_worse, other = False, begin[b]
-                while other < number and not is_worse:
-                    is_worse = (
-                        marks[1, other] <= chips and sums[0, other] <= streamed and sums[1, other] <= seconds
-                    )
-                    if (
-                        not is_worse
-                        and chips <= marks[1, other]
-                        and streamed <= sums[0, other]
-                        and seconds <= sums[1, other]
-                    ):
-                        number -= 1  # the last label takes its place
-                        for row in range(3):
-                            marks[row, other] = marks[row, number]
-                        sums[0, other], sums[1, other] = sums[0, number], sums[1, number]
-                    else:
-                        other += 1
-                if is_worse:
-                    continue
-                if number == capacity:
-                    capacity *= 2
-                    more_marks, more_sums = (
-                        np.empty((3, capacity), np.int64),
-                        np.empty((2, capacity), np.float64),
-                    )
-                    for i in range(number):
-                        for row in range(3):
-                            more_marks[row, i] = marks[row, i]
-                        more_sums[0, i], more_sums[1, i] = sums[0, i], sums[1, i]
-                    marks, sums = more_marks, more_sums
+                marks, sums = _with_room(marks, sums, number)
                 marks[0, number], marks[1, number], marks[2, number] = b, chips, label
                 sums[0, number], sums[1, number] = streamed, seconds
-                number += 1
+                number = _keep_best(marks, sums, begin[b], number)
         begin[b + 1] = number
     best = int64(-1)
     for label in range(begin[last], begin[last + 1]):
@@ -174,3 +141,48 @@ def _cuts_within(
         cuts[i] = marks[0, best]
         best = marks[2, best]
     return cuts
+
+
+@compiled_inner
+def _with_room(marks: LongArray, sums: FloatArray, number: int) -> tuple[LongArray, FloatArray]:
+    """Returns the labels with room for one more."""
+    if number < marks.shape[1]:
+        return marks, sums
+    more_marks = np.zeros((3, 2 * number), np.int64)
+    more_sums = np.zeros((2, 2 * number), np.float64)
+    for i in range(number):
+        for row in range(3):
+            more_marks[row, i] = marks[row, i]
+        more_sums[0, i], more_sums[1, i] = sums[0, i], sums[1, i]
+    return more_marks, more_sums
+
+
+@uncounted_inner
+def _keep_best(marks: LongArray, sums: FloatArray, begin: int, new: int) -> int:
+    """Drops label ``new`` if one from ``begin`` on is as good in all, or else those that are no better.
+
+    Returns the number of labels.
+    """
+    end = new
+    label = begin
+    while label < end:
+        is_best = marks[1, label] <= marks[1, new]
+        is_best &= sums[0, label] <= sums[0, new] and sums[1, label] <= sums[1, new]
+        if is_best:
+            return new  # then it has replaced none
+        is_no_better = marks[1, new] <= marks[1, label]
+        is_no_better &= sums[0, new] <= sums[0, label] and sums[1, new] <= sums[1, label]
+        if is_no_better:
+            end -= 1
+            _move(marks, sums, end, label)
+        else:
+            label += 1
+    _move(marks, sums, new, end)
+    return end + 1
+
+
+@uncounted_inner
+def _move(marks: LongArray, sums: FloatArray, source: int, to: int) -> None:
+    for row in range(3):
+        marks[row, to] = marks[row, source]
+    sums[0, to], sums[1, to] = sums[0, source], sums[1, source]
