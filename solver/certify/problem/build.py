@@ -81,7 +81,7 @@ def problem_of_units(
     """Returns the problem of placing ``units``.
 
     Args:
-      replicates: whether stages may take several chips; these hold only unavoidable bytes, a relaxation.
+      replicates: whether stages may take several chips; then memory counts.
       tight: without ``replicates``: whether memory counts.
     """
     tensors = unit_tensors(tables, units.of_op, len(units.seconds))
