@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from inspect import signature
 from typing import Any, Final, NamedTuple
 
@@ -17,8 +18,13 @@ from go_opt.model.graph import Graph
 from go_opt.model.op_costs import OpSignature, op_cost
 from tests.shaped import ShapedBuilder
 
-# One of those that have the same kinds of chips.
-TARGETS: Final = list({repr(target.kinds): target for target in map(load_target, target_names())}.values())
+# One of those that have the same kinds of chips, however many.
+TARGETS: Final = list(
+    {
+        repr([replace(kind, count=1) for kind in target.kinds]): target
+        for target in map(load_target, target_names())
+    }.values()
+)
 Sizes = Mapping[str, int]
 
 

@@ -130,7 +130,7 @@ def test_two_devices_do_what_one_does(tmp_path: Path) -> None:
         env=os.environ
         | {
             "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+            "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2",
         },
     )
     learner = small_learner()
