@@ -46,18 +46,20 @@ class Clone(_message.Message):
     def __init__(self, op: _Optional[str] = ..., chip: _Optional[int] = ...) -> None: ...
 
 class Split(_message.Message):
-    __slots__ = ("op", "kind", "parts", "in_parts", "factor")
+    __slots__ = ("op", "kind", "parts", "in_parts", "factor", "collective")
     OP_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
     IN_PARTS_FIELD_NUMBER: _ClassVar[int]
     FACTOR_FIELD_NUMBER: _ClassVar[int]
+    COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
     op: str
     kind: str
     parts: int
     in_parts: bool
     factor: str
-    def __init__(self, op: _Optional[str] = ..., kind: _Optional[str] = ..., parts: _Optional[int] = ..., in_parts: bool = ..., factor: _Optional[str] = ...) -> None: ...
+    collective: bool
+    def __init__(self, op: _Optional[str] = ..., kind: _Optional[str] = ..., parts: _Optional[int] = ..., in_parts: bool = ..., factor: _Optional[str] = ..., collective: bool = ...) -> None: ...
 
 class Plan(_message.Message):
     __slots__ = ("placement", "order", "fusion_group", "replication", "relays", "clones", "provenance", "op_provenance", "graph_fingerprint", "target_fingerprint", "target", "dims", "precision", "model", "op_names", "splits", "values", "trips", "bound_states", "sequences", "host_states", "forwards")

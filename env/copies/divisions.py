@@ -236,6 +236,10 @@ def divisions_of(graph: Graph, splits: Sequence[Split]) -> dict[int, list[Divisi
         if any(one.factor == factor for one in divisions):
             raise PlanError(f"{where} is split twice along {split.factor!r}.", field="splits")
         divisions.append(Division(op, factor, split.parts, split.joined))
+    for split in splits:
+        if split.collective and (not split.joined or len(found[graph.op_index[split.op]]) > 1):
+            message = f"splits: op {split.op!r} has a collective, so it must be joined, and split only once."
+            raise PlanError(message, field="splits")
     for divisions in found.values():
         factors = graph.known_rule_of(divisions[0].op).rule.factors
         divisions.sort(key=lambda one: factors[one.factor].kind == "reduction")

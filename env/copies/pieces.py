@@ -84,6 +84,11 @@ def sum_name(name: str, part: int, parts: int) -> str:
     return f"{name}/sum {part + 1} of {parts}"
 
 
+def copy_name(name: str, copy: int, copies: int) -> str:
+    """The name of one of the copies that a collective leaves; the first has the name of the tensor."""
+    return f"{name}/copy {copy + 1} of {copies}" if copy else name
+
+
 def piece_name(tensor: str, piece: Piece) -> str:
     """The name of a piece of a tensor, and of the op that takes it from others."""
     cuts = " and ".join(f"{cut.start} to {cut.stop} of {cut.period}" for cut in piece)

@@ -19,16 +19,19 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from go_opt.env.copies.divisions import JOINED_BY, Division, divisions_of, old_piece, stops_of
+from go_opt.env.copies.exchanges import Exchange, exchange_of
 from go_opt.env.copies.pieces import (
     Cut,
     Piece,
     Range,
+    copy_name,
     elements_of,
     part_name,
     piece_name,
     piece_of,
     sum_name,
 )
+from go_opt.env.cost.exchanges import CollectiveOp
 from go_opt.errors import PlanError
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.dtypes import DTYPES
@@ -140,6 +143,10 @@ class _Expansion:
         self._cells = {op: _cells_of(graph.known_rule_of(op), of, stops) for op, of in divisions.items()}
         self._made = {k: self._pieces_made(k) for op in self._cells for k in graph.known_rule_of(op).results}
         self._leaves_parts = {graph.op_index[one.op] for one in splits if not one.joined}
+        kept = {state.next for state in graph.states}
+        exchanged = (k for one in splits if one.collective for k in graph.outputs_of(graph.op_index[one.op]))
+        found = {k: self._exchange_of(k) for k in exchanged if k in self._made and k not in kept}
+        self._exchanges = {k: one for k, one in found.items() if one is not None}
         self._whole = {k for k in range(graph.num_tensors) if self._is_needed_whole(k)}
         self.parts: dict[str, Part] = {}
         self.held: dict[str, Held] = {}
@@ -201,11 +208,31 @@ class _Expansion:
         graph = self._graph
         builder.add_tensor(name, elements, DTYPES[graph.tensor_dtype[k]], TENSOR_KINDS[graph.tensor_kind[k]])
 
+    def _parts_of(self, op: int) -> list[tuple[Range, ...]]:
+        """The ranges of each part of a split op, in order; none of others."""
+        return [cell.ranges + term for cell in self._cells.get(op, ()) for term in cell.terms]
+
+    def _exchange_of(self, k: int) -> Exchange | None:
+        """The collective that exchanges what the parts of an op make of tensor ``k``."""
+        graph, op = self._graph, int(self._graph.tensor_producer[k])
+        number = len(self._parts_of(op))
+        wanted: list[tuple[Piece, ...] | None] = []
+        for reader in graph.readers_of(k):
+            row, parts = graph.rule_of(reader), self._parts_of(reader)
+            read = [list(dict.fromkeys(_pieces_of(row, k, part))) for part in parts if row is not None]
+            is_alike = len(read) == number and all(len(pieces) == 1 for pieces in read)
+            wanted.append(tuple(pieces[0] for pieces in read) if is_alike else None)
+        is_sum = len(self._cells[op]) == 1
+        sources = [piece for _, piece in self._made[k]] * (number if is_sum else 1)
+        return exchange_of(sources, wanted, is_sum=is_sum, is_output=bool(graph.tensor_is_output[k]))
+
     def _is_needed_whole(self, k: int) -> bool:
         """Whether a tensor of a split op is read whole, or in pieces that its parts cannot make up."""
         graph, op = self._graph, int(self._graph.tensor_producer[k])
         if k not in self._made:
             return False
+        if k in self._exchanges:
+            return self._exchanges[k].is_whole
         readers, is_output = graph.readers_of(k), bool(graph.tensor_is_output[k])
         is_kept = any(k == state.next for state in graph.states)
         if (is_output or not (readers or is_kept)) and op not in self._leaves_parts:
@@ -227,9 +254,8 @@ class _Expansion:
             yield ()
             return
         row = self._graph.known_rule_of(op)
-        for cell in self._cells[op]:
-            for term in cell.terms:
-                yield from _pieces_of(row, k, cell.ranges + term)
+        for ranges in self._parts_of(op):
+            yield from _pieces_of(row, k, ranges)
 
     def _pieces_made(self, k: int) -> list[tuple[str, Piece]]:
         """The pieces of a tensor that the parts of its op write, or whose last terms are added."""
@@ -257,21 +283,43 @@ class _Expansion:
         outputs = {k: [made for made, _ in self._made[k]] for k in graph.known_rule_of(op).results}
         moves: list[_Row] = []
         parts: list[_Row] = []
-        for i, cell in enumerate(cells):
+        for i in range(len(cells)):
             of_cell = name if len(cells) == 1 else part_name(name, i, len(cells))
-            parts += self._terms(op, cell, of_cell, [(k, made[i]) for k, made in outputs.items()], moves)
+            parts += self._terms(op, i, of_cell, [(k, made[i]) for k, made in outputs.items()], moves)
         yield from moves
         yield from parts
         for k in outputs:
-            if k in self._whole and len(cells) > 1:
+            if k in self._exchanges:
+                yield from self._exchanged(k, self._exchanges[k])
+            elif k in self._whole and len(cells) > 1:
                 yield from self._joined(k, self._made[k], ())
 
+    def _exchanged(self, k: int, exchange: Exchange) -> Iterator[_Row]:
+        """What hands over the results of parts, and of each chip its collective; the first writes ``k``."""
+        graph, op, number = self._graph, int(self._graph.tensor_producer[k]), len(exchange.results)
+        tensor, joining, is_sum = graph.tensor_names[k], self._joining_op(k), len(self._cells[op]) == 1
+        made = [(part_name(tensor, i, number), ()) for i in range(number)] if is_sum else self._made[k]
+        sent = []
+        for i, (source, piece) in enumerate(made):
+            sent.append(f"{tensor}/sent {i + 1} of {number}")
+            self.held[sent[i]] = Held(k, piece, is_partial=is_sum)
+            yield self._move(
+                CollectiveOp.SEND.value, k, f"{joining}/sent {i + 1} of {number}", sent[i], piece, [source]
+            )
+        for i, piece in enumerate(exchange.results):
+            written = piece_name(tensor, piece) if piece else copy_name(tensor, i, number)
+            if written != tensor:
+                self.held[written] = Held(k, piece)
+            name = written if piece else copy_name(joining, i, number)
+            yield self._move(exchange.op.value, k, name, written, piece, sent)
+
     def _terms(
-        self, op: int, cell: _Cell, name: str, results: Sequence[tuple[int, str]], moves: list[_Row]
+        self, op: int, cell_number: int, name: str, results: Sequence[tuple[int, str]], moves: list[_Row]
     ) -> Iterator[_Row]:
         """The parts of a cell, and what adds each to those before; what takes operands goes to ``moves``."""
-        graph, row = self._graph, self._graph.known_rule_of(op)
+        graph, row, cell = self._graph, self._graph.known_rule_of(op), self._cells[op][cell_number]
         number = len(cell.terms)
+        is_added = number > 1 and results[0][0] not in self._exchanges
         total = ""
         for i, term in enumerate(cell.terms):
             ranges = cell.ranges + term
@@ -280,8 +328,9 @@ class _Expansion:
             for k, touched in graph.reads_of(op):
                 if touched == 0 and k not in row.operands:  # as above, or a state that it touches
                     continue
+                whole = self._copy_for(k, op, cell_number * number + i)
                 for piece in dict.fromkeys(_pieces_of(row, k, ranges)):
-                    taken = _moved(self._taken(k, piece), moves)
+                    taken = _moved(self._taken(k, piece, whole), moves)
                     reads.append((taken, self._touched(row, k, touched, piece, ranges)))
             writes = []
             for k, tensor in results:
@@ -295,7 +344,7 @@ class _Expansion:
             yield self._op(op, of_part, self._flops(op, ranges, is_first=i == 0), reads, writes)
             if number == 1:
                 return
-            if i > 0:
+            if is_added and i > 0:
                 yield self._sum(op, name, results[0], (total, writes[0][0]), i, number)
             total = writes[0][0] if i == 0 else sum_name(results[0][1], i, number)
 
@@ -361,9 +410,20 @@ class _Expansion:
         graph, op = self._graph, int(self._graph.tensor_producer[k])
         return graph.op_names[op] if len(graph.outputs_of(op)) == 1 else f"{graph.tensor_names[k]}/joined"
 
-    def _taken(self, k: int, wanted: Piece) -> Iterator[_Row | str]:
-        """Yields the ops that make a piece of tensor ``k``, each once, and then the name of the piece."""
-        graph, name = self._graph, self._graph.tensor_names[k]
+    def _copy_for(self, k: int, op: int, part: int) -> str:
+        """The name of tensor ``k``, or of the copy on the chip of a part, after a collective of as many."""
+        name, parts = self._graph.tensor_names[k], len(self._parts_of(op))
+        exchange = self._exchanges.get(k)
+        is_copied = exchange is not None and exchange.is_whole and len(exchange.results) == parts
+        return copy_name(name, part, parts) if is_copied else name
+
+    def _taken(self, k: int, wanted: Piece, name: str) -> Iterator[_Row | str]:
+        """Yields the ops that make a piece of tensor ``k``, each once, and then the name of the piece.
+
+        Args:
+          name: of the tensor, or of a copy.
+        """
+        graph = self._graph
         producer = int(graph.tensor_producer[k])
         taken = piece_name(name, wanted) if wanted else name
         if not wanted or taken in self.held:
@@ -377,7 +437,8 @@ class _Expansion:
         if same is not None:
             yield same
             return
-        if producer not in self._cells or not self._can_be_gathered([one for _, one in pieces], wanted):
+        is_made = producer in self._cells and name == graph.tensor_names[k]
+        if not is_made or not self._can_be_gathered([one for _, one in pieces], wanted):
             self.held[taken] = Held(k, wanted)
             yield self._move(TAKE, k, taken, taken, wanted, [name])
             yield taken

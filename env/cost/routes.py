@@ -28,8 +28,11 @@ def hop_seconds_per_byte(tables: CostTables) -> FloatArray:
 
 @uncounted
 def transfer_s(tables: CostTables, source: int, destination: int, size: int) -> float:
-    """Seconds from one chip to another alone: set-up, hop latencies, the slowest link, the dependency."""
-    if source == destination:
+    """Seconds from one chip to another alone: set-up, hop latencies, the slowest link, the dependency.
+
+    No bytes take no time: a collective has their exchange (:mod:`go_opt.env.cost.exchanges`).
+    """
+    if source == destination or size == 0:
         return 0.0
     num_chips = len(tables.chip_kind)
     setup_s = tables.dma_setup_s[tables.chip_kind[source]]

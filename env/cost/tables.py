@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.common.arrays import BoolArray, CodeArray, FloatArray, IntArray, LongArray
+from go_opt.env.cost.exchanges import costed_exchanges
 from go_opt.env.cost.gpu_ops import PATTERN, OpWork, kernel_op_seconds
 from go_opt.env.cost.shapes import shaped_op_seconds
 from go_opt.env.gpu.forms import GpuKernels
@@ -34,7 +35,8 @@ class CostTables(NamedTuple):
 
     A state is a weight that never moves (its ``tensor_bytes`` are 0, so it never streams), stored once for
     each sequence, and read by all ops that touch it. Its writer reads as many bytes more as it writes. A
-    next value that is written in place takes no bytes of its own.
+    next value that is written in place takes no bytes of its own. Nor does what chips hand over in a
+    collective, whose seconds count as measured. A tensor without bytes crosses no link, and takes no time.
     """
 
     op_s: FloatArray  # [Q, N] flops / reached rate; of GPU kernels with their own traffic
@@ -225,7 +227,25 @@ def tables_with_effects(graph: Graph, target: Target, parameters: SimulatorParam
         loops=graph.sequences if graph.has_scope("sequence") else 0,
         sequences=graph.sequences if any(state.scope == "sequence" for state in graph.states) else 0,
     )
-    return _with_op_seconds(graph, target, parameters, tables)
+    return _with_op_seconds(graph, target, parameters, _with_exchanges(graph, target, tables))
+
+
+def _with_exchanges(graph: Graph, target: Target, tables: CostTables) -> CostTables:
+    """The tables with collectives, and no bytes of what they exchange."""
+    exchanges = costed_exchanges(graph, target.collectives, tables.tensor_bytes)
+    if not exchanges:
+        return tables
+    sent = sorted({k for one in exchanges for k in one.sent})
+    measured_s = tables.measured_s.copy()
+    sizes, stored = tables.tensor_bytes.copy(), tables.stored_bytes.copy()
+    for one in exchanges:
+        measured_s[:, one.op] = one.seconds
+    measured_s[:, graph.tensor_producer[sent]] = 0.0
+    sizes[sent] = stored[sent] = 0
+    read_bytes = np.where(np.isin(tables.reader_tensor, sent), 0, tables.read_bytes)
+    return tables._replace(
+        measured_s=measured_s, tensor_bytes=sizes, stored_bytes=stored, read_bytes=read_bytes
+    )
 
 
 def _with_op_seconds(

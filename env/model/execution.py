@@ -167,6 +167,8 @@ def depart(
     home, links, size_bytes = kernels[kernel].chip, package.links, package.tensors[tensor].size_bytes
     first, last = package.tensors[tensor].readers, package.tensors[tensor + 1].readers
     begin_s = now_s
+    if size_bytes == 0:
+        return begin_s
     num_used = int64(0)
     farthest = int64(0)
     for r in range(first, last):
@@ -210,7 +212,7 @@ def _send(
             continue
         chip = kernels[reader].chip
         there_s = now_s
-        if chip != home:
+        if chip != home and size_bytes > 0:
             pair = home * len(package.chips) + chip
             there_s = begin_s + (package.pairs[pair].setup_s + size_bytes * package.pairs[pair].s_per_byte)
         _arrive(kernels, package.run, package.chips, reader, kernel, there_s)

@@ -205,6 +205,8 @@ def _free_buffer(package: Package, number: int, now_s: float) -> None:
             turn = delivery.freed + package.shared[0].buffers - 1
             maker = replica_of(flow, inference_of(delivery, turn))
         send(package, delivery.flow + maker, now_s)
+        if flow.size_bytes == 0:  # sent at once, so that its chip may go on
+            _try_start(package, package.flows[delivery.flow + maker].chip, now_s, OUTPUT_WAIT)
     else:
         for hop in range(flow.hop_begin, flow.hop_end):
             if package.hops[hop].delivery == number:

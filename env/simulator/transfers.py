@@ -56,6 +56,9 @@ def send(package: Package, number: int, now_s: float) -> None:
     flow = package.flows[number]
     chip = package.chips[flow.chip]
     while flow.queued < flow.made and _has_room(package, flow):
+        if flow.size_bytes == 0:
+            _hand_over(package, flow, now_s)
+            continue
         node = take_node(package, number, np.float64(inference_of(flow, flow.queued)))
         flow.queued += 1
         if chip.ready_head == NONE:
@@ -64,6 +67,19 @@ def send(package: Package, number: int, now_s: float) -> None:
             package.nodes[chip.ready_tail].next = node
         chip.ready_tail = node
     dispatch(package, chip, now_s)
+
+
+@uncounted_inner
+def _hand_over(package: Package, flow: Record, now_s: float) -> None:
+    """What a collective exchanges takes no engine and no link, and is there at once."""
+    inference = inference_of(flow, flow.queued)
+    i = flow.delivery_begin
+    while i < flow.delivery_end:
+        number = taker(package, i, inference)
+        put_event(package, now_s, ARRIVE, int64(number), np.float64(inference))
+        i += package.deliveries[number].replicas
+    flow.queued += 1
+    flow.sent += 1
 
 
 @uncounted_inner

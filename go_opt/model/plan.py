@@ -36,6 +36,9 @@ class Split:
     # False: readers that are divided alike go on with the parts, which end where theirs do; the host reads
     # the parts of an output of the model.
     joined: bool = True
+    # True: the chips of the parts exchange results in a collective, after which each has what its parts of
+    # readers need. False: one op joins or adds the results.
+    collective: bool = False
 
 
 class NamedTarget(Protocol):

@@ -134,7 +134,8 @@ def _transfer_s(tables: CostTables, first: IntArray, second: IntArray) -> FloatA
         tables.tensor_producer[tensor].astype(np.int64) * tables.num_ops + reader, return_inverse=True
     )
     seconds = np.zeros(len(edges))
-    sent_s = pairs["setup_s"].min() + tables.tensor_bytes[tensor] * pairs["s_per_byte"].min()
+    size = tables.tensor_bytes[tensor]
+    sent_s = np.where(size > 0, pairs["setup_s"].min() + size * pairs["s_per_byte"].min(), 0.0)
     np.maximum.at(seconds, edge, sent_s)
     of_edges: FloatArray = seconds[np.searchsorted(edges, first.astype(np.int64) * tables.num_ops + second)]
     return of_edges

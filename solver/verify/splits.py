@@ -32,6 +32,7 @@ from go_opt.model.graph import (
 from go_opt.model.plan import Split
 from go_opt.model.rule import NO_FACTOR, Access, Affine, Rule, factors_in, multiplicands
 
+_SEND, _COLLECTIVES = "CollectiveSend", ("AllGather", "AllReduce", "AllToAll", "ReduceScatter")
 _SUMS = {"ReduceMax": "Max", "ReduceMin": "Min"}  # of partial results; others are added
 
 
@@ -65,6 +66,8 @@ class _Check:
         self._parts, self._held = claims.parts, claims.held
         self._before, self._after = _ops(whole), _ops(split)
         self._terms: dict[str, frozenset[Part]] = {}  # of partial results: the parts that are added in it
+        self._groups = Counter[tuple[str, ...]]()  # what a collective exchanges: how many chips take part
+        self._makers = {tensor: op.kind.op_type for op in self._after.values() for tensor, _, _ in op.writes}
         self._number: dict[str, int] = defaultdict(lambda: 1)  # of parts of each op
         for one in splits:
             self._number[one.op] *= one.parts
@@ -88,6 +91,7 @@ class _Check:
         for name in self._before.keys() - self._after.keys():
             if whole.op_index[name] not in self._divided:
                 yield f"op {name!r} was changed."
+        yield from self._wrong_groups()
         yield from self._wrong_sources()
         yield from self._wrong_outputs()
         yield from self._wrong_states()
@@ -191,6 +195,10 @@ class _Check:
                    for (_, size), one in zip(op.reads.elements(), sources, strict=True)]  # fmt: skip
         if any(one.tensor != result.tensor for one in sources) or op.writes[0][1:] != (elements, dtype):
             yield f"{where} does not write what it reads."
+        elif op.kind.op_type in (_SEND, *_COLLECTIVES):
+            is_free = op.flops == 0.0 and op.kind == _Kind(op.kind.op_type, DATA_MOVEMENT, dtype)
+            if not is_free or any(a != b for a, b in touched) or not self._is_exchanged(op, result, sources):
+                yield f"{where} does not exchange what it writes."
         elif any(one.is_partial for one in sources):
             yield from self._wrong_sum(name, result)
         elif op.flops or result.is_partial or op.kind not in (
@@ -204,29 +212,58 @@ class _Check:
         elif not _tile([one.piece for one in sources], result.piece) or any(a != b for a, b in touched):
             yield f"{where} does not join what it writes."
 
+    def _is_exchanged(self, op: _Op, result: Held, sources: Sequence[Held]) -> bool:
+        """Whether an op hands over what it reads, or has all of that with the sum of partial results."""
+        terms = [self._terms.get(tensor, frozenset()) for tensor, _ in op.reads.elements()]
+        if op.kind.op_type == _SEND:
+            self._terms |= {op.writes[0][0]: terms[0]}
+            return sources == [result]
+        group = tuple(sorted(tensor for tensor, _ in op.reads.elements()))
+        self._groups[group] += 1
+        sent = all(self._makers.get(tensor) == _SEND for tensor in group)
+        if not sent or result.is_partial or len(group) < 2:
+            return False
+        if all(one.is_partial for one in sources):
+            added = frozenset().union(*terms)
+            expected = "AllReduce" if result.piece == () else "ReduceScatter"
+            is_complete = sum(map(len, terms)) == len(added) == self._number_of_terms(added)
+            return op.kind.op_type == expected and is_complete and {one.piece for one in sources} == {()}
+        expected = "AllGather" if result.piece == () else "AllToAll"
+        return op.kind.op_type == expected and _tile([one.piece for one in sources], ())
+
+    def _number_of_terms(self, added: frozenset[Part]) -> int:
+        """How many partial results are a whole one, of the op that has these."""
+        one = next(iter(added))
+        row = self._whole.known_rule_of(one.op)
+        return math.prod(
+            len({other.ranges[i] for other in self._parts.values() if other.op == one.op})
+            for i, each in enumerate(one.ranges)
+            if row.rule.factors[each.factor].kind == "reduction"
+        )
+
+    def _wrong_groups(self) -> Iterator[str]:
+        """Every chip that hands over takes part in the collective."""
+        for group, number in self._groups.items():
+            if len(group) != number:
+                yield f"a collective of {group[0]!r} has {number} chips for {len(group)} that hand over."
+
     def _wrong_sum(self, name: str, result: Held) -> Iterator[str]:
         op = self._after[name]
         read = list(op.reads.elements())
         terms = [self._terms.get(tensor, frozenset()) for tensor, _ in read]
         added = frozenset().union(*terms)
         one = next(iter(added), None)
-        row = None if one is None else self._whole.rule_of(one.op)
-        if one is None or row is None or sum(map(len, terms)) != len(added):
+        if one is None or sum(map(len, terms)) != len(added):
             yield f"op {name!r} does not add partial results once."
             return
         contents = {self._content(tensor) for tensor, _ in read}
         of = self._before[self._whole.op_names[one.op]].kind
         kind = of._replace(op_type=_SUMS.get(of.op_type, "Add"), op_class=VECTOR)
-        all_terms = math.prod(
-            len({other.ranges[i] for other in self._parts.values() if other.op == one.op})
-            for i, each in enumerate(one.ranges)
-            if row.rule.factors[each.factor].kind == "reduction"
-        )
         if (
             {held.piece for held in contents if held is not None} != {result.piece}
             or op.kind != kind
             or {op.flops, *(size for _, size in read)} != {op.writes[0][1]}
-            or result.is_partial != (len(added) < all_terms)
+            or result.is_partial != (len(added) < self._number_of_terms(added))
         ):
             yield f"op {name!r} does not add all partial results."
         self._terms[op.writes[0][0]] = added

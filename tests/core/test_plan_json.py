@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from go_opt.errors import InvalidInputError, PlanError
 from go_opt.model.codecs.plan_json import load_plan, plan_from_dict, plan_to_dict, save_plan
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Plan, Split
 
 GOOD: dict[str, Any] = {
     "format": "go_opt.v1.Plan",
@@ -32,9 +32,10 @@ GOOD: dict[str, Any] = {
     "dims": {"batch": 8},
     "precision": "as-is",
     "model": "zoo:resnet50",
-    "splits": [{"op": "op é", "factor": "k.0", "parts": 3, "joined": False}],
+    "splits": [{"op": "op é", "factor": "k.0", "parts": 3, "joined": False, "collective": True}],
 }
 OPTIONAL = ("model", "splits")
+SPLIT = {name: value for name, value in GOOD["splits"][0].items() if name != "collective"}
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -99,6 +100,7 @@ BAD: list[tuple[str, Any]] = [
             {"parts": 2**31},
             {"joined": "no"},
             {"joined": 1},
+            {"collective": None},
         )
     ),
     ("provenance", "slice"),
@@ -155,6 +157,7 @@ def test_splits_of_older_files_have_a_kind_and_are_refused(tmp_path: Path) -> No
 def test_older_files_have_no_model_and_no_splits() -> None:
     plan = plan_from_dict({name: value for name, value in GOOD.items() if name not in OPTIONAL})
     assert (plan.model, plan.splits) == ("", ())
+    assert plan_from_dict(GOOD | {"splits": [SPLIT]}).splits == (Split("op é", "k.0", 3, False),)
 
 
 @pytest.mark.parametrize("field", [name for name in GOOD if name not in OPTIONAL])

@@ -38,6 +38,11 @@ from go_opt.model.plan import Plan
 from tests.env.gpu_twin import compute_seconds, overlapped
 from tests.env.memory_twin import chip_memory
 
+COLLECTIVES = {
+    "AllGather": "all_gather", "AllReduce": "all_reduce", "AllToAll": "all_to_all",
+    "ReduceScatter": "reduce_scatter",
+}  # fmt: skip
+
 
 @dataclass
 class Kernel:
@@ -90,6 +95,10 @@ class Twin:
         one = list(self.stored_bytes)
         for state in graph.states:
             self.keep(state, max(one[state.read], one[state.next]))
+        self.exchange_s: dict[int, float] = {}  # op -> seconds
+        for op, op_type in enumerate(graph.op_types):
+            if op_type in COLLECTIVES:
+                self.exchange(op, COLLECTIVES[op_type])
         self.reads: dict[int, list[int]] = defaultdict(list)  # op -> tensors
         self.writes: dict[int, list[int]] = defaultdict(list)
         for k in range(graph.num_tensors):
@@ -126,6 +135,26 @@ class Twin:
         replicas = max(self.plan.replication[self.plan.placement == chip].tolist())
         sequences = {q for q in range(self.graph.sequences) if q % replicas == 0}
         return len(sequences) * self.stored_bytes[tensor]
+
+    def exchange(self, op: int, name: str) -> None:
+        """A collective has the seconds of its figures, and nothing else moves what it exchanges."""
+        sent = [k for k in range(self.graph.num_tensors) if op in self.touched[k]]
+        makers = [int(self.graph.tensor_producer[k]) for k in sent]
+        group = len(sent)
+        rows = {one.group: one for one in self.target.collectives if one.op == name}
+        figures = rows.get(group, rows.get(0))
+        if figures is None or {self.graph.op_types[one] for one in makers} != {"CollectiveSend"}:
+            return
+        sizes = [self.size_bytes(k, int(self.graph.tensor_elements[k])) for k in sent]
+        whole = {"all_gather": sum(sizes), "all_to_all": sum(sizes) / group}.get(name, sizes[0])
+        latency_s = figures.start_s + figures.hop_s * (group - 1)
+        crossing = whole * (group - 1) / group * (2 if name == "all_reduce" else 1)
+        moving_s = crossing / figures.link_bytes_per_s
+        moving_s += whole / figures.copy_bytes_per_s if figures.copy_bytes_per_s else 0.0
+        self.exchange_s[op] = (latency_s**0.6 + moving_s**0.6) ** (1 / 0.6)
+        self.exchange_s |= dict.fromkeys(makers, 0.0)
+        for k in sent:
+            self.tensor_bytes[k] = self.stored_bytes[k] = self.touched[k][op] = 0
 
     def evaluate(self) -> Terms:
         compute_s = np.zeros(len(self.chips))
@@ -298,15 +327,19 @@ class Twin:
 
     def kernel_seconds(self, kernel: Kernel) -> float:
         kind = self.kind(kernel.chip)
+        costed = [op for op in kernel.ops if op not in self.exchange_s]
+        exchange_s = sum(self.exchange_s.get(op, 0.0) for op in kernel.ops)
+        if not costed:
+            return exchange_s
         if kind.name in self.graph.measured_s:
             measured = self.graph.measured_s[kind.name][kernel.ops]
             if not np.isnan(measured).any():
                 return float(measured.sum())
-        compute = sum(self.op_seconds(op, kernel.chip) for op in kernel.ops)
+        compute = sum(self.op_seconds(op, kernel.chip) for op in costed)
         figures = self.parameters.kinds[self.target.chip_kind[kernel.chip]].kernels
         share, start_s = (figures.memory_share, figures.start_s) if figures else (1.0, 0.0)
         traffic_s = self.kernel_bytes(kernel) / (kind.sram_bytes_per_s * share)
-        return max(compute, traffic_s) + max(kind.kernel_overhead_s, start_s)
+        return exchange_s + max(compute, traffic_s) + max(kind.kernel_overhead_s, start_s)
 
     def kernel_bytes(self, kernel: Kernel) -> int:
         written = {k for op in kernel.ops for k in self.writes[op]}
@@ -355,8 +388,10 @@ class Twin:
         return shortest_route(self.target.topology, a, b)
 
     def tree(self, tensor: int) -> set[int]:
-        """Links an activation crosses: the union of the routes to its readers."""
+        """Links an activation crosses: the union of the routes to its readers; none if it has no bytes."""
         home = self.home(tensor)
+        if not self.tensor_bytes[tensor]:
+            return set()
         return {link for chip in self.reader_chips(tensor) for link in self.route(home, chip)}
 
     def link_seconds(self, stream: list[int]) -> FloatArray:
@@ -403,7 +438,7 @@ class Twin:
         )
 
     def transfer_seconds(self, tensor: int, a: int, b: int) -> float:
-        if a == b:
+        if a == b or not self.tensor_bytes[tensor]:
             return 0.0
         route = [link for link in self.route(a, b) if not self.is_free(link)]
         hops = sum(float(self.target.topology.latency_s[link]) for link in route)

@@ -242,12 +242,15 @@ def random_splits(rng: np.random.Generator, graph: Graph) -> tuple[Split, ...]:
         if row is None or not factors or rng.random() < 0.3:
             continue
         joined = bool(rng.random() < 0.5)
-        for factor in rng.permutation(factors)[: 1 if rng.random() < 0.7 else 2].tolist():
+        chosen = rng.permutation(factors)[: 1 if rng.random() < 0.7 else 2].tolist()
+        collective = len(chosen) == 1 and bool(rng.random() < 0.5)
+        for factor in chosen:
             parts = usual if rng.random() < 0.8 else int(rng.integers(2, 5))
             more = [
-                Split(graph.op_names[one], name, parts, joined or kind == "reduction")
+                Split(graph.op_names[one], name, parts, is_joined, collective and is_joined)
                 for one, factor_of in _alike(graph, op, factor).items()
                 for name, kind, _ in (graph.known_rule_of(one).rule.factors[factor_of],)
+                for is_joined in (joined or kind == "reduction",)
             ]
             new = tuple(one for one in more if one not in found)
             try:

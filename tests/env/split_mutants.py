@@ -80,17 +80,24 @@ def _any(rng: np.random.Generator, found: list[Any]) -> Any:
 
 
 def another_read(rng: np.random.Generator, graph: Editable) -> bool:
-    """An op reads another tensor with as many elements."""
+    """An op reads another tensor with as many elements, which is no other copy."""
     op = _any(rng, [op for op in graph.ops if op["reads"]])
     place = int(rng.integers(len(op["reads"])))
     name, touched = op["reads"][place]
     if name in graph.orders:
         return False
     elements = graph.graph.tensor_elements[graph.graph.tensor_index[name]]
+
+    def content(tensor: str) -> object:
+        held = graph.split.held.get(tensor)
+        return held if held is not None and held.piece else tensor.split("/copy ")[0]
+
     same = [
         other
         for other, size in zip(graph.graph.tensor_names, graph.graph.tensor_elements, strict=True)
-        if other != name and size == elements and other not in {written for written, *_ in op["writes"]}
+        if content(other) != content(name)
+        and size == elements
+        and other not in {written for written, *_ in op["writes"]}
     ]
     if same:
         op["reads"][place] = _any(rng, same), touched

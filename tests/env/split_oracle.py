@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from go_opt.env.copies.divisions import JOINED_BY
 from go_opt.env.copies.pieces import Piece, Range
 from go_opt.env.copies.splits import JOIN, TAKE, SplitGraph
+from go_opt.env.cost.exchanges import CollectiveOp
 from go_opt.model.graph import NO_PRODUCER, STATE, Graph
 from go_opt.model.rule import NO_FACTOR, Access, Affine, Rule, factors_in
 
@@ -61,8 +62,9 @@ def split_outputs(graph: Graph, split: SplitGraph) -> list[tuple[tuple[int, bool
         else:
             written = after.tensor_names[outputs[0]]
             piece = held[written].piece if written in held else ()
-            moved = [values[k] for k, touched in after.reads_of(op) if touched]
-            found = {content[outputs[0]]: _moved(after.op_types[op], moved, piece)}
+            producer = graph.op_types[graph.tensor_producer[content[outputs[0]]]]
+            sources = [values[k] for k, touched in after.reads_of(op) if touched]
+            found = {content[outputs[0]]: _moved(after.op_types[op], sources, piece, producer)}
         for k in outputs:
             values[k] = found.get(content[k], values[k])
     for k in range(after.num_tensors):
@@ -97,10 +99,26 @@ def _is_in(piece: Piece, elements: int) -> NDArray[np.bool_]:
     return inside
 
 
-def _moved(op_type: str, sources: Sequence[Numbers], piece: Piece) -> Numbers:
-    """What takes, joins or adds: the elements of ``piece`` that are written."""
+def _moved(op_type: str, sources: Sequence[Numbers], piece: Piece, producer: str) -> Numbers:
+    """What takes, joins, adds or exchanges: the elements of ``piece`` that are written.
+
+    Args:
+      producer: the type of the op whose results they are.
+    """
     inside = _is_in(piece, len(sources[0]))
     is_held = np.array([one != ABSENT for one in sources])
+    if op_type == CollectiveOp.SEND:
+        assert len(sources) == 1
+        assert (is_held[0] == inside).all(), "not handed over as it is"
+        return sources[0]
+    if op_type in ("AllGather", "AllToAll"):
+        assert (is_held.sum(0) == 1).all(), "elements are exchanged twice, or missing"
+        return np.where(inside, np.max(sources, axis=0), ABSENT)
+    if op_type in ("AllReduce", "ReduceScatter"):
+        assert is_held.all(), "an element is missing"
+        assert len(sources) > 1
+        slices = [np.where(inside, one, ABSENT) for one in sources]
+        return _moved(JOINED_BY[producer], slices, piece, producer)
     if op_type == JOIN:
         assert (is_held.sum(0) == inside).all(), "elements are joined twice, or missing"
         return np.max(sources, axis=0)

@@ -65,13 +65,17 @@ def refuse_clones(clones: object) -> None:
         raise _error("clones", "are no longer supported: search for another plan")
 
 
-def split_from_fields(i: int, op: object, factor: object, parts: object, joined: object) -> Split:
+def split_from_fields(
+    i: int, op: object, factor: object, parts: object, joined: object, collective: object
+) -> Split:
     """Split ``i`` of a plan."""
     field = f"splits[{i}]"
     if type(joined) is not bool:
         raise _error(f"{field}.joined", "must be true or false")
+    if type(collective) is not bool:
+        raise _error(f"{field}.collective", "must be true or false")
     number = int(int_array(f"{field}.parts", [parts], 2, _INT32_MAX)[0])
-    return Split(text(f"{field}.op", op), text(f"{field}.factor", factor), number, joined)
+    return Split(text(f"{field}.op", op), text(f"{field}.factor", factor), number, joined, collective)
 
 
 def refuse_split_kinds(kinds: object) -> None:

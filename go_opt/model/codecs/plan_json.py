@@ -33,6 +33,7 @@ _REQUIRED: Final = frozenset({"format", "dims", *(field.name for field in fields
     *_OPTIONAL,
     "bindings",
 }
+_SPLIT: Final = ("op", "factor", "parts", "joined", "collective")
 _Row = TypeVar("_Row")
 
 
@@ -82,7 +83,7 @@ def plan_from_dict(data: object) -> Plan:
     )
     parsed = {
         "relays": _rows("relays", data["relays"], ("tensor", "chips"), relay_from_fields),
-        "splits": _rows("splits", splits, ("op", "factor", "parts", "joined"), split_from_fields),
+        "splits": _rows("splits", splits, _SPLIT, split_from_fields, {"collective": False}),
     }
     plan = plan_from_fields(
         {"model": "", "forwards": (), "sequences": 1, "host_states": (), **data, **parsed}
@@ -117,17 +118,21 @@ def load_plan(path: str | Path) -> Plan:
 
 
 def _rows(
-    field: str, value: object, keys: tuple[str, ...], row_from_fields: Callable[..., _Row]
+    field: str,
+    value: object,
+    keys: tuple[str, ...],
+    row_from_fields: Callable[..., _Row],
+    missing: Mapping[str, object] = MappingProxyType({}),  # what rows of older files lack
 ) -> tuple[_Row, ...]:
     if not isinstance(value, list | tuple):
         raise PlanError(f"plan: {field} must be a list.", field=field)
     rows = []
     for i, row in enumerate(value):
-        if not isinstance(row, Mapping) or set(row) != set(keys):
+        if not isinstance(row, Mapping) or {*row, *missing} != set(keys):
             name = f"{field}[{i}]"
             parts = f"{', '.join(keys[:-1])} and {keys[-1]}"
             raise PlanError(f"plan: {name} must be an object of {parts}.", field=name)
-        rows.append(row_from_fields(i, *(row[key] for key in keys)))
+        rows.append(row_from_fields(i, *({**missing, **row}[key] for key in keys)))
     return tuple(rows)
 
 

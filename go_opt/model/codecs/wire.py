@@ -227,8 +227,14 @@ def plan_to_proto(plan: Plan) -> plan_pb2.Plan:
         precision=_PRECISION_NUMBER[plan.precision],
         model=plan.model,
         splits=[
-            plan_pb2.Split(op=split.op, factor=split.factor, parts=split.parts, in_parts=not split.joined)
-            for split in plan.splits
+            plan_pb2.Split(
+                op=one.op,
+                factor=one.factor,
+                parts=one.parts,
+                in_parts=not one.joined,
+                collective=one.collective,
+            )
+            for one in plan.splits
         ],
         forwards=plan.forwards,
         sequences=plan.sequences,
@@ -252,7 +258,7 @@ def plan_from_proto(message: plan_pb2.Plan) -> Plan:
                 relay_from_fields(i, r.tensor, list(r.chips)) for i, r in enumerate(message.relays)
             ),
             "splits": tuple(
-                split_from_fields(i, s.op, s.factor, s.parts, not s.in_parts)
+                split_from_fields(i, s.op, s.factor, s.parts, not s.in_parts, s.collective)
                 for i, s in enumerate(message.splits)
             ),
             "precision": precision_from_proto(message.precision, PlanError),

@@ -86,6 +86,9 @@ def cut_models(
     """
     _check_nodes(whole.graph, graph)
     stages = stages_of_plan(graph, target, plan, reads)
+    if any(split.collective for split in plan.splits):
+        left = {str(base.name) for output in whole.graph.outputs for base in reads.bases_of([output])}
+        stages = _useful(stages, left)
     made_by = {tensor: i for i, stage in enumerate(stages) for tensor in stage.makes}
     readers: dict[str, list[int]] = {}
     for i, stage in enumerate(stages):
@@ -128,6 +131,12 @@ def cut_models(
         host,
         states,
     )
+
+
+def _useful(stages: Sequence[CutStage], left: Collection[str]) -> list[CutStage]:
+    """The stages that make something for others, or what is ``left``: not copies that nothing reads."""
+    needed = {tensor for stage in stages for tensor in stage.needs}.union(left)
+    return [stage for stage in stages if not needed.isdisjoint(stage.makes)]
 
 
 def _unchanged(

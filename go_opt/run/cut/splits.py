@@ -12,8 +12,10 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
-from go_opt.env.copies.pieces import Cut, Piece, Range, piece_of
+from go_opt.env.copies.divisions import JOINED_BY
+from go_opt.env.copies.pieces import Cut, Piece, Range, piece_of, sum_name
 from go_opt.env.copies.splits import JOIN, TAKE, Held, split_graph_and_parts
+from go_opt.env.cost.exchanges import CollectiveOp
 from go_opt.errors import ModelError
 from go_opt.model.graph import STATE, Graph, OpRule
 from go_opt.model.plan import Split
@@ -91,6 +93,7 @@ class _Maker:
         self._values = dict(self._whole)  # by name, with those of the split graph
         self._slices: dict[tuple[str, ir.Value, tuple[int, ...]], ir.Value] = {}  # of constants
         self._joined: dict[ir.Value, ir.Value] = {}  # results of divided ops, joined again
+        self._helpers: dict[str, Held] = {}  # what nodes hold on the way to the result of a collective
         self._new: list[ir.Node] = []  # not in the model yet
         self._pieces = {name: self._state_input(name) for name in self._split.held if self._is_state(name)}
         self._values |= self._pieces
@@ -195,6 +198,8 @@ class _Maker:
             elif name in graph.op_index and self._reads.op_node[name] not in self._divided:
                 last = None
                 continue
+            elif (collective := CollectiveOp.of(split.graph.op_types[op])) is not None:
+                self._add_exchange(name, collective, reads, writes[0])
             else:
                 self._add_move(name, split.graph.op_types[op], reads, writes[0])
             if last is not None and self._whole_of(writes[0]).producer() in self._divided:
@@ -215,7 +220,8 @@ class _Maker:
         return sent
 
     def _held(self, tensor: str) -> Held:
-        return self._split.held.get(tensor) or Held(self._graph.tensor_index[tensor], ())
+        held = self._split.held.get(tensor) or self._helpers.get(tensor)
+        return held or Held(self._graph.tensor_index[tensor], ())
 
     def _whole_of(self, tensor: str) -> ir.Value:
         """The value of the whole model of which a tensor holds a piece."""
@@ -328,7 +334,7 @@ class _Maker:
         result, sources = self._held(written), [self._held(read) for read in reads]
         whole, values = self._whole_of(written), [self._values[read] for read in reads]
         sizes = sizes_of(values[0])
-        move = ir.node(op_type, values, name=name)
+        move = ir.node("Identity" if op_type == CollectiveOp.SEND else op_type, values, name=name)
         if op_type in (JOIN, TAKE):
             frame = _frame_of(whole, (sources[0] if op_type == JOIN else result).piece)
             sizes = frame.shape(result.piece)
@@ -338,11 +344,29 @@ class _Maker:
             ]
             move = self._move_node(op_type, values, frame, (result, *sources), name)
         self._add(move, [(written, sizes, whole)])
-        if not result.piece and not result.is_partial:
+        if written == self._graph.tensor_names[result.tensor]:
             self._joined[whole] = self._reshaped(move.outputs[0], sizes_of(whole), f"{name}/view")
             if whole in self._nodes.outputs and sizes != sizes_of(whole):
                 problem = f"its parts lie along no axis of the output {whole.name!r} of the model"
                 raise ModelError(f"op {name!r} cannot be split: {problem}.")
+
+    def _add_exchange(self, name: str, of: CollectiveOp, reads: Sequence[str], written: str) -> None:
+        """Add what a chip has after a collective: all that is exchanged, joined or added, or a slice."""
+        result = self._held(written)
+        whole = f"{name}/whole" if result.piece else written
+        self._helpers[whole] = Held(result.tensor, ())
+        if of in (CollectiveOp.ALL_GATHER, CollectiveOp.ALL_TO_ALL):
+            self._add_move(name if whole == written else whole, JOIN, reads, whole)
+        else:
+            adding = JOINED_BY[self._graph.op_types[self._graph.tensor_producer[result.tensor]]]
+            total = reads[0]
+            for i, read in enumerate(reads[1:], 2):
+                added = whole if i == len(reads) else sum_name(name, i - 1, len(reads))
+                self._helpers[added] = Held(result.tensor, (), is_partial=added != whole)
+                self._add_move(name if added == written else added, adding, [total, read], added)
+                total = added
+        if result.piece:
+            self._add_move(name, TAKE, [whole], written)
 
     def _move_node(
         self, op_type: str, values: Sequence[ir.Value], frame: _Frame, held: Sequence[Held], name: str

@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count, islice
 from math import lcm
@@ -408,8 +409,15 @@ class SlowSimulator:
     def grant(self, tensor: Tensor, chip: Chip) -> None:
         d = chip.number
         while tensor.granted[d] < tensor.made[d] and self.has_room(tensor, tensor.next_to_grant(d)):
-            chip.ready.append((tensor, tensor.next_to_grant(d)))
+            inference = tensor.next_to_grant(d)
             tensor.granted[d] += 1
+            if tensor.size_bytes:
+                chip.ready.append((tensor, inference))
+                continue
+            tensor.sent[d] += 1  # exchanged in a collective
+            for reader in tensor.readers:
+                self.at(self.now_s, partial(self.arrive, reader, inference))
+            self.at(self.now_s, partial(self.try_start, chip))
         self.start_engines(chip)
 
     def start_engines(self, chip: Chip) -> None:

@@ -506,3 +506,28 @@ def test_operands_that_are_copied(tmp_path: Path) -> None:
     for op in ("op", "scores"):
         for i, name in enumerate(factors_of(graph, graph.op_index[op])):
             check(path, [Split(op, name, 2)], tmp_path / f"{op}{i}")
+
+
+EXCHANGES = {
+    "AllReduce": [Split("first", "k", 2, collective=True), Split("act", "d1", 2, joined=False),
+                  Split("second", "k", 2, collective=True)],
+    "ReduceScatter": [Split("first", "k", 2, collective=True), Split("act", "d0", 2)],
+    "AllGather": [Split("first", "j", 2, collective=True), Split("second", "j", 2)],
+    "AllToAll": [Split("first", "j", 2, collective=True), Split("act", "d0", 2)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("expected", EXCHANGES)
+def test_collectives_give_what_the_model_gives(expected: str, tmp_path: Path) -> None:
+    nodes = [
+        node("MatMul", "x v", "h", "first"),
+        node("Relu", "h", "a", "act"),
+        node("MatMul", "a w", "y", "second"),
+    ]
+    used = [weight("v", 8, 12), weight("w", 12, 6)]
+    path = saved(model(nodes, [info("x", (4, 8))], [info("y", (4, 6))], used), tmp_path)
+    splits = EXCHANGES[expected]
+    assert expected in split_graph(from_onnx(path), tuple(splits)).op_types
+    for seed in range(3):
+        check(path, splits, tmp_path / f"{seed}", is_seen=False, seed=seed)
+    assert run_plan(path, split_plan(path, *splits, chips=2), inferences=2).difference < 1e-5

@@ -1,0 +1,59 @@
+"""Collectives in which the chips of an op's parts exchange its results, as those of NCCL and MPI.
+
+Each chip hands over what its part has made, and then takes part in the collective, which ends with what its
+part of the next op needs: all pieces (all-gather), the sum of all partial results (all-reduce), a slice of
+this sum (reduce-scatter), or a slice of each piece (all-to-all).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from go_opt.env.copies.pieces import Piece
+from go_opt.env.cost.exchanges import CollectiveOp
+
+
+class Exchange(NamedTuple):
+    """What a collective leaves on the chip of each part."""
+
+    op: CollectiveOp
+    results: tuple[Piece, ...]  # () each: a copy of the whole tensor
+
+    @property
+    def is_whole(self) -> bool:
+        return not any(self.results)
+
+
+def exchange_of(
+    sources: Sequence[Piece],
+    wanted: Sequence[tuple[Piece, ...] | None],
+    *,
+    is_sum: bool,
+    is_output: bool,
+) -> Exchange | None:
+    """The collective that serves the readers of a tensor; None if each part reads what its chip has made.
+
+    Args:
+      sources: the pieces that the parts of the op make, or of partial results what they are added to.
+      wanted: of each reader the piece that each part reads; None if it has other parts, or none.
+      is_output: the host reads the tensor.
+    """
+    alike = wanted[0] if wanted and len(set(wanted)) == 1 and not is_output else None
+    if alike is not None and _is_partition(alike):
+        if is_sum:
+            return Exchange(CollectiveOp.REDUCE_SCATTER, alike)
+        if {cut.period for cut in alike[0]} == {cut.period for cut in sources[0]}:
+            return None
+        return Exchange(CollectiveOp.ALL_TO_ALL, alike)
+    return Exchange(CollectiveOp.ALL_REDUCE if is_sum else CollectiveOp.ALL_GATHER, ((),) * len(sources))
+
+
+def _is_partition(pieces: Sequence[Piece]) -> bool:
+    """Whether pieces along one factor follow each other, and make up the tensor."""
+    if any(len(piece) != 1 for piece in pieces):
+        return False
+    cuts = [piece[0] for piece in pieces]
+    meets = all(one.stop == other.start for one, other in pairwise(cuts))
+    return meets and cuts[0].start == 0 and {cut.period for cut in cuts} == {cuts[-1].stop}

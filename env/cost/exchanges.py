@@ -1,0 +1,92 @@
+"""Costs of collectives in graphs with parts (:mod:`go_opt.env.copies.exchanges`).
+
+Each chip of a collective has two ops: one hands over what the chip has made, and takes no time; the other
+occupies the chip for as long as the target's figures say, as a kernel that moves and adds what all have.
+Nothing crosses a link besides. Without figures for a collective of as many chips, each chip copies what the
+others have, one by one.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from go_opt.model.graph import NO_PRODUCER, Graph
+
+if TYPE_CHECKING:
+    from go_opt.common.arrays import LongArray
+    from go_opt.env.gpu.figures import Collective
+
+
+class CollectiveOp(StrEnum):
+    """Types of the ops of collectives."""
+
+    SEND = "CollectiveSend"  # hands over
+    ALL_GATHER = "AllGather"
+    ALL_REDUCE = "AllReduce"
+    ALL_TO_ALL = "AllToAll"
+    REDUCE_SCATTER = "ReduceScatter"
+
+    @property
+    def figures(self) -> str:
+        """The name of the collective in targets."""
+        return self.name.lower()
+
+    @classmethod
+    def of(cls, op_type: str) -> CollectiveOp | None:
+        """The collective that an op of a chip takes part in, by its type; None if it is no such op."""
+        return next((one for one in cls if one.value == op_type and one is not cls.SEND), None)
+
+
+class CostedExchange(NamedTuple):
+    """What one chip does in a collective."""
+
+    op: int
+    sent: list[int]  # tensors that the chips of the group hand over
+    seconds: float
+
+
+def figures_for(collectives: tuple[Collective, ...], op: str, group: int) -> Collective | None:
+    """The figures of a collective of ``group`` chips: of groups of this size, or else of any."""
+    found = [one for one in collectives if one.op == op and one.group in (0, group)]
+    return max(found, key=lambda one: one.group, default=None)
+
+
+def collective_s(
+    collectives: tuple[Collective, ...], of: CollectiveOp, num_bytes: float, group: int
+) -> float | None:
+    """Seconds of a collective of ``group`` chips; None if no figures are given.
+
+    Args:
+      num_bytes: of the whole tensor that is exchanged.
+    """
+    figures = figures_for(collectives, of.figures, group)
+    if figures is None:
+        return None
+    # A chip has a share of the tensor, which it sends to all others.
+    whole = num_bytes / group if of is CollectiveOp.ALL_TO_ALL else num_bytes
+    return float(figures.seconds(np.array([whole]), np.array([float(group)]))[0])
+
+
+def costed_exchanges(
+    graph: Graph, collectives: tuple[Collective, ...], tensor_bytes: LongArray
+) -> list[CostedExchange]:
+    """The ops of collectives for which there are figures; ``tensor_bytes`` [K]."""
+    found = []
+    for op, op_type in enumerate(graph.op_types if collectives else ()):
+        of = CollectiveOp.of(op_type)
+        if of is None:
+            continue
+        sent = [k for k, _ in graph.reads_of(op)]
+        makers = graph.tensor_producer[sent]
+        is_ours = bool(sent) and (makers != NO_PRODUCER).all()
+        if not is_ours or {graph.op_types[one] for one in makers} != {CollectiveOp.SEND}:
+            continue  # an op of the model that has this name
+        is_gathered = of in (CollectiveOp.ALL_GATHER, CollectiveOp.ALL_TO_ALL)
+        num_bytes = float(tensor_bytes[sent].sum() if is_gathered else tensor_bytes[sent[0]])
+        seconds = collective_s(collectives, of, num_bytes, len(sent))
+        if seconds is not None:
+            found.append(CostedExchange(op, sent, seconds))
+    return found
