@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from go_opt.parallel.as_json import result_to_dict as result_to_dict
     from go_opt.parallel.configuration import Configuration as Configuration
-    from go_opt.parallel.configuration import parse_configuration as parse_configuration
-    from go_opt.parallel.lines import result_lines as result_lines
     from go_opt.parallel.machine import Machine as Machine
     from go_opt.parallel.search import StepPlan as StepPlan
     from go_opt.parallel.search import plan_step as plan_step

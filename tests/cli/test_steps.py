@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.cli.conftest import Cli
@@ -107,3 +109,18 @@ def test_searches_that_are_refused(cli: Cli, args: tuple[str, ...], words: tuple
 def test_a_model_that_does_not_fit_anywhere(cli: Cli) -> None:
     args = ("optimize", MODEL, "--objective", "step", "--target", "dgx-a100-8", "--batch", "8")
     cli(*args).is_refused("fits into 80 GB", code=3)
+
+
+def test_a_plan_file(cli: Cli, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    answer = cli("optimize", SMALL, *SMALL_STEP, "--budget", "60s", "--json", "--out", plan).json
+    assert cli("evaluate", SMALL, plan, "--json").json["step_s"] == answer["step_s"]
+    assert "valid" in cli("verify", SMALL, plan).out
+    assert cli("verify", SMALL.replace("layers=32", "layers=48"), plan).code == 3
+    assert cli("explain", plan, "--json").json["gains"]
+    assert "gain" in cli("explain", plan).out
+    assert "passes" in cli("trace", SMALL, plan, "-o", tmp_path / "trace.json").out
+    cli("explain", plan, "MatMul_0").is_refused("training step")
+    cli("report", "zoo:resnet50", plan, "-o", "page.html").is_refused("training step")
+    again = cli("optimize", SMALL, *SMALL_STEP, "--budget", "60s", "--out", plan)
+    assert again.code == 0  # its own file is replaced

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from go_opt.cli.commands import print_json
+from go_opt.cli.commands import print_json, show
 from go_opt.cli.commands.options import (
     ConstraintsOption,
     CostsOption,
@@ -18,6 +18,7 @@ from go_opt.cli.commands.options import (
     PlanArgument,
     PlanObjectiveOption,
     PlanTargetOption,
+    StepOptions,
     read_constraints,
     with_options,
 )
@@ -54,6 +55,10 @@ def trace(
     from go_opt.env.critical_path import critical_path
     from go_opt.report.trace import trace_text
 
+    if StepOptions().is_step(model):
+        passes = StepOptions().answer(model, target, plan).save_trace(out)
+        typer.echo(f"{out}: {passes} passes; open it at ui.perfetto.dev or chrome://tracing.")
+        return
     graph, on, loaded = load_with_plan(model, plan, target, costs)
     timeline = api.timeline(graph, on, loaded, fidelity=fidelity, inferences=inferences)
     graph = planned_graph(graph, loaded)
@@ -125,8 +130,16 @@ def explain(
     """Explain the cost of PLAN, what limits it and what would help; or why OP is on its chip."""
     from go_opt import api
     from go_opt.model.codecs.plan_json import load_plan
+    from go_opt.parallel.plans import is_step_plan, loaded_step
     from go_opt.report.progress import announce_compilation
 
+    if op is None and is_step_plan(plan):
+        answer = loaded_step(plan, None if target is None else api.target(target), model)
+        if as_json:
+            print_json(answer.explanation())
+        else:
+            show(answer.explanation_lines())
+        return
     loaded = load_plan(plan)
     requested = read_constraints(constraints)
     on = api.target(target or loaded.target)

@@ -19,7 +19,7 @@ from go_opt.result import Objective
 from go_opt.service.transport.address import DEFAULT_ADDRESS
 
 if TYPE_CHECKING:
-    from go_opt.parallel import Case, Step
+    from go_opt.parallel.plans import StepAnswer
     from go_opt.service.client.client import Client
     from go_opt.solver.problem.user_constraints import UserConstraint
 
@@ -267,10 +267,10 @@ class StepOptions:
             like = f"{REPEATED_PREFIX}hidden=768,layers=12,heads=12,sequence=1024"
             problem = f"--objective step is for models such as {like}, not {model[:100]!r}"
             raise InvalidInputError(f"{problem}.", field="objective")
-        if self.objective != "step" and is_repeated:
+        if self.objective in ("throughput", "latency") and is_repeated:
             raise InvalidInputError(f"a model {REPEATED_PREFIX}… needs --objective step.", field="objective")
         for name in ("batch", "parallel"):
-            if self.objective != "step" and getattr(self, name) is not None:
+            if not is_repeated and getattr(self, name) is not None:
                 raise InvalidInputError(f"--{name} is for --objective step.", field=name)
         return is_repeated
 
@@ -278,21 +278,22 @@ class StepOptions:
         """The objective, if it is not ``step``."""
         return None if self.objective == "step" else self.objective
 
-    def case(self, model: str, target: str | None) -> Case:
-        """The step of these options."""
-        from go_opt import api
-        from go_opt.parallel import Case
-
+    def sequences(self) -> int:
+        """Those of ``--batch``, which is needed."""
         if self.batch is None:
             raise InvalidInputError("--batch is missing: the sequences of a step.", field="batch")
-        if target is None:
-            raise InvalidInputError("--target is missing, such as dgx-a100-512.", field="target")
-        return Case.read(model, api.target(target), self.batch)
+        return self.batch
 
-    def step(self, model: str, target: str | None) -> Step:
-        """The step in the configuration of ``--parallel``."""
-        from go_opt.parallel import cost_step
+    def answer(self, model: str, target: str | None, plan: Path | None) -> StepAnswer:
+        """The step of a plan, or the one in the configuration of ``--parallel``."""
+        from go_opt import api
+        from go_opt.parallel.plans import costed_step, loaded_step
 
+        on = None if target is None else api.target(target)
+        if plan is not None:
+            return loaded_step(plan, on, model)
         if self.parallel is None:
             raise InvalidInputError("--parallel is missing, such as tensor=8,data=8.", field="parallel")
-        return cost_step(self.case(model, target), self.parallel)
+        if on is None:
+            raise InvalidInputError("--target is missing, such as dgx-a100-512.", field="target")
+        return costed_step(model, on, self.sequences(), self.parallel)

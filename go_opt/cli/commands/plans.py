@@ -47,7 +47,7 @@ from go_opt.result import Objective
 if TYPE_CHECKING:
     from go_opt.env import Target
     from go_opt.model.graph import Graph
-    from go_opt.parallel import Step, StepPlan
+    from go_opt.parallel.plans import StepAnswer
     from go_opt.result import OptimizeResult
     from go_opt.solver import Violation
 
@@ -88,7 +88,10 @@ def optimize(
 
     if search.asks_for_step(model):
         connection.refuse_without_server()
-        _show_step(search.step_plan(model, target), model, as_json=as_json)
+        answer = search.step_plan(model, target)
+        if written.out is not None:
+            answer.save(written.out)
+        _show_step(answer, as_json=as_json)
         return
     if cost_model == "paper" and not target.endswith(PAPER):
         target += PAPER
@@ -153,7 +156,7 @@ def evaluate(
 
     connection.refuse_without_server()
     if step.is_step(model):
-        _show_step(step.step(model, target), model, as_json=as_json)
+        _show_step(step.answer(model, target, judged.plan), as_json=as_json)
         return
     objective = step.of_plan()
     requested = read_constraints(constraints)
@@ -196,13 +199,17 @@ def verify(
     from go_opt import api
     from go_opt.result_json import violations_to_dict
 
-    requested = read_constraints(constraints)
-    graph, on, loaded = load_with_plan(model, plan, target, costs)
-    violations = api.verify(graph, on, loaded, requested)
+    if StepOptions().is_step(model):
+        answer = StepOptions().answer(model, target, plan)
+        violations, valid = answer.verify(), f"valid: a step of {answer.step.step_s:.4g} s."
+    else:
+        requested = read_constraints(constraints)
+        graph, on, loaded = load_with_plan(model, plan, target, costs)
+        violations = api.verify(graph, on, loaded, requested)
+        valid = f"valid: {len(loaded.order)} ops on {loaded.chips_used} chips of {on.name}."
     if as_json:
         print_json(violations_to_dict(violations))
     else:
-        valid = f"valid: {len(loaded.order)} ops on {loaded.chips_used} chips of {on.name}."
         show(_broken(violations) or [valid])
     if violations:
         raise typer.Exit(INVALID_PLAN)
@@ -262,10 +269,8 @@ def _show_result(
         print_result(console(), graph, target, result, verbose=verbose)
 
 
-def _show_step(found: Step | StepPlan, model: str, *, as_json: bool) -> None:
-    from go_opt.parallel import result_lines, result_to_dict
-
+def _show_step(answer: StepAnswer, *, as_json: bool) -> None:
     if as_json:
-        print_json(result_to_dict(found, model))
+        print_json(answer.to_dict())
     else:
-        show(result_lines(found))
+        show(answer.lines())

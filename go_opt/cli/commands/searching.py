@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from go_opt.cli.commands.options import Connection
     from go_opt.env import Target
     from go_opt.model.graph import Graph
-    from go_opt.parallel import StepPlan
+    from go_opt.parallel.plans import StepAnswer
     from go_opt.result import OptimizeResult
 
 _T = TypeVar("_T")
@@ -110,16 +110,17 @@ class SizedSearch(Search):
                 raise InvalidInputError(f"{problem}.", field=field.name)
         return True
 
-    def step_plan(self, model: str, target: str) -> StepPlan:
+    def step_plan(self, model: str, target: str) -> StepAnswer:
         """The best training step, or with Ctrl-C the best so far."""
+        from go_opt import api
         from go_opt.cli.inputs.interrupt import InterruptAsks
-        from go_opt.parallel import plan_step
+        from go_opt.parallel.plans import searched_step
 
-        case = StepOptions("step", self.batch).case(model, target)
+        sequences = StepOptions("step", self.batch).sequences()
         budget: str | None = getattr(self, "budget", None)
         budget_s = DEFAULT_BUDGET_S if budget is None else parse_duration_s(budget, "--budget")
         with InterruptAsks() as interrupt:
-            return plan_step(case, budget_s, interrupt.is_requested)
+            return searched_step(model, api.target(target), sequences, budget_s, interrupt.is_requested)
 
     def rate_per_s(self) -> float | None:
         """The requested rate, which needs ``--fewest-chips``; None if there is none."""

@@ -69,6 +69,9 @@ def plan_from_dict(data: object) -> Plan:
     """
     if not isinstance(data, Mapping):
         raise PlanError("plan: must be a JSON object.")
+    if data.get("objective") == "step":
+        commands = "evaluate, verify, explain without an op, and trace"
+        raise PlanError(f"plan: it is of a training step, which is for {commands}.", field="objective")
     for name in sorted(_REQUIRED - set(data)):
         raise PlanError(f"plan: {name} is missing.", field=name)
     for name in data:

@@ -8,6 +8,7 @@ from typing import Final
 
 from go_opt.common.units import format_bytes, format_duration, format_ratio
 from go_opt.parallel.configuration import RECOMPUTE, Configuration
+from go_opt.parallel.plans.gains import Gain
 from go_opt.parallel.schedule import simulate
 from go_opt.parallel.search import StepPlan
 from go_opt.parallel.step import Step
@@ -59,6 +60,14 @@ def _plan_lines(plan: StepPlan) -> Iterator[str]:
     yield f"status      {plan.status}, gap {format_ratio(plan.gap)}, in {plan.wall_s:.2f} s{how}"
     for step in plan.choices[1:]:
         yield f"next        {format_duration(step.step_s)}  {_parallel_text(step.chosen)}"
+
+
+def explanation_lines(step: Step, gains: list[Gain]) -> Iterator[str]:
+    """A step, and what would make it faster."""
+    yield from _step_lines(step)
+    for gain in gains:
+        saved_s = step.step_s - gain.step_s
+        yield f"gain        {format_duration(saved_s)} ({saved_s / step.step_s:.0%}) with {gain.what}"
 
 
 def _parallel_text(chosen: Configuration) -> str:
