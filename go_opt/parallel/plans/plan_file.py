@@ -79,9 +79,10 @@ def load_step(path: Path, on: Target | None = None) -> tuple[Step, str]:
 
 
 def _text(data: dict[str, Any], name: str) -> str:
-    if not isinstance(data[name], str):
+    text = data[name]
+    if not isinstance(text, str):
         raise PlanError(f"{name} must be a text.", field=name)
-    return data[name]
+    return text
 
 
 def _layers(rows: Any) -> tuple[Layers, ...]:
