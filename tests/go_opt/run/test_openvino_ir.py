@@ -19,8 +19,10 @@ from go_opt.run.manifest import Manifest
 from go_opt.run.pipeline.check import difference
 from go_opt.run.pipeline.inputs import random_inputs
 from go_opt.run.pipeline.running import expected_outputs
+from tests.decoders import decoder
 from tests.exports import info, model, node, plan_of, saved, session, weight
 from tests.frontends.state_models import StateModel
+from tests.go_opt.run import test_split_states
 from tests.go_opt.run.test_states import DECODER, MODELS, STACK, STEPS, planned
 
 openvino = pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install 'go-opt[openvino]'")
@@ -85,6 +87,23 @@ def test_states_of_other_kinds(name: str, sequences: int, tmp_path: Path) -> Non
     check_steps(path, plan, tmp_path / "out", sequences)
 
 
+def test_parts_of_states(tmp_path: Path) -> None:
+    path = saved(decoder(), tmp_path)
+    _, plan = test_split_states.planned(path, 2, 1)
+    manifest = check_steps(path, plan, tmp_path / "out")
+    assert len(manifest.states) == 8
+
+
+def test_a_state_on_the_host_remains_an_input_and_an_output(tmp_path: Path) -> None:
+    path, plan = planned(STACK, tmp_path, 2, 1)
+    plan = replace(plan, host_states=("past_ssm.0",))
+    manifest = export(path, plan, tmp_path / "out", formats=["openvino-ir"])
+    stages = requests(tmp_path / "out", manifest)
+    assert {"past_ssm.0"} < {value.get_any_name() for one in stages for value in one.model_inputs}
+    assert {"present_ssm.0"} < {value.get_any_name() for one in stages for value in one.model_outputs}
+    assert sum(len(one.query_state()) for one in stages) == 2
+
+
 def recurrent(folder: Path) -> Path:
     """A hidden state: one op reads it, two further on its next value is made, which two read."""
     nodes = [
@@ -110,8 +129,12 @@ def test_a_state_of_two_models_remains_an_input_and_an_output(tmp_path: Path) ->
     assert ends == [({"past_h"}, {"a"}), ({"a", "x"}, {"b"}), ({"b"}, {"present_h"}), ({"present_h"}, {"y"})]
 
 
-def test_a_weight_that_changes_remains_an_input_and_an_output(tmp_path: Path) -> None:
+@pytest.mark.parametrize("host_states", [(), ("w",)])
+def test_a_weight_that_changes_remains_an_input_and_an_output(
+    host_states: tuple[str, ...], tmp_path: Path
+) -> None:
     path, plan = planned(MODELS["a trained weight"], tmp_path, 1, 1)
+    plan = replace(plan, host_states=host_states)
     manifest = export(path, plan, tmp_path / "out", formats=["openvino-ir"])
     (request,) = requests(tmp_path / "out", manifest)
     given = random_inputs(path, manifest, np.random.default_rng(3))
