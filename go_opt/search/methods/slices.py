@@ -16,6 +16,7 @@ from go_opt.env.copies.stage_tables import stage_tables
 from go_opt.env.copies.stages import Stages, stages_of_sizes
 from go_opt.env.cost.routes import hop_seconds_per_byte
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
+from go_opt.search.methods.arrivals import by_arrival
 from go_opt.search.methods.copies import copies
 from go_opt.search.methods.events import EQUAL, Event, Miss, Proposal, SearchView
 from go_opt.search.methods.stage_search import StageRing
@@ -40,6 +41,8 @@ LATENCY: Final = ", latency counted"
 FORWARDED: Final = ", weights forwarded"
 WAITING: Final = ", weights forwarded, waiting counted"
 ONE_STAGE: Final = ", all chips one stage"
+ARRIVAL: Final = ", by arrival"
+WAITS: Final = 1e-6  # relative: shorter waits count as none
 FAR: Final = 1.1  # times the best plan: chips wait so much that counting it takes long and seldom helps
 MOST_SIZES: Final = 4  # of the stages, whose number is given, for one order
 ALLOTTED: Final = ", replicas allocated"
@@ -237,12 +240,26 @@ def _in_turn(
     for cut in cuts:
         slicing = cut()
         yield _sliced(search, method, order, group, slicing)
+        yield from _by_arrival(search, method, order, group, slicing)
     if slicing is None or not streams_weights(slicing, search.last_interval_s):
         return False
     slicing = charged_slicing(slicing, search.last_interval_s, search.best_s, charged)
     if slicing is not None:
         yield _sliced(search, method + STREAMED, order, group, slicing)
+        yield from _by_arrival(search, method + STREAMED, order, group, slicing)
     return True
+
+
+def _by_arrival(
+    search: SearchView, method: str, order: IntArray, group: IntArray, slicing: Slicing | None
+) -> Iterator[Event]:
+    """The same cuts with another order on each chip, where sequences wait for the sample's way."""
+    sequences = search.tables.sequences
+    if slicing is None or not sequences or slicing.replication is not None:
+        return
+    if search.last_latency_s > sequences * slicing.interval_s * (1.0 + WAITS):
+        order = by_arrival(search.tables, slicing.placement, order, group)
+        yield _sliced(search, method + ARRIVAL, order, group, slicing)
 
 
 def _sliced(

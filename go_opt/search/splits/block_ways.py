@@ -41,9 +41,7 @@ from go_opt.search.splits.state_blocks import Block, state_blocks
 PARTS: Final = (2, 3, 4)
 TILES: Final = (2, 4)
 TILED: Final = 1 / 4  # of a memory, at least: the activations of an op of a block that is worked off in parts
-FINE: Final = (
-    1 / 5
-)  # of an equal share of the work, at least: the longest op of a block that is divided for loads
+FINE: Final = (1 / 5, 1 / 4, 1 / 6)  # of an equal share of the work, at most: the ops of divided blocks
 FILLED: Final = 3 / 4  # of a memory, at most, with the weights of a stage
 
 
@@ -104,17 +102,21 @@ def block_ways(
 
 
 def fine_ways(graph: Graph, target: Target, blocks: Sequence[Block]) -> list[tuple[Split, ...]]:
-    """The blocks with a long op, in 2 and in 3 parts that are worked off in turn.
+    """For some shares of a chip's equal part of the work, the blocks with an op that takes longer, in parts.
 
-    Sequences in flight keep all chips busy, so that only loads count, which smaller ops make equal.
+    Sequences in flight keep all chips busy, so that only loads count, which smaller ops make equal. Parts are
+    worked off in turn; there are as few as make the longest op short enough.
     """
     op_s = cost_tables(graph, target).kernel_floor_s().min(axis=0)
-    least_s = FINE * op_s.sum() / target.num_chips
-    large = [block for block in blocks if op_s[[op for op, _ in block]].max() > least_s]
-    ways = (
-        tuple(splits_of_blocks(graph, [block for block in large if is_open(graph, block, parts)], parts))
-        for parts in PARTS[:2]
-    )
+    longest_s = {block: float(op_s[[op for op, _ in block]].max()) for block in blocks}
+    ways = []
+    for share in FINE:
+        way: list[Split] = []
+        for block, seconds in longest_s.items():
+            parts = min(math.ceil(seconds / (share * float(op_s.sum()) / target.num_chips)), PARTS[-1])
+            if parts > 1 and is_open(graph, block, parts):
+                way += splits_of_blocks(graph, [block], parts)
+        ways.append(tuple(way))
     return [way for way in dict.fromkeys(ways) if way]
 
 
