@@ -42,7 +42,6 @@ FORWARDED: Final = ", weights forwarded"
 WAITING: Final = ", weights forwarded, waiting counted"
 ONE_STAGE: Final = ", all chips one stage"
 ARRIVAL: Final = ", by arrival"
-WAITS: Final = 1e-6  # relative: shorter waits count as none
 FAR: Final = 1.1  # times the best plan: chips wait so much that counting it takes long and seldom helps
 MOST_SIZES: Final = 4  # of the stages, whose number is given, for one order
 ALLOTTED: Final = ", replicas allocated"
@@ -117,6 +116,7 @@ def _cheapest(
         options.pop("min_chips")
         slicing = slice_order_with_latency(*given, at_most_s=at_most_s, **options)
         yield _sliced(search, method + LATENCY, order, group, slicing)
+        yield from _by_arrival(search, method + LATENCY, order, group, slicing)
 
 
 def _waits_for_sequences(search: SearchView) -> bool:
@@ -254,10 +254,8 @@ def _by_arrival(
     search: SearchView, method: str, order: IntArray, group: IntArray, slicing: Slicing | None
 ) -> Iterator[Event]:
     """The same cuts with another order on each chip, where sequences wait for the sample's way."""
-    sequences = search.tables.sequences
-    if slicing is None or not sequences or slicing.replication is not None:
-        return
-    if search.last_latency_s > sequences * slicing.interval_s * (1.0 + WAITS):
+    is_open = slicing is not None and slicing.replication is None and search.request.decide == "all"
+    if slicing is not None and is_open and _waits_for_sequences(search):
         order = by_arrival(search.tables, slicing.placement, order, group)
         yield _sliced(search, method + ARRIVAL, order, group, slicing)
 
