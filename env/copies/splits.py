@@ -126,6 +126,14 @@ def planned_graph(graph: Graph, plan: Plan) -> Graph:
     return graph
 
 
+def state_names(graph: Graph, plan: Plan) -> dict[str, str]:
+    """For each state of the planned graph, by name, the state of ``graph`` that it is, or is a part of."""
+    whole, planned = with_sequences(unsplit_graph(graph, plan), 1), planned_graph(graph, plan)
+    held = split_graph_and_parts(whole, plan.splits).held if plan.splits else {}
+    names = [planned.tensor_names[state.read] for state in planned.states]
+    return {name: whole.tensor_names[held[name].tensor] if name in held else name for name in names}
+
+
 class _Cell(NamedTuple):
     """Parts that write the same piece of each result, each a term of it."""
 

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from go_opt.env import Target, cost_tables
-from go_opt.env.copies.splits import planned_graph
+from go_opt.env.copies.splits import planned_graph, state_names
 from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph, with_sequences
 from go_opt.model.start import Start
@@ -143,7 +143,8 @@ class HostStateSearch:
         if chips.isdisjoint(chip_of.values()):
             held = {state.read: state.bytes for state in sized_states(graph, self._target.native_dtype)}
             chips = {chip_of[max(chip_of, key=held.__getitem__)]}
-        return Names((*plan.host_states, *(name for name, chip in chip_of.items() if chip in chips)))
+        whole = state_names(self._graph, plan)  # a part leaves with the others
+        return Names((*plan.host_states, *(whole[name] for name, chip in chip_of.items() if chip in chips)))
 
     def _fitting(self) -> Names:
         """As few states as free the memory that is missing, or twice as many as in the last trial."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given, settings
 
 import go_opt
 from go_opt import from_onnx
 from go_opt.env import cost_tables, evaluate_plan
-from go_opt.env.copies.splits import split_graph
+from go_opt.env.copies.splits import split_graph, state_names
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Candidate
-from go_opt.search.methods.arrivals import by_arrival
 from go_opt.search.splits.block_ways import PARTS, fine_ways, is_open, splits_of_blocks
 from go_opt.search.splits.state_blocks import state_blocks
+from go_opt.solver.orders.arrivals import by_arrival
 from go_opt.solver.verify.verifier import verify
 from tests.decoders import decoder, lstm_cell
 from tests.strategies import examples, make_plan, random_graph, seeds, small_mcm
@@ -100,3 +102,13 @@ def test_a_search_divides_states() -> None:
     assert len(split_graph(graph, result.plan.splits).states) > len(graph.states)
     assert go_opt.verify(graph, target, result.plan) == []
     assert result.lower_bound_s <= result.metrics.interval_s
+
+
+def test_parts_of_states_leave_for_the_host_together() -> None:
+    graph = from_onnx(decoder(layers=1))
+    plan = make_plan(graph, small_mcm(), np.zeros(graph.num_ops, np.int32))
+    way = tuple(splits_of_blocks(graph, state_blocks(graph), 2))
+    plan = replace(plan, splits=way, graph_fingerprint=split_graph(graph, way).fingerprint)
+    names = state_names(graph, plan)
+    assert len(names) == 4
+    assert set(names.values()) == {"past_key_values.0.key", "past_key_values.0.value"}

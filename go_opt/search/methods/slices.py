@@ -16,7 +16,6 @@ from go_opt.env.copies.stage_tables import stage_tables
 from go_opt.env.copies.stages import Stages, stages_of_sizes
 from go_opt.env.cost.routes import hop_seconds_per_byte
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
-from go_opt.search.methods.arrivals import by_arrival
 from go_opt.search.methods.copies import copies
 from go_opt.search.methods.events import EQUAL, Event, Miss, Proposal, SearchView
 from go_opt.search.methods.stage_search import StageRing
@@ -27,6 +26,7 @@ from go_opt.solver import (
     slice_order_streamed,
     slice_order_with_latency,
 )
+from go_opt.solver.orders.arrivals import by_arrival
 from go_opt.solver.orders.cheapest import charged_slicing, streams_weights
 from go_opt.solver.orders.towers import Towers
 from go_opt.solver.problem.replica_allocation import allocated_chips
