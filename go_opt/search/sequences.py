@@ -53,8 +53,6 @@ class SequenceSearch:
     def __init__(
         self, graph: Graph, target: Target, request: Request, context: Context, answer: Answer, watch: Watch
     ) -> None:
-        if graph.states:
-            request = replace(request, replication=False)  # plans of graphs with states have no replicas
         self._graph, self._target, self._request = graph, target, request
         self._context, self._answer, self._watch = context, answer, watch
         with context.compiling():

@@ -55,8 +55,10 @@ class Search:
         self._gains = Gains(request, context)
         self.requested = op_constraints(graph, target, request.constraints)
         self.roles = loop_roles(graph, target.kernel_patterns)
-        # Replicated stages are not searched if transfers add to compute; the bound still allows them.
-        self.replicates = may_replicate(target, request) and target.overlap
+        # Replicated stages are not searched if transfers add to compute, or for a single sequence; the bound
+        # still allows them.
+        is_single = bool(graph.states) and graph.sequences == 1
+        self.replicates = may_replicate(target, request) and target.overlap and not is_single
         by_chip = self.requested.without_stages() if self.replicates else self.requested
         self.tables = constrained_tables(by_chip) if by_chip.constraints else cost_tables(graph, target)
         self.rules = segment_rules(by_chip) if by_chip.constraints else SegmentRules()

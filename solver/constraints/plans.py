@@ -120,10 +120,13 @@ def constrained_starts(
 def constrained_tables(requested: OpConstraints) -> CostTables:
     """Returns cost tables in which each chip is a separate kind that runs only the ops allowed there.
 
-    So any method that places by these tables keeps pins and forbids.
+    So any method that places by these tables keeps pins and forbids. Where all ops may be on all chips of
+    the kinds that run them, these are the tables of the graph.
     """
     tables = cost_tables(requested.graph, requested.target)
     kind = tables.chip_kind
+    if (requested.allowed.T == tables.can_run[kind]).all():
+        return tables
     return tables._replace(
         op_s=tables.op_s[kind],
         measured_s=tables.measured_s[kind],
