@@ -125,7 +125,7 @@ def constrained_tables(requested: OpConstraints) -> CostTables:
     """
     tables = cost_tables(requested.graph, requested.target)
     kind = tables.chip_kind
-    if (requested.allowed.T == tables.can_run[kind]).all():
+    if (tables.can_run[kind] == requested.allowed.T).all():
         return tables
     return tables._replace(
         op_s=tables.op_s[kind],

@@ -103,19 +103,20 @@ def with_addresses(
     found: _Found | None,
     cheapest: Callable[[SegmentMemory], _Found | None],
     cuts_of: Callable[[_Found], LongArray] = np.asarray,
+    kept_of: Callable[[_Found], LongArray | None] = lambda found: None,
 ) -> _Found | None:
     """Returns a slicing whose segments fit once their activations have addresses; tries ``found`` first.
 
     ``cheapest`` ignores the holes between activations. If a segment does not fit because of them,
     ``cheapest`` runs again with less memory, by the shortage. ``cuts_of`` returns the cuts of
-    what it finds.
+    what it finds, ``kept_of`` the bytes of states on each stage if ``memory`` has none.
     """
-    if found is not None and shortage_bytes(memory, cuts_of(found)) <= 0:
+    if found is not None and shortage_bytes(memory, cuts_of(found), kept_of(found)) <= 0:
         return found
     less = memory
     for _ in range(TRIES):
         found = cheapest(less)
-        shortage = 0 if found is None else shortage_bytes(memory, cuts_of(found))
+        shortage = 0 if found is None else shortage_bytes(memory, cuts_of(found), kept_of(found))
         if shortage <= 0:
             return found
         less = less._replace(sram_bytes=less.sram_bytes - shortage)

@@ -15,9 +15,10 @@ from go_opt.env.copies.relays import Relays
 from go_opt.env.copies.stages import size_by_chip
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.builder import GraphBuilder
-from go_opt.model.graph import WEIGHT
+from go_opt.model.graph import WEIGHT, with_sequences
 from go_opt.solver.copies.relays import needed_relays
 from go_opt.solver.problem.forwarding_mode import ForwardingMode
+from go_opt.solver.problem.op_constraints import op_constraints
 from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.problem.sequence import kernel_sequence
 from go_opt.solver.slicing.streamed import segment_table
@@ -29,23 +30,40 @@ from go_opt.solver.slicing.streamed.weight_streams import (
     streamed_bytes,
     weight_reads,
 )
+from tests.env.test_states import decoder
 from tests.solver.test_relay_slicing import random_rules
 from tests.solver.test_slicing import Case, reached
-from tests.strategies import examples, random_target, seeds, small_mcm
+from tests.strategies import examples, random_order, random_target, seeds, small_mcm, with_random_states
 
 PASSINGS: tuple[ForwardingMode, ...] = ("relayed", "adjacent", "free")
 
 
 class Stagings:
-    """Every slicing of a random short sequence into stages that keeps the rules, costed exactly."""
+    """Every slicing of a random short sequence into stages that keeps the rules, costed exactly.
 
-    def __init__(self, seed: int, *, max_ops: int = 9, replicates: bool = False) -> None:
+    With ``states``, sequences have states that replicas keep; chips are alike, and latencies do not count.
+    """
+
+    def __init__(
+        self, seed: int, *, max_ops: int = 9, replicates: bool = False, states: bool = False
+    ) -> None:
         rng = np.random.default_rng(seed)
         tight = {
             "sram_bytes": int(10 ** rng.uniform(3.6, 5)),
             "host_in_bytes_per_s": 10 ** rng.uniform(7, 9),
         }
-        self.case = case = Case(seed, max_ops=max_ops, **tight)
+        self.case = case = Case(seed, max_ops=max_ops, **tight, **({"num_kinds": 1} if states else {}))
+        if states:
+            stateful = with_random_states(rng, case.graph, scopes=("sequence",))
+            if stateful.states:
+                case.graph = with_sequences(stateful, int(rng.integers(2, 9)))
+                case.order = random_order(rng, case.graph)
+                case.group = np.argsort(case.order).astype(np.int32)
+                # A chip has room for the activations, and for some of the states or of the weights.
+                tables = cost_tables(case.graph, case.target)
+                kept = tables.stored_bytes[tables.tensor_kind == WEIGHT].sum()
+                room = 2 * tables.stored_bytes[tables.tensor_kind != WEIGHT].sum()
+                tight["sram_bytes"] = int(room * rng.uniform(0.5, 1.2) + kept * rng.uniform(0.1, 0.8)) + 1
         if replicates:
             num_chips, kinds = case.target.num_chips, len(case.target.kinds)
             fields = {"topology": "ring", "num_kinds": kinds, "overlap": True, **tight}
@@ -53,6 +71,8 @@ class Stagings:
             case.tables = cost_tables(case.graph, case.target)
         self.passing = PASSINGS[int(rng.integers(3))]
         self.rules = random_rules(rng, self.case) if rng.random() < 0.4 else SegmentRules()
+        if states:
+            self.rules = SegmentRules(colocated=op_constraints(case.graph, case.target, ()).colocated)
         graph, kernel_of = case.graph, number_kernels(case.order, case.group)
         num_kernels, num_chips = int(kernel_of.max()) + 1, case.target.num_chips
         self.best_by_chips_s = np.full(num_chips + 1, np.inf)
@@ -63,6 +83,7 @@ class Stagings:
                 if (self.passing == "adjacent" and (spans > 1).any()) or not self._keeps_rules(stage):
                     continue
                 most = num_chips + 1 - used if replicates else 1
+                most = min(most, case.tables.sequences or most)
                 for sizes in itertools.product(range(1, most + 1), repeat=used):
                     if sum(sizes) <= num_chips and self._may_run(stage, np.array(sizes)):
                         best_s = min(self.best_by_chips_s[sum(sizes)], self.cost_s(stage, np.array(sizes)))
@@ -72,7 +93,10 @@ class Stagings:
     def cost_s(self, stage: IntArray, sizes: LongArray) -> float:
         """By the environment; infinite where activations do not fit."""
         terms = evaluate_batch(*self.placed(stage, sizes)[:-1])
-        return float(terms.interval_s[0]) if terms.fits[0] else np.inf
+        interval_s = float(terms.interval_s[0])
+        if self.case.graph.states:
+            interval_s = max(float(terms.compute_s.max()), float(terms.link_s.max()))
+        return interval_s if terms.fits[0] else np.inf
 
     def placed(
         self, stage: IntArray, sizes: LongArray
@@ -135,7 +159,17 @@ def test_more_chips_may_be_asked_for(seed: int) -> None:
 @settings(max_examples=examples(100), deadline=None)
 @given(seed=seeds)
 def test_the_slicing_is_the_least_of_all_stagings(seed: int) -> None:
-    all_of = Stagings(seed, max_ops=6, replicates=True)
+    check_stagings(Stagings(seed, max_ops=6, replicates=True))
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(seed=seeds)
+def test_the_slicing_is_the_least_of_all_stagings_that_keep_sequences(seed: int) -> None:
+    """More chips have less of the states each: stages may be of more chips than their work needs."""
+    check_stagings(Stagings(seed, max_ops=6, replicates=True, states=True))
+
+
+def check_stagings(all_of: Stagings) -> None:
     case, asked = all_of.case, {"passing": all_of.passing, **all_of.rules}
     got = slice_order_streamed(case.tables, case.order, case.group, replicates=True, **asked)
     assert (np.inf if got is None else got.interval_s) == pytest.approx(all_of.best_s, rel=1e-9, abs=0)
@@ -143,6 +177,23 @@ def test_the_slicing_is_the_least_of_all_stagings(seed: int) -> None:
         stage = np.searchsorted(np.cumsum(got.sizes), got.placement, side="right")
         assert all_of.cost_s(stage, got.sizes) == pytest.approx(got.interval_s, rel=1e-9, abs=0)
         assert np.array_equal(got.replication, got.sizes[stage])
+
+
+def test_more_replicas_than_the_work_needs_make_room_for_states() -> None:
+    """The host's link takes 20 us for the token, and one chip would do all work in 15.8.
+
+    But 8,800 bytes of states leave one chip no room for the weight of 4,000, and its stream takes long.
+    """
+    target = small_mcm(3, sram_bytes=12_000, host_in_bytes_per_s=1e7)
+    graph = with_sequences(decoder(), 4)
+    tables, order = cost_tables(graph, target), np.arange(4, dtype=np.int32)
+    rules = SegmentRules(colocated=[*op_constraints(graph, target, ()).colocated, np.array([0, 1])])
+    one = slice_order_streamed(tables, order, order, passing="relayed", **rules)
+    two = slice_order_streamed(tables, order, order, passing="relayed", replicates=True, **rules)
+    assert one is not None
+    assert two is not None
+    assert (two.sizes.tolist(), two.interval_s) == ([2], pytest.approx(20e-6))
+    assert one.interval_s > 100e-6
 
 
 @settings(max_examples=examples(60), deadline=None)

@@ -9,6 +9,7 @@ from go_opt.common.arrays import IntArray, LongArray
 from go_opt.env.cost import CostTables
 from go_opt.solver.problem.forwarding_mode import ForwardingMode
 from go_opt.solver.problem.segment_rules import SegmentRules
+from go_opt.solver.problem.sequence import KernelSequence
 from go_opt.solver.problem.streamed_bytes import least_streamed_bytes
 from go_opt.solver.slicing.along import Slicing, problem_along, stages
 from go_opt.solver.slicing.replicated.cuts import (
@@ -18,7 +19,15 @@ from go_opt.solver.slicing.replicated.cuts import (
     stage_sizes,
 )
 from go_opt.solver.slicing.segments.fitting_starts import fitting_starts
-from go_opt.solver.slicing.segments.memory import SegmentMemory, least_needed_bytes, segment_memory
+from go_opt.solver.slicing.segments.memory import (
+    SegmentMemory,
+    bytes_of_states,
+    least_needed_bytes,
+    segment_memory,
+    shortage_bytes,
+    states_of_stages,
+    without_states,
+)
 from go_opt.solver.slicing.segments.problem import least_s, one_chip_s
 from go_opt.solver.slicing.segments.starts import all_starts
 from go_opt.solver.slicing.slice import with_addresses
@@ -36,9 +45,10 @@ def slice_order_replicated(
 ) -> Slicing | None:
     """Returns the cheapest slicing of ``order`` into replicated stages.
 
-    Needs a one-directional ring that overlaps transfers. The cost ignores streamed weights, except where
-    chips differ in kind, links or allowed ops. Returns ``None`` if the search, whose work is bounded,
-    finds none that fits within ``at_most_s``.
+    Needs a one-directional ring that overlaps transfers. The cost ignores streamed weights, and that replicas
+    may have more sequences than others, except where chips differ in kind, links or allowed ops, or where
+    states fit no chip of the stages that are best without them. Returns ``None`` if the search, whose work is
+    bounded, finds none that fits within ``at_most_s``.
 
     Args:
       order, fusion_group, passing, rules: see :func:`~go_opt.solver.slicing.along.problem_along`.
@@ -59,6 +69,14 @@ def slice_order_replicated(
     if cuts is None:
         return None
     lower_s = replicated_cost_s(problem, cuts, chips)
+    if tables.sequences > 0:
+        sizes = stage_sizes(problem, cuts, chips)
+        if _keeps_sequences(tables, sequence, cuts, sizes, relayed=passing == "relayed"):
+            return stages(sequence, cuts, sizes, lower_s)
+        limits_s = {"at_least_s": lower_s, "at_most_s": at_most_s}
+        return slice_order_streamed(
+            tables, order, fusion_group, passing=passing, replicates=True, **limits_s, **rules
+        )
 
     def cheapest(held: SegmentMemory) -> LongArray | None:
         if least_needed_bytes(held).max() > held.sram_bytes[0]:
@@ -72,3 +90,14 @@ def slice_order_replicated(
         return None
     sizes = stage_sizes(problem, cuts, chips)
     return stages(sequence, cuts, sizes, replicated_cost_s(problem, cuts, chips))
+
+
+def _keeps_sequences(
+    tables: CostTables, sequence: KernelSequence, cuts: LongArray, sizes: LongArray, *, relayed: bool
+) -> bool:
+    """Returns whether there are sequences for all chips of each stage, and room for their states."""
+    if sizes.max() > tables.sequences:
+        return False
+    kept = states_of_stages(tables, bytes_of_states(tables, sequence), cuts, sizes)
+    needed = segment_memory(without_states(tables), sequence, relayed=relayed)
+    return shortage_bytes(needed, cuts, kept) <= 0

@@ -113,12 +113,43 @@ def _crossing_bytes(size: LongArray, home: LongArray, last: LongArray, num_kerne
     return np.cumsum(change[: num_kernels + 1])
 
 
-def shortage_bytes(memory: SegmentMemory, cuts: LongArray) -> int:
+def bytes_of_states(tables: CostTables, sequence: KernelSequence) -> LongArray:
+    """Returns the bytes [M] of the states of one sequence, at the first kernel that reads each."""
+    states = np.flatnonzero(tables.is_state & (np.diff(tables.reader_ptr) > 0))
+    kernel = sequence.kernel_of[tables.reader_op[tables.reader_ptr[states]]]
+    state_bytes = np.zeros(sequence.num_kernels, np.int64)
+    np.add.at(state_bytes, kernel, tables.stored_bytes[states] // tables.sequences)
+    return state_bytes
+
+
+def states_of_stages(
+    tables: CostTables, state_bytes: LongArray, cuts: LongArray, sizes: LongArray
+) -> LongArray:
+    """Returns the bytes [S] of states on the busiest chip of each stage between ``cuts``, of ``sizes`` [S].
+
+    Args:
+      state_bytes: :func:`bytes_of_states`.
+    """
+    of_stage: LongArray = np.add.reduceat(state_bytes, cuts[:-1]) * -(-tables.sequences // sizes)
+    return of_stage
+
+
+def without_states(tables: CostTables) -> CostTables:
+    """Returns tables in which states take no memory, for callers that count them separately."""
+    return tables._replace(stored_bytes=np.where(tables.is_state, 0, tables.stored_bytes))
+
+
+def shortage_bytes(memory: SegmentMemory, cuts: LongArray, beside: LongArray | None = None) -> int:
     """Returns the most bytes by which a segment exceeds its chip's memory, with addresses for activations.
 
     All other memory counts here ignore the holes between activations.
+
+    Args:
+      beside: [S] bytes that each segment has in addition.
     """
     peaks = segment_peaks_bytes(memory, cuts)
+    if beside is not None:
+        peaks += beside
     room = memory.sram_bytes[: len(peaks)] - peaks
     if memory.places_buffers:
         room -= _holes_bytes(memory, cuts, room)

@@ -6,11 +6,12 @@ cover the kernels before candidate cut b, each within T:
     g[b, d + k] = min over a of g[a, d] + streamed(a, b)
 
 with k = 1, or ceil(work(a, b) / T) chips where stages may be replicated: each inference streams
-to one chip of the stage only. T is feasible if for some d the host's link carries the inputs and
-``g[M, d]`` within T: O(A W D) for windows of W candidates. The answer for any T is a slicing, and a
-larger T never streams more. So the time of the host's link bounds the interval from above if T is
-infeasible, and from below if T is feasible. Without overlap, the weights that a chip streams add to
-the cost of its own segment only.
+to one chip of the stage only. Where replicas keep sequences, a stage of more chips has fewer states on
+each, and may stream less: all numbers k of chips are tried on which the segment takes at most T. T is
+feasible if for some d the host's link carries the inputs and ``g[M, d]`` within T: O(A W D) for windows
+of W candidates. The answer for any T is a slicing, and a larger T never streams more. So the time of the
+host's link bounds the interval from above if T is infeasible, and from below if T is feasible. Without
+overlap, the weights that a chip streams add to the cost of its own segment only.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class StreamedProblem(NamedTuple):
     """Segments of a table on a target's chips in their order. Axes: ``A`` cuts, ``D`` chips."""
 
     table: SegmentTable
-    class_of_chip: LongArray  # [D]
+    class_of_chip: LongArray  # [D]; unused if classes are numbers of chips
+    stage_chips: LongArray  # [C] chips of a stage of each class, ascending, on chips alike; or zeros
     blocked: LongArray  # [D, A] kernels before a cut that the chip cannot or may not run
     are_alike: bool  # one class of chips, which may run everything
     replicates: bool
@@ -118,6 +120,10 @@ def least_streamed(
             place = table.offset[b] + a
             if fewest_chips[a] >= max_chips:
                 continue
+            if problem.stage_chips[0] > 0:
+                refused_s = _reach_by_size(problem, a, b, slack_s, most_bytes, fewest_chips[a], least_bytes)
+                next_s = min(next_s, refused_s)
+                continue
             if not problem.are_alike:
                 refused_s = _reach_on_each(problem, a, b, slack_s, most_bytes, least_bytes)
                 next_s = min(next_s, refused_s)
@@ -137,6 +143,34 @@ def least_streamed(
             fewest_bytes[b] = min(fewest_bytes[b], least_bytes[b, d])
             if least_bytes[b, d] < np.inf:
                 fewest_chips[b] = d
+    return next_s
+
+
+@uncounted_inner
+def _reach_by_size(
+    problem: StreamedProblem,
+    a: int,
+    b: int,
+    interval_s: float,
+    most_bytes: float,
+    fewest_chips: int,
+    least_bytes: FloatArray,
+) -> float:
+    """Updates cut b from cut a where classes are numbers of chips; returns the least rejected cost."""
+    table, max_chips = problem.table, least_bytes.shape[1] - 1
+    place, next_s = table.offset[b] + a, np.inf
+    for c in range(len(problem.stage_chips)):
+        cost_s, size = table.cost_s[c, place], problem.stage_chips[c]
+        if cost_s > interval_s:
+            next_s = min(next_s, cost_s)
+            continue
+        streamed = table.streamed_bytes[c, place]
+        for d in range(fewest_chips, max_chips + 1 - size):
+            reached = least_bytes[a, d] + streamed
+            if reached <= most_bytes and reached < least_bytes[b, d + size]:
+                least_bytes[b, d + size] = reached
+        if streamed == 0:
+            break  # more chips are of no use
     return next_s
 
 
@@ -202,7 +236,7 @@ def _walk_back(
     cut, sizes = [len(problem.table.cut) - 1], []
     while cut[-1] > 0:
         start, size, cost_s = _last_stage(problem, interval_s, least_bytes, cut[-1], chips)
-        longest_s = max(longest_s, cost_s / size, float(problem.cut_s[start]))
+        longest_s = max(longest_s, cost_s, float(problem.cut_s[start]))
         cut.append(start)
         sizes.append(size)
         chips -= size
@@ -213,12 +247,19 @@ def _walk_back(
 def _last_stage(
     problem: StreamedProblem, interval_s: float, least_bytes: FloatArray, b: int, chips: int
 ) -> tuple[int, int, float]:
-    """Returns start, chips and cost of the last stage, up to cut b, of a slicing on ``chips`` chips."""
+    """Returns start, chips and seconds an inference of the last stage, up to cut b, on ``chips`` chips."""
     table, max_chips = problem.table, least_bytes.shape[1] - 1
     slack_s = interval_s * (1.0 + 1e-13)
     for a in range(table.first[b], b):
-        for d in range(chips):
-            c, place = problem.class_of_chip[d], table.offset[b] + a
+        place = table.offset[b] + a
+        for c in range(len(problem.stage_chips) if problem.stage_chips[0] > 0 else 0):
+            size, cost_s = problem.stage_chips[c], table.cost_s[c, place]
+            if size > chips or cost_s > slack_s:
+                continue
+            if least_bytes[a, chips - size] + table.streamed_bytes[c, place] == least_bytes[b, chips]:
+                return a, size, cost_s
+        for d in range(chips if problem.stage_chips[0] == 0 else 0):
+            c = problem.class_of_chip[d]
             # Sums of whole numbers are exact, so == is safe.
             if least_bytes[a, d] + table.streamed_bytes[c, place] != least_bytes[b, chips]:
                 continue
@@ -226,5 +267,5 @@ def _last_stage(
             size = chips - d
             is_enough = size >= _chips_for(problem, cost_s, slack_s, max_chips)
             if is_enough and (size == 1 or problem.replicates) and _may_run(problem, a, b, d, size):
-                return a, size, cost_s
+                return a, size, cost_s / size
     return -1, 1, np.inf

@@ -63,7 +63,8 @@ def slice_order_forwarded(
 ) -> Slicing | None:
     """Returns a slicing of ``order`` close to the least interval, with stages that forward their weights.
 
-    Needs identical chips on a one-directional ring that overlap transfers, and may all run all ops.
+    Needs identical chips on a one-directional ring that overlap transfers, and may all run all ops. States of
+    sequences count as if each chip of a stage had all.
     Otherwise returns ``None``, also if no slicing is found that fits within ``at_most_s``.
 
     Args:
@@ -96,7 +97,7 @@ def slice_order_forwarded(
     waited = waits_for_weights(tables, sequence, table.cut, hop_s) if waits else no_waits(table.cut)
 
     def slicing_within(interval_s: float) -> tuple[LongArray, LongArray, BoolArray] | None:
-        within = _fewest_bytes(table, cut_s, waited, hop_s, interval_s, chips)
+        within = _fewest_bytes(table, cut_s, waited, hop_s, interval_s, chips, tables.sequences)
         used = int(np.argmin(within.from_host[-1]))
         host_s = input_s + within.from_host[-1, used] * tables.host_in_s_per_byte
         return _walk_back(table.cut, within, used) if host_s <= interval_s else None
@@ -126,8 +127,12 @@ def _fewest_bytes(
     hop_s_per_byte: float,
     interval_s: float,
     max_chips: int,
+    sequences: int,
 ) -> _Within:
-    """Returns the slicings within an interval; weights that a segment reads in part are not forwarded."""
+    """Returns the slicings within an interval; weights that a segment reads in part are not forwarded.
+
+    Nor are weights where some chips of a stage would have more of the ``sequences`` than others.
+    """
     num_cuts = len(table.cut)
     from_host = np.full((num_cuts, max_chips + 1), np.inf)
     start = np.zeros((num_cuts, max_chips + 1), np.int32)
@@ -162,7 +167,8 @@ def _fewest_bytes(
                 size = least
             share = own + passed / size if is_forwarded else streamed
             while size <= most:
-                for d in range(fewest_chips[a], max_chips + 1 - size):
+                is_uneven = is_forwarded and sequences % size > 0
+                for d in range(fewest_chips[a], fewest_chips[a] if is_uneven else max_chips + 1 - size):
                     reached = from_host[a, d] + share
                     if reached < from_host[b, d + size]:
                         from_host[b, d + size] = reached

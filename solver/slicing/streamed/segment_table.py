@@ -38,10 +38,15 @@ from go_opt.solver.slicing.streamed.weight_streams import (
 # Limits on the kernels added to segments, and on segments per class of chips: about a fifth of a second.
 MOST_STEPS: Final = 1_070_000
 MOST_SEGMENTS: Final = 400_000
+NEXT_SIZE: Final = 1.1  # at least so many times the last one is the next number of chips that is looked at
 
 
 class ChipClasses(NamedTuple):
-    """Chips on which every segment costs the same. Axes: ``C`` classes, ``D`` chips."""
+    """Chips on which every segment costs the same. Axes: ``C`` classes, ``D`` chips.
+
+    Where replicas keep sequences, the classes are numbers of chips of a stage: the busiest chip has fewer
+    sequences, with their states, the more there are.
+    """
 
     of_chip: LongArray  # [D]
     kind: LongArray  # [C]
@@ -49,6 +54,9 @@ class ChipClasses(NamedTuple):
     stream_buffer_bytes: LongArray  # [C]
     in_s_per_byte: FloatArray  # [C] from the chip before
     out_s_per_byte: FloatArray  # [C] to the chip behind
+    stage_chips: LongArray  # [C] chips of a stage; 0: any number
+    sequences: LongArray  # [C] whose states lie on the busiest chip, beside what segments need; 0: none
+    share: FloatArray  # [C] of all inferences that this chip runs, as far as costs contain it
 
 
 class SegmentTable(NamedTuple):
@@ -84,7 +92,29 @@ def chip_classes(tables: CostTables, problem: SliceProblem, max_chips: int) -> C
         buffer.astype(np.int64),
         enter.copy(),
         leave.copy(),
+        np.zeros(len(kind), np.int64),
+        np.zeros(len(kind), np.int64),
+        np.ones(len(kind)),
     )
+
+
+def stage_classes(classes: ChipClasses, sequences: int) -> ChipClasses:
+    """Returns the only class of ``classes`` once for each number of chips of a stage, ascending.
+
+    Numbers with as many sequences on the busiest chip as a smaller one are left out, and of the large ones
+    some more.
+    """
+    chips, sizes = len(classes.of_chip), [1]
+    for size in range(2, min(chips, sequences) + 1):
+        if -(-sequences // size) < -(-sequences // sizes[-1]) and size >= sizes[-1] * NEXT_SIZE:
+            sizes.append(size)
+    stage_chips: LongArray = np.array(sizes, dtype=np.int64)
+    most = -(-sequences // stage_chips)
+    same = {name: np.repeat(getattr(classes, name), len(sizes)) for name in _OF_KIND}
+    return classes._replace(**same, stage_chips=stage_chips, sequences=most, share=most / sequences)
+
+
+_OF_KIND: Final = ("kind", "sram_bytes", "stream_buffer_bytes", "in_s_per_byte", "out_s_per_byte")
 
 
 def segment_table(
@@ -99,6 +129,7 @@ def segment_table(
     longest_s: float,
     most_streamed_bytes: float,
     most_segments: int = MOST_SEGMENTS,
+    state_bytes: LongArray | None = None,
 ) -> SegmentTable:
     """Returns the segments of at most ``longest_s`` on some chip, streaming at most ``most_streamed_bytes``.
 
@@ -107,6 +138,8 @@ def segment_table(
       most_chips: most chips of a stage. If it is more than one, the cost of a segment is its work alone,
         up to ``most_chips * longest_s``.
       most_segments: limit for all classes together.
+      state_bytes: [M] of the states of one sequence, by kernel, if ``memory`` has none; for
+        :func:`stage_classes`, with which the cost of a segment is that of an inference on the stage.
     """
     first_starts = _first_starts(problem, longest_s * most_chips)
     share = _share_of_cuts(first_starts, problem.may_cut, most_segments // len(classes.kind))
@@ -127,10 +160,17 @@ def segment_table(
     )
     _fill(
         problem, memory, reads, classes, table,
-        longest_s * most_chips, most_streamed_bytes, tables.host_in_s_per_byte, most_chips > 1,
+        _sum_before(np.zeros(problem.num_kernels, np.int64) if state_bytes is None else state_bytes),
+        longest_s * (most_chips if state_bytes is None else 1), most_streamed_bytes,
+        tables.host_in_s_per_byte, most_chips > 1,
         no_weights_held(reads), no_tensors_alive(problem.relays),
     )  # fmt: skip
     return table
+
+
+def _sum_before(values: LongArray) -> LongArray:
+    """Returns the sums [M + 1] before each kernel."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(values)])
 
 
 @compiled
@@ -152,6 +192,7 @@ def _fill(
     reads: WeightReads,
     classes: ChipClasses,
     table: SegmentTable,
+    states_before: LongArray,
     longest_s: float,
     most_streamed_bytes: float,
     host_s_per_byte: float,
@@ -193,15 +234,17 @@ def _fill(
                 continue
             streams_too_much = problem.overlap
             for c in range(len(classes.kind)):
-                if needed_bytes > classes.sram_bytes[c]:
+                room_bytes = classes.sram_bytes[c] - needed_bytes
+                room_bytes -= classes.sequences[c] * (states_before[j] - states_before[i])
+                if room_bytes < 0:
                     continue
                 kind, place = classes.kind[c], table.offset[b] + a + 1
-                room_bytes = classes.sram_bytes[c] - needed_bytes
                 streamed = streamed_bytes(reads, held, room_bytes, classes.stream_buffer_bytes[c])
                 if streamed > 0 and room_bytes < classes.stream_buffer_bytes[c]:
                     continue
                 cost_s = problem.prefix_s[kind, j] - problem.prefix_s[kind, i]
                 cost_s += relay_s(problem.relays, kind, relayed_bytes, relays)
+                cost_s *= classes.share[c]
                 in_s = problem.crossing_bytes[i] * classes.in_s_per_byte[c]
                 out_s = problem.crossing_bytes[j] * classes.out_s_per_byte[c]
                 if problem.overlap:

@@ -8,7 +8,7 @@ from typing import Unpack
 
 import numpy as np
 
-from go_opt.common.arrays import IntArray
+from go_opt.common.arrays import IntArray, LongArray
 from go_opt.env.cost import CostTables
 from go_opt.model.graph import WEIGHT
 from go_opt.solver.problem.forwarding_mode import ForwardingMode
@@ -16,7 +16,14 @@ from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.problem.sequence import KernelSequence
 from go_opt.solver.problem.streamed_bytes import least_streamed_bytes
 from go_opt.solver.slicing.along import Slicing, one_chip_each, problem_along, stages
-from go_opt.solver.slicing.segments.memory import SegmentMemory, segment_memory, without_stream_buffer
+from go_opt.solver.slicing.segments.memory import (
+    SegmentMemory,
+    bytes_of_states,
+    segment_memory,
+    states_of_stages,
+    without_states,
+    without_stream_buffer,
+)
 from go_opt.solver.slicing.segments.problem import SliceProblem, least_s, one_chip_s
 from go_opt.solver.slicing.slice import most_chips, with_addresses
 from go_opt.solver.slicing.streamed.cuts import StreamedCuts, StreamedProblem, cheapest_streamed_cuts
@@ -25,7 +32,7 @@ from go_opt.solver.slicing.streamed.latency import (
     cheapest_cuts_with_latency,
     sample_latency,
 )
-from go_opt.solver.slicing.streamed.segment_table import chip_classes, segment_table
+from go_opt.solver.slicing.streamed.segment_table import chip_classes, segment_table, stage_classes
 from go_opt.solver.slicing.streamed.weight_streams import weight_reads
 
 
@@ -62,11 +69,20 @@ def slice_order_streamed(
     most = tables.num_chips if replicates else most_chips(tables, sequence, max_chips)
     num_chips, limits_s = (min_chips, most), (at_least_s, at_most_s)
 
-    def cheapest(memory: SegmentMemory) -> StreamedCuts | None:
-        return _cheapest_without_holes(tables, sequence, problem, memory, num_chips, limits_s, replicates)
+    keeps = replicates and problem.chips_are_alike and tables.kept_sequences > 0
+    state_bytes = bytes_of_states(tables, sequence) if keeps else None
 
-    memory = segment_memory(tables, sequence, relayed=passing == "relayed")
-    found = with_addresses(memory, None, cheapest, attrgetter("cuts"))
+    def cheapest(memory: SegmentMemory) -> StreamedCuts | None:
+        return _cheapest_without_holes(
+            tables, sequence, problem, memory, num_chips, limits_s, replicates, state_bytes=state_bytes
+        )
+
+    def kept(found: StreamedCuts) -> LongArray | None:
+        return None if state_bytes is None else states_of_stages(tables, state_bytes, found.cuts, found.sizes)
+
+    of_segments = tables if state_bytes is None else without_states(tables)
+    memory = segment_memory(of_segments, sequence, relayed=passing == "relayed")
+    found = with_addresses(memory, None, cheapest, attrgetter("cuts"), kept)
     if found is None:
         return None
     return stages(sequence, *found) if replicates else one_chip_each(sequence, found.cuts, found.interval_s)
@@ -109,6 +125,7 @@ def _cheapest_without_holes(
     limits_s: tuple[float, float],
     replicates: bool,
     latency: SampleLatency | None = None,
+    state_bytes: LongArray | None = None,
 ) -> StreamedCuts | None:
     min_chips, chips = num_chips
     tables = tables._replace(sram_bytes=memory.sram_bytes)
@@ -123,6 +140,8 @@ def _cheapest_without_holes(
     if lower_s >= upper_s:
         return None
     classes = chip_classes(tables, problem, chips)
+    if state_bytes is not None:
+        classes = stage_classes(classes, tables.kept_sequences)
     table = segment_table(
         tables,
         sequence,
@@ -133,11 +152,13 @@ def _cheapest_without_holes(
         most_chips=chips if replicates else 1,
         longest_s=upper_s,
         most_streamed_bytes=(upper_s - input_s) / s_per_byte if s_per_byte > 0.0 else math.inf,
+        state_bytes=state_bytes,
     )
     blocked = np.ascontiguousarray(problem.blocked[:chips, table.cut])
     of_cuts = StreamedProblem(
         table,
         classes.of_chip,
+        classes.stage_chips,
         blocked,
         len(classes.kind) == 1 and not blocked.any(),
         replicates,
