@@ -104,7 +104,9 @@ def _evaluate_batch(
     border_bytes = np.zeros((2, num_chips), np.int64)  # into and out of the stage that starts at a chip
     for b in range(len(placement)):
         if len(replication) > 0:
-            number_stages(placement[b], replication[b], tables.sequences, stage_size, share, border_bytes)
+            number_stages(
+                placement[b], replication[b], tables.sequences, stage_size, share, border_bytes
+            )
         num_kernels = _number_kernels(
             tables, placement[b], order[b], group[b], kernel_of, kernel_chip, kernel_s, measured_s
         )
@@ -382,7 +384,10 @@ def _interval(
         size = stage_size[first]
         for behind in range(1, size):
             # Inputs go on to the chips after this link; results come from the `behind` chips before it.
-            inferences, done = round_of(size, tables.sequences), turns_before(behind, size, tables.sequences)
+            inferences, done = (
+                round_of(size, tables.sequences),
+                turns_before(behind, size, tables.sequences),
+            )
             shared = (inferences - done) * border_bytes[0, first] + done * border_bytes[1, first]
             link = first + behind - 1
             link_s[link] += shared / inferences * tables.link_s_per_byte[link]

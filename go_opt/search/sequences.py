@@ -25,6 +25,7 @@ from go_opt.model.start import Start
 from go_opt.result import OptimizeResult, Request, Step
 from go_opt.search.bounds import against_bound, lower_bound
 from go_opt.search.final_simulation import is_simulated, load_simulator, simulated_answer
+from go_opt.search.methods.events import may_replicate
 from go_opt.search.shared.context import Context
 from go_opt.search.splits.ways import divisible_ops
 from go_opt.search.whole_ops import Watch
@@ -34,6 +35,8 @@ MOST_TRIALS: Final = 6  # numbers of sequences
 MOST_SEQUENCES: Final = 2**31 - 1
 FIRST_SHARE: Final = 2 / 5  # of the budget, at most, until there is a plan
 SHARE: Final = 1 / 7  # of the budget for each further number, at most
+ROUNDS: Final = 2  # inferences of a replica, if there were one for each chip: few replicas then differ much
+MOST_FEWER: Final = 64  # numbers tried for the best plan
 EQUAL: Final = 1e-6  # relative difference of intervals that are equal
 
 
@@ -66,6 +69,7 @@ class SequenceSearch:
         self._bytes_of_each = max(int(tables.stored_bytes[is_held].sum()), 1)
         most_that_fit = max(int(tables.sram_bytes.sum()) // self._bytes_of_each, 1)
         self._fewest, self._most = request.sequences or 1, request.sequences or most_that_fit
+        self._replicates = may_replicate(target, request)
         # Where the host keeps all states, the loads are the same for every number.
         self._is_free = not request.sequences and not is_held.any()
         if not request.sequences and not self._is_free:
@@ -105,7 +109,10 @@ class SequenceSearch:
                 high = number
             else:
                 is_waiting = found.metrics.latency_s > number * _loads_s(found) * (1.0 + EQUAL)
-                low, high = (max(low, number), high) if is_waiting else (low, min(high, number))
+                # With few sequences, stages have few replicas, or some replicas have more than others.
+                is_worse = self._replicates and number < self._best_number and not self._is_best(found)
+                is_few = is_waiting or is_worse
+                low, high = (max(low, number), high) if is_few else (low, min(high, number))
             if low + 1 >= high or self._is_over:
                 break
             number = self._between(low, high)
@@ -118,11 +125,16 @@ class SequenceSearch:
             self._take(self._with_fewer(self._best))
 
     def _first_number(self) -> int:
-        """As many as the critical path needs for the least loads, if they fit beside the weights."""
+        """As many as the critical path needs for the least loads, if they fit beside the weights.
+
+        Where stages may be replicated, enough for as many replicas as there are chips.
+        """
         tables = cost_tables(with_sequences(self._graph, 1), self._target)
         weights = (tables.tensor_kind == WEIGHT) & ~tables.is_state
         room = int(tables.sram_bytes.sum() - tables.stored_bytes[weights].sum())
         needed = math.ceil(self._path.seconds / max(self._loads[1].seconds, 1e-30))
+        if self._replicates:
+            needed = max(needed, ROUNDS * self._target.num_chips)
         return min(needed, room // self._bytes_of_each)
 
     def _between(self, low: int, high: int) -> int:
@@ -170,27 +182,39 @@ class SequenceSearch:
         self._watch.on_step(self._history[-1])
 
     def _take(self, found: OptimizeResult) -> None:
-        best = self._best
         if self._is_free:
             found = self._with_fewer(found)
-        if best is not None:
-            limit_s = best.objective_s * (1.0 + EQUAL)
-            is_better = found.objective_s < best.objective_s * (1.0 - EQUAL)
-            is_equal = found.objective_s <= limit_s and found.plan.sequences <= best.plan.sequences
-            if not is_better and not is_equal:
-                return
-        self._best = found
-        self._watch.on_improvement(self._complete(found))
+        if self._is_best(found):
+            self._best = found
+            self._watch.on_improvement(self._complete(found))
+
+    def _is_best(self, found: OptimizeResult) -> bool:
+        """Whether no plan so far is better, or as good with fewer sequences."""
+        best = self._best
+        if best is None or found.objective_s < best.objective_s * (1.0 - EQUAL):
+            return True
+        limit_s = best.objective_s * (1.0 + EQUAL)
+        return found.objective_s <= limit_s and found.plan.sequences <= best.plan.sequences
+
+    @property
+    def _best_number(self) -> int:
+        return 0 if self._best is None else self._best.plan.sequences
 
     def _with_fewer(self, best: OptimizeResult) -> OptimizeResult:
-        """The same plan with as few sequences as keep its interval."""
+        """The same plan with as few sequences as keep its interval, or nearly as few."""
         plan, interval_s = best.plan, best.metrics.interval_s
         number = max(math.ceil(best.metrics.latency_s / max(interval_s, 1e-30) - EQUAL), self._fewest)
-        if number >= plan.sequences:
-            return best
-        plan = replace(plan, sequences=number)
-        metrics = evaluate_plan(planned_graph(self._graph, plan), self._target, plan)
-        return replace(best, plan=plan, metrics=metrics, simulated_interval_s=None, simulated_makespan_s=None)
+        number = max(number, int(plan.replication.max()))
+        for fewer in range(number, min(plan.sequences, number + MOST_FEWER)):
+            if any(fewer % plan.replication[plan.placement == chip][0] for chip in plan.forwards):
+                continue
+            plan = replace(best.plan, sequences=fewer)
+            metrics = evaluate_plan(planned_graph(self._graph, plan), self._target, plan)
+            if metrics.valid and metrics.interval_s <= interval_s * (1.0 + EQUAL):
+                return replace(
+                    best, plan=plan, metrics=metrics, simulated_interval_s=None, simulated_makespan_s=None
+                )
+        return best
 
     def _simulated(self, best: OptimizeResult) -> OptimizeResult:
         if best.simulated_interval_s is None and is_simulated(self._target, self._request):

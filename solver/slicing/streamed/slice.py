@@ -69,7 +69,7 @@ def slice_order_streamed(
     most = tables.num_chips if replicates else most_chips(tables, sequence, max_chips)
     num_chips, limits_s = (min_chips, most), (at_least_s, at_most_s)
 
-    keeps = replicates and problem.chips_are_alike and tables.kept_sequences > 0
+    keeps = replicates and problem.chips_are_alike and tables.sequences > 0
     state_bytes = bytes_of_states(tables, sequence) if keeps else None
 
     def cheapest(memory: SegmentMemory) -> StreamedCuts | None:
@@ -141,7 +141,7 @@ def _cheapest_without_holes(
         return None
     classes = chip_classes(tables, problem, chips)
     if state_bytes is not None:
-        classes = stage_classes(classes, tables.kept_sequences)
+        classes = stage_classes(classes, tables.sequences)
     table = segment_table(
         tables,
         sequence,
