@@ -121,7 +121,8 @@ class Loads:
         """[D] number of chips of the stage that starts at each chip; 1 if none does."""
         num_chips = self.tables.num_chips
         size = size_by_chip(self.plan.placement, self.plan.replication, num_chips)
-        return np.minimum(size, np.arange(num_chips, 0, -1, dtype=np.int32))  # for illegal plans
+        most = self.tables.kept_sequences or num_chips
+        return np.minimum(size, np.minimum(np.arange(num_chips, 0, -1), most)).astype(np.int32)
 
     @cached_property
     def first_chip(self) -> IntArray:
@@ -130,6 +131,24 @@ class Loads:
         for chip in np.flatnonzero(self.stage_size > 1):
             first[chip : chip + self.stage_size[chip]] = chip
         return first
+
+    @cached_property
+    def round(self) -> LongArray:
+        """[D] inferences after which the chips of the stage take the same turns again."""
+        size, sequences = self.stage_size[self.first_chip].astype(np.int64), self.tables.kept_sequences
+        return np.where(sequences % size == 0, size, sequences)
+
+    def _share_before(self, chip: LongArray, replicas: LongArray) -> FloatArray:
+        """[K] share of inferences that run on the first ``replicas`` of the stages at ``chip``."""
+        size, inferences = self.stage_size[chip], self.round[chip]
+        replicas = np.clip(replicas, 0, size)
+        return (inferences // size * replicas + np.minimum(inferences % size, replicas)) / inferences
+
+    @cached_property
+    def share(self) -> FloatArray:
+        """[D] share of inferences that run on a chip, of those of its stage."""
+        first, replica = self.first_chip, np.arange(len(self.first_chip)) - self.first_chip
+        return self._share_before(first, replica + 1) - self._share_before(first, replica)
 
     @cached_property
     def home_chip(self) -> LongArray:
@@ -160,8 +179,8 @@ class Loads:
         home, hops, num_chips = self.home_chip, self.farthest_hops, self.tables.num_chips
         end = (home + hops) % num_chips
         from_home = (link - home) % num_chips
-        leave = np.minimum((from_home + 1) / self.stage_size[home], 1.0)
-        enter = np.clip((hops - 1 - from_home) / self.stage_size[end] + 1.0, 0.0, 1.0)
+        leave = self._share_before(home, from_home + 1)
+        enter = 1.0 - self._share_before(end, from_home - hops + 1)
         return np.where((home >= 0) & (hops > 0), leave * enter, 0.0)
 
     def _share_by_routes(self, link: int) -> FloatArray:
@@ -169,10 +188,15 @@ class Loads:
         share = np.zeros(len(self.tables.tensor_kind))
         for k, chips in self._crossings.items():
             home = int(self.home_chip[k])
-            cycle = min(lcm(*(int(self.stage_size[chip]) for chip in (home, *chips))), MOST_TURNS)
+            cycle = min(self._cycle(home, *chips), MOST_TURNS)
             crosses = (any(self._takes(home, chip, turn, link) for chip in chips) for turn in range(cycle))
             share[k] = sum(crosses) / cycle
         return share
+
+    def _cycle(self, *chips: int) -> int:
+        """Inferences after which stages, given by their first chips, take the same turns again."""
+        cycle = lcm(*(int(self.stage_size[chip]) for chip in chips))
+        return self.tables.kept_sequences if self.tables.kept_sequences % cycle else cycle
 
     def _takes(self, home: int, chip: int, turn: int, link: int) -> bool:
         """Whether inference ``turn`` uses the link between two stages, given by their first chips."""
@@ -190,8 +214,8 @@ class Loads:
                 last = hops + int(self.stage_size[chip]) - 1
                 is_behind = hops > 0 and (link - home) % tables.num_chips < last
             else:
-                turns = lcm(int(self.stage_size[home]), int(self.stage_size[chip]))
-                is_behind = any(self._takes(home, chip, turn, link) for turn in range(turns))
+                turns = range(self._cycle(home, chip))
+                is_behind = any(self._takes(home, chip, turn, link) for turn in turns)
             if is_behind:
                 yield op
 

@@ -59,6 +59,7 @@ class OpExplanation:
     flops: float
     chip: int  # first chip of its stage
     replicas: int  # number of chips of its stage, which run the inferences in turn
+    own_share: float  # of all inferences, that run on the first of them
     provenance: str  # origin of its placement
     kernel: KernelPart
     place_on_chip: int  # position of its kernel among those of the chip, from 1
@@ -119,11 +120,12 @@ def explain_op(
         flops=float(graph.op_flops[i]),
         chip=chip,
         replicas=terms.replicas(chip),
+        own_share=float(loads.share[chip]),
         provenance=plan.provenance[plan.op_provenance[i]],
         kernel=terms.kernel(kernel),
         place_on_chip=int(np.searchsorted(on_chip, kernel)) + 1,
         kernels_on_chip=len(on_chip),
-        chip_busy_s=float(metrics.compute_s[chip]) * terms.replicas(chip),
+        chip_busy_s=float(metrics.compute_s[chip] / loads.share[chip]),
         cost=plan_cost(graph, target, plan)[0],
         waits=bool(metrics.waits),
         relays=sum(len(relay.chips) for relay in plan.relays),

@@ -54,7 +54,10 @@ def state_use(graph: Graph, target: Target, plan: Plan, metrics: Metrics) -> Sta
     for state in graph.states:
         readers = graph.readers_of(state.read)
         if readers:
-            held[plan.placement[readers[0]]] += stored[state.read]
+            sequences = graph.sequences if state.scope == "sequence" else 1
+            # The first chip of a replicated stage has the most sequences.
+            busiest = -(-sequences // int(plan.replication[readers[0]]))
+            held[plan.placement[readers[0]]] += stored[state.read] // sequences * busiest
     of_sequences = [state.read for state in graph.states if state.scope == "sequence"]
     of_model = [state.read for state in graph.states if state.scope == "model"]
     more = replace(plan, sequences=plan.sequences + 1)

@@ -75,7 +75,8 @@ class Term:
     seconds: float
     kernels: tuple[KernelPart, ...]  # longest first
     tensors: tuple[TensorPart, ...]  # longest first
-    replicas: int = 1  # chips that run the kernels in turn; each runs one inference in ``replicas``
+    replicas: int = 1  # chips that run the kernels in turn
+    own_share: float = 1.0  # of all inferences, that run on this chip
 
     @property
     def size_bytes(self) -> int:
@@ -115,7 +116,7 @@ class Terms:
         kernels = self.kernels(index)
         tensors = () if self.loads.tables.overlap else self._transfers(index)
         seconds = float(self.metrics.compute_s[index]) + sum(part.seconds for part in tensors)
-        return Term(name, seconds, kernels, tensors, self.replicas(index))
+        return Term(name, seconds, kernels, tensors, self.replicas(index), float(self.loads.share[index]))
 
     def replicas(self, chip: int) -> int:
         """The number of chips of the stage of ``chip``."""
@@ -205,7 +206,7 @@ class Terms:
     def _transfers(self, chip: int) -> tuple[TensorPart, ...]:
         """The tensors that a chip sends, receives and passes on, per link, if it spends time on transfers."""
         loads, tables = self.loads, self.loads.tables
-        first, replicas = loads.first_chip[chip], self.replicas(chip)
+        first, own_share = loads.first_chip[chip], float(loads.share[chip])
         if not tables.pays_transfers[tables.chip_kind[chip]]:
             return ()
         links = np.flatnonzero((tables.link_from == chip) | (tables.link_to == chip))
@@ -217,7 +218,7 @@ class Terms:
         ]
         own += [self._host_out(int(k)) for k in loads.outputs() if loads.home_chip[k] == first]
         own += self.streamed(chip)
-        parts += [replace(part, seconds=part.seconds / replicas, share=1.0 / replicas) for part in own]
+        parts += [replace(part, seconds=part.seconds * own_share, share=own_share) for part in own]
         return tuple(sorted(parts, key=lambda part: -part.seconds))
 
     def _crossing(self, k: int, share: float, link: int) -> TensorPart:

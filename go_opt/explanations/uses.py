@@ -23,9 +23,10 @@ class ChipUse:
 
     chip: int  # first chip of the stage
     replicas: int  # number of chips of the stage
+    own_share: float  # of all inferences, that run on this chip
     ops: int  # ops of the graph, without relays
     kernels: int  # including relays
-    busy_s: float  # mean over all inferences; each chip runs one in ``replicas``
+    busy_s: float  # mean over all inferences, of which the chip runs ``own_share``
     compute_s: float  # of compute-bound kernels
     sram_s: float  # of kernels bound by SRAM traffic
     overhead_s: float  # of kernel launches
@@ -113,18 +114,19 @@ def split_uses(graph: Graph, target: Target, plan: Plan) -> tuple[SplitUse, ...]
 
 
 def chip_use(target: Target, plan: Plan, terms: Terms, chip: int) -> ChipUse:
-    kernels, replicas = terms.kernels(chip), terms.replicas(chip)
+    kernels, share = terms.kernels(chip), float(terms.loads.share[chip])
     metrics = terms.metrics
     return ChipUse(
         chip=chip,
-        replicas=replicas,
+        replicas=terms.replicas(chip),
+        own_share=share,
         ops=int((plan.placement == chip).sum()),
         kernels=len(kernels),
         busy_s=float(metrics.compute_s[chip]),
-        compute_s=sum(kernel.compute_s for kernel in kernels if kernel.compute_s >= kernel.sram_s) / replicas,
-        sram_s=sum(kernel.sram_s for kernel in kernels if kernel.compute_s < kernel.sram_s) / replicas,
-        overhead_s=sum(kernel.overhead_s for kernel in kernels) / replicas,
-        measured_s=sum(kernel.measured_s for kernel in kernels) / replicas,
+        compute_s=sum(kernel.compute_s for kernel in kernels if kernel.compute_s >= kernel.sram_s) * share,
+        sram_s=sum(kernel.sram_s for kernel in kernels if kernel.compute_s < kernel.sram_s) * share,
+        overhead_s=sum(kernel.overhead_s for kernel in kernels) * share,
+        measured_s=sum(kernel.measured_s for kernel in kernels) * share,
         dearest=kernels[0],
         weight_bytes=int(metrics.weight_bytes[chip]),
         peak_bytes=int(metrics.peak_bytes[chip]),

@@ -78,7 +78,7 @@ class PlanExplanation:
 
     def busy_s(self, use: ChipUse) -> float:
         """Seconds that a stage computes per interval, or per inference if the objective is latency."""
-        return use.busy_s * (use.replicas if self.objective == "latency" else 1)
+        return use.busy_s / (use.own_share if self.objective == "latency" else 1.0)
 
     @property
     def is_bound_of_single_chips(self) -> bool:

@@ -24,6 +24,7 @@ from go_opt.report.parts.wording import (
     named_stage,
     stage_range,
     table_of,
+    turns_text,
 )
 
 _UPDATES: Final = frozenset({"Scatter", "ScatterElements", "ScatterND", "TensorScatter"})
@@ -75,8 +76,9 @@ def _kernel_lines(explanation: OpExplanation) -> Iterator[str]:
         f"{format_duration(kernel.seconds)} of {whose} {format_duration(explanation.chip_busy_s)}, {costs}"
     )
     if explanation.replicas > 1:
-        share = format_duration(kernel.seconds / explanation.replicas)
-        yield f"  {share} of the interval: each chip runs one inference in {explanation.replicas}"
+        share = format_duration(kernel.seconds * explanation.own_share)
+        turns = turns_text(explanation.own_share, explanation.replicas, " inference")
+        yield f"  {share} of the interval: {turns}"
     if explanation.alone is not None:
         late = format_duration(explanation.alone.slack_s)
         then = f"may start {late} later" if explanation.alone.slack_s > 0 else "may not start later"

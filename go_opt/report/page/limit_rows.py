@@ -102,7 +102,7 @@ def _kernel(subject: Subject, term: Term, kernel: KernelPart) -> dict[str, Any]:
         "op": subject.places[kernel.ops[0]],
         "name": kernel.ops[0] + fused,
         "seconds": kernel.seconds,
-        "share": kernel.seconds / term.replicas / term.seconds if term.seconds else 0.0,
+        "share": kernel.seconds * term.own_share / term.seconds if term.seconds else 0.0,
         "note": f"{kernel.bound_by} binds: {work}{format_bytes(kernel.moved_bytes)} moved",
     }
 

@@ -20,6 +20,7 @@ from go_opt.report.parts.wording import (
     named_stage,
     share_of_inferences,
     table_of,
+    turns_text,
 )
 
 MOST_PARTS: Final = 6  # shown per term
@@ -75,12 +76,12 @@ def term_lines(term: Term, stages: StageNames) -> Iterator[str]:
         if term.replicas > 1:
             whole = format_duration(sum(kernel.seconds for kernel in term.kernels))
             means = "; transfers are means of all inferences" if term.tensors else ""
-            yield f"  {whole} an inference, of which each chip runs one in {term.replicas}{means}"
+            yield f"  {whole} an inference, of which {turns_text(term.own_share, term.replicas)}{means}"
     else:
         what = counted(len(term.tensors), "tensor")
         yield f"{term.name} carries {format_bytes(term.size_bytes)} of {what}"
     for kernel in term.kernels[:MOST_PARTS]:
-        yield f"  {_share(kernel.seconds, kernel.seconds / term.replicas, term)}  {_kernel(kernel)}"
+        yield f"  {_share(kernel.seconds, kernel.seconds * term.own_share, term)}  {_kernel(kernel)}"
     yield from _left_out([kernel.seconds for kernel in term.kernels], MOST_PARTS, "kernel")
     for part in term.tensors[:MOST_PARTS]:
         over = f"{part.link}: " if term.kernels else ""

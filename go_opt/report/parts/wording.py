@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from rich.table import Table
@@ -53,6 +54,14 @@ def unknown_types(unknown_ops: Sequence[UnknownOp]) -> list[str]:
         f"taken to cost {sum(op.flops for op in ops):.4g} FLOP"
         for op_type, ops in by_type.items()
     ]
+
+
+def turns_text(share: float, replicas: int, what: str = "") -> str:
+    """How many of all inferences a chip of a stage of ``replicas`` chips runs."""
+    if abs(share * replicas - 1.0) < 1e-9:
+        return f"each chip runs one{what} in {replicas}"
+    part = Fraction(share).limit_denominator(1 << 20)
+    return f"this chip runs {part.numerator} in {part.denominator}"
 
 
 def states_texts(states: Sequence[SizedState]) -> list[str]:
