@@ -121,7 +121,7 @@ class Loads:
         """[D] number of chips of the stage that starts at each chip; 1 if none does."""
         num_chips = self.tables.num_chips
         size = size_by_chip(self.plan.placement, self.plan.replication, num_chips)
-        most = self.tables.kept_sequences or num_chips
+        most = self.tables.sequences or num_chips
         return np.minimum(size, np.minimum(np.arange(num_chips, 0, -1), most)).astype(np.int32)
 
     @cached_property
@@ -135,7 +135,7 @@ class Loads:
     @cached_property
     def round(self) -> LongArray:
         """[D] inferences after which the chips of the stage take the same turns again."""
-        size, sequences = self.stage_size[self.first_chip].astype(np.int64), self.tables.kept_sequences
+        size, sequences = self.stage_size[self.first_chip].astype(np.int64), self.tables.sequences
         return np.where(sequences % size == 0, size, sequences)
 
     def _share_before(self, chip: LongArray, replicas: LongArray) -> FloatArray:
@@ -196,7 +196,7 @@ class Loads:
     def _cycle(self, *chips: int) -> int:
         """Inferences after which stages, given by their first chips, take the same turns again."""
         cycle = lcm(*(int(self.stage_size[chip]) for chip in chips))
-        return self.tables.kept_sequences if self.tables.kept_sequences % cycle else cycle
+        return self.tables.sequences if self.tables.sequences % cycle else cycle
 
     def _takes(self, home: int, chip: int, turn: int, link: int) -> bool:
         """Whether inference ``turn`` uses the link between two stages, given by their first chips."""

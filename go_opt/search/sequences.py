@@ -3,8 +3,10 @@
 With S sequences, a plan takes the longer of its loads and latency / S for each inference of a sequence.
 More sequences shorten the second, until their states leave too little memory for short loads. Numbers are
 tried one after another, each search beginning with the best plan before: where sequences wait, more; where
-a chip or link is the bottleneck, fewer. The bound holds for every number: with fewer than P, a plan takes
-at least its critical path / (P - 1); with P or more, at least the loads with the states of P.
+a chip or link is the bottleneck, fewer. Replicas share the sequences, but each has all weights of its stage:
+the first number is searched with replicas and without them, the others as was better. The bound holds for
+every number: with fewer than P, a plan takes at least its critical path / (P - 1); with P or more, at least
+the loads with the states of P.
 """
 
 from __future__ import annotations
@@ -70,6 +72,8 @@ class SequenceSearch:
         most_that_fit = max(int(tables.sram_bytes.sum()) // self._bytes_of_each, 1)
         self._fewest, self._most = request.sequences or 1, request.sequences or most_that_fit
         self._replicates = may_replicate(target, request)
+        self._is_open = True  # whether plans now searched may have the replicas that the request allows
+        self._is_compared = False  # whether plans without replicas were searched as well
         # Where the host keeps all states, the loads are the same for every number.
         self._is_free = not request.sequences and not is_held.any()
         if not request.sequences and not self._is_free:
@@ -113,6 +117,7 @@ class SequenceSearch:
                 is_worse = self._replicates and number < self._best_number and not self._is_best(found)
                 is_few = is_waiting or is_worse
                 low, high = (max(low, number), high) if is_few else (low, min(high, number))
+                self._compare_without_replicas(number)
             if low + 1 >= high or self._is_over:
                 break
             number = self._between(low, high)
@@ -123,6 +128,16 @@ class SequenceSearch:
                 self._search(self._best.plan.sequences, share=1.0)
         if self._best is not None:
             self._take(self._with_fewer(self._best))
+
+    def _compare_without_replicas(self, number: int) -> None:
+        """Search on without replicas if the first plan is better without."""
+        if not self._replicates or self._is_compared or self._is_over:
+            return
+        self._is_compared, self._is_open = True, False
+        with suppress(InfeasibleError):
+            self._search(number, share=SHARE)
+        assert self._best is not None
+        self._is_open = bool((self._best.plan.replication > 1).any())
 
     def _first_number(self) -> int:
         """As many as the critical path needs for the least loads, if they fit beside the weights.
@@ -153,7 +168,8 @@ class SequenceSearch:
         bound = Bound(found.lower_bound_s, found.bound_reason)
         number = 1 if self._is_free else number
         known = self._loads.get(number)
-        self._loads[number] = bound if known is None or bound.seconds > known.seconds else known
+        if self._is_open and (known is None or bound.seconds > known.seconds):
+            self._loads[number] = bound
         self._take(found)
         return found
 
@@ -170,6 +186,7 @@ class SequenceSearch:
         return replace(
             request,
             start=start,
+            replication=request.replication and self._is_open,
             budget_s=budget_s if math.isfinite(budget_s) else None,
             max_evaluations=left,
         )

@@ -117,11 +117,11 @@ def _whole_blocks(graph: Graph, target: Target) -> list[Block]:
 
 
 def _parts_may_gain(graph: Graph, target: Target, request: Request) -> bool:
-    """Whether the latency of a sample is limited, stages are not replicated, or an op fits no chip."""
+    """Whether the latency is limited, replicas are closed or have states to hold, or an op fits no chip."""
     if not (_splits_are_open(request) and target.goes_forward and request.objective == "throughput"):
         return False
     fits_none = op_activation_bytes(graph, target) > op_sram_bytes(cost_tables(graph, target))
-    needs_replicas = request.max_latency_s is None and may_replicate(target, request)
+    needs_replicas = request.max_latency_s is None and may_replicate(target, request) and not graph.states
     return not needs_replicas or bool(fits_none.any())
 
 
