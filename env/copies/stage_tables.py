@@ -28,9 +28,7 @@ def stage_tables(tables: CostTables, stages: Stages, forwards: BoolArray | None 
     kinds, chip_kind = np.unique(chips, axis=1, return_inverse=True)
     kind, size = kinds
     # The busiest chip of a stage has the most sequences.
-    busiest = (
-        size if tables.sequences == 0 else tables.sequences / -(-tables.sequences // size)
-    )
+    busiest = size if tables.sequences == 0 else tables.sequences / -(-tables.sequences // size)
     num_stages = len(stages.size)
     chip = np.arange(num_stages, dtype=np.int32)
     return tables._replace(

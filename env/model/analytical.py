@@ -104,9 +104,7 @@ def _evaluate_batch(
     border_bytes = np.zeros((2, num_chips), np.int64)  # into and out of the stage that starts at a chip
     for b in range(len(placement)):
         if len(replication) > 0:
-            number_stages(
-                placement[b], replication[b], tables.sequences, stage_size, share, border_bytes
-            )
+            number_stages(placement[b], replication[b], tables.sequences, stage_size, share, border_bytes)
         num_kernels = _number_kernels(
             tables, placement[b], order[b], group[b], kernel_of, kernel_chip, kernel_s, measured_s
         )

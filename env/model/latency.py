@@ -80,9 +80,7 @@ def _sample_latency_s(
         if i + 1 == len(order) or kernel_of[order[i + 1]] != kernel:
             seconds, size = kernel_s[kernel], tables.stage_chips[chip]
             if size > 1:  # the tables have the share of its busiest chip
-                seconds *= round_of(size, tables.sequences) / turns_of(
-                    int64(0), size, tables.sequences
-                )
+                seconds *= round_of(size, tables.sequences) / turns_of(int64(0), size, tables.sequences)
             end_s[kernel] = max(start_s, chip_free_s[chip]) + seconds
             chip_free_s[chip] = end_s[kernel]
             start_s = 0.0
