@@ -66,7 +66,7 @@ def _streams(package: Package, inferences: int) -> NDArray:
     """Spans of streamed weights, one after the other; no kernel waits, since they are prefetched."""
     rows = []
     for inference in range(inferences):
-        turn_of = inference % package.flows["round"] % package.flows["replicas"]
+        turn_of = inference % package.flows["in_round"] % package.flows["replicas"]
         is_turn = package.flows["replica"] == turn_of
         flows = np.flatnonzero((package.flows["kind"] == STREAM) & is_turn)
         spans, link = np.zeros(len(flows), package.spans.dtype), len(package.links) - 2

@@ -126,7 +126,7 @@ def _most_waiting(flows: RecordArray, deliveries: RecordArray, window: int, buff
     limit = min(window, (buffers + 2) * widest) if is_bounded else window
     nodes, events = int64(0), int64(0)
     for flow in flows:
-        under_way = min(limit, (window // flow.round + 1) * flow.turns + 1)
+        under_way = min(limit, (window // flow.in_round + 1) * flow.turns + 1)
         hops = flow.hop_end - flow.hop_begin
         nodes += (hops + 1) * under_way
         events += (2 * hops + 1) * under_way + 3 * flow.is_forwarded

@@ -33,7 +33,7 @@ def lay_links(
     for i in range(len(links)):
         # On a ring, link i leaves chip i; it is inside if the next chip is another replica.
         is_inside = i < len(chips) and chips[i].replica + 1 < chips[i].replicas
-        links[i].cycle = chips[i].round if is_inside else 1
+        links[i].cycle = chips[i].in_round if is_inside else 1
         if i < num_links and not tables.is_ring:
             links[i].cycle = min(shared.cycle, MOST_TURNS)
     for i in range(len(hops)):

@@ -8,7 +8,7 @@ and to the host have no hops. *Rounds* are inferences, counted from zero.
 Chips that are ``replicas`` of each other (design section 8) have their own stages, flows and
 deliveries, in consecutive rows. Rows of ``replica`` q take every ``replicas``-th inference
 from q on; each is a *turn*. Without replication every inference is a turn. Replicas keep sequences
-(:mod:`go_opt.env.model.turns`): after a ``round`` of inferences they take the same ``turns`` again.
+(:mod:`go_opt.env.model.turns`): after ``in_round`` inferences they take the same ``turns`` again.
 
 Everything is in arrays of records, so that a compiled function takes them all in one
 :class:`Package`. Fields that end in ``begin`` and ``end`` are a range of another array.
@@ -41,7 +41,7 @@ STAGE_END, ENTER, SENT, ARRIVE, HOST_SERVED, HOST_TOOK, CHUNK_LEFT, CHUNK_CAME, 
 # `stage` of `inference`, the chip's `turn`, runs or is next; `ready_*`: flows that wait for a DMA engine.
 # `begun`: stages begun that wait for forwarded weights; `came`: forwarded weights that have arrived.
 CHIP: Final = record(
-    "replica replicas round turns stage_begin stage_end engines stage turn inference is_running "
+    "replica replicas in_round turns stage_begin stage_end engines stage turn inference is_running "
     "awaits_weights begun came engines_free ready_head ready_tail",
     "dependency_s free_s",
 )
@@ -57,7 +57,7 @@ STAGE: Final = record(
 # over the link between them, in `chunks` per turn. Counted in chunks: `begun` by this link, which
 # `is_busy` with one or not, and `came` to the chip.
 FLOW: Final = record(
-    "kind chip replica replicas round turns tensor size_bytes hop_begin hop_end "
+    "kind chip replica replicas in_round turns tensor size_bytes hop_begin hop_end "
     "delivery_begin delivery_end first_hop made queued sent is_forwarded chunks chunk_bytes begun came "
     "is_busy",
     "setup_s",
@@ -66,15 +66,15 @@ FLOW: Final = record(
 # order; `freed`; `landing`, arrived or on the last link. With several makers,
 # `came` is the start of the delivery's row in `Package.came`.
 DELIVERY: Final = record(
-    "flow makers chip replica replicas round turns came has_credit arrived freed landing"
+    "flow makers chip replica replicas in_round turns came has_credit arrived freed landing"
 )
 # Counted in turns of the flow: `turn` is the next one to enter the link
 # and `left` the next one to leave it. `child` starts the list of following hops, `sibling` is the next
 # in such a list. Only inferences for replicas `nearer` to `beyond` (exclusive) of `readers` cross,
 # and those of the list in `Package.others` that starts at `others`.
-HOP: Final = record("flow link parent child sibling delivery readers round nearer beyond others turn left")
+HOP: Final = record("flow link parent child sibling delivery readers in_round nearer beyond others turn left")
 # Further inferences that cross a hop; `others` is the next row of the list.
-OTHERS: Final = record("readers round nearer beyond others")
+OTHERS: Final = record("readers in_round nearer beyond others")
 # The host's two links come last. `blocked_*`: hops that wait because a buffer is full. `cycle` inferences
 # carry `round_bytes`; `carried_bytes` so far are `rounds` times that and a rest.
 LINK: Final = record(
@@ -176,7 +176,7 @@ def inference_of(row: Record, turn: int) -> int:
     """The inference of a turn of a chip, flow or delivery."""
     if row.replicas == 1:
         return turn
-    return turn // row.turns * row.round + turn % row.turns * row.replicas + row.replica
+    return turn // row.turns * row.in_round + turn % row.turns * row.replicas + row.replica
 
 
 @uncounted_inner
@@ -184,20 +184,20 @@ def turn_of(row: Record, inference: int) -> int:
     """The turn of an inference that the row takes."""
     if row.replicas == 1:
         return inference
-    return inference // row.round * row.turns + inference % row.round // row.replicas
+    return inference // row.in_round * row.turns + inference % row.in_round // row.replicas
 
 
 @uncounted_inner
 def replica_of(row: Record, inference: int) -> int:
     """The replica of the row's that takes an inference."""
-    return inference % row.round % row.replicas
+    return inference % row.in_round % row.replicas
 
 
 @uncounted_inner
 def becomes_replica(row: Record, replica: int, replicas: int, sequences: int) -> None:
     """Fill in which inferences a chip, flow or delivery takes."""
     row.replica, row.replicas = replica, replicas
-    row.round, row.turns = round_of(replicas, sequences), turns_of(replica, replicas, sequences)
+    row.in_round, row.turns = round_of(replicas, sequences), turns_of(replica, replicas, sequences)
 
 
 @uncounted_inner
@@ -211,11 +211,11 @@ def crosses(others: RecordArray, hop: Record, inference: int) -> bool:
     """Whether an inference crosses the link of the hop."""
     if hop.nearer == 0 and hop.beyond == hop.readers:
         return True
-    if hop.nearer <= inference % hop.round % hop.readers < hop.beyond:
+    if hop.nearer <= inference % hop.in_round % hop.readers < hop.beyond:
         return True
     i = hop.others
     while i != NONE:
-        if others[i].nearer <= inference % others[i].round % others[i].readers < others[i].beyond:
+        if others[i].nearer <= inference % others[i].in_round % others[i].readers < others[i].beyond:
             return True
         i = others[i].others
     return False

@@ -177,7 +177,7 @@ def _add_deliveries(
         if makers > 1:
             delivery.came = num_came
             # One more entry, which stays False.
-            num_came += (num_rounds // delivery.round + 1) * delivery.turns + 1
+            num_came += (num_rounds // delivery.in_round + 1) * delivery.turns + 1
     return num_came
 
 
@@ -232,7 +232,7 @@ def lay_hops(
                         hop_of_link[route[i]] = num_hops
                         hop = hops[num_hops]
                         hop.flow, hop.link, hop.parent, hop.delivery = number, route[i], parent, NONE
-                        hop.readers, hop.round = delivery.replicas, delivery.round
+                        hop.readers, hop.in_round = delivery.replicas, delivery.in_round
                         hop.nearer, hop.beyond = delivery.replica, delivery.replica + 1
                         hop.others = NONE
                         num_hops += 1
@@ -271,13 +271,13 @@ def _come_as_far(hop: Record, others: RecordArray, num_others: int, delivery: Re
     if i == NONE:
         i = num_others
         other = others[i]
-        other.readers, other.round = readers, delivery.round
+        other.readers, other.in_round = readers, delivery.in_round
         other.nearer, other.beyond, other.others = replica, replica + 1, hop.others
         hop.others = i
         num_others += 1
     added = others[i]
     if added.nearer == 0 and added.beyond == readers:
-        hop.readers, hop.round, hop.nearer, hop.beyond = readers, delivery.round, 0, readers
+        hop.readers, hop.in_round, hop.nearer, hop.beyond = readers, delivery.in_round, 0, readers
     elif hop.readers == readers and added.nearer <= hop.beyond and hop.nearer <= added.beyond:
         hop.nearer, hop.beyond = min(hop.nearer, added.nearer), max(hop.beyond, added.beyond)
     return num_others

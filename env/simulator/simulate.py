@@ -146,7 +146,7 @@ def _simulate(
     chips, links, rounds = package.chips, package.links, package.rounds
     np.add.at(out.compute_s[b], plan.kernel_chip, plan.kernel_s)
     first = np.arange(len(chips)) - chips["replica"]
-    share = chips["turns"] / chips["round"]
+    share = chips["turns"] / chips["in_round"]
     out.compute_s[b] = out.compute_s[b][first] * share
     out.peak_bytes[b], out.weight_bytes[b] = fit.peak_bytes[first], fit.weight_bytes[first]
     out.stream_bytes[b] = fit.stream_bytes[first]
@@ -202,18 +202,18 @@ def occupy_chips(tables: CostTables, package: Package) -> FloatArray:
     link_s = links["round_bytes"] / links["cycle"] * links["s_per_byte"]
     for ends in (tables.link_from, tables.link_to):
         np.add.at(transfers_s, ends[ends >= 0], link_s[:-2][ends >= 0])
-    of_flow = flows["size_bytes"] * flows["turns"] / flows["round"]
+    of_flow = flows["size_bytes"] * flows["turns"] / flows["in_round"]
     for kind, s_per_byte in ((STREAM, tables.host_in_s_per_byte), (HOST_OUT, tables.host_out_s_per_byte)):
         rows = flows["kind"] == kind
         np.add.at(transfers_s, flows["chip"][rows], of_flow[rows] * s_per_byte)
     rows = flows["kind"][deliveries["flow"]] == HOST_IN
-    size_bytes = flows["size_bytes"][deliveries["flow"]] * deliveries["turns"] / deliveries["round"]
+    size_bytes = flows["size_bytes"][deliveries["flow"]] * deliveries["turns"] / deliveries["in_round"]
     np.add.at(transfers_s, deliveries["chip"][rows], size_bytes[rows] * tables.host_in_s_per_byte)
     transfers_s *= tables.pays_transfers[tables.chip_kind]
     runs = chips["stage_end"] > chips["stage_begin"]
-    package.stages["seconds"][chips["stage_begin"][runs]] += (transfers_s * chips["round"] / chips["turns"])[
-        runs
-    ]
+    package.stages["seconds"][chips["stage_begin"][runs]] += (
+        transfers_s * chips["in_round"] / chips["turns"]
+    )[runs]
     links["s_per_byte"] = 0.0
     return transfers_s
 

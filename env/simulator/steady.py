@@ -80,7 +80,7 @@ def _chip_work_s(package: Package, number: int) -> float:
     chip, work_s = package.chips[number], 0.0
     for stage in range(chip.stage_begin, chip.stage_end):
         work_s += package.stages[stage].seconds
-    return work_s * chip.turns / chip.round
+    return work_s * chip.turns / chip.in_round
 
 
 @uncounted_inner
@@ -100,7 +100,7 @@ def _is_periodic(
             return False
     for number in range(len(package.chips)):
         chip, end_s = package.chips[number], package.chip_end_s[number]
-        turn, turns = _last_turn(chip, last), period // chip.round * chip.turns
+        turn, turns = _last_turn(chip, last), period // chip.in_round * chip.turns
         if not _repeats(end_s, turn, turns, chip.replicas, tolerance_s):
             return False
         if all_alike and not _has_step(end_s, turn, turns, step_s, tolerance_s):
@@ -121,8 +121,8 @@ def _last_turn(chip: Record, inference: int) -> int:
     """The chip's last turn up to an inference."""
     if chip.replicas == 1:
         return inference
-    rest = inference % chip.round - chip.replica
-    return inference // chip.round * chip.turns + rest // chip.replicas
+    rest = inference % chip.in_round - chip.replica
+    return inference // chip.in_round * chip.turns + rest // chip.replicas
 
 
 @uncounted_inner
@@ -163,10 +163,10 @@ def slowest_step_s(package: Package, last: int, over: int) -> float:
 def _chip_step_s(package: Package, number: int, last: int, over: int) -> float:
     """Seconds per inference at a chip, over whole turns; inferences of its other replicas count too."""
     chip, end_s = package.chips[number], package.chip_end_s[number]
-    turn, rounds = _last_turn(chip, last), over // chip.round
+    turn, rounds = _last_turn(chip, last), over // chip.in_round
     if rounds == 0:
         return 0.0  # less than a round
-    return (end_s[turn] - end_s[turn - rounds * chip.turns]) / (rounds * chip.round)
+    return (end_s[turn] - end_s[turn - rounds * chip.turns]) / (rounds * chip.in_round)
 
 
 @uncounted_inner

@@ -71,7 +71,7 @@ def _most_spans(package: Package, inferences: int) -> int:
     chips, flows = package.chips, package.flows
     of_chip = chips["stage_end"] - chips["stage_begin"]
     of_flow = flows["hop_end"] - flows["hop_begin"] + np.maximum(flows["chunks"], 1)
-    turns = ((inferences // rows["round"] + 1) * rows["turns"] for rows in (chips, flows))
+    turns = ((inferences // rows["in_round"] + 1) * rows["turns"] for rows in (chips, flows))
     return sum(int(rows @ turn) for rows, turn in zip((of_chip, of_flow), turns, strict=True))
 
 
