@@ -83,7 +83,7 @@ WIDE_FOLDERS: Final = {
     "model": 77,
     "model.codecs": 32,
     "report": 30,
-    "report.parts": 38,
+    "report.parts": 39,
     "result": 11,
     "run.cut": 10,
     "run.pipeline": 11,
@@ -100,7 +100,7 @@ WIDE_FOLDERS: Final = {
     "solver.problem": 40,
     "solver.propagation": 12,
     "solver.propagation.propagators": 36,
-    "solver.slicing.segments": 30,
+    "solver.slicing.segments": 33,
     "solver.verify": 8,
 }
 

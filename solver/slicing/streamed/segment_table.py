@@ -57,6 +57,7 @@ class ChipClasses(NamedTuple):
     stage_chips: LongArray  # [C] chips of a stage; 0: any number
     sequences: LongArray  # [C] whose states lie on the busiest chip, beside what segments need; 0: none
     share: FloatArray  # [C] of all inferences that this chip runs, as far as costs contain it
+    states_before: LongArray  # [M + 1] bytes of the states of one of these sequences, before each kernel
 
 
 class SegmentTable(NamedTuple):
@@ -95,14 +96,18 @@ def chip_classes(tables: CostTables, problem: SliceProblem, max_chips: int) -> C
         np.zeros(len(kind), np.int64),
         np.zeros(len(kind), np.int64),
         np.ones(len(kind)),
+        np.zeros(problem.num_kernels + 1, np.int64),
     )
 
 
-def stage_classes(classes: ChipClasses, sequences: int) -> ChipClasses:
+def stage_classes(classes: ChipClasses, sequences: int, state_bytes: LongArray) -> ChipClasses:
     """Returns the only class of ``classes`` once for each number of chips of a stage, ascending.
 
     Numbers with as many sequences on the busiest chip as a smaller one are left out, and of the large ones
-    some more.
+    some more. The cost of a segment then is that of an inference on the stage.
+
+    Args:
+      state_bytes: [M] of the states of one sequence, by kernel; segments have none.
     """
     chips, sizes = len(classes.of_chip), [1]
     for size in range(2, min(chips, sequences) + 1):
@@ -111,7 +116,10 @@ def stage_classes(classes: ChipClasses, sequences: int) -> ChipClasses:
     stage_chips: LongArray = np.array(sizes, dtype=np.int64)
     most = -(-sequences // stage_chips)
     same = {name: np.repeat(getattr(classes, name), len(sizes)) for name in _OF_KIND}
-    return classes._replace(**same, stage_chips=stage_chips, sequences=most, share=most / sequences)
+    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(state_bytes)])
+    return classes._replace(
+        **same, stage_chips=stage_chips, sequences=most, share=most / sequences, states_before=before
+    )
 
 
 _OF_KIND: Final = ("kind", "sram_bytes", "stream_buffer_bytes", "in_s_per_byte", "out_s_per_byte")
@@ -129,7 +137,6 @@ def segment_table(
     longest_s: float,
     most_streamed_bytes: float,
     most_segments: int = MOST_SEGMENTS,
-    state_bytes: LongArray | None = None,
 ) -> SegmentTable:
     """Returns the segments of at most ``longest_s`` on some chip, streaming at most ``most_streamed_bytes``.
 
@@ -138,8 +145,6 @@ def segment_table(
       most_chips: most chips of a stage. If it is more than one, the cost of a segment is its work alone,
         up to ``most_chips * longest_s``.
       most_segments: limit for all classes together.
-      state_bytes: [M] of the states of one sequence, by kernel, if ``memory`` has none; for
-        :func:`stage_classes`, with which the cost of a segment is that of an inference on the stage.
     """
     first_starts = _first_starts(problem, longest_s * most_chips)
     share = _share_of_cuts(first_starts, problem.may_cut, most_segments // len(classes.kind))
@@ -160,17 +165,11 @@ def segment_table(
     )
     _fill(
         problem, memory, reads, classes, table,
-        _sum_before(np.zeros(problem.num_kernels, np.int64) if state_bytes is None else state_bytes),
-        longest_s * (most_chips if state_bytes is None else 1), most_streamed_bytes,
+        longest_s * (1 if classes.stage_chips[0] > 0 else most_chips), most_streamed_bytes,
         tables.host_in_s_per_byte, most_chips > 1,
         no_weights_held(reads), no_tensors_alive(problem.relays),
     )  # fmt: skip
     return table
-
-
-def _sum_before(values: LongArray) -> LongArray:
-    """Returns the sums [M + 1] before each kernel."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(values)])
 
 
 @compiled
@@ -192,7 +191,6 @@ def _fill(
     reads: WeightReads,
     classes: ChipClasses,
     table: SegmentTable,
-    states_before: LongArray,
     longest_s: float,
     most_streamed_bytes: float,
     host_s_per_byte: float,
@@ -235,7 +233,7 @@ def _fill(
             streams_too_much = problem.overlap
             for c in range(len(classes.kind)):
                 room_bytes = classes.sram_bytes[c] - needed_bytes
-                room_bytes -= classes.sequences[c] * (states_before[j] - states_before[i])
+                room_bytes -= classes.sequences[c] * (classes.states_before[j] - classes.states_before[i])
                 if room_bytes < 0:
                     continue
                 kind, place = classes.kind[c], table.offset[b] + a + 1

@@ -141,7 +141,7 @@ def _cheapest_without_holes(
         return None
     classes = chip_classes(tables, problem, chips)
     if state_bytes is not None:
-        classes = stage_classes(classes, tables.sequences)
+        classes = stage_classes(classes, tables.sequences, state_bytes)
     table = segment_table(
         tables,
         sequence,
@@ -152,7 +152,6 @@ def _cheapest_without_holes(
         most_chips=chips if replicates else 1,
         longest_s=upper_s,
         most_streamed_bytes=(upper_s - input_s) / s_per_byte if s_per_byte > 0.0 else math.inf,
-        state_bytes=state_bytes,
     )
     blocked = np.ascontiguousarray(problem.blocked[:chips, table.cut])
     of_cuts = StreamedProblem(
