@@ -121,5 +121,6 @@ def _sizes(rule: Rule) -> tuple[int, ...] | None:
     groups, rows = size.get("g", 1), size.get("i", 1)
     is_causal = any(one.name == "i" and one.kind == "whole" for one in rule.factors)
     earlier = next((size[name] for name in _EARLIER if name in size), 0)
-    keys, depth = size.get("t", 1) + earlier, size.get("k", 1)
+    # What is left for the next call has all keys; a buffer for both has no more.
+    keys, depth = size.get("y1_0", size.get("t", 1) + earlier), size.get("k", 1)
     return size.get("n", 1), groups * size.get("h", 1), groups, rows, max(keys, rows), depth, is_causal

@@ -203,6 +203,50 @@ def attention(op: RuleMaker) -> None:
             op.reads[place] = _beside_attention(op, place, (batch, group, head, rows))
 
 
+def grouped_attention(op: RuleMaker) -> None:
+    """ONNX Runtime's GroupQueryAttention: each head of keys and values serves a group of heads of queries.
+
+    Queries are [batch, rows, heads * width], with keys and values behind them if these are no inputs of their
+    own; past and present are [batch, heads of keys, rows, width]. Samples are independent, and groups unless
+    queries, keys and values are packed. Rows see none behind them.
+    """
+    query, result = op.input(0), op.outputs[0]
+    heads = op.attributes["num_heads"]
+    groups, is_packed = op.attributes.get("kv_num_heads", heads), not op.has(1)
+    if len(query) != 3 or len(result) != 3:
+        raise NoRuleError
+    batch = op.factor("n", "parallel", result[0])
+    group = op.factor("g", "whole" if is_packed else "parallel", groups)
+    member, rows = op.factor("h", "whole", heads // groups), op.factor("i", "whole", result[1])
+    width = op.factor("k", "whole", result[2] // heads)
+    op.writes[0] = (batch, rows, (*group, *member, *width))
+    op.reads[0] = (batch, rows, op.factor("p", "whole", query[2])) if is_packed else op.writes[0]
+    for place in (1, 2):
+        if op.has(place):
+            shape = op.input(place)
+            of_key = op.factor("lo"[place - 1], "whole", shape[2] // groups)
+            op.reads[place] = (batch, op.factor("tu"[place - 1], "whole", shape[1]), (*group, *of_key))
+    for place in (3, 4):
+        if op.has(place):
+            shape = op.input(place)
+            kept = op.factors(f"w{place}_", "whole", shape[2:])
+            op.reads[place] = op.aligned(shape[:2], (batch, group)) + kept
+    for place, shape in enumerate(op.outputs[1:], start=1):
+        if len(shape) != 4 or place > 2:
+            raise NoRuleError
+        kept = op.factors(f"y{place}_", "whole", shape[2:])
+        op.writes[place] = op.aligned(shape[:2], (batch, group)) + kept
+    for place in (5, 9, 10):  # lengths, positions, a bias of scores
+        if op.has(place) and (shape := op.input(place)):
+            first = op.exact(shape[0], batch) if shape[0] > 1 else ()
+            heads_of = [op.aligned(shape[1:2], ((*group, *member),))[0]] if place == 10 else []
+            rest = op.factors(f"w{place}_", "whole", shape[1 + len(heads_of) :])
+            op.reads[place] = (first, *heads_of, *rest)
+    if op.has(11):  # a score of each head that no key has
+        op.reads[11] = op.aligned(op.input(11), ((*group, *member),))
+    op.read_whole()
+
+
 def _beside_attention(op: RuleMaker, place: int, seen: tuple[Dimension, ...]) -> Access:
     """A mask, a bias, or keys and values of the past."""
     (batch, group, head, rows), shape = seen, op.input(place)

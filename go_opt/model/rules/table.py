@@ -54,6 +54,7 @@ from go_opt.model.rules.moves import (
 from go_opt.model.rules.products import (
     attention,
     einsum,
+    grouped_attention,
     matmul,
     matmul_of_packed,
     recurrent,
@@ -171,6 +172,7 @@ _RULES: Final[Mapping[str, _Maker]] = {
     "GridSample": sampled,
     **dict.fromkeys(("GRU", "LSTM", "RNN"), recurrent),
     **dict.fromkeys(names("Attention MultiHeadAttention"), attention),
+    "GroupQueryAttention": grouped_attention,
     **dict.fromkeys((*FACTORISATION_FLOPS, "Inverse"), of_matrices),
     **dict.fromkeys(("MoE", "QMoE"), experts),
     "RotaryEmbedding": turned,

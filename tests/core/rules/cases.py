@@ -70,4 +70,5 @@ CASES: Final[Mapping[str, Sequence[Make]]] = {
     **_of("gather scatter", others.slices_at_indices),
     **dict.fromkeys(others.FACTORISATIONS, (others.factorisation,)),
     **_of("Attention MultiHeadAttention", layers.attention),
+    "GroupQueryAttention": (others.grouped_attention,),
 }

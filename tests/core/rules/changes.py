@@ -197,7 +197,7 @@ def heads(node: Node, part: Part, slices: Slices) -> list[Array]:
     changed = {
         name: _scaled(node, slices, name, place, -1)
         for name, place in places.items()
-        if name in node.attributes
+        if name in node.attributes and slices[place] is not None
     }
     return node.run(elements(slices), node.attributes | changed)
 
@@ -235,7 +235,7 @@ CHANGES: Final[Mapping[str, RunPart]] = {
     "Resize": sizes,
     "GroupNormalization": groups,
     **dict.fromkeys(("DequantizeLinear", "QuantizeLinear"), quantised_blocks),
-    **dict.fromkeys(("Attention", "MultiHeadAttention"), heads),
+    **dict.fromkeys(("Attention", "GroupQueryAttention", "MultiHeadAttention"), heads),
     **dict.fromkeys(("gather", "scatter"), slices_of_part),
 }
 

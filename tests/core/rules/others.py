@@ -1,4 +1,4 @@
-"""Small random nodes of op types that ONNX does not have: StableHLO's gather and scatter, factorisations."""
+"""Small random nodes of op types that ONNX does not have: of StableHLO, ONNX Runtime; factorisations."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 import scipy.linalg
+import scipy.special
 
 from tests.core.rules.nodes import Rng, flip, ints, pick, reals, shape_of
 from tests.core.rules.parts import Array, Attributes, Node, Operands, Part
@@ -161,3 +162,34 @@ def factorisation(rng: Rng, op_type: str) -> Node:
 
 
 FACTORISATIONS: Final = (*_OF_ONE, *_OF_SEVERAL)
+
+
+def grouped_attention(rng: Rng, op_type: str) -> Node:
+    """ONNX Runtime's, with a cache of keys and values, or packed in one operand without it."""
+    batch, groups, each, rows, width, past = rng.integers(1, 4, 6).tolist()
+    heads = groups * each
+    lengths: list[Array | None] = [np.full(batch, past + rows - 1, np.int32), np.array(past + rows, np.int32)]
+    cache: list[Array | None] = [reals(rng, [batch, groups, past, width]) for _ in range(2)]
+    if flip(rng, 0.3):
+        given: list[Array | None] = [reals(rng, [batch, rows, (heads + 2 * groups) * width]), None, None]
+    else:
+        given = [reals(rng, [batch, rows, one * width]) for one in (heads, groups, groups)]
+    return Node(op_type, (*given, *cache, *lengths), {"num_heads": heads, "kv_num_heads": groups}, _grouped)
+
+
+def _grouped(operands: Operands, attributes: Attributes) -> list[Array]:
+    query, key, value, old_key, old_value, *_ = operands
+    heads, groups = attributes["num_heads"], attributes["kv_num_heads"]
+    if key is None:
+        width = query.shape[-1] // (heads + 2 * groups)
+        query, key, value = np.split(query, [heads * width, (heads + groups) * width], axis=-1)
+    q, k, v = (
+        one.reshape(*one.shape[:2], number, -1).swapaxes(1, 2)
+        for one, number in ((query, heads), (key, groups), (value, groups))
+    )
+    k, v = np.concatenate([old_key, k], 2), np.concatenate([old_value, v], 2)
+    scores = q @ np.repeat(k, heads // groups, 1).swapaxes(2, 3) / np.sqrt(q.shape[-1])
+    behind = np.arange(k.shape[2]) > np.arange(q.shape[2])[:, None] + old_key.shape[2]
+    shares = scipy.special.softmax(np.where(behind, -np.inf, scores), -1)
+    result = (shares @ np.repeat(v, heads // groups, 1)).swapaxes(1, 2)
+    return [result.reshape(*result.shape[:2], -1), k, v]
