@@ -198,7 +198,9 @@ class _Run:
         return float(self.size[k] * self.tables.host_out_s_per_byte)
 
     def _links(self, k: int) -> list[int]:
-        """All links that a tensor holds while it is sent."""
+        """All links that a tensor holds while it is sent; none without bytes."""
+        if self.size[k] == 0:
+            return []
         home = self.chip[self.home[k]]
         return list(dict.fromkeys(link for m in self.readers[k] for link in self._route(home, self.chip[m])))
 
