@@ -17,11 +17,10 @@ from go_opt.env.copies.pieces import Cut, Piece, Range, piece_of, sum_name
 from go_opt.env.copies.splits import JOIN, TAKE, Held, split_graph_and_parts
 from go_opt.env.cost.exchanges import CollectiveOp
 from go_opt.errors import ModelError
-from go_opt.model.graph import STATE, Graph, OpRule
+from go_opt.model.graph import STATE, Graph, NamedState, OpRule
 from go_opt.model.plan import Split
 from go_opt.model.rule import Access
 from go_opt.model.rules.strided import row_major
-from go_opt.model.states import NamedState
 from go_opt.run.cut.attributes import attributes_of_part, sizes_of
 from go_opt.run.cut.reads import Reads
 
@@ -126,7 +125,7 @@ class _Maker:
 
     def _is_state(self, tensor: str) -> bool:
         """Whether a tensor of the split graph is a part of a state."""
-        return self._graph.tensor_kind[self._held(tensor).tensor] == STATE
+        return bool(self._graph.tensor_kind[self._held(tensor).tensor] == STATE)
 
     def _state_input(self, tensor: str) -> ir.Value:
         """A part of a state, as an input of the model; of a weight that changes, with its first values."""
@@ -168,7 +167,10 @@ class _Maker:
             if (
                 not is_op
                 and not is_used
-                and {one.name for one in self._reads.bases_of(node.inputs)} & {*names}
+                and {
+                    one.name for one in self._reads.bases_of([one for one in node.inputs if one is not None])
+                }
+                & {*names}
             ):
                 self._nodes.remove(node, safe=True)
         pieces: dict[str, list[ir.Value]] = {name: [] for name in names}
