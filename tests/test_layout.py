@@ -80,7 +80,7 @@ WIDE_FOLDERS: Final = {
     "frontends.onnx": 8,
     "frontends.onnx.inference": 18,
     "frontends.recording": 22,
-    "model": 77,
+    "model": 76,
     "model.codecs": 32,
     "report": 30,
     "report.parts": 39,
