@@ -31,7 +31,7 @@ from go_opt.solver import Bound
 MOST_TRIALS: Final = 6  # sets of states on the host
 FIRST_SHARE: Final = 1 / 2  # of the budget, with all states on the chips, if others may be better
 SHARE: Final = 1 / 8  # of the budget for each further set
-CLEARLY: Final = 0.99  # of the best objective: a set is not tried if its bound is above
+CLEARLY: Final = 0.75  # of the best objective: a set is not tried if its bound is above
 EQUAL: Final = 1e-6  # relative difference of objectives that are equal
 
 Names = frozenset[str]  # of states, by what is read
@@ -55,6 +55,7 @@ class HostStateSearch:
             self._rest = bound_with_host_states(graph, target, request)
         self._everything = Names(graph.tensor_names[state.read] for state in graph.states)
         self._bounds: dict[Names, Bound] = {}  # of the sets that were tried
+        self._quick: dict[Names, Bound] = {}  # of sets without a search
         self._failures: dict[Names, InfeasibleError] = {}
         self._history: list[Step] = []
         self._best: OptimizeResult | None = None
@@ -90,7 +91,7 @@ class HostStateSearch:
         def should_stop() -> bool:
             self._is_stopped = self._is_stopped or self._watch.should_stop()
             is_spent = is_late() or len(self._history) - begun >= share * limit
-            return self._is_stopped or self._is_proven or (is_spent and self._may_gain(self._rest))
+            return self._is_stopped or self._is_proven or (is_spent and self._next() is not None)
 
         try:
             found = self._answer(
@@ -116,9 +117,11 @@ class HostStateSearch:
         return self._best is None or bound.seconds < CLEARLY * self._best.objective_s
 
     def _quick_bound(self, names: Names) -> Bound:
-        graph = with_sequences(self._with(names), self._request.sequences or 1)
-        divisible = divisible_ops(graph, self._target, self._request)
-        return lower_bound(graph, self._target, self._request, divisible)
+        if names not in self._quick:
+            graph = with_sequences(self._with(names), self._request.sequences or 1)
+            divisible = divisible_ops(graph, self._target, self._request)
+            self._quick[names] = lower_bound(graph, self._target, self._request, divisible)
+        return self._quick[names]
 
     def _with(self, names: Names) -> Graph:
         """The graph with these states on the host."""

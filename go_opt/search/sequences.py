@@ -140,10 +140,13 @@ class SequenceSearch:
         self._is_open = bool((self._best.plan.replication > 1).any())
 
     def _first_number(self) -> int:
-        """As many as the critical path needs for the least loads, if they fit beside the weights.
+        """Of the plan to begin with; else as many as the critical path needs for the least loads.
 
         Where stages may be replicated, enough for as many replicas as there are chips.
         """
+        start = self._request.start
+        if start is not None and start.plan is not None and start.plan.sequences > 1:
+            return start.plan.sequences
         tables = cost_tables(with_sequences(self._graph, 1), self._target)
         weights = (tables.tensor_kind == WEIGHT) & ~tables.is_state
         room = int(tables.sram_bytes.sum() - tables.stored_bytes[weights].sum())
