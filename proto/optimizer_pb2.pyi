@@ -258,16 +258,18 @@ class Step(_message.Message):
     def __init__(self, method: _Optional[str] = ..., objective_s: _Optional[float] = ..., best_s: _Optional[float] = ..., evaluations: _Optional[int] = ..., elapsed_s: _Optional[float] = ...) -> None: ...
 
 class SizedState(_message.Message):
-    __slots__ = ("read", "next", "scope", "bytes")
+    __slots__ = ("read", "next", "scope", "bytes", "on_host")
     READ_FIELD_NUMBER: _ClassVar[int]
     NEXT_FIELD_NUMBER: _ClassVar[int]
     SCOPE_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
+    ON_HOST_FIELD_NUMBER: _ClassVar[int]
     read: str
     next: str
     scope: _graph_pb2.StateScope
     bytes: int
-    def __init__(self, read: _Optional[str] = ..., next: _Optional[str] = ..., scope: _Optional[_Union[_graph_pb2.StateScope, str]] = ..., bytes: _Optional[int] = ...) -> None: ...
+    on_host: bool
+    def __init__(self, read: _Optional[str] = ..., next: _Optional[str] = ..., scope: _Optional[_Union[_graph_pb2.StateScope, str]] = ..., bytes: _Optional[int] = ..., on_host: bool = ...) -> None: ...
 
 class OptimizeResponse(_message.Message):
     __slots__ = ("plan", "metrics", "objective", "status", "lower_bound_s", "bound_reason", "gap", "method", "history", "evaluations", "wall_s", "reference_s", "is_cached", "seed", "version", "nodes_without_op", "simulated_interval_s", "simulated_makespan_s", "simulation_note", "dropped_methods", "states", "unpaired_states", "unknown_ops", "chips_needed")

@@ -223,6 +223,7 @@ def test_plans_with_states_on_the_host(client: Any) -> None:
     graph = two_readers()
     result = client.optimize(graph, "mcm-2x2", replication=False, max_evaluations=150)
     assert result.plan.host_states == ("h",)
+    assert [(state.read, state.where) for state in result.states] == [("h", "host")]
     assert api.verify(graph, TARGET, result.plan) == client.verify(graph, "mcm-2x2", result.plan) == []
     assert client.evaluate(graph, "mcm-2x2", result.plan).interval_s == result.metrics.interval_s
     (told,) = client.explain(graph, "mcm-2x2", result.plan)["states"]["on_host"]

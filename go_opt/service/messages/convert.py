@@ -304,7 +304,13 @@ def result_from_proto(message: optimizer_pb2.OptimizeResponse) -> OptimizeResult
         simulated_makespan_s=optional(message, "simulated_makespan_s"),
         dropped_methods=tuple(message.dropped_methods),
         states=tuple(
-            SizedState(state.read, state.next, named("scope", _SCOPES, state.scope - 1), state.bytes)
+            SizedState(
+                state.read,
+                state.next,
+                named("scope", _SCOPES, state.scope - 1),
+                state.bytes,
+                "host" if state.on_host else "chip",
+            )
             for state in message.states
         ),
         unpaired_states=tuple(message.unpaired_states),
@@ -314,8 +320,13 @@ def result_from_proto(message: optimizer_pb2.OptimizeResponse) -> OptimizeResult
 
 
 def _state_to_proto(state: SizedState) -> optimizer_pb2.SizedState:
-    scope = f"STATE_SCOPE_{state.scope.upper()}"
-    return optimizer_pb2.SizedState(**state._asdict() | {"scope": scope})
+    return optimizer_pb2.SizedState(
+        read=state.read,
+        next=state.next,
+        scope=f"STATE_SCOPE_{state.scope.upper()}",  # type: ignore[arg-type]
+        bytes=state.bytes,
+        on_host=state.where == "host",
+    )
 
 
 def metrics_to_proto(metrics: Metrics) -> plan_pb2.Metrics:
