@@ -142,13 +142,17 @@ class Loads:
         """[K] share of inferences that run on the first ``replicas`` of the stages at ``chip``."""
         size, inferences = self.stage_size[chip], self.round[chip]
         replicas = np.clip(replicas, 0, size)
-        return (inferences // size * replicas + np.minimum(inferences % size, replicas)) / inferences
+        before = inferences // size * replicas + np.minimum(inferences % size, replicas)
+        share: FloatArray = before / inferences
+        return share
 
     @cached_property
     def share(self) -> FloatArray:
         """[D] share of inferences that run on a chip, of those of its stage."""
-        first, replica = self.first_chip, np.arange(len(self.first_chip)) - self.first_chip
-        return self._share_before(first, replica + 1) - self._share_before(first, replica)
+        first = self.first_chip.astype(np.int64)
+        replica = np.arange(len(first)) - first
+        share: FloatArray = self._share_before(first, replica + 1) - self._share_before(first, replica)
+        return share
 
     @cached_property
     def home_chip(self) -> LongArray:

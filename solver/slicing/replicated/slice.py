@@ -73,9 +73,15 @@ def slice_order_replicated(
         sizes = stage_sizes(problem, cuts, chips)
         if _keeps_sequences(tables, sequence, cuts, sizes, relayed=passing == "relayed"):
             return stages(sequence, cuts, sizes, lower_s)
-        limits_s = {"at_least_s": lower_s, "at_most_s": at_most_s}
         return slice_order_streamed(
-            tables, order, fusion_group, passing=passing, replicates=True, **limits_s, **rules
+            tables,
+            order,
+            fusion_group,
+            passing=passing,
+            replicates=True,
+            at_least_s=lower_s,
+            at_most_s=at_most_s,
+            **rules,
         )
 
     def cheapest(held: SegmentMemory) -> LongArray | None:
