@@ -323,7 +323,7 @@ def _state_to_proto(state: SizedState) -> optimizer_pb2.SizedState:
     return optimizer_pb2.SizedState(
         read=state.read,
         next=state.next,
-        scope=f"STATE_SCOPE_{state.scope.upper()}",  # type: ignore[arg-type]
+        scope=f"STATE_SCOPE_{state.scope.upper()}",
         bytes=state.bytes,
         on_host=state.where == "host",
     )
