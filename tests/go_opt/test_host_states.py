@@ -57,8 +57,10 @@ def test_a_step_may_leave_states_to_the_host_too() -> None:
 
 @pytest.fixture(scope="module")
 def crowded() -> go_opt.OptimizeResult:
-    """Six states of 2200 bytes exceed any memory of 12000."""
-    return go_opt.optimize(decoder(), small_mcm(2, sram_bytes=12_000), sequences=6, max_evaluations=80)
+    """Six states of 2200 bytes exceed any memory of 12000, unless replicas share the sequences."""
+    return go_opt.optimize(
+        decoder(), small_mcm(2, sram_bytes=12_000), sequences=6, replication=False, max_evaluations=80
+    )
 
 
 def test_states_that_fit_no_memory_go_to_the_host(crowded: go_opt.OptimizeResult) -> None:
