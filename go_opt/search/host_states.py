@@ -10,8 +10,7 @@ that free most memory for the bytes that they send go first.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -19,10 +18,10 @@ from go_opt.env import Target, cost_tables
 from go_opt.env.copies.splits import planned_graph, state_names
 from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph, with_sequences
-from go_opt.model.start import Start
 from go_opt.model.states import sized_states, with_host_states
-from go_opt.result import OptimizeResult, Request, Step
-from go_opt.search.bounds import against_bound, bound_with_host_states, lower_bound, sent_bytes
+from go_opt.result import OptimizeResult, Request
+from go_opt.search.bounds import bound_with_host_states, lower_bound, sent_bytes
+from go_opt.search.sequences import Answer, Trials
 from go_opt.search.shared.context import Context
 from go_opt.search.splits.ways import divisible_ops
 from go_opt.search.whole_ops import Watch
@@ -37,29 +36,19 @@ EQUAL: Final = 1e-6  # relative difference of objectives that are equal
 Names = frozenset[str]  # of states, by what is read
 
 
-class Answer(Protocol):
-    """Searches a graph whose states lie where it says."""
-
-    def __call__(self, graph: Graph, request: Request, watch: Watch) -> OptimizeResult: ...
-
-
-class HostStateSearch:
+class HostStateSearch(Trials):
     """The best plan over what the host keeps; its bound holds for every choice."""
 
     def __init__(
         self, graph: Graph, target: Target, request: Request, context: Context, answer: Answer, watch: Watch
     ) -> None:
-        self._graph, self._target, self._request = graph, target, request
-        self._context, self._answer, self._watch = context, answer, watch
+        super().__init__(graph, target, request, context, answer, watch)
         with context.compiling():
             self._rest = bound_with_host_states(graph, target, request)
         self._everything = Names(graph.tensor_names[state.read] for state in graph.states)
         self._bounds: dict[Names, Bound] = {}  # of the sets that were tried
         self._quick: dict[Names, Bound] = {}  # of sets without a search
         self._failures: dict[Names, InfeasibleError] = {}
-        self._history: list[Step] = []
-        self._best: OptimizeResult | None = None
-        self._is_stopped = False
 
     def answer(self) -> OptimizeResult:
         """The best plan.
@@ -89,14 +78,14 @@ class HostStateSearch:
         begun, limit = len(self._history), self._request.max_evaluations or math.inf
 
         def should_stop() -> bool:
-            self._is_stopped = self._is_stopped or self._watch.should_stop()
             is_spent = is_late() or len(self._history) - begun >= share * limit
-            return self._is_stopped or self._is_proven or (is_spent and self._next() is not None)
+            return self._must_stop() or (is_spent and self._next() is not None)
 
         try:
-            found = self._answer(
-                graph, self._request_of(share), Watch(self._take_step, self._take, should_stop, self._stop)
-            )
+            # The first goes on beyond its share if others promise no gain.
+            request = self._request_of(share if self._history else 1.0)
+            watch = Watch(self._take_step, self._take, should_stop, self._stop)
+            found = self._answer(graph, request, watch)
         except InfeasibleError as error:
             self._failures[names] = error
             if error.is_proven:
@@ -163,32 +152,6 @@ class HostStateSearch:
         number = max(int(np.searchsorted(np.cumsum(freed[ranked]), missing)) + 1, 2 * most)
         return Names(graph.tensor_names[k] for k in read[ranked[:number]])
 
-    def _request_of(self, share: float) -> Request:
-        request = self._request
-        limit, left_s = request.max_evaluations, request.time_limit_s - self._context.elapsed_s
-        start = request.start
-        if self._best is not None:
-            plan = self._best.plan
-            names = planned_graph(self._graph, plan).op_names
-            start = replace(Start.of_plan(plan, names), method=self._best.method)
-        is_first = not self._history  # it goes on beyond its share if others promise no gain
-        budget_s = max(left_s if is_first else min(left_s, share * request.time_limit_s), 1e-3)
-        left = None if limit is None else max(limit - len(self._history), 1)
-        most = left if left is None or is_first else min(left, math.ceil(share * (limit or 0)))
-        return replace(
-            request,
-            start=start,
-            budget_s=budget_s if math.isfinite(budget_s) else None,
-            max_evaluations=most,
-        )
-
-    def _take_step(self, step: Step) -> None:
-        best_s = math.inf if self._best is None else self._best.objective_s
-        number, elapsed_s = len(self._history) + 1, self._context.elapsed_s
-        best_s = min(step.best_s, best_s)
-        self._history.append(replace(step, best_s=best_s, evaluations=number, elapsed_s=elapsed_s))
-        self._watch.on_step(self._history[-1])
-
     def _take(self, found: OptimizeResult) -> None:
         best, names = self._best, Names(found.plan.host_states)
         if found.lower_bound_s >= self._bounds.get(names, Bound(0.0, "")).seconds:
@@ -198,16 +161,7 @@ class HostStateSearch:
             limit_s = best.objective_s * (1.0 + EQUAL if is_same else 1.0 - EQUAL)
             if found.objective_s > limit_s:
                 return
-        self._best = found
-        self._watch.on_improvement(self._complete(found))
-
-    def _complete(self, found: OptimizeResult) -> OptimizeResult:
-        return replace(
-            against_bound(found, self._request, self._bound()),
-            history=tuple(self._history),
-            evaluations=len(self._history),
-            wall_s=self._context.elapsed_s,
-        )
+        self._keep(found)
 
     def _bound(self) -> Bound:
         """The bound over all sets: of those that were tried their own, of the others that of the rest."""
@@ -224,16 +178,3 @@ class HostStateSearch:
         is_proven = are_all and all(error.is_proven for error in self._failures.values())
         first = self._failures[Names()]
         return InfeasibleError(str(first), is_proven=is_proven, conflict=first.conflict)
-
-    def _stop(self) -> None:
-        self._is_stopped = True
-
-    @property
-    def _is_over(self) -> bool:
-        is_out = len(self._history) >= (self._request.max_evaluations or math.inf)
-        is_late = self._context.elapsed_s >= self._request.time_limit_s
-        return self._is_stopped or is_out or is_late or self._is_proven
-
-    @property
-    def _is_proven(self) -> bool:
-        return self._best is not None and self._complete(self._best).status == "OPTIMAL"

@@ -21,8 +21,8 @@ from go_opt.model.states import sized_states
 from go_opt.result import ONLY, OptimizeResult, Request, Step
 from go_opt.search.bounds import may_keep_states, without_false_claim
 from go_opt.search.compiling.warm_up import bound_families, load
-from go_opt.search.host_states import Answer, HostStateSearch
-from go_opt.search.sequences import SequenceSearch
+from go_opt.search.host_states import HostStateSearch
+from go_opt.search.sequences import Answer, SequenceSearch
 from go_opt.search.shared.context import Context
 from go_opt.search.shared.policies import find_policy
 from go_opt.search.split_race import search_with_splits

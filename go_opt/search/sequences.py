@@ -43,12 +43,86 @@ EQUAL: Final = 1e-6  # relative difference of intervals that are equal
 
 
 class Answer(Protocol):
-    """Searches a graph for its number of sequences."""
+    """Searches a graph in which what was open is decided."""
 
     def __call__(self, graph: Graph, request: Request, watch: Watch) -> OptimizeResult: ...
 
 
-class SequenceSearch:
+class Trials:
+    """The steps and the best plan of all trials, which share one budget.
+
+    Args:
+      answer: a trial.
+    """
+
+    def __init__(
+        self, graph: Graph, target: Target, request: Request, context: Context, answer: Answer, watch: Watch
+    ) -> None:
+        self._graph, self._target, self._request = graph, target, request
+        self._context, self._answer, self._watch = context, answer, watch
+        self._history: list[Step] = []
+        self._best: OptimizeResult | None = None
+        self._is_stopped = False
+
+    def _bound(self) -> Bound:
+        """The bound over all that is open."""
+        raise NotImplementedError
+
+    def _request_of(self, share: float) -> Request:
+        """The request of a trial with a share of the budget, which begins with the best plan."""
+        request = self._request
+        limit, left_s = request.max_evaluations, request.time_limit_s - self._context.elapsed_s
+        budget_s = max(min(left_s, share * request.time_limit_s), 1e-3)
+        left = None if limit is None else max(min(limit - len(self._history), math.ceil(share * limit)), 1)
+        start = request.start
+        if self._best is not None:
+            plan = self._best.plan
+            names = planned_graph(self._graph, plan).op_names
+            start = replace(Start.of_plan(plan, names), method=self._best.method)
+        budget = budget_s if math.isfinite(budget_s) else None
+        return replace(request, start=start, budget_s=budget, max_evaluations=left)
+
+    def _take_step(self, step: Step) -> None:
+        best_s = math.inf if self._best is None else self._best.objective_s
+        number, elapsed_s = len(self._history) + 1, self._context.elapsed_s
+        best_s = min(step.best_s, best_s)
+        self._history.append(replace(step, best_s=best_s, evaluations=number, elapsed_s=elapsed_s))
+        self._watch.on_step(self._history[-1])
+
+    def _keep(self, found: OptimizeResult) -> None:
+        """Take a plan for the best."""
+        self._best = found
+        self._watch.on_improvement(self._complete(found))
+
+    def _complete(self, found: OptimizeResult) -> OptimizeResult:
+        return replace(
+            against_bound(found, self._request, self._bound()),
+            history=tuple(self._history),
+            evaluations=len(self._history),
+            wall_s=self._context.elapsed_s,
+        )
+
+    def _stop(self) -> None:
+        self._is_stopped = True
+        self._watch.on_interrupt()
+
+    def _must_stop(self) -> bool:
+        self._is_stopped = self._is_stopped or self._watch.should_stop()
+        return self._is_stopped or self._is_proven
+
+    @property
+    def _is_over(self) -> bool:
+        is_out = len(self._history) >= (self._request.max_evaluations or math.inf)
+        is_late = self._context.elapsed_s >= self._request.time_limit_s
+        return self._is_stopped or is_out or is_late or self._is_proven
+
+    @property
+    def _is_proven(self) -> bool:
+        best = self._best
+        return best is not None and against_bound(best, self._request, self._bound()).status == "OPTIMAL"
+
+
+class SequenceSearch(Trials):
     """The best plan for the number of sequences of ``request``, or for the best number.
 
     Args:
@@ -58,8 +132,7 @@ class SequenceSearch:
     def __init__(
         self, graph: Graph, target: Target, request: Request, context: Context, answer: Answer, watch: Watch
     ) -> None:
-        self._graph, self._target, self._request = graph, target, request
-        self._context, self._answer, self._watch = context, answer, watch
+        super().__init__(graph, target, request, context, answer, watch)
         with context.compiling():
             self._divisible = divisible_ops(graph, target, request)
             self._path = self._critical_path()
@@ -73,14 +146,13 @@ class SequenceSearch:
         self._fewest, self._most = request.sequences or 1, request.sequences or most_that_fit
         self._replicates = may_replicate(target, request)
         self._is_open = True  # whether plans now searched may have the replicas that the request allows
-        self._is_compared = False  # whether plans without replicas were searched as well
+        given = request.start.plan if request.start else None
+        # Whether plans without replicas were searched as well, or the search goes on from a plan.
+        self._is_compared = given is not None and given.sequences > 1
         # Where the host keeps all states, the loads are the same for every number.
         self._is_free = not request.sequences and not is_held.any()
         if not request.sequences and not self._is_free:
             self._bound_loads(1, self._most + 1)
-        self._history: list[Step] = []
-        self._best: OptimizeResult | None = None
-        self._is_stopped = False
 
     def answer(self) -> OptimizeResult:
         """The best plan.
@@ -106,7 +178,8 @@ class SequenceSearch:
         number = min(max(self._first_number(), fewest), most)
         for _ in range(MOST_TRIALS):
             try:
-                found = self._search(number, share=FIRST_SHARE if self._best is None else SHARE)
+                is_first = self._best is None and not self._is_compared
+                found = self._search(number, share=FIRST_SHARE if is_first else SHARE)
             except InfeasibleError:
                 if self._best is None and (number == fewest or self._is_over):
                     raise
@@ -142,7 +215,8 @@ class SequenceSearch:
     def _first_number(self) -> int:
         """Of the plan to begin with; else as many as the critical path needs for the least loads.
 
-        Where stages may be replicated, enough for as many replicas as there are chips.
+        Where stages may be replicated, enough for as many replicas as there are chips, unless their states
+        take more than half of the room that weights leave.
         """
         start = self._request.start
         if start is not None and start.plan is not None and start.plan.sequences > 1:
@@ -150,10 +224,11 @@ class SequenceSearch:
         tables = cost_tables(with_sequences(self._graph, 1), self._target)
         weights = (tables.tensor_kind == WEIGHT) & ~tables.is_state
         room = int(tables.sram_bytes.sum() - tables.stored_bytes[weights].sum())
+        most = room // self._bytes_of_each
         needed = math.ceil(self._path.seconds / max(self._loads[1].seconds, 1e-30))
         if self._replicates:
-            needed = max(needed, ROUNDS * self._target.num_chips)
-        return min(needed, room // self._bytes_of_each)
+            needed = max(needed, min(ROUNDS * self._target.num_chips, most // 2))
+        return min(needed, most)
 
     def _between(self, low: int, high: int) -> int:
         """The next number: as many as the best plan needs for its loads, if that is between the two."""
@@ -167,7 +242,9 @@ class SequenceSearch:
         """Search with so many sequences for a share of the budget."""
         graph = with_sequences(self._graph, number)
         watch = Watch(self._take_step, self._take, self._must_stop, self._stop)
-        found = self._answer(graph, self._request_of(share), watch)
+        request = self._request_of(share)
+        request = replace(request, replication=request.replication and self._is_open)
+        found = self._answer(graph, request, watch)
         bound = Bound(found.lower_bound_s, found.bound_reason)
         number = 1 if self._is_free else number
         known = self._loads.get(number)
@@ -176,37 +253,11 @@ class SequenceSearch:
         self._take(found)
         return found
 
-    def _request_of(self, share: float) -> Request:
-        request = self._request
-        limit, left_s = request.max_evaluations, request.time_limit_s - self._context.elapsed_s
-        budget_s = max(min(left_s, share * request.time_limit_s), 1e-3)
-        left = None if limit is None else max(min(limit - len(self._history), math.ceil(share * limit)), 1)
-        start = request.start
-        if self._best is not None:
-            plan = self._best.plan
-            names = planned_graph(self._graph, plan).op_names
-            start = replace(Start.of_plan(plan, names), method=self._best.method)
-        return replace(
-            request,
-            start=start,
-            replication=request.replication and self._is_open,
-            budget_s=budget_s if math.isfinite(budget_s) else None,
-            max_evaluations=left,
-        )
-
-    def _take_step(self, step: Step) -> None:
-        best_s = math.inf if self._best is None else self._best.objective_s
-        number, elapsed_s = len(self._history) + 1, self._context.elapsed_s
-        best_s = min(step.best_s, best_s)
-        self._history.append(replace(step, best_s=best_s, evaluations=number, elapsed_s=elapsed_s))
-        self._watch.on_step(self._history[-1])
-
     def _take(self, found: OptimizeResult) -> None:
         if self._is_free:
             found = self._with_fewer(found)
         if self._is_best(found):
-            self._best = found
-            self._watch.on_improvement(self._complete(found))
+            self._keep(found)
 
     def _is_best(self, found: OptimizeResult) -> bool:
         """Whether no plan so far is better, or as good with fewer sequences."""
@@ -243,33 +294,6 @@ class SequenceSearch:
                 graph = planned_graph(self._graph, best.plan)
                 best = simulated_answer(graph, self._target, self._request, [best])
         return self._complete(best)
-
-    def _complete(self, found: OptimizeResult) -> OptimizeResult:
-        return replace(
-            against_bound(found, self._request, self._bound()),
-            history=tuple(self._history),
-            evaluations=len(self._history),
-            wall_s=self._context.elapsed_s,
-        )
-
-    def _stop(self) -> None:
-        self._is_stopped = True
-        self._watch.on_interrupt()
-
-    def _must_stop(self) -> bool:
-        self._is_stopped = self._is_stopped or self._watch.should_stop()
-        return self._is_stopped or self._is_proven
-
-    @property
-    def _is_over(self) -> bool:
-        is_out = len(self._history) >= (self._request.max_evaluations or math.inf)
-        is_late = self._context.elapsed_s >= self._request.time_limit_s
-        return self._is_stopped or is_out or is_late or self._is_proven
-
-    @property
-    def _is_proven(self) -> bool:
-        best = self._best
-        return best is not None and against_bound(best, self._request, self._bound()).status == "OPTIMAL"
 
     def _bound(self) -> Bound:
         """The bound for the number of sequences of the request, or for every number."""

@@ -92,11 +92,11 @@ def kernels_of(graph: Graph, target: Target, fusion: str) -> Kernels:
     order = list_schedule(graph, group, -np.arange(int(group.max()) + 1, dtype=np.float64))
     tables, kernel_of = cost_tables(graph, target), number_kernels(order, group)
     source, reader, num_bytes = _pairs(tables, kernel_of)
-    latency_s = transfer_s(tables, 0, 1, 0)
-    s_per_byte = (transfer_s(tables, 0, 1, _MEGABYTE) - latency_s) / _MEGABYTE
+    first_byte_s = transfer_s(tables, 0, 1, 1)
+    s_per_byte = (transfer_s(tables, 0, 1, 1 + _MEGABYTE) - first_byte_s) / _MEGABYTE
     return Kernels(
         graph, target, fusion, tables, kernel_of, kernel_seconds(tables, kernel_of)[0],
-        source, reader, num_bytes, latency_s + num_bytes * s_per_byte,
+        source, reader, num_bytes, first_byte_s + (num_bytes - 1) * s_per_byte,
     )  # fmt: skip
 
 
