@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -48,12 +49,28 @@ class Ring(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """A stage on one of its chips, which runs inferences ``turn``, ``turn + turns``, …"""
+    """A stage on one of its chips, which runs every inference of which it is the turn.
+
+    Chips take turns in rounds: of one inference each, or of one for each sequence, if some chips have more
+    sequences than others (design section 12).
+    """
 
     stage: int
     chip: int
     turn: int
-    turns: int
+    turns: int  # chips of the stage
+    round: int  # inferences
+
+    def after(self, inference: int) -> int:
+        """The inference that the unit runs after this one of its own."""
+        following = inference + self.turns
+        begun = inference - inference % self.round
+        return following if following < begun + self.round else begun + self.round + self.turn
+
+    def before(self, inference: int) -> int:
+        """How many inferences the unit runs before this one of its own."""
+        rounds, place = divmod(inference, self.round)
+        return rounds * -((self.turn - self.round) // self.turns) + place // self.turns
 
 
 @dataclass(frozen=True)
@@ -66,12 +83,26 @@ class Layout:
     @cached_property
     def units(self) -> tuple[Unit, ...]:
         """The units of the stages in order, then the host as feeder and as collector."""
+        kept = self.manifest.sequences or 0
         stages = (
-            Unit(stage.stage, chip, turn, stage.replication)
+            Unit(
+                stage.stage, chip, turn, stage.replication,
+                kept if kept % stage.replication else stage.replication,
+            )
             for stage in self.manifest.stages
             for turn, chip in enumerate(stage.chips)
-        )
-        return (*stages, Unit(HOST, HOST, 0, 1), Unit(HOST, HOST, 0, 1))
+        )  # fmt: skip
+        return (*stages, Unit(HOST, HOST, 0, 1, 1), Unit(HOST, HOST, 0, 1, 1))
+
+    def unit_of(self, stage: int, inference: int) -> int:
+        """Index of the unit that runs an inference of a stage."""
+        first = self._first_unit[stage]
+        unit = self.units[first]
+        return first + inference % unit.round % unit.turns
+
+    @cached_property
+    def _first_unit(self) -> tuple[int, ...]:
+        return tuple(accumulate((stage.replication for stage in self.manifest.stages), initial=0))
 
     @property
     def sequences(self) -> int:
@@ -184,7 +215,6 @@ class State:
             ]
             for ring in layout.rings
         ]
-        self._first_unit = np.cumsum([0, *(stage.replication for stage in layout.manifest.stages)])
 
     def slot(self, ring: int, inference: int) -> NDArray:
         """The array of a tensor for one inference."""
@@ -196,9 +226,8 @@ class State:
             return True
         if stage == HOST:
             return bool(self.counters[host_unit] > inference)
-        turns = self._layout.manifest.stages[stage].replication
-        unit = self._first_unit[stage] + inference % turns
-        return bool(self.counters[unit] > inference // turns)
+        unit = self._layout.unit_of(stage, inference)
+        return bool(self.counters[unit] > self._layout.units[unit].before(inference))
 
     def waits_s(self, ring: int, inference: int, now_s: float) -> float:
         """Seconds until a reader may read; infinite until the tensor is written."""

@@ -111,7 +111,7 @@ class _UnitWork:
             self._held[one.read].after(self.next, array, room.get(one.next))
         for ring in self._outputs.values():
             self._send(ring, now_s)
-        self.next += self.unit.turns
+        self.next = self.unit.after(self.next)
         if self.next >= self._layout.inferences:
             self._state.memory_bytes[self._number] = own_bytes() - self._before_bytes
         self._state.counters[self._number] += 1
@@ -125,14 +125,11 @@ class _UnitWork:
 
     def _send(self, ring: int, now_s: float) -> None:
         facts = self._layout.rings[ring]
-        chips = [self._chip(reader) for reader in facts.readers]
+        units, layout = self._layout.units, self._layout
+        chips = [HOST if to == HOST else units[layout.unit_of(to, self.next)].chip for to in facts.readers]
         size = math.prod(facts.shape) * facts.dtype.itemsize
         arrival_s = self._links.arrival_s(self.unit.chip, chips, size, now_s)
         self._state.arrivals[ring, self.next % facts.slots] = arrival_s
-
-    def _chip(self, stage: int) -> int:
-        chips = (HOST,) if stage == HOST else self._layout.manifest.stages[stage].chips
-        return chips[self.next % len(chips)]
 
 
 def _work(given: Mapping[str, Any], memory: int) -> None:

@@ -57,6 +57,19 @@ def test_steps_equal_those_of_the_whole_model(
     assert result.difference < 1e-5
 
 
+@pytest.mark.parametrize("sequences", [2, 4, 5])
+@pytest.mark.parametrize("case", [DECODER, STACK], ids=str)
+def test_replicas_keep_their_sequences(case: StateModel, sequences: int, tmp_path: Path) -> None:
+    """Also where one of two replicas has more sequences than the other: five take turns 0, 1, 0, 1, 0."""
+    path, plan = planned(case, tmp_path, 2, sequences)
+    first = plan.placement == plan.placement.min()
+    replication = np.where(first, 2, 1).astype(np.int32)
+    plan = replace(plan, placement=np.where(first, 0, 2).astype(np.int32), replication=replication)
+    result = go_opt.run_plan(path, plan, inferences=STEPS * sequences, tolerance=1e-5)
+    assert [stage.chips for stage in result.stages] == [(0, 1), (2,)]
+    assert (result.is_equal, result.sequences) == (True, sequences)
+
+
 @pytest.mark.parametrize(
     ("name", "sequences"),
     [
