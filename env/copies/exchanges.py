@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from go_opt.env.copies.pieces import Piece
-from go_opt.env.cost.exchanges import CollectiveOp
+from go_opt.model.plan import CollectiveOp
 
 
 class Exchange(NamedTuple):

@@ -31,7 +31,6 @@ from go_opt.env.copies.pieces import (
     piece_of,
     sum_name,
 )
-from go_opt.env.cost.exchanges import CollectiveOp
 from go_opt.errors import PlanError
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.dtypes import DTYPES
@@ -47,7 +46,7 @@ from go_opt.model.graph import (
     State,
     with_sequences,
 )
-from go_opt.model.plan import Plan, Split
+from go_opt.model.plan import CollectiveOp, Plan, Split
 from go_opt.model.rule import factors_in, multiplicands
 from go_opt.model.states import with_host_states
 

@@ -8,36 +8,16 @@ others have, one by one.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from go_opt.model.graph import NO_PRODUCER, Graph
+from go_opt.model.plan import CollectiveOp
 
 if TYPE_CHECKING:
     from go_opt.common.arrays import LongArray
     from go_opt.env.gpu.figures import Collective
-
-
-class CollectiveOp(StrEnum):
-    """Types of the ops of collectives."""
-
-    SEND = "CollectiveSend"  # hands over
-    ALL_GATHER = "AllGather"
-    ALL_REDUCE = "AllReduce"
-    ALL_TO_ALL = "AllToAll"
-    REDUCE_SCATTER = "ReduceScatter"
-
-    @property
-    def figures(self) -> str:
-        """The name of the collective in targets."""
-        return self.name.lower()
-
-    @classmethod
-    def of(cls, op_type: str) -> CollectiveOp | None:
-        """The collective that an op of a chip takes part in, by its type; None if it is no such op."""
-        return next((one for one in cls if one.value == op_type and one is not cls.SEND), None)
 
 
 class CostedExchange(NamedTuple):

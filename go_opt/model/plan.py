@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 import numpy as np
@@ -21,6 +22,26 @@ class Relay:
 
     tensor: str
     chips: tuple[int, ...]
+
+
+class CollectiveOp(StrEnum):
+    """Types of the ops of collectives."""
+
+    SEND = "CollectiveSend"  # hands over
+    ALL_GATHER = "AllGather"
+    ALL_REDUCE = "AllReduce"
+    ALL_TO_ALL = "AllToAll"
+    REDUCE_SCATTER = "ReduceScatter"
+
+    @property
+    def figures(self) -> str:
+        """The name of the collective in targets."""
+        return self.name.lower()
+
+    @classmethod
+    def of(cls, op_type: str) -> CollectiveOp | None:
+        """The collective that an op of a chip takes part in, by its type; None if it is no such op."""
+        return next((one for one in cls if one.value == op_type and one is not cls.SEND), None)
 
 
 @dataclass(frozen=True)

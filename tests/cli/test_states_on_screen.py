@@ -27,7 +27,7 @@ def test_what_was_found_is_said(cli: Cli, tmp_path: Path) -> None:
     assert "unpaired" not in screen
     assert said in words(cli("evaluate", "m.onnx", "plan.json").out)
     found = cli("optimize", "m.onnx", *ON, "--json").json
-    row = {"read": KEY, "next": "present.0.key", "scope": "sequence", "bytes": 112}
+    row = {"read": KEY, "next": "present.0.key", "scope": "sequence", "bytes": 112, "where": "chip"}
     assert found["states"][0] == row
     assert len(found["states"]) == 4
     assert found["unpaired_states"] == []

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from go_opt.env.copies.divisions import JOINED_BY
 from go_opt.env.copies.pieces import Piece, Range
 from go_opt.env.copies.splits import JOIN, TAKE, SplitGraph
-from go_opt.env.cost.exchanges import CollectiveOp
 from go_opt.model.graph import NO_PRODUCER, STATE, Graph
+from go_opt.model.plan import CollectiveOp
 from go_opt.model.rule import NO_FACTOR, Access, Affine, Rule, factors_in
 
 PRIME: Final = 2**31 - 1

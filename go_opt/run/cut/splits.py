@@ -15,10 +15,9 @@ from onnx.reference import ReferenceEvaluator
 from go_opt.env.copies.divisions import JOINED_BY
 from go_opt.env.copies.pieces import Cut, Piece, Range, piece_of, sum_name
 from go_opt.env.copies.splits import JOIN, TAKE, Held, split_graph_and_parts
-from go_opt.env.cost.exchanges import CollectiveOp
 from go_opt.errors import ModelError
 from go_opt.model.graph import STATE, Graph, NamedState, OpRule
-from go_opt.model.plan import Split
+from go_opt.model.plan import CollectiveOp, Split
 from go_opt.model.rule import Access
 from go_opt.model.rules.strided import row_major
 from go_opt.run.cut.attributes import attributes_of_part, sizes_of
