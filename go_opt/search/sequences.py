@@ -207,10 +207,14 @@ class SequenceSearch(Trials):
         if not self._replicates or self._is_compared or self._is_over:
             return
         self._is_compared, self._is_open = True, False
-        with suppress(InfeasibleError):
-            self._search(number, share=SHARE)
-        assert self._best is not None
-        self._is_open = bool((self._best.plan.replication > 1).any())
+        if self._has_replicas():
+            with suppress(InfeasibleError):
+                self._search(number, share=SHARE)
+        self._is_open = self._has_replicas()
+
+    def _has_replicas(self) -> bool:
+        """Whether the best plan has replicated stages."""
+        return self._best is not None and bool((self._best.plan.replication > 1).any())
 
     def _first_number(self) -> int:
         """Of the plan to begin with; else as many as the critical path needs for the least loads.
