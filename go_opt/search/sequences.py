@@ -37,6 +37,7 @@ MOST_TRIALS: Final = 6  # numbers of sequences
 MOST_SEQUENCES: Final = 2**31 - 1
 FIRST_SHARE: Final = 2 / 5  # of the budget, at most, until there is a plan
 SHARE: Final = 1 / 7  # of the budget for each further number, at most
+LAST_SHARE: Final = 1 / 4  # of the budget for the number that was best; then the number is looked at again
 ROUNDS: Final = 2  # inferences of a replica, if there were one for each chip: few replicas then differ much
 MOST_FEWER: Final = 64  # numbers tried for the best plan
 EQUAL: Final = 1e-6  # relative difference of intervals that are equal
@@ -196,9 +197,10 @@ class SequenceSearch(Trials):
             number = self._between(low, high)
         if self._best is None:
             self._search(fewest, share=1.0)
-        elif not self._is_over:
-            with suppress(InfeasibleError):  # it begins with the best plan, but maybe no evaluation is left
-                self._search(self._best.plan.sequences, share=1.0)
+        for share in (LAST_SHARE, 1.0):
+            if self._best is not None and not self._is_over:
+                with suppress(InfeasibleError):  # it begins with the best plan; no evaluation may be left
+                    self._search(self._number_again(self._best), share)
         if self._best is not None:
             self._take(self._with_fewer(self._best))
 
@@ -215,6 +217,13 @@ class SequenceSearch(Trials):
     def _has_replicas(self) -> bool:
         """Whether the best plan has replicated stages."""
         return self._best is not None and bool((self._best.plan.replication > 1).any())
+
+    def _number_again(self, best: OptimizeResult) -> int:
+        """As many sequences as the best plan needs since its loads became shorter, if they fit."""
+        needed = self._needed(best)
+        more = replace(best.plan, sequences=max(needed, best.plan.sequences))
+        fits = evaluate_plan(planned_graph(self._graph, more), self._target, more).valid
+        return more.sequences if fits else best.plan.sequences
 
     def _first_number(self) -> int:
         """Of the plan to begin with; else as many as the critical path needs for the least loads.
@@ -239,8 +248,13 @@ class SequenceSearch(Trials):
         best = self._best
         if best is None:
             return (low + high) // 2
-        needed = math.ceil(best.metrics.latency_s / max(_loads_s(best), 1e-30) - EQUAL)
+        needed = self._needed(best)
         return needed if low < needed < high else (low + high) // 2
+
+    @staticmethod
+    def _needed(found: OptimizeResult) -> int:
+        """The sequences that a plan needs for its loads."""
+        return math.ceil(found.metrics.latency_s / max(_loads_s(found), 1e-30) - EQUAL)
 
     def _search(self, number: int, share: float) -> OptimizeResult:
         """Search with so many sequences for a share of the budget."""
