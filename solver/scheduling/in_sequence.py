@@ -80,7 +80,7 @@ def makespan_from(
       tail_s: [N] least time from a kernel's end to the end of all, for kernels after the last change.
     """
     kernels, ops, times, sent_s = schedule.kernels, schedule.ops, progress.times, progress.sent_s
-    chips, pairs, tables, num_chips = package.chips, package.pairs, instance.tables, len(package.chips)
+    chips, tables = package.chips, instance.tables
     first, last = int64(schedule.changed[0]), int64(schedule.changed[1])
     begin = first // BLOCK * BLOCK
     place = begin
@@ -115,9 +115,7 @@ def makespan_from(
                     there_s = reached.times[read].end_s if is_as_before else times[read].end_s
                 else:
                     there_s = reached.sent_s[tensor] if is_as_before else sent_s[tensor]
-                    pair = int64(kernels[read].chip) * num_chips + chip
-                    size_bytes = package.tensors[tensor].size_bytes
-                    there_s += pairs[pair].setup_s + size_bytes * pairs[pair].s_per_byte
+                    there_s += _on_the_way_s(package, int64(kernels[read].chip), chip, tensor)
                 if there_s >= start_s:
                     start_s = there_s
                     cause = read
@@ -142,6 +140,16 @@ def makespan_from(
             op = int64(ops[op].following)
         place += 1
     return finished_s
+
+
+@uncounted_inner
+def _on_the_way_s(package: Package, source: int, chip: int, tensor: int) -> float:
+    """Seconds from one chip to another once the links are free; no bytes take none."""
+    size_bytes = package.tensors[tensor].size_bytes
+    if size_bytes == 0:
+        return 0.0
+    pair = package.pairs[source * len(package.chips) + chip]
+    return pair.setup_s + size_bytes * pair.s_per_byte
 
 
 @uncounted_inner
@@ -217,7 +225,6 @@ def fill_tails(instance: ScheduleProblem, package: Package, schedule: Schedule, 
                 read = ops[producer].kernel
                 sent_s = 0.0
                 if kernels[read].chip != chip:
-                    pair = package.pairs[int64(kernels[read].chip) * num_chips + chip]
-                    sent_s = pair.setup_s + package.tensors[tensor].size_bytes * pair.s_per_byte
+                    sent_s = _on_the_way_s(package, int64(kernels[read].chip), chip, tensor)
                 tail_s[read] = max(tail_s[read], left_s + sent_s)
             op = int64(ops[op].following)

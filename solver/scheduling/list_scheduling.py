@@ -151,10 +151,10 @@ def _there_s(package: Package, lists: Lists, tensor: int, chip: int, is_sent: bo
         return lists.there_s[tensor, chip]
     producer = lists.ops[lists.producer[tensor]].kernel
     home, begin_s = lists.kernels[producer].chip, lists.placed[producer].end_s
-    if home == chip:
+    size_bytes = package.tensors[tensor].size_bytes
+    if home == chip or size_bytes == 0:
         return begin_s
     pair = home * len(lists.chips) + chip
-    size_bytes = package.tensors[tensor].size_bytes
     for i in range(_num_links(package, home, chip)):
         begin_s = max(begin_s, lists.link_free_s[_link(package, home, chip, i)])
     there_s = begin_s + package.pairs[pair].setup_s + size_bytes * package.pairs[pair].s_per_byte
