@@ -21,7 +21,7 @@ from pathlib import Path
 FLOOR = 0.96
 FOLDERS = ("solver/certify", "solver/slicing", "solver/verify", "env/model")
 _SOLVER = (
-    "bounds chain_labels fitting_starts forwarded_slicing joint_floors kernel_parts min_cut "
+    "bounds chain_labels fitting_starts forwarded_slicing joint_floors kernel_parts latency_slicing min_cut "
     "refinement refinement_held refinement_stages relay_slicing replica_allocation replicated_slicing "
     "rule_check slicing streamed_bytes streamed_slicing verify verify_constraints verify_relays "
     "verify_stages waiting"
