@@ -17,12 +17,12 @@ from go_opt.model.codecs.plan_json import load_plan
 from go_opt.model.graph import Graph, Precision, check_precision
 from go_opt.model.plan import Plan
 from go_opt.model.states import without_states
+from go_opt.parallel.transformer import TRANSFORMER_PREFIX
 
 if TYPE_CHECKING:
     import networkx as nx
 
 ZOO_PREFIX = "zoo:"
-REPEATED_PREFIX: Final = "gpt:"  # of models of repeated blocks
 
 
 def load(
@@ -57,7 +57,7 @@ def load(
     if name.startswith(ZOO_PREFIX):
         _refuse(name, bindings, "dims", "values", "trips")
         return _without(name, bindings, load_zoo(name.removeprefix(ZOO_PREFIX), precision))
-    if name.startswith(REPEATED_PREFIX):
+    if name.startswith(TRANSFORMER_PREFIX):
         raise ModelError(f"{name[:100]!r} is a model for --objective step alone.", field="objective")
     suffix = suffix_of(path)
     _refuse(name, bindings, *_NEVER_BOUND[suffix])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -40,6 +40,16 @@ def read_pairs(text: str, made: type[_T], what: str) -> _T:
         if name not in given and field.default is MISSING:
             raise InvalidInputError(f"{what}: {name} is missing.", field=name)
     return made(**given)
+
+
+def pairs_text(values: Mapping[str, Any]) -> str:
+    """The text that :func:`read_pairs` reads as these values; what is None is left out."""
+    words = {value: word for word, value in _SWITCH.items()}
+    return ",".join(
+        f"{name}={words[value] if isinstance(value, bool) else value}"
+        for name, value in values.items()
+        if value is not None
+    )
 
 
 def _read(value: str, kind: Any, name: str, what: str) -> Any:

@@ -16,7 +16,7 @@ from go_opt.common.arrays import BoolArray, FloatArray, IntArray
 from go_opt.common.compiling import compiled
 from go_opt.errors import InvalidInputError
 from go_opt.parallel.configuration import Configuration
-from go_opt.parallel.step import Step, optimizer_s, reduction_s, state_bytes
+from go_opt.parallel.step import Step, optimizer_s, reduction_s, state_bytes, working_bytes
 
 MOST_PASSES: Final = 20_000_000
 
@@ -119,11 +119,9 @@ def _peaks(step: Step, order: Order, layers: np.ndarray) -> tuple[int, ...]:
     for rank in range(last + 1):
         kept = (layers[rank] @ np.array(block.kept_bytes))[order.chunk[rank]]
         held = np.cumsum(np.where(order.is_backward[rank], -kept, kept)) + kept * order.is_backward[rank]
-        working = max(
-            size for n, size in zip(step.layers[rank], block.working_bytes, strict=True) if n or not size
-        )
+        working = working_bytes(block, step.layers[rank], is_last=rank == last)
         states = state_bytes(step.case, step.chosen, sum(step.layers[rank]), rank in (0, last))
-        found.append(int(states + held.max() + max(working, (rank == last) * block.head_bytes)))
+        found.append(int(states + held.max() + working))
     return tuple(found)
 
 

@@ -219,6 +219,11 @@ def rank_bytes(case: Case, chosen: Configuration, block: Block, rank: int, layer
     """Bytes of a device of this rank at its peak: states, activations in flight, and what is at work."""
     is_last = rank == chosen.pipeline - 1
     kept = sum(n * size for n, size in zip(layers, block.kept_bytes, strict=True))
-    working = max(size for n, size in zip(layers, block.working_bytes, strict=True) if n or not size)
     held = state_bytes(case, chosen, sum(layers), rank == 0 or is_last)
-    return held + chosen.in_flight(rank, case.batch) * kept + max(working, is_last * block.head_bytes)
+    return held + chosen.in_flight(rank, case.batch) * kept + working_bytes(block, layers, is_last=is_last)
+
+
+def working_bytes(block: Block, layers: Layers, *, is_last: bool) -> float:
+    """Bytes of what is at work on a device: its largest kind of layer, on the last rank maybe the head."""
+    working = max(size for n, size in zip(layers, block.working_bytes, strict=True) if n or not size)
+    return max(working, is_last * block.head_bytes)

@@ -8,7 +8,7 @@ from typing import Final
 from go_opt.errors import InvalidInputError
 from go_opt.parallel.pairs import read_pairs
 
-PREFIX: Final = "gpt:"
+TRANSFORMER_PREFIX: Final = "gpt:"
 
 
 @dataclass(frozen=True)
@@ -76,4 +76,4 @@ def parse_transformer(text: str) -> Transformer:
     Raises:
       InvalidInputError: a size is missing, malformed or does not divide another.
     """
-    return read_pairs(text.removeprefix(PREFIX), Transformer, "gpt")
+    return read_pairs(text.removeprefix(TRANSFORMER_PREFIX), Transformer, "gpt")

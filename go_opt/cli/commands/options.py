@@ -15,6 +15,7 @@ import typer
 
 from go_opt.common.outputs import FileKind, check_output
 from go_opt.errors import GoOptError, InvalidInputError
+from go_opt.parallel.transformer import TRANSFORMER_PREFIX
 from go_opt.result import Objective
 from go_opt.service.transport.address import DEFAULT_ADDRESS
 
@@ -235,7 +236,6 @@ def _by_keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-REPEATED_PREFIX: Final = "gpt:"  # of models of equal blocks
 AnyObjective = Literal["throughput", "latency", "step"]
 
 BatchOption = Annotated[
@@ -262,13 +262,15 @@ class StepOptions:
         Raises:
           InvalidInputError: the objective is of other models, or needs options that are not given.
         """
-        is_repeated = model.startswith(REPEATED_PREFIX)
+        is_repeated = model.startswith(TRANSFORMER_PREFIX)
         if self.objective == "step" and not is_repeated:
-            like = f"{REPEATED_PREFIX}hidden=768,layers=12,heads=12,sequence=1024"
+            like = f"{TRANSFORMER_PREFIX}hidden=768,layers=12,heads=12,sequence=1024"
             problem = f"--objective step is for models such as {like}, not {model[:100]!r}"
             raise InvalidInputError(f"{problem}.", field="objective")
         if self.objective in ("throughput", "latency") and is_repeated:
-            raise InvalidInputError(f"a model {REPEATED_PREFIX}… needs --objective step.", field="objective")
+            raise InvalidInputError(
+                f"a model {TRANSFORMER_PREFIX}… needs --objective step.", field="objective"
+            )
         for name in ("batch", "parallel"):
             if not is_repeated and getattr(self, name) is not None:
                 raise InvalidInputError(f"--{name} is for --objective step.", field=name)

@@ -38,7 +38,7 @@ class StepAnswer:
 
     def save(self, path: Path) -> None:
         """Write the plan."""
-        save_step(self.step, self.model, path, self.to_dict())
+        save_step(self.step, path, self.to_dict())
 
     def save_trace(self, path: Path) -> int:
         """Write the schedule as a trace; returns the number of passes."""

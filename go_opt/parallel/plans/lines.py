@@ -8,6 +8,7 @@ from typing import Final
 
 from go_opt.common.units import format_bytes, format_duration, format_ratio
 from go_opt.parallel.configuration import RECOMPUTE, Configuration
+from go_opt.parallel.pairs import pairs_text
 from go_opt.parallel.plans.gains import Gain
 from go_opt.parallel.schedule import simulate
 from go_opt.parallel.search import StepPlan
@@ -72,9 +73,10 @@ def explanation_lines(step: Step, gains: list[Gain]) -> Iterator[str]:
 
 def _parallel_text(chosen: Configuration) -> str:
     """The text of a configuration, as ``--parallel`` takes it, without what is at its default."""
-    default, words = Configuration(), {True: "on", False: "off"}
-    pairs = [(name, value) for name, value in vars(chosen).items() if value != getattr(default, name)]
-    return ",".join(f"{name}={words[value] if isinstance(value, bool) else value}" for name, value in pairs)
+    default = Configuration()
+    return pairs_text(
+        {name: value for name, value in vars(chosen).items() if value != getattr(default, name)}
+    )
 
 
 def _layers_text(step: Step) -> str:

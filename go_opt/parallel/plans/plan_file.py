@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,10 +11,10 @@ from go_opt.common.outputs import PLAN, TRACE
 from go_opt.env import Target, load_target
 from go_opt.errors import InvalidInputError, PlanError
 from go_opt.parallel.configuration import parse_configuration
+from go_opt.parallel.pairs import pairs_text
 from go_opt.parallel.schedule import MOST_PASSES, simulate
 from go_opt.parallel.step import Case, Layers, Step
 
-_WORDS: Final = {True: "on", False: "off"}
 _MOST_TRACED: Final = MOST_PASSES // 100  # passes of a trace, a hundred bytes each
 _FIELDS: Final = ("model", "target", "target_fingerprint", "batch", "parallel", "layers")
 
@@ -29,18 +28,13 @@ def is_step_plan(path: Path) -> bool:
     return isinstance(data, dict) and data.get("objective") == "step"
 
 
-def save_step(step: Step, model: str, path: Path, facts: dict[str, Any]) -> None:
-    """Write the plan; ``facts`` are further entries."""
+def save_step(step: Step, path: Path, facts: dict[str, Any]) -> None:
+    """Write the plan; ``facts`` is its JSON object (:func:`go_opt.parallel.plans.as_json.result_to_dict`)."""
     target = step.case.machine.target
     data = facts | {
         "format": PLAN.json_format,
-        "objective": "step",
-        "model": model,
         "target": target.source,
         "target_fingerprint": target.fingerprint,
-        "batch": step.case.batch,
-        "parallel": asdict(step.chosen),
-        "layers": [list(layers) for layers in step.layers],
     }
     write_atomically(path, json.dumps(data, ensure_ascii=False) + "\n")
 
@@ -70,10 +64,8 @@ def load_step(path: Path, on: Target | None = None) -> tuple[Step, str]:
             raise PlanError("batch must be a whole number.", field="batch")
         if not isinstance(chosen, dict):
             raise PlanError("parallel must be an object.", field="parallel")
-        pairs = {name: _WORDS[value] if isinstance(value, bool) else value for name, value in chosen.items()}
-        text = ",".join(f"{name}={value}" for name, value in pairs.items() if value is not None)
         case = Case.read(model, target, batch)
-        return Step(case, parse_configuration(text), _layers(data["layers"])), model
+        return Step(case, parse_configuration(pairs_text(chosen)), _layers(data["layers"])), model
     except InvalidInputError as error:
         raise PlanError(f"{what}: {error}", field=error.field) from None
 
