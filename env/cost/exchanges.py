@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from go_opt.env.gpu.figures import Collective
 from go_opt.model.graph import NO_PRODUCER, Graph
 from go_opt.model.plan import CollectiveOp
 
 if TYPE_CHECKING:
     from go_opt.common.arrays import LongArray
-    from go_opt.env.gpu.figures import Collective
 
 
 class CostedExchange(NamedTuple):
@@ -28,12 +28,6 @@ class CostedExchange(NamedTuple):
     seconds: float
 
 
-def figures_for(collectives: tuple[Collective, ...], op: str, group: int) -> Collective | None:
-    """The figures of a collective of ``group`` chips: of groups of this size, or else of any."""
-    found = [one for one in collectives if one.op == op and one.group in (0, group)]
-    return max(found, key=lambda one: one.group, default=None)
-
-
 def collective_s(
     collectives: tuple[Collective, ...], of: CollectiveOp, num_bytes: float, group: int
 ) -> float | None:
@@ -42,7 +36,7 @@ def collective_s(
     Args:
       num_bytes: of the whole tensor that is exchanged.
     """
-    figures = figures_for(collectives, of.figures, group)
+    figures = Collective.of_group(collectives, of.figures, group)
     if figures is None:
         return None
     # A chip has a share of the tensor, which it sends to all others.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,6 +46,12 @@ class Collective:
     hop_s: float = 0.0
     copy_bytes_per_s: float = 0.0
     group: int = 0  # 0: of any number of chips
+
+    @classmethod
+    def of_group(cls, given: Sequence[Collective], op: str, group: int) -> Collective | None:
+        """The figures of a collective of ``group`` chips: of groups of this size, or else of any."""
+        found = [one for one in given if one.op == op and one.group in (0, group)]
+        return max(found, key=lambda one: one.group, default=None)
 
     def seconds(self, num_bytes: FloatArray, group: FloatArray) -> FloatArray:
         """[N] seconds for ``group`` [N] chips and a whole buffer of ``num_bytes`` [N].

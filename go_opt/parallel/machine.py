@@ -9,6 +9,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from go_opt.env import Target
+from go_opt.env.gpu.figures import Collective
 from go_opt.env.gpu.forms import GpuKernels, Products
 from go_opt.errors import TargetError
 from go_opt.model.dtypes import DTYPE_BITS, dtype_code
@@ -112,8 +113,7 @@ class Machine:
 @lru_cache(maxsize=65536)
 def _within_s(machine: Machine, op: str, num_bytes: float, group: int) -> float:
     """Seconds of a collective within a node."""
-    fits = [one for one in machine.target.collectives if one.op == op and one.group in (0, group)]
-    if not fits:
+    figures = Collective.of_group(machine.target.collectives, op, group)
+    if figures is None:
         raise TargetError(f"the target has no [[collectives]] for {op} of {group}.", field="collectives")
-    best = max(fits, key=lambda one: one.group)  # that of exactly this group wins
-    return float(best.seconds(np.array([num_bytes]), np.array([float(group)]))[0])
+    return float(figures.seconds(np.array([num_bytes]), np.array([float(group)]))[0])

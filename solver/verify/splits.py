@@ -29,10 +29,9 @@ from go_opt.model.graph import (
     OpRule,
     State,
 )
-from go_opt.model.plan import Split
+from go_opt.model.plan import CollectiveOp, Split
 from go_opt.model.rule import NO_FACTOR, Access, Affine, Rule, factors_in, multiplicands
 
-_SEND, _COLLECTIVES = "CollectiveSend", ("AllGather", "AllReduce", "AllToAll", "ReduceScatter")
 _SUMS = {"ReduceMax": "Max", "ReduceMin": "Min"}  # of partial results; others are added
 
 
@@ -195,7 +194,7 @@ class _Check:
                    for (_, size), one in zip(op.reads.elements(), sources, strict=True)]  # fmt: skip
         if any(one.tensor != result.tensor for one in sources) or op.writes[0][1:] != (elements, dtype):
             yield f"{where} does not write what it reads."
-        elif op.kind.op_type in (_SEND, *_COLLECTIVES):
+        elif op.kind.op_type in tuple(CollectiveOp):
             is_free = op.flops == 0.0 and op.kind == _Kind(op.kind.op_type, DATA_MOVEMENT, dtype)
             if not is_free or any(a != b for a, b in touched) or not self._is_exchanged(op, result, sources):
                 yield f"{where} does not exchange what it writes."
@@ -215,20 +214,20 @@ class _Check:
     def _is_exchanged(self, op: _Op, result: Held, sources: Sequence[Held]) -> bool:
         """Whether an op hands over what it reads, or has all of that with the sum of partial results."""
         terms = [self._terms.get(tensor, frozenset()) for tensor, _ in op.reads.elements()]
-        if op.kind.op_type == _SEND:
+        if op.kind.op_type == CollectiveOp.SEND:
             self._terms |= {op.writes[0][0]: terms[0]}
             return sources == [result]
         group = tuple(sorted(tensor for tensor, _ in op.reads.elements()))
         self._groups[group] += 1
-        sent = all(self._makers.get(tensor) == _SEND for tensor in group)
+        sent = all(self._makers.get(tensor) == CollectiveOp.SEND for tensor in group)
         if not sent or result.is_partial or len(group) < 2:
             return False
         if all(one.is_partial for one in sources):
             added = frozenset().union(*terms)
-            expected = "AllReduce" if result.piece == () else "ReduceScatter"
+            expected = CollectiveOp.ALL_REDUCE if result.piece == () else CollectiveOp.REDUCE_SCATTER
             is_complete = sum(map(len, terms)) == len(added) == self._number_of_terms(added)
             return op.kind.op_type == expected and is_complete and {one.piece for one in sources} == {()}
-        expected = "AllGather" if result.piece == () else "AllToAll"
+        expected = CollectiveOp.ALL_GATHER if result.piece == () else CollectiveOp.ALL_TO_ALL
         return op.kind.op_type == expected and _tile([one.piece for one in sources], ())
 
     def _number_of_terms(self, added: frozenset[Part]) -> int:
