@@ -60,6 +60,19 @@ def lower_bound(graph: Graph, target: Target, request: Request, divisible: BoolA
     )
 
 
+def path_bound(graph: Graph, target: Target, request: Request, divisible: BoolArray | None) -> Bound:
+    """The least latency of a sample among others; stages may share their chips."""
+    return latency_bound(
+        graph,
+        divided_tables(graph, target, divisible),
+        loop_roles(graph, target.kernel_patterns),
+        fusion_is_open=request.decide == "all",
+        is_alone=False,
+        divisible=divisible,
+        counts_transfers=False,
+    )
+
+
 def may_keep_states(graph: Graph, request: Request) -> bool:
     """Whether plans may leave states of the graph to the host."""
     return bool(graph.states) and request.decide == "all" and request.policy != ONLY
@@ -92,15 +105,7 @@ def bound_with_host_states(graph: Graph, target: Target, request: Request) -> Bo
     if target.overlap:
         bounds += _host_bounds(graph, target, sequences, may_forward=may_replicate(target, request))
     if request.sequences:
-        path = latency_bound(
-            free,
-            divided_tables(free, target, divisible),
-            loop_roles(free, target.kernel_patterns),
-            fusion_is_open=True,
-            is_alone=False,
-            divisible=divisible,
-            counts_transfers=False,
-        )
+        path = path_bound(free, target, request, divisible)
         why = f"a sequence waits for its last inference: {path.reason}"
         bounds.append(Bound(path.seconds / sequences, why))
     return max(bounds, key=lambda bound: bound.seconds)
@@ -234,15 +239,7 @@ def refuse_latency(
     """
     if request.max_latency_s is None:
         return  # and the kernels of the bound are not compiled
-    bound = latency_bound(
-        graph,
-        divided_tables(graph, target, divisible),
-        loop_roles(graph, target.kernel_patterns),
-        fusion_is_open=request.decide == "all",
-        is_alone=False,
-        divisible=divisible,
-        counts_transfers=False,  # stages may share their chips
-    )
+    bound = path_bound(graph, target, request, divisible)
     if bound.seconds > request.latency_limit_s * (1 + 1e-9):
         raise InfeasibleError(
             f"no plan has a latency of at most {format_duration(request.latency_limit_s)}: it is at least "

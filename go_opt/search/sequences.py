@@ -19,19 +19,19 @@ from typing import Final, Protocol
 import numpy as np
 
 from go_opt.common.units import format_duration
-from go_opt.env import Target, cost_tables, divided_tables, evaluate_plan, loop_roles
+from go_opt.env import Target, cost_tables, evaluate_plan
 from go_opt.env.copies.splits import planned_graph
 from go_opt.errors import InfeasibleError
 from go_opt.model.graph import WEIGHT, Graph, with_sequences
 from go_opt.model.start import Start
 from go_opt.result import OptimizeResult, Request, Step
-from go_opt.search.bounds import against_bound, lower_bound
+from go_opt.search.bounds import against_bound, lower_bound, path_bound
 from go_opt.search.final_simulation import is_simulated, load_simulator, simulated_answer
 from go_opt.search.methods.events import may_replicate
 from go_opt.search.shared.context import Context
 from go_opt.search.splits.ways import divisible_ops
 from go_opt.search.whole_ops import Watch
-from go_opt.solver import Bound, latency_bound
+from go_opt.solver import Bound
 
 MOST_TRIALS: Final = 6  # numbers of sequences
 MOST_SEQUENCES: Final = 2**31 - 1
@@ -345,15 +345,7 @@ class SequenceSearch(Trials):
     def _critical_path(self) -> Bound:
         if self._request.fidelity != "analytical":
             return Bound(0.0, "none is proven")
-        return latency_bound(
-            self._graph,
-            divided_tables(self._graph, self._target, self._divisible),
-            loop_roles(self._graph, self._target.kernel_patterns),
-            fusion_is_open=self._request.decide == "all",
-            is_alone=False,
-            divisible=self._divisible,
-            counts_transfers=False,  # stages may share their chips
-        )
+        return path_bound(self._graph, self._target, self._request, self._divisible)
 
 
 def _loads_s(found: OptimizeResult) -> float:

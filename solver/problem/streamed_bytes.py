@@ -43,13 +43,10 @@ def least_host_s_with_states(tables: CostTables, sent_bytes: LongArray, *, forwa
     stored, touched, *_ = _sizes(tables, np.ones(tables.num_ops, dtype=np.bool_), sharers)
     states = np.flatnonzero(tables.is_state & (np.diff(tables.reader_ptr) > 0))
     stored = np.concatenate([stored, tables.stored_bytes[states]])
-    share = np.concatenate([touched, sent_bytes[states]]) / np.maximum(stored, 1.0)
-    cheapest = np.argsort(share, kind="stable")
-    shed_before = np.cumsum(stored[cheapest]) - stored[cheapest]
-    excess = float(stored.sum() - tables.sram_bytes.sum())
-    shed = np.clip(excess - shed_before, 0.0, stored[cheapest])
+    touched = np.concatenate([touched, sent_bytes[states]])
+    excess = np.array([stored.sum() - tables.sram_bytes.sum()])
     input_bytes = float(tables.tensor_bytes[tables.tensor_kind == INPUT].sum())
-    return (input_bytes + float(shed @ share[cheapest])) * tables.host_in_s_per_byte
+    return (input_bytes + float(_shed_bytes(stored, touched, excess)[0])) * tables.host_in_s_per_byte
 
 
 def least_streamed_bytes(tables: CostTables) -> float:
@@ -62,8 +59,7 @@ def _streamed_by_stages(
 ) -> FloatArray:
     """Returns the bytes [D] each inference must stream because the weights exceed 1 to D memories together.
 
-    Each weight is resident or streamed at least once. The cheapest way to remove the excess,
-    with fractions of weights allowed, is by least touched bytes per stored byte.
+    Each weight is resident or streamed at least once.
 
     Args:
       divisible: [N] ops that may be split, so that no chip needs all of their weights.
@@ -82,14 +78,23 @@ def _streamed_by_stages(
     always = float(np.maximum(touched - stays_touched, 0.0).sum())
     sizes[0] = stays, stays_touched, is_whole, beside
     stored, touched, *_ = (np.concatenate(column) for column in zip(*sizes, strict=True))
-    excess = float(stored.sum()) - np.cumsum(np.sort(tables.sram_bytes)[::-1])
+    excess = float(stored.sum()) - np.cumsum(np.sort(tables.sram_bytes)[::-1]).astype(np.float64)
     excess[-1] += float(tables.stored_bytes[tables.is_state].sum())
+    return always + _shed_bytes(stored, touched, excess)
+
+
+def _shed_bytes(stored: FloatArray, touched: FloatArray, excess: FloatArray) -> FloatArray:
+    """Returns the least bytes [E] that each inference touches of what leaves the memories.
+
+    The cheapest way to remove an excess [E], with fractions of tensors allowed, is by least touched bytes
+    per stored byte.
+    """
     share = touched / np.maximum(stored, 1.0)
     cheapest = np.argsort(share, kind="stable")
     shed_before = np.cumsum(stored[cheapest]) - stored[cheapest]
     shed = np.clip(excess[:, None] - shed_before, 0.0, stored[cheapest])
-    streamed: FloatArray = always + shed @ share[cheapest]
-    return streamed
+    touched_bytes: FloatArray = shed @ share[cheapest]
+    return touched_bytes
 
 
 def _sizes(
