@@ -382,10 +382,8 @@ def _interval(
         size = stage_size[first]
         for behind in range(1, size):
             # Inputs go on to the chips after this link; results come from the `behind` chips before it.
-            inferences, done = (
-                round_of(size, tables.sequences),
-                turns_before(behind, size, tables.sequences),
-            )
+            inferences = round_of(size, tables.sequences)
+            done = turns_before(behind, size, tables.sequences)
             shared = (inferences - done) * border_bytes[0, first] + done * border_bytes[1, first]
             link = first + behind - 1
             link_s[link] += shared / inferences * tables.link_s_per_byte[link]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from go_opt.common.files import read_json
 from go_opt.common.version import VERSION
@@ -113,6 +116,13 @@ class StatePart:
     read: str  # input of the model
     next: str  # output of the model
     cuts: tuple[tuple[int, int, int], ...]  # of every so many elements, those from the second to the third
+
+
+def elements_in(cuts: Sequence[tuple[int, int, int]], whole: NDArray) -> NDArray:
+    """The elements of a tensor that lie in all ``cuts``, in order."""
+    place = np.arange(whole.size)
+    inside = [(start <= place % period) & (place % period < stop) for period, start, stop in cuts]
+    return whole.reshape(-1)[np.logical_and.reduce(inside)]
 
 
 @dataclass(frozen=True)

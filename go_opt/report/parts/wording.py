@@ -90,9 +90,7 @@ def host_state_lines(states: Iterable[HostState]) -> Iterator[str]:
         if not found:
             continue
         names = listed([repr(state.state) for state in found], MOST_NAMES)
-        in_bytes, out_bytes = (
-            sum(each) for each in zip(*((s.in_bytes, s.out_bytes) for s in found), strict=True)
-        )
+        in_bytes, out_bytes = sum(s.in_bytes for s in found), sum(s.out_bytes for s in found)
         one, stay = found[0], "state stays" if len(found) == 1 else "states stay"
         reason = why.format(
             one.state,

@@ -22,6 +22,7 @@ from go_opt.model.rule import Access
 from go_opt.model.rules.strided import row_major
 from go_opt.run.cut.attributes import attributes_of_part, sizes_of
 from go_opt.run.cut.reads import Reads
+from go_opt.run.manifest import elements_in
 
 _GEMM_WITHOUT_BIAS: Final = 11  # operator sets
 _SLICE_READS_LIMITS: Final = 10
@@ -133,7 +134,7 @@ class _Maker:
         whole = self._whole[name] if given is None else given
         frame = _frame_of(whole, piece)
         if given is not None:
-            array = _values_of(given).reshape(-1)[elements_in(piece, math.prod(frame.sizes))]
+            array = elements_in(piece, _values_of(given))
             return self._constant(tensor, array.reshape(frame.shape(piece)), given.dtype)
         value = ir.Value(name=tensor, type=whole.type, shape=ir.Shape(frame.shape(piece)))
         self._nodes.inputs.append(value)
@@ -460,15 +461,6 @@ class _Maker:
             if not is_op and gone & {value.producer() for value in node.inputs if value is not None}:
                 gone.add(node)
         self._nodes.remove(gone)
-
-
-def elements_in(piece: Piece, elements: int) -> NDArray:
-    """[elements] True for those in a piece of a tensor."""
-    place = np.arange(elements)
-    inside = np.ones(elements, np.bool_)
-    for cut in piece:
-        inside &= (cut.start <= place % cut.period) & (place % cut.period < cut.stop)
-    return inside
 
 
 def _loops_of(value: ir.Value) -> _Loops:

@@ -16,7 +16,7 @@ from onnx import numpy_helper
 from go_opt.frontends.onnx.inference.bound import with_values
 from go_opt.frontends.onnx.inference.dims import DimTable
 from go_opt.frontends.onnx.lowered import model_inputs
-from go_opt.run.manifest import Manifest, StageState
+from go_opt.run.manifest import Manifest, StageState, elements_in
 from go_opt.run.pipeline.held_states import first_values, last_of
 from go_opt.run.pipeline.sessions import session
 
@@ -177,18 +177,12 @@ def first_difference(
 def _parts(manifest: Manifest, states: Arrays) -> Arrays:
     """The parts of states that stages read."""
     return {
-        state.read: _elements(states[state.part.read], state.part.cuts).reshape(
+        state.read: elements_in(state.part.cuts, states[state.part.read]).reshape(
             manifest.tensor(state.read).shape
         )
         for state in manifest.states
         if state.part is not None
     }
-
-
-def _elements(whole: NDArray, cuts: Sequence[tuple[int, int, int]]) -> NDArray:
-    place = np.arange(whole.size)
-    inside = [(start <= place % period) & (place % period < stop) for period, start, stop in cuts]
-    return whole.reshape(-1)[np.logical_and.reduce(inside)]
 
 
 def _rest(path: Path, manifest: Manifest, inputs: Arrays) -> dict[str, NDArray]:
