@@ -17,7 +17,7 @@ import numpy as np
 from go_opt.common.arrays import BoolArray, FloatArray, LongArray
 from go_opt.env.cost.shapes import output_elements, product_shapes
 from go_opt.env.gpu.forms import Attentions, GpuKernels, Products
-from go_opt.model.graph import ACTIVATION, MATRIX, Graph
+from go_opt.model.graph import MATRIX, Graph
 from go_opt.model.kernel_patterns import pattern_kernels
 from go_opt.model.rule import Rule
 
@@ -58,7 +58,7 @@ def kernel_op_seconds(
     is_stored = np.ones(graph.num_ops)
     if fuses_attention:
         is_inner = _ops_of_attentions(graph)
-        is_stored[is_inner | (is_split & _reads_activations(graph))] = 0.0
+        is_stored[is_inner | (is_split & graph.reads_activations)] = 0.0
         scores = np.flatnonzero(is_inner & graph.has_type(_EXPONENTIALS.__contains__))
         exponential_s = output_elements(graph)[scores] / kernels.figures.scores_per_s
         seconds[scores] = np.maximum(graph.op_flops[scores] / work.flops_per_s[scores], exponential_s)
@@ -91,12 +91,6 @@ def _ops_of_attentions(graph: Graph) -> BoolArray:
     is_inner = np.zeros(graph.num_ops, np.bool_)
     is_inner[list(chain.from_iterable(pattern_kernels(graph, (PATTERN,))))] = True
     return is_inner
-
-
-def _reads_activations(graph: Graph) -> BoolArray:
-    """[N] True for ops that read nothing else."""
-    is_given = graph.tensor_kind[graph.reader_tensor] != ACTIVATION
-    return np.bincount(graph.reader_op, weights=is_given, minlength=graph.num_ops) == 0
 
 
 @lru_cache(maxsize=16)

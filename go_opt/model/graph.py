@@ -190,6 +190,12 @@ class Graph:
         return pointers, by_op.astype(np.int32)
 
     @cached_property
+    def reads_activations(self) -> BoolArray:
+        """[N] True for ops that read elements of nothing else; of a state they touch, they may read none."""
+        is_given = (self.tensor_kind[self.reader_tensor] != ACTIVATION) & (self.reader_elements > 0)
+        return np.bincount(self.reader_op, weights=is_given, minlength=self.num_ops) == 0
+
+    @cached_property
     def op_outputs(self) -> tuple[LongArray, IntArray]:
         """CSR over ops: ``(ptr[N + 1], tensor[...])``, the tensors each op produces."""
         produced = np.flatnonzero(self.tensor_producer != NO_PRODUCER).astype(np.int32)

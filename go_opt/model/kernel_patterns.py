@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from go_opt.common.arrays import BoolArray
-from go_opt.model.graph import ACTIVATION, MATRIX, VECTOR, Graph
+from go_opt.model.graph import MATRIX, VECTOR, Graph
 from go_opt.model.op_costs import is_elementwise, is_reduction
 
 _SOFTMAX: Final = ({"Softmax"}, {"Exp", "ReduceSum"})  # types of which a softmax has all
@@ -34,9 +34,7 @@ class _Finder:
         self.is_reduction = np.array([is_reduction(one) for one in types])
         is_simple = self.is_reduction | np.array([is_elementwise(one) for one in types])
         self.is_simple: BoolArray = is_simple & (graph.op_class == VECTOR)
-        is_given = graph.tensor_kind[graph.reader_tensor] != ACTIVATION
-        reads_given = np.bincount(graph.reader_op, weights=is_given, minlength=graph.num_ops) > 0
-        self.is_product: BoolArray = (graph.op_class == MATRIX) & ~reads_given
+        self.is_product: BoolArray = (graph.op_class == MATRIX) & graph.reads_activations
 
     def before(self, op: int) -> set[int]:
         ptr, producers = self.graph.predecessors

@@ -22,6 +22,7 @@ from go_opt.env.target.toml import target_to_toml
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.model.kernel_patterns import pattern_kernels
+from go_opt.model.states import with_host_states
 from go_opt.solver import throughput_bound
 from go_opt.solver.certify.problem.joint_floors import joint_floor_s
 from go_opt.solver.scheduling.bounds import latency_bound
@@ -157,6 +158,14 @@ def test_a_match_or_a_part_of_it_is_a_kernel_with_no_other_op() -> None:
     assert is_one_loop(roles, whole[3:])
     assert not is_one_loop(roles, ops("q", "k", "scores"))
     assert is_one_loop(roles, ops("q", "k")) == is_one_loop(loops, ops("q", "k"))
+
+
+def test_an_attention_over_a_cache_is_one_wherever_the_cache_lies() -> None:
+    """Products touch a cache on the chips, which keeps them there, but read none of its elements."""
+    graph = load_zoo("gpt2_step")
+    on_host = with_host_states(graph, tuple(graph.tensor_names[state.read] for state in graph.states))
+    assert len(matches(graph)) == 12
+    assert matches(on_host) == matches(graph)
 
 
 def test_measured_ops_are_in_no_match() -> None:

@@ -6,14 +6,18 @@ import pytest
 from rich.console import Console
 
 import go_opt
+from go_opt.env import load_target, load_zoo
 from go_opt.env.copies.splits import planned_graph
 from go_opt.explanations import PlanExplanation
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph, Scope
+from go_opt.model.states import with_host_states
 from go_opt.report.explanation import summary_lines
 from go_opt.report.page import plan_page
 from go_opt.report.tables import print_result
+from go_opt.result import Request
 from go_opt.result_json import result_to_dict
+from go_opt.search.bounds import bound_with_host_states
 from tests.env.test_states import decoder, in_us
 from tests.strategies import small_mcm
 
@@ -96,3 +100,12 @@ def test_a_plan_with_states_on_the_host_is_a_start() -> None:
     found = go_opt.optimize(graph, target, max_evaluations=200)
     again = go_opt.optimize(graph, target, max_evaluations=20, start=found.plan)
     assert again.metrics.interval_s <= found.metrics.interval_s
+
+
+def test_the_bound_holds_for_states_on_the_host_of_gpus() -> None:
+    """Attention over a cache is one kernel on GPUs, wherever the cache lies."""
+    graph, target = load_zoo("gpt2_step"), load_target("h100-sxm-8")
+    on_host = with_host_states(graph, tuple(graph.tensor_names[state.read] for state in graph.states))
+    found = go_opt.optimize(on_host, target, max_evaluations=4, sequences=9, splits=False)
+    request = Request(max_evaluations=4, splits=False)
+    assert bound_with_host_states(graph, target, request).seconds <= found.metrics.interval_s
