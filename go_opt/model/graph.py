@@ -193,7 +193,9 @@ class Graph:
     def reads_activations(self) -> BoolArray:
         """[N] True for ops that read elements of nothing else; of a state they touch, they may read none."""
         is_given = (self.tensor_kind[self.reader_tensor] != ACTIVATION) & (self.reader_elements > 0)
-        return np.bincount(self.reader_op, weights=is_given, minlength=self.num_ops) == 0
+        reads_given = np.zeros(self.num_ops, np.bool_)
+        reads_given[self.reader_op[is_given]] = True
+        return ~reads_given
 
     @cached_property
     def op_outputs(self) -> tuple[LongArray, IntArray]:
