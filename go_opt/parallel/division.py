@@ -144,20 +144,17 @@ class Waits(NamedTuple):
 
 
 @compiled_inner
-def _is_below(
-    seconds: FloatArray, waits: Waits, layers: int, number: float, share: float, limit: float
-) -> bool:
-    """Whether a division keeps the inequality of :func:`least_schedule_s` on each rank."""
-    most = seconds.shape[1] - 1
-    before = np.full(layers + 1, np.inf)  # least seconds of the ranks before, by layers
+def _is_below(own_s: FloatArray, ahead_s: FloatArray, layers: int, limit: float) -> bool:
+    """Whether a division keeps ``own_s`` and the ``ahead_s`` of rows before below a limit, in each row."""
+    number, most = own_s.shape[0], own_s.shape[1] - 1
+    before = np.full(layers + 1, np.inf)  # least seconds of the rows before, by layers
     before[0] = 0.0
-    for rank in range(len(seconds)):
+    for row in range(number):
         after = np.full(layers + 1, np.inf)
         for count in range(1, min(most, layers) + 1):
-            own = number * (seconds[rank, count] + waits.own_s[rank])
+            own, ahead = own_s[row, count], ahead_s[row, count]
             if not own <= limit:
                 continue
-            ahead = share * seconds[rank, count] + waits.ahead_s[rank]
             for used in range(layers - count + 1):
                 if own + before[used] <= limit:
                     after[used + count] = min(after[used + count], before[used] + ahead)
@@ -165,25 +162,53 @@ def _is_below(
     return bool(before[layers] < np.inf)
 
 
+@compiled_inner
+def _least_limit(own_s: FloatArray, ahead_s: FloatArray, layers: int, high: float) -> float:
+    """The least limit that :func:`_is_below` finds kept; ``high`` if that is above it."""
+    low = 0.0
+    if not _is_below(own_s, ahead_s, layers, high):
+        return high
+    for _ in range(_STEPS):
+        middle = 0.5 * (low + high)
+        if _is_below(own_s, ahead_s, layers, middle):
+            high = middle
+        else:
+            low = middle
+    return low
+
+
 @compiled
 def least_schedule_s(
-    seconds: FloatArray, waits: Waits, layers: int, number: float, share: float, high: float
+    seconds: FloatArray,
+    waits: Waits,
+    in_flight: FloatArray,
+    layers: int,
+    number: float,
+    share: float,
+    high: float,
 ) -> float:
     """What no schedule of the pipeline is below, for any division; ``high`` if that is above it.
 
     Rank i starts behind ``share`` of each rank before it, forwards, and ends as long before the step's end,
     backwards: the step takes at least ``number seconds_i + share (sum of those before i)`` for each i.
+
+    With one stage a device, a rank that keeps ``k`` micro-batches also waits: its first backward pass comes
+    behind all ranks after it, forwards and backwards, and ``k`` forward passes of its own at most; as long
+    it waits behind its last forward pass. The two waits are apart if ``k`` is less than ``number``. Then the
+    step takes ``all + (sum of those after i) + (number - k) seconds_i``, where ``all`` is the sum over ranks.
     """
-    if not _is_below(seconds, waits, layers, number, share, high):
-        return high
-    low = 0.0
-    for _ in range(_STEPS):
-        middle = 0.5 * (low + high)
-        if _is_below(seconds, waits, layers, number, share, middle):
-            high = middle
-        else:
-            low = middle
-    return low
+    passed = seconds + waits.own_s.reshape(-1, 1)
+    ahead = share * seconds + waits.ahead_s.reshape(-1, 1)
+    least: float = _least_limit(number * passed, ahead, layers, high)
+    if share < 1.0 or len(seconds) == 1 or least >= high:
+        return least
+    work, _ = _least_sum(passed, layers, high / number)
+    own = np.zeros_like(passed)
+    for rank in range(len(passed)):
+        if in_flight[rank] < number:
+            own[rank] = work + (number - in_flight[rank]) * passed[rank]
+    behind: float = _least_limit(own[::-1].copy(), passed[::-1].copy(), layers, high)
+    return max(least, behind)
 
 
 @cache
@@ -192,4 +217,4 @@ def load_divisions() -> None:
     one, three = np.ones(1), np.ones(3)
     seconds, _ = rank_seconds_table(Ranks(three, three, three, 1.0, one, 9.0 * one, one, one, 1), 1)
     best_division(seconds, 1, 1.0, 1.0, 9.0)
-    least_schedule_s(seconds, Waits(one, one), 1, 1.0, 1.0, 9.0)
+    least_schedule_s(seconds, Waits(one, one), one, 1, 1.0, 1.0, 9.0)

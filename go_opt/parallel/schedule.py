@@ -16,7 +16,7 @@ from go_opt.common.arrays import BoolArray, FloatArray, IntArray
 from go_opt.common.compiling import compiled
 from go_opt.errors import InvalidInputError
 from go_opt.parallel.configuration import Configuration
-from go_opt.parallel.step import Step, optimizer_s, reduction_s, state_bytes, working_bytes
+from go_opt.parallel.step import Step, working_bytes
 
 MOST_PASSES: Final = 20_000_000
 
@@ -109,7 +109,7 @@ def simulate(step: Step) -> Timeline:
     start_s, end_s = _simulate(
         order.chunk, order.micro_batch, order.is_backward, forward_s, backward_s, step.sent_s, number
     )
-    once_s = reduction_s(case, chosen) + optimizer_s(case, chosen)
+    once_s = case.reduction_s(chosen) + case.optimizer_s(chosen)
     return Timeline(order, start_s, end_s, _peaks(step, order, layers), once_s)
 
 
@@ -120,7 +120,7 @@ def _peaks(step: Step, order: Order, layers: np.ndarray) -> tuple[int, ...]:
         kept = (layers[rank] @ np.array(block.kept_bytes))[order.chunk[rank]]
         held = np.cumsum(np.where(order.is_backward[rank], -kept, kept)) + kept * order.is_backward[rank]
         working = working_bytes(block, step.layers[rank], is_last=rank == last)
-        states = state_bytes(step.case, step.chosen, sum(step.layers[rank]), rank in (0, last))
+        states = step.case.state_bytes(step.chosen, sum(step.layers[rank]), is_end=rank in (0, last))
         found.append(int(states + held.max() + working))
     return tuple(found)
 

@@ -2,8 +2,9 @@
 
 Configurations are taken in the order of a closed-form bound; each is solved exactly unless a bound with the
 memory of its ranks rules it out. The search ends when the bound passes the best. The proven bound is of all
-schedules that run a micro-batch's backward pass on a rank in one piece: first closed, where it decides also
-with whole layers and the memory of ranks.
+schedules that run a micro-batch's backward pass on a rank in one piece, and with one stage a device keep no
+more micro-batches than 1F1B does: first closed, where it decides also with whole layers and the memory of
+ranks.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from typing import Final
 
 from go_opt.common.units import format_bytes
 from go_opt.errors import InfeasibleError
-from go_opt.parallel.division import best_division, least_schedule_s, load_divisions
+from go_opt.parallel.case import Case
+from go_opt.parallel.configuration import Configuration
+from go_opt.parallel.division import best_division, load_divisions
 from go_opt.parallel.space import Candidate, candidates
-from go_opt.parallel.step import Case, Step
+from go_opt.parallel.step import Step
 from go_opt.result import OPTIMAL_GAP
 
 CHOICES: Final = 3  # that are returned
@@ -49,8 +52,13 @@ class StepPlan:
         return "OPTIMAL" if self.gap <= OPTIMAL_GAP else "FEASIBLE"
 
 
-def plan_step(case: Case, budget_s: float = 5.0, should_stop: Callable[[], bool] = lambda: False) -> StepPlan:
-    """The fastest step that fits into memory, within ``budget_s``.
+def plan_step(
+    case: Case,
+    budget_s: float = 5.0,
+    should_stop: Callable[[], bool] = lambda: False,
+    allows: Callable[[Configuration], bool] = lambda chosen: True,
+) -> StepPlan:
+    """The fastest step that fits into memory, within ``budget_s``, of configurations that ``allows`` accepts.
 
     Raises:
       InfeasibleError: no configuration fits, or the batch divides among no configuration.
@@ -61,7 +69,7 @@ def plan_step(case: Case, budget_s: float = 5.0, should_stop: Callable[[], bool]
     def is_over() -> bool:
         return time.perf_counter() - begin > budget_s or should_stop()
 
-    ranked = candidates(case)
+    ranked = candidates(case, allows)
     if not ranked:
         raise InfeasibleError(
             f"no configuration divides {case.batch} sequences among {case.machine.devices} devices.",
@@ -127,11 +135,7 @@ def _lower_bound(ranked: list[Candidate], best_s: float, is_over: Callable[[], b
         if sharpness == 0:
             sharper_s = one.schedule_s(one.least_fitting_work_s)
         else:
-            seconds, _ = one.table(best_s)
-            high_s = best_s - one.once_s
-            layers = one.case.model.layers
-            least_s = least_schedule_s(seconds, one.waits, layers, one.number, one.share, high_s)
-            sharper_s = least_s + one.once_s
+            sharper_s = one.least_schedule_s(best_s)
         heapq.heapreplace(heap, (max(sharper_s, bound_s), sharpness + 1, i))
     return best_s
 
@@ -145,7 +149,7 @@ def _misfit(ranked: list[Candidate]) -> str:
         return float(per_rank * (ranks.state_bytes + ranks.in_flight[0] * ranks.kept_bytes[2]))
 
     least = min(ranked, key=needs)
-    chosen, limit = least.chosen, least.case.machine.memory_bytes
+    chosen, limit = least.chosen, least.case.memory_bytes
     degrees = f"tensor={chosen.tensor}, pipeline={chosen.pipeline} and zero={chosen.zero}"
     needed, held = format_bytes(int(needs(least))), format_bytes(limit)
     return f"no configuration fits into {held} of a device: with {degrees} layers alone need {needed}."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -10,10 +10,11 @@ from typing import Final
 import numpy as np
 
 from go_opt.common.arrays import FloatArray, IntArray
-from go_opt.parallel.block import Block, block_of, message_s
+from go_opt.parallel.block import Block
+from go_opt.parallel.case import Case
 from go_opt.parallel.configuration import RECOMPUTE, ZERO, Configuration
-from go_opt.parallel.division import Ranks, Waits, rank_seconds_table
-from go_opt.parallel.step import Case, Layers, Step, optimizer_s, reduction_s, state_bytes, waits
+from go_opt.parallel.division import Ranks, Waits, least_schedule_s, rank_seconds_table
+from go_opt.parallel.step import Layers, Step
 
 MOST_SEQUENCES: Final = 32  # of a micro-batch
 MOST_STAGES: Final = 8  # of a device
@@ -85,7 +86,7 @@ class Candidate:
     @cached_property
     def fixed_s(self) -> float:
         """Of the predicted step what no division of layers changes."""
-        return self.once_s + 2.0 * self.sent_s * waits(self.chosen, self.case.batch)
+        return self.once_s + 2.0 * self.sent_s * self.case.waits(self.chosen)
 
     def formula_s(self, work_s: float) -> float:
         """At most the predicted step if all ranks together have ``work_s`` in a micro-batch: equal ranks."""
@@ -115,17 +116,16 @@ class Candidate:
         """What layers cost on each rank."""
         case, chosen, block = self.case, self.chosen, self.block
         number = chosen.pipeline
-        ends = np.zeros(number, np.bool_)
-        ends[[0, -1]] = True
         last = np.arange(number) == number - 1
-        table = state_bytes(case, chosen, 0, is_end=True)
+        held = [case.state_bytes(chosen, 0, is_end=rank in (0, number - 1)) for rank in range(number)]
+        of_layer = case.state_bytes(chosen, 1, is_end=False) - case.state_bytes(chosen, 0, is_end=False)
         return Ranks(
             np.array(block.layer_s),
             np.array(block.kept_bytes),
             np.array(block.working_bytes),
-            state_bytes(case, chosen, 1, is_end=False),
-            np.array([chosen.in_flight(rank, case.batch) for rank in range(number)], np.float64),
-            np.asarray(case.machine.memory_bytes - table * ends, np.float64),
+            of_layer,
+            np.array([case.in_flight(chosen, rank) for rank in range(number)], np.float64),
+            case.memory_bytes - np.array(held),
             block.head_bytes * last,
             block.head_s * last,
             chosen.stages_per_device,
@@ -169,6 +169,20 @@ class Candidate:
         seconds, kinds = rank_seconds_table(self.ranks, max(most, 1))
         return seconds, kinds
 
+    def least_schedule_s(self, at_most_s: float) -> float:
+        """At most what any schedule takes, with whole layers and the memory of ranks; or ``at_most_s``."""
+        seconds, _ = self.table(at_most_s)
+        least_s: float = least_schedule_s(
+            seconds,
+            self.waits,
+            self.ranks.in_flight,
+            self.case.model.layers,
+            self.number,
+            self.share,
+            at_most_s - self.once_s,
+        )
+        return least_s + self.once_s
+
     def step(self, counts: IntArray, kinds: IntArray) -> Step:
         """The step with so many layers on each rank; ``kinds`` is of :meth:`table`."""
         layers: list[Layers] = []
@@ -185,21 +199,21 @@ def _slope(x: FloatArray, y: FloatArray, from_s: FloatArray, to_s: FloatArray) -
     return slope
 
 
-def candidates(case: Case) -> list[Candidate]:
-    """All configurations."""
+def candidates(case: Case, allows: Callable[[Configuration], bool] = lambda chosen: True) -> list[Candidate]:
+    """All configurations that ``allows`` accepts."""
     blocks: dict[tuple[int, int, int, bool], Block] = {}
     messages, once = dict[tuple[object, ...], float](), dict[tuple[object, ...], float]()
     found = []
-    for chosen in configurations(case):
+    for chosen in filter(allows, configurations(case)):
         key = chosen.tensor, chosen.expert, chosen.micro_batch, chosen.sequence_parallel
         if key not in blocks:
-            blocks[key] = block_of(case.model, chosen, case.machine)
+            blocks[key] = case.block(chosen)
         sent = (*key, chosen.pipeline, chosen.schedule)
         if sent not in messages:
-            messages[sent] = message_s(case.model, chosen, case.machine)
+            messages[sent] = case.message_s(chosen)
         number = chosen.micro_batches(case.batch) if chosen.zero > 1 else 0
         ends = (chosen.tensor, chosen.pipeline, chosen.expert, chosen.zero, number)
         if ends not in once:
-            once[ends] = reduction_s(case, chosen) + optimizer_s(case, chosen)
+            once[ends] = case.reduction_s(chosen) + case.optimizer_s(chosen)
         found.append(Candidate(case, chosen, blocks[key], messages[sent], once[ends]))
     return found

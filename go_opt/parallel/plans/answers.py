@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from go_opt.env import Target
+from go_opt.parallel.case import Case
 from go_opt.parallel.plans.as_json import result_to_dict
 from go_opt.parallel.plans.checks import check_step
 from go_opt.parallel.plans.gains import gains
 from go_opt.parallel.plans.lines import explanation_lines, result_lines
 from go_opt.parallel.plans.plan_file import load_step, save_step, save_trace
 from go_opt.parallel.search import StepPlan, plan_step
-from go_opt.parallel.step import Case, Step, cost_step
+from go_opt.parallel.step import Step, cost_step
 from go_opt.solver import Violation
 
 

@@ -32,7 +32,7 @@ def _step_to_dict(step: Step, model: str) -> dict[str, Any]:
         "fits": not step.lacks,
         "lacks": step.lacks,
         "memory_bytes": list(step.memory_bytes),
-        "memory_limit_bytes": step.case.machine.memory_bytes,
+        "memory_limit_bytes": step.case.memory_bytes,
     }
 
 

@@ -43,7 +43,7 @@ def _layers(step: Step) -> Iterator[Violation]:
 
 
 def _memory(step: Step, timeline: Timeline) -> Iterator[Violation]:
-    limit = step.case.machine.memory_bytes
+    limit = step.case.memory_bytes
     for rank, used in enumerate(timeline.peak_bytes):
         if used > limit:
             yield Violation("memory", f"rank {rank} needs {format_bytes(used)} of {format_bytes(limit)}.")

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from go_opt.env import Target
+from go_opt.parallel.case import Case
 from go_opt.parallel.machine import Machine
-from go_opt.parallel.step import Case, Step
+from go_opt.parallel.step import Step
 
 
 class Gain(NamedTuple):

@@ -42,7 +42,7 @@ def _step_lines(step: Step) -> Iterator[str]:
             yield f"  {format_duration(seconds):>10}  {share:4.0%}  {_TERMS[name]}"
     most = max(step.memory_bytes)
     rank = step.memory_bytes.index(most)
-    limit = format_bytes(step.case.machine.memory_bytes)
+    limit = format_bytes(step.case.memory_bytes)
     yield f"memory      {format_bytes(most)} of {limit}, rank {rank} of {len(step.memory_bytes)}"
     if step.lacks:
         yield f"lacks       {' '.join(step.lacks[:4])}{' …' if len(step.lacks) > 4 else ''}"

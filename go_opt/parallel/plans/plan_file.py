@@ -10,10 +10,11 @@ from go_opt.common.files import read_json, write_atomically
 from go_opt.common.outputs import PLAN, TRACE
 from go_opt.env import Target, load_target
 from go_opt.errors import InvalidInputError, PlanError
+from go_opt.parallel.case import Case
 from go_opt.parallel.configuration import parse_configuration
 from go_opt.parallel.pairs import pairs_text
 from go_opt.parallel.schedule import MOST_PASSES, simulate
-from go_opt.parallel.step import Case, Layers, Step
+from go_opt.parallel.step import Layers, Step
 
 _MOST_TRACED: Final = MOST_PASSES // 100  # passes of a trace, a hundred bytes each
 _FIELDS: Final = ("model", "target", "target_fingerprint", "batch", "parallel", "layers")

@@ -12,8 +12,7 @@ from go_opt import api
 from go_opt.env import Target, load_target, parse_target, target_text
 from go_opt.errors import InvalidInputError, TargetError
 from go_opt.parallel import Case, Configuration, Machine, Transformer, cost_step, parse_transformer
-from go_opt.parallel.block import block_of, message_s
-from go_opt.parallel.step import optimizer_s, pipeline_s, reduction_s, state_bytes
+from go_opt.parallel.step import pipeline_s
 from tests.benchmarks.bench_vtrain import megatron, our_s, read
 
 GPT3 = Transformer(12288, 96, 96, 2048)
@@ -52,8 +51,8 @@ def test_terms_are_the_step() -> None:
     step = cost_step(gpt3(), "tensor=8,pipeline=8,data=8")
     layer_s, m = step.block.layer_s[2], 192
     rank_s = [12 * layer_s] * 7 + [12 * layer_s + step.block.head_s]
-    once_s = reduction_s(step.case, step.chosen) + optimizer_s(step.case, step.chosen)
-    sent_s = message_s(GPT3, step.chosen, machine())
+    once_s = step.case.reduction_s(step.chosen) + step.case.optimizer_s(step.chosen)
+    sent_s = step.case.message_s(step.chosen)
     expected_s = (m - 1) * rank_s[-1] + sum(rank_s) + (m + 6) * 2 * sent_s + once_s
     assert step.step_s == pytest.approx(expected_s)
     assert step.step_s == pytest.approx(sum(step.terms_s.values()))
@@ -67,28 +66,28 @@ def test_the_reduction_shares_the_network_of_a_node() -> None:
     gradient_bytes = 2 * GPT3.parameters / 64
     # A ring of eight, seven steps each way; eight tensor ranks of a node share its 80 GB/s.
     ring_s = 2 * (7 / 8 * gradient_bytes / 10e9 + 7 * 5e-6)
-    assert reduction_s(gpt3(), chosen) == pytest.approx(ring_s)
-    assert reduction_s(gpt3(), replace(chosen, zero=1)) == pytest.approx(ring_s)
-    thirds = reduction_s(gpt3(), replace(chosen, zero=3)) / ring_s
+    assert gpt3().reduction_s(chosen) == pytest.approx(ring_s)
+    assert gpt3().reduction_s(replace(chosen, zero=1)) == pytest.approx(ring_s)
+    thirds = gpt3().reduction_s(replace(chosen, zero=3)) / ring_s
     assert thirds == pytest.approx((192 + 2 * 192) / 2)  # in each micro-batch: gathered twice, reduced once
-    assert reduction_s(gpt3(), Configuration(8, 64)) == 0.0
+    assert gpt3().reduction_s(Configuration(8, 64)) == 0.0
 
 
 def test_bytes_of_a_layer() -> None:
     """Those of Korthikanti et al. (2022): s b h (10 + 24 / t + 5 a s / (h t)) and its variants."""
     sbh, scores = 2048 * 12288, 5 * 96 * 2048 / 12288
-    kept = block_of(GPT3, Configuration(8, 8, 8), machine()).kept_bytes
+    kept = gpt3().block(Configuration(8, 8, 8)).kept_bytes
     assert kept == pytest.approx((sbh * (10 + 24 / 8 + scores / 8), sbh * (10 + 24 / 8), sbh * 2))
-    divided = block_of(GPT3, Configuration(8, 8, 8, sequence_parallel=True), machine()).kept_bytes
+    divided = gpt3().block(Configuration(8, 8, 8, sequence_parallel=True)).kept_bytes
     assert divided == pytest.approx((sbh / 8 * (34 + scores), sbh / 8 * 34, sbh / 8 * 2))
 
 
 def test_bytes_of_states() -> None:
     chosen, layers = Configuration(8, 8, 8), 12 * 12 * 12288**2 / 8
-    assert state_bytes(gpt3(), chosen, 12, is_end=False) == 16 * layers
-    assert state_bytes(gpt3(), chosen, 12, is_end=True) == 16 * (layers + TABLE / 8)
+    assert gpt3().state_bytes(chosen, 12, is_end=False) == 16 * layers
+    assert gpt3().state_bytes(chosen, 12, is_end=True) == 16 * (layers + TABLE / 8)
     for zero, each in ((1, 4 + 12 / 8), (2, 2 + 14 / 8), (3, 16 / 8)):
-        assert state_bytes(gpt3(), replace(chosen, zero=zero), 12, is_end=False) == each * layers
+        assert gpt3().state_bytes(replace(chosen, zero=zero), 12, is_end=False) == each * layers
 
 
 def test_micro_batches_in_flight() -> None:
@@ -152,7 +151,7 @@ def test_clusters_of_any_size() -> None:
     assert large.kinds[0].kernels == load_target("h100-sxm-8").kinds[0].kernels
     slow = Case(GPT3, machine("ethernet-a100-512"), 1536)
     chosen = Configuration(8, 8, 8)
-    assert reduction_s(slow, chosen) > 7 * reduction_s(gpt3(), chosen)
+    assert slow.reduction_s(chosen) > 7 * gpt3().reduction_s(chosen)
     for name in ("dgx-a100-0", "dgx-a100-08", "dgx-b200-8", "dgx-a100-100000"):
         with pytest.raises(TargetError, match="unknown target"):
             load_target(name)

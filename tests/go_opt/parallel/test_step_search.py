@@ -13,6 +13,7 @@ from go_opt.env import load_target
 from go_opt.errors import InfeasibleError
 from go_opt.parallel import Case, Configuration, Machine, Transformer, cost_step, plan_step
 from go_opt.parallel.block import Block
+from go_opt.parallel.division import Waits, least_schedule_s
 from go_opt.parallel.schedule import order_of, simulate
 from go_opt.parallel.search import CHOICES, solve
 from go_opt.parallel.space import Candidate, candidates
@@ -71,8 +72,10 @@ def test_every_division_of_every_configuration(seed: int) -> None:
             assert fits(found)
             assert one.formula_s(one.least_fitting_work_s) <= least_s
         best_s = min(best_s, least_s)
+        bound_s = one.least_schedule_s(1.5 * least_s) if of_this else np.inf
         for step in of_this[:: max(1, len(of_this) // 4)]:
-            simulated_s = min(simulated_s, simulate(step).step_s)
+            simulated_s = min(simulated_s, took_s := simulate(step).step_s)
+            assert bound_s <= took_s * (1 + 1e-9)
     if best_s < np.inf:
         plan = plan_step(case)
         assert plan.best.step_s <= best_s * (1 + 1e-9)
@@ -115,6 +118,40 @@ def test_unequal_ranks_never_take_longer_than_the_formula(seed: int) -> None:
     uneven.__dict__.update(block=step.block, sent_s=0.0)
     formula_s = pipeline_s(uneven.rank_s, step.case.batch, 1)
     assert simulate(uneven).end_s.max() <= formula_s * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_bound_of_all_divisions(seed: int) -> None:
+    """Layers of one second on ranks with a head and messages: the best simulated division is not below."""
+    rng = np.random.default_rng(seed)
+    ranks, number = int(rng.integers(2, 5)), int(rng.integers(1, 12))
+    layers = ranks + int(rng.integers(0, 6))
+    head_s, sent_s = rng.uniform(0, 4), rng.uniform(0, 1)
+    step = toy(ranks, 1, number, 1.0 / 3.0, head_s)
+    simulated_s = np.inf
+    for counts in product(range(1, layers), repeat=ranks):
+        if sum(counts) == layers:
+            divided = replace(step, layers=tuple((n, 0, 0) for n in counts))
+            divided.__dict__.update(block=step.block, sent_s=sent_s)
+            simulated_s = min(simulated_s, simulate(divided).end_s.max())
+    seconds = np.tile(np.arange(layers + 1.0), (ranks, 1))
+    seconds[:, 0] = np.inf
+    seconds[-1] += head_s
+    waits = Waits(
+        sent_s * np.array([1.0, *[2.0] * (ranks - 2), 1.0]), sent_s * np.array([1.0, *[2.0] * (ranks - 1)])
+    )
+    held = np.minimum(number, ranks - np.arange(ranks, dtype=float))
+    bound_s = least_schedule_s(seconds, waits, held, layers, float(number), 1.0, 100.0)
+    assert bound_s <= simulated_s * (1 + 1e-9)
+    assert bound_s > 0.8 * simulated_s
+
+
+@pytest.mark.parametrize(("ranks", "number"), [(2, 3), (4, 8), (5, 6)])
+def test_the_bound_of_equal_ranks_is_their_schedule(ranks: int, number: int) -> None:
+    seconds = np.array([[np.inf, 3.0]] * ranks)
+    zeros, held = np.zeros(ranks), ranks - np.arange(ranks, dtype=float)
+    bound_s = least_schedule_s(seconds, Waits(zeros, zeros), held, ranks, float(number), 1.0, 100.0)
+    assert bound_s == pytest.approx((number + ranks - 1) * 3.0)
 
 
 def test_the_order_of_1f1b() -> None:
