@@ -11,7 +11,7 @@ nothing of the next part, so that halos pass from a part to later ones and no el
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache, reduce
 from typing import Final, NamedTuple
 
@@ -31,6 +31,8 @@ JOINED_BY: Final[Mapping[str, str]] = {
 _BIASED: Final = ("Conv", "Gemm")  # what others read beside the operands of a product may be a scale
 _WINDOWED: Final = ("AveragePool", "Conv", "MaxPool")  # whose padding can be that of a part
 _SIZED: Final = ("Resize", "Upsample")  # their arguments are sizes of the whole result
+COPIES: Final = -1  # in the place of a factor: each part computes all of the op
+MOST_COPIES: Final = 1024
 # Factors that an attribute counts, by the letters of their names, where parts would be another op.
 _COUNTED: Final[Mapping[str, str]] = {"DepthToSpace": "b", "SpaceToDepth": "b"}
 
@@ -51,7 +53,7 @@ class Division(NamedTuple):
     """One factor of an op along which it is divided."""
 
     op: int
-    factor: int
+    factor: int  # or COPIES
     parts: int
     joined: bool = True  # False: parts of its readers that are divided alike end with its parts
 
@@ -84,14 +86,20 @@ def _lies_read(graph: Graph, op: int, factor: int) -> list[_Lie]:
 
 
 def period_in(graph: Graph, op: int, factor: int, tensor: int) -> int:
-    """The period of cuts along a factor in a tensor of an op; 0 if it does not run over it."""
-    found = _lies_in(graph, op, factor, tensor)
-    return found[0].period if found else 0
+    """The period of cuts along a factor in a tensor of an op; 0 if not all its operands are cut like that."""
+    row, found = graph.rule_of(op), _lies_in(graph, op, factor, tensor)
+    number = row.operands.count(tensor) if row is not None else 0
+    is_cut = len(found) == max(number, 1) and len({lie.period for lie in found}) == 1
+    return found[0].period if is_cut else 0
 
 
 @lru_cache(maxsize=16)
-def divisible_factors(graph: Graph) -> tuple[tuple[int, ...], ...]:
-    """For each op [N], the factors along which it can be divided, with each state that it touches."""
+def divisible_factors(graph: Graph, *, with_states: bool = True) -> tuple[tuple[int, ...], ...]:
+    """For each op [N], the factors along which it can be divided, with each state that it touches.
+
+    Args:
+      with_states: False: each part may have the states to itself.
+    """
     found = [
         ()
         if (row := graph.rule_of(op)) is None or graph.is_measured(op) or graph.op_types[op] in _SIZED
@@ -99,7 +107,9 @@ def divisible_factors(graph: Graph) -> tuple[tuple[int, ...], ...]:
         for op in range(graph.num_ops)
     ]
     before: list[tuple[int, ...]] = []
-    while before != found:  # what one op cannot do, others that touch its states cannot do either
+    while (
+        with_states and before != found
+    ):  # what one op cannot do, others that touch its states cannot do either
         before = found.copy()
         open_periods = {
             state: set[int].intersection(
@@ -138,6 +148,8 @@ def state_period(graph: Graph, op: int, factor: int, state: State) -> int:
 
     0 if some operand or result that is the state is not cut, or the cuts of old and next value differ.
     """
+    if factor == COPIES:
+        return 0
     row, of_next = graph.known_rule_of(op), next_periods(graph, state)
     read, following = (_lies_in(graph, op, factor, k) for k in (state.read, state.next))
     number = row.operands.count(state.read)
@@ -221,51 +233,77 @@ def divisions_of(graph: Graph, splits: Sequence[Split]) -> dict[int, list[Divisi
         op = graph.op_index.get(split.op)
         if op is None:
             raise PlanError(f"splits: the graph has no op {split.op!r}.", field="splits")
-        where, row = f"splits: op {split.op!r}", graph.rule_of(op)
-        factors = row.rule.factors if row is not None else ()
-        factor = next((i for i, one in enumerate(factors) if one.name == split.factor), None)
-        if factor is None or factor not in divisible_factors(graph)[op]:
-            raise PlanError(f"{where} cannot be split along {split.factor!r}.", field="splits")
-        if not 2 <= split.parts <= factors[factor].size:
-            size = factors[factor].size
-            message = f"{where} has {size} steps along {split.factor!r} for {split.parts} parts."
-            raise PlanError(message, field="splits")
-        if factors[factor].kind == "reduction" and not split.joined:
-            raise PlanError(f"{where} has partial results, which must be joined.", field="splits")
         divisions = found.setdefault(op, [])
-        if any(one.factor == factor for one in divisions):
-            raise PlanError(f"{where} is split twice along {split.factor!r}.", field="splits")
-        divisions.append(Division(op, factor, split.parts, split.joined))
+        one = Division(op, _factor_of(graph, op, split), split.parts, split.joined)
+        if any(other.factor in (one.factor, COPIES) or one.factor == COPIES for other in divisions):
+            raise PlanError(f"splits: op {split.op!r} is split twice along {split.factor!r}.", field="splits")
+        divisions.append(one)
     for split in splits:
         if split.collective and (not split.joined or len(found[graph.op_index[split.op]]) > 1):
             message = f"splits: op {split.op!r} has a collective, so it must be joined, and split only once."
             raise PlanError(message, field="splits")
     for divisions in found.values():
-        factors = graph.known_rule_of(divisions[0].op).rule.factors
-        divisions.sort(key=lambda one: factors[one.factor].kind == "reduction")
+        if len(divisions) > 1:
+            factors = graph.known_rule_of(divisions[0].op).rule.factors
+            divisions.sort(key=lambda one: factors[one.factor].kind == "reduction")
+    return found
+
+
+def _factor_of(graph: Graph, op: int, split: Split) -> int:
+    """The factor along which a split divides an op, or COPIES."""
+    where, row = f"splits: op {split.op!r}", graph.rule_of(op)
+    if not split.factor:
+        if not 2 <= split.parts <= MOST_COPIES or not split.joined or split.collective:
+            message = f"{where} has 2 to {MOST_COPIES} copies, without a collective, not {split.parts}."
+            raise PlanError(message, field="splits")
+        return COPIES
+    factors = row.rule.factors if row is not None else ()
+    factor = next((i for i, one in enumerate(factors) if one.name == split.factor), None)
+    if factor is None or factor not in divisible_factors(graph, with_states=False)[op]:
+        raise PlanError(f"{where} cannot be split along {split.factor!r}.", field="splits")
+    size = factors[factor].size
+    if not 2 <= split.parts <= size:
+        message = f"{where} has {size} steps along {split.factor!r} for {split.parts} parts."
+        raise PlanError(message, field="splits")
+    if factors[factor].kind == "reduction" and not split.joined:
+        raise PlanError(f"{where} has partial results, which must be joined.", field="splits")
+    return factor
+
+
+def copied_states(graph: Graph, divisions: Mapping[int, Sequence[Division]]) -> dict[State, int]:
+    """The states of which each part of the ops that touch them has a copy of its own: how many copies.
+
+    That is where all these ops have as many parts, and not all divide the state: replicas of a training step
+    have the weights each, and update them alike.
+
+    Raises:
+      PlanError: an op divides a state, or copies it, that another one does not treat alike.
+    """
+    found: dict[State, int] = {}
+    for state in _states_of(graph, divisions):
+        ops = graph.readers_of(state.read)
+        of_ops = [divisions.get(op, ()) for op in ops]
+        cuts = [{(state_period(graph, one.op, one.factor, state), one.parts) for one in of} for of in of_ops]
+        if all(cut == cuts[0] and all(period for period, _ in cut) for cut in cuts):
+            continue
+        parts = {of[0].parts if len(of) == 1 else 0 for of in of_ops}
+        if len(parts) == 1 and parts != {0} and state.scope == "model":
+            found[state] = parts.pop()
+            continue
+        other = next((op for op, cut in zip(ops, cuts, strict=True) if cut != cuts[0]), ops[0])
+        split, left = (ops[0], other) if len(cuts[0]) >= len(cuts[ops.index(other)]) else (other, ops[0])
+        raise PlanError(
+            f"splits: op {graph.op_names[split]!r} divides the state "
+            f"{graph.tensor_names[state.read]!r}, but op {graph.op_names[left]!r}, which touches it as "
+            "well, is not split in the same way.",
+            field="splits",
+        )
     return found
 
 
 def _states_of(graph: Graph, divisions: Mapping[int, Sequence[Division]]) -> Iterable[State]:
     """The states that divided ops touch."""
     return dict.fromkeys(state for op in divisions for state in touched_states(graph).get(op, ()))
-
-
-def _check_states(graph: Graph, divisions: Mapping[int, Sequence[Division]]) -> None:
-    for state in _states_of(graph, divisions):
-        ops = graph.readers_of(state.read)
-        cuts = [
-            {(state_period(graph, op, one.factor, state), one.parts) for one in divisions.get(op, ())}
-            for op in ops
-        ]
-        if other := next((op for op, of_op in zip(ops, cuts, strict=True) if of_op != cuts[0]), None):
-            split, left = (ops[0], other) if len(cuts[0]) >= len(cuts[ops.index(other)]) else (other, ops[0])
-            raise PlanError(
-                f"splits: op {graph.op_names[split]!r} divides the state "
-                f"{graph.tensor_names[state.read]!r}, but op {graph.op_names[left]!r}, which touches it as "
-                "well, is not split in the same way.",
-                field="splits",
-            )
 
 
 def stops_of(graph: Graph, divisions: Mapping[int, Sequence[Division]]) -> dict[Division, list[int]]:
@@ -278,9 +316,9 @@ def stops_of(graph: Graph, divisions: Mapping[int, Sequence[Division]]) -> dict[
       PlanError: an op has too few steps for its parts, or a part would read padding alone; or an op divides a
         state that another one does not divide alike.
     """
-    readers = {one: _part_readers(graph, one, divisions) for of_op in divisions.values() for one in of_op}
-    _check_states(graph, divisions)
-    mates = _mates(graph, divisions)
+    readers = {one: _part_readers(graph, one, divisions) for of_op in divisions.values() for one in of_op
+               if one.factor != COPIES}  # fmt: skip
+    mates = _mates(graph, divisions, copied_states(graph, divisions))
     stops: dict[Division, list[int]] = {}
     for group in _groups(readers, mates):
         ends = _balanced(graph, group, readers, mates)
@@ -318,23 +356,18 @@ def _part_readers(
         for k in graph.outputs_of(of.op)
         for reader in graph.readers_of(k)
         for one in divisions.get(reader, ())
-        if one.parts == of.parts and _reads_at(graph, one, k, period_in(graph, of.op, of.factor, k))
+        if one.factor != COPIES
+        and one.parts == of.parts
+        and period_in(graph, one.op, one.factor, k) == period_in(graph, of.op, of.factor, k) > 0
     ]
 
 
-def _reads_at(graph: Graph, one: Division, tensor: int, period: int) -> bool:
-    """Whether all operands of an op that are ``tensor`` are divided with this period."""
-    found = _lies_in(graph, one.op, one.factor, tensor)
-    number = graph.known_rule_of(one.op).operands.count(tensor)
-    return 0 < len(found) == number and all(lie.period == period for lie in found)
-
-
 def _mates(
-    graph: Graph, divisions: Mapping[int, Sequence[Division]]
+    graph: Graph, divisions: Mapping[int, Sequence[Division]], copied: Collection[State]
 ) -> Mapping[Division, Sequence[Division]]:
     """For each division of a state, those of other ops that divide it alike."""
     found: dict[Division, list[Division]] = {}
-    for state in _states_of(graph, divisions):
+    for state in (one for one in _states_of(graph, divisions) if one not in copied):
         alike: dict[int, list[Division]] = {}
         for one in (one for op in graph.readers_of(state.read) for one in divisions.get(op, ())):
             alike.setdefault(state_period(graph, one.op, one.factor, state), []).append(one)

@@ -8,7 +8,6 @@ difference.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,10 +17,17 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from go_opt.env.copies.divisions import JOINED_BY, Division, divisions_of, old_piece, stops_of
+from go_opt.env.copies.cells import cells_of, overlap, pieces_of, results_of, share
+from go_opt.env.copies.divisions import (
+    COPIES,
+    JOINED_BY,
+    copied_states,
+    divisions_of,
+    old_piece,
+    stops_of,
+)
 from go_opt.env.copies.exchanges import Exchange, exchange_of
 from go_opt.env.copies.pieces import (
-    Cut,
     Piece,
     Range,
     copy_name,
@@ -35,6 +41,7 @@ from go_opt.errors import PlanError
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.dtypes import DTYPES
 from go_opt.model.graph import (
+    INPUT,
     MATRIX,
     NO_PRODUCER,
     OP_CLASSES,
@@ -60,6 +67,7 @@ class Part(NamedTuple):
 
     op: int  # of the whole graph
     ranges: tuple[Range, ...]
+    copy: int = 0  # of parts that each compute all of the op
 
 
 class Held(NamedTuple):
@@ -118,7 +126,7 @@ def planned_graph(graph: Graph, plan: Plan) -> Graph:
     if graph.fingerprint != plan.graph_fingerprint:
         return split_graph(graph, plan.splits)
     for split in plan.splits:
-        if not graph.ops_named(f"{split.op}/part 1 of "):
+        if not graph.ops_named(f"{split.op}/part 1 of " if split.factor else f"{split.op}/copy 2 of "):
             raise PlanError(
                 f"splits: the graph of the plan has no part of op {split.op[:120]!r}.", field="splits"
             )
@@ -133,24 +141,19 @@ def state_names(graph: Graph, plan: Plan) -> dict[str, str]:
     return {name: whole.tensor_names[held[name].tensor] if name in held else name for name in names}
 
 
-class _Cell(NamedTuple):
-    """Parts that write the same piece of each result, each a term of it."""
-
-    ranges: tuple[Range, ...]  # of factors that results have
-    terms: tuple[tuple[Range, ...], ...]  # of reductions; one, empty, if there is none
-
-
 class _Expansion:
     """Replaces split ops; ``parts`` and ``held`` are as in :class:`SplitGraph`, complete after ``graph``."""
 
     def __init__(self, graph: Graph, splits: tuple[Split, ...]) -> None:
         self._graph = graph
         divisions = divisions_of(graph, splits)
-        stops = stops_of(graph, divisions)
-        self._cells = {op: _cells_of(graph.known_rule_of(op), of, stops) for op, of in divisions.items()}
-        self._made = {k: self._pieces_made(k) for op in self._cells for k in graph.known_rule_of(op).results}
+        stops, copied = stops_of(graph, divisions), copied_states(graph, divisions)
+        self._copied = {op for op, of in divisions.items() if of[0].factor == COPIES}
+        self._cells = {op: cells_of(graph, of, stops) for op, of in divisions.items()}
+        self._made = {k: self._pieces_made(k) for op in self._cells for k in results_of(graph, op)}
         self._leaves_parts = {graph.op_index[one.op] for one in splits if not one.joined}
-        kept = {state.next for state in graph.states}
+        self._copies = {state.read: number for state, number in copied.items()}
+        kept = {state.next for state in graph.states if state not in copied}
         exchanged = (k for one in splits if one.collective for k in graph.outputs_of(graph.op_index[one.op]))
         found = {k: self._exchange_of(k) for k in exchanged if k in self._made and k not in kept}
         self._exchanges = {k: one for k, one in found.items() if one is not None}
@@ -166,7 +169,11 @@ class _Expansion:
         builder = GraphBuilder(graph.name, precision=graph.precision, bindings=graph.bindings)
         read = {name for row in ops for name, _ in row["reads"]}
         for k in np.flatnonzero(graph.tensor_producer == NO_PRODUCER).tolist():
-            if graph.tensor_names[k] in read:
+            if k in self._copies:
+                for name in self._names_of_copies(k):
+                    self._hold(k, name)
+                    self._add_tensor(builder, k, name, int(graph.tensor_elements[k]))
+            elif graph.tensor_names[k] in read:
                 self._add_tensor(builder, k, graph.tensor_names[k], int(graph.tensor_elements[k]))
             elif graph.tensor_kind[k] == STATE:
                 self._add_slices(builder, [name for name in self._slices if self.held[name].tensor == k])
@@ -188,15 +195,34 @@ class _Expansion:
         )
 
     def _state_parts(self, state: State) -> Iterator[tuple[str, str]]:
-        """Each part of a state with that of its next value; the state itself if it is not divided."""
+        """Each part or copy of a state with its next value; the state itself if there is one."""
         names, toucher = self._graph.tensor_names, next(iter(self._graph.readers_of(state.read)), NO_PRODUCER)
-        if toucher not in self._cells:
+        if state.read in self._copies:
+            read = self._names_of_copies(state.read)
+            yield from zip(read, self._names_of_copies(state.next, len(read)), strict=True)
+        elif toucher not in self._cells:
             yield names[state.read], names[state.next]
         elif state.next == state.read:
             yield from ((name, name) for name, held in self.held.items() if held.tensor == state.read)
         else:
             for following, piece in self._made[state.next]:
                 yield self._slice(state.read, old_piece(self._graph, state, piece)), following
+
+    def _names_of_copies(self, k: int, copies: int = 0) -> list[str]:
+        """The names of the copies of a tensor: of a state, or of as many as ``copies`` of its next value.
+
+        Raises:
+          PlanError: there is not one for each copy of the state.
+        """
+        graph, name = self._graph, self._graph.tensor_names[k]
+        if k in self._copies:
+            return [copy_name(name, i, self._copies[k]) for i in range(self._copies[k])]
+        made = self._exchanges[k].results if k in self._exchanges else self._made.get(k, ())
+        is_copied = int(graph.tensor_producer[k]) in self._copied or k in self._exchanges
+        if not is_copied or len(made) != copies or (k in self._exchanges and any(made)):
+            problem = f"{name!r}, the next value of a state of {copies} copies, is not computed for each"
+            raise PlanError(f"splits: {problem}.", field="splits")
+        return [copy_name(name, i, copies) for i in range(copies)]
 
     def _outputs(self) -> Iterator[str]:
         """Names of the tensors that the host reads."""
@@ -226,7 +252,7 @@ class _Expansion:
         wanted: list[tuple[Piece, ...] | None] = []
         for reader in graph.readers_of(k):
             row, parts = graph.rule_of(reader), self._parts_of(reader)
-            read = [list(dict.fromkeys(_pieces_of(row, k, part))) for part in parts if row is not None]
+            read = [list(dict.fromkeys(pieces_of(row, k, part))) for part in parts if row is not None]
             is_alike = len(read) == number and all(len(pieces) == 1 for pieces in read)
             wanted.append(tuple(pieces[0] for pieces in read) if is_alike else None)
         is_sum = len(self._cells[op]) == 1
@@ -236,7 +262,7 @@ class _Expansion:
     def _is_needed_whole(self, k: int) -> bool:
         """Whether a tensor of a split op is read whole, or in pieces that its parts cannot make up."""
         graph, op = self._graph, int(self._graph.tensor_producer[k])
-        if k not in self._made:
+        if k not in self._made or op in self._copied:
             return False
         if k in self._exchanges:
             return self._exchanges[k].is_whole
@@ -257,17 +283,20 @@ class _Expansion:
         return wanted in pieces or (bool(wanted) and {cut.period for cut in wanted} <= periods)
 
     def _pieces_read(self, op: int, k: int) -> Iterator[Piece]:
-        if op not in self._cells:
+        if op not in self._cells or op in self._copied:
             yield ()
             return
         row = self._graph.known_rule_of(op)
         for ranges in self._parts_of(op):
-            yield from _pieces_of(row, k, ranges)
+            yield from pieces_of(row, k, ranges)
 
     def _pieces_made(self, k: int) -> list[tuple[str, Piece]]:
         """The pieces of a tensor that the parts of its op write, or whose last terms are added."""
         op, name = int(self._graph.tensor_producer[k]), self._graph.tensor_names[k]
-        row, cells = self._graph.known_rule_of(op), self._cells[op]
+        cells = self._cells[op]
+        if op in self._copied:
+            return [(copy_name(name, i, len(cells)), ()) for i in range(len(cells))]
+        row = self._graph.known_rule_of(op)
         access = row.rule.results[row.results.index(k)]
         if len(cells) == 1:
             return [(name, ())]
@@ -280,14 +309,17 @@ class _Expansion:
         """One op, or what its parts take, the parts, and what joins or adds their results."""
         graph, name = self._graph, self._graph.op_names[op]
         if op not in self._cells:
-            measured = {kind: float(s[op]) for kind, s in graph.measured_s.items() if not np.isnan(s[op])}
             reads = [(graph.tensor_names[k], touched) for k, touched in graph.reads_of(op)]
             writes = [self._write(k, graph.tensor_names[k]) for k in graph.outputs_of(op)]
-            yield self._op(op, name, float(graph.op_flops[op]), reads, writes) | {"measured_s": measured}
+            yield self._op(op, name, float(graph.op_flops[op]), reads, writes) | self._measured(op)
             return
         cells = self._cells[op]
         # What has no elements and is not in the rule puts ops that touch a state in order; parts get it anew.
-        outputs = {k: [made for made, _ in self._made[k]] for k in graph.known_rule_of(op).results}
+        outputs = {k: [made for made, _ in self._made[k]] for k in results_of(graph, op)}
+        if op in self._copied:
+            yield from (self._copy(op, i, [(k, made[i]) for k, made in outputs.items()])
+                        for i in range(len(cells)))  # fmt: skip
+            return
         moves: list[_Row] = []
         parts: list[_Row] = []
         for i in range(len(cells)):
@@ -300,6 +332,30 @@ class _Expansion:
                 yield from self._exchanged(k, self._exchanges[k])
             elif k in self._whole and len(cells) > 1:
                 yield from self._joined(k, self._made[k], ())
+
+    def _copy(self, op: int, copy: int, results: Sequence[tuple[int, str]]) -> _Row:
+        """One of the ops that each compute all of an op, from the copies of what it reads."""
+        graph, row = self._graph, self._graph.rule_of(op)
+        name = copy_name(graph.op_names[op], copy, len(self._cells[op]))
+        self.parts[name] = Part(op, (), copy)
+        for k, written in results:
+            self._hold(k, written)
+        reads = [
+            (self._copy_for(k, op, copy), touched)
+            for k, touched in graph.reads_of(op)
+            if touched or (row is not None and k in row.operands)
+        ]
+        writes = [self._write(k, written) for k, written in results]
+        return self._op(op, name, float(graph.op_flops[op]), reads, writes) | self._measured(op)
+
+    def _hold(self, k: int, name: str) -> None:
+        """Note a copy of tensor ``k``; the first has its name."""
+        if name != self._graph.tensor_names[k]:
+            self.held[name] = Held(k, ())
+
+    def _measured(self, op: int) -> _Row:
+        found = self._graph.measured_s.items()
+        return {"measured_s": {kind: float(s[op]) for kind, s in found if not np.isnan(s[op])}}
 
     def _exchanged(self, k: int, exchange: Exchange) -> Iterator[_Row]:
         """What hands over the results of parts, and of each chip its collective; the first writes ``k``."""
@@ -336,7 +392,7 @@ class _Expansion:
                 if touched == 0 and k not in row.operands:  # as above, or a state that it touches
                     continue
                 whole = self._copy_for(k, op, cell_number * number + i)
-                for piece in dict.fromkeys(_pieces_of(row, k, ranges)):
+                for piece in dict.fromkeys(pieces_of(row, k, ranges)):
                     taken = _moved(self._taken(k, piece, whole), moves)
                     reads.append((taken, self._touched(row, k, touched, piece, ranges)))
             writes = []
@@ -375,7 +431,7 @@ class _Expansion:
         elements = int(self._graph.tensor_elements[k])
         if touched == elements:
             return elements_of(piece, elements)
-        return max(1, math.ceil(touched * _share(row, ranges)))
+        return max(1, math.ceil(touched * share(row, ranges)))
 
     def _flops(self, op: int, ranges: tuple[Range, ...], *, is_first: bool) -> float:
         """The share of a part; of a bias, which the first term adds, all."""
@@ -387,8 +443,8 @@ class _Expansion:
             multiplied = (row.rule.operands[i] for i in multiplicands(row.rule))
             factors = set[int]().union(*map(factors_in, multiplied))
             once = max(0.0, flops - 2.0 * row.rule.points(factors))
-        terms = Fraction(flops - once) * _share(row, reduced) + Fraction(once * is_first)
-        return float(terms * _share(row, rest))
+        terms = Fraction(flops - once) * share(row, reduced) + Fraction(once * is_first)
+        return float(terms * share(row, rest))
 
     def _joined(self, k: int, pieces: list[tuple[str, Piece]], wanted: Piece) -> Iterator[_Row]:
         """What joins pieces of a tensor that make up ``wanted``, along one cut after the other."""
@@ -418,11 +474,15 @@ class _Expansion:
         return graph.op_names[op] if len(graph.outputs_of(op)) == 1 else f"{graph.tensor_names[k]}/joined"
 
     def _copy_for(self, k: int, op: int, part: int) -> str:
-        """The name of tensor ``k``, or of the copy on the chip of a part, after a collective of as many."""
+        """The name of tensor ``k``, or of the copy on the chip of a part, if there are as many."""
         name, parts = self._graph.tensor_names[k], len(self._parts_of(op))
-        exchange = self._exchanges.get(k)
-        is_copied = exchange is not None and exchange.is_whole and len(exchange.results) == parts
-        return copy_name(name, part, parts) if is_copied else name
+        exchange, producer = self._exchanges.get(k), int(self._graph.tensor_producer[k])
+        copies = self._copies.get(k, 0)
+        if exchange is not None and exchange.is_whole:
+            copies = len(exchange.results)
+        elif producer in self._copied:
+            copies = len(self._cells[producer])
+        return copy_name(name, part, parts) if copies == parts else name
 
     def _taken(self, k: int, wanted: Piece, name: str) -> Iterator[_Row | str]:
         """Yields the ops that make a piece of tensor ``k``, each once, and then the name of the piece.
@@ -436,7 +496,8 @@ class _Expansion:
         if not wanted or taken in self.held:
             yield taken
             return
-        if graph.tensor_kind[k] in (WEIGHT, STATE):
+        is_handed_out = graph.tensor_kind[k] == INPUT and graph.has_scope("model")
+        if (graph.tensor_kind[k] in (WEIGHT, STATE) or is_handed_out) and k not in self._copies:
             yield self._slice(k, wanted)
             return
         pieces = self._made[k] if producer in self._cells else [(name, ())]
@@ -452,7 +513,7 @@ class _Expansion:
             return
         found = []
         for made, piece in pieces:
-            some = _overlap(piece, wanted)
+            some = overlap(piece, wanted)
             if any(cut.start >= cut.stop for cut in some):
                 continue
             part = made if some == piece else piece_name(name, some)
@@ -464,7 +525,7 @@ class _Expansion:
         yield taken
 
     def _slice(self, k: int, piece: Piece) -> str:
-        """The name of a piece of a weight or state, which no op takes."""
+        """The name of a piece of a weight or state, or of the batch of a training step: no op takes it."""
         name = piece_name(self._graph.tensor_names[k], piece)
         self.held[name] = Held(k, piece)
         self._slices[name] = elements_of(piece, int(self._graph.tensor_elements[k]))
@@ -504,51 +565,9 @@ class _Expansion:
         }
 
 
-def _overlap(piece: Piece, wanted: Piece) -> Piece:
-    """What ``wanted`` has of a piece, which has cuts of the same periods and maybe others."""
-    limits = {cut.period: cut for cut in wanted}
-    return tuple(
-        Cut(cut.period, max(cut.start, limits[cut.period].start), min(cut.stop, limits[cut.period].stop))
-        if cut.period in limits
-        else cut
-        for cut in piece
-    )
-
-
 def _moved(found: Iterator[_Row | str], moves: list[_Row]) -> str:
     """Appends the ops to ``moves``; returns the name that comes last."""
     *rows, name = found
     moves += [row for row in rows if not isinstance(row, str)]
     assert isinstance(name, str)
     return name
-
-
-def _pieces_of(row: OpRule, k: int, ranges: tuple[Range, ...]) -> Iterator[Piece]:
-    """What the operands of a part that are tensor ``k`` need of it; all of it if its rule says nothing.
-
-    What no divided sum goes over, such as a bias, belongs to the first term.
-    """
-    reduced = {one.factor for one in ranges if row.rule.factors[one.factor].kind == "reduction"}
-    is_first = all(one.start == 0 for one in ranges if one.factor in reduced)
-    found = row.accesses_of(k)
-    yield from (
-        piece_of(row.rule, access, ranges) for access in found if is_first or factors_in(access) & reduced
-    )
-    if not found:
-        yield ()
-
-
-def _share(row: OpRule, ranges: tuple[Range, ...]) -> Fraction:
-    """The points of an op that lie within ranges, of all."""
-    shares = (Fraction(one.stop - one.start, row.rule.factors[one.factor].size) for one in ranges)
-    return math.prod(shares, start=Fraction(1))
-
-
-def _cells_of(row: OpRule, divisions: Sequence[Division], stops: Mapping[Division, list[int]]) -> list[_Cell]:
-    def ranges(of: Sequence[Division]) -> list[tuple[Range, ...]]:
-        each = [[Range(one.factor, *pair) for pair in itertools.pairwise([0, *stops[one]])] for one in of]
-        return list(itertools.product(*each))
-
-    is_reduced = {one: row.rule.factors[one.factor].kind == "reduction" for one in divisions}
-    terms = tuple(ranges([one for one in divisions if is_reduced[one]]))
-    return [_Cell(cell, terms) for cell in ranges([one for one in divisions if not is_reduced[one]])]

@@ -73,7 +73,7 @@ class SplitUse:
     """A split op, with the memory figures that explain the split."""
 
     op: str
-    factors: tuple[str, ...]  # loops of the op along which it is divided
+    factors: tuple[str, ...]  # loops of the op along which it is divided; (): parts compute all of the op
     parts: int
     joined: bool
     is_summed: bool  # the results of parts are added, or joined by max or min
@@ -90,7 +90,7 @@ def split_uses(graph: Graph, target: Target, plan: Plan) -> tuple[SplitUse, ...]
         of_op.setdefault(split.op, []).append(split)
     found = []
     for name, splits in of_op.items():
-        parts = graph.ops_named(f"{name}/part ")
+        parts = graph.ops_named(f"{name}/part ") or [graph.op_index[name]]
         reads = [
             frozenset(k for k, _ in graph.reads_of(op) if graph.tensor_kind[k] == WEIGHT) for op in parts
         ]
@@ -101,7 +101,7 @@ def split_uses(graph: Graph, target: Target, plan: Plan) -> tuple[SplitUse, ...]
         stays = not joined and not graph.tensor_is_output[outputs].all()
         use = SplitUse(
             op=name,
-            factors=tuple(one.factor for one in splits),
+            factors=tuple(one.factor for one in splits if one.factor),
             parts=math.prod(one.parts for one in splits),
             joined=joined,
             is_summed=is_summed,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from types import MappingProxyType
 
 import numpy as np
@@ -31,7 +32,7 @@ from go_opt.model.graph import (
     with_op_rules,
 )
 from go_opt.model.rule import Rule
-from go_opt.model.states import Write, check_scope, write_of
+from go_opt.model.states import Paths, Write, check_scope, write_of
 
 MAX_FLOPS = 1e30  # the sum over ops must stay finite and exact enough to compare
 
@@ -177,7 +178,8 @@ class GraphBuilder:
         for output in self._outputs:
             self._find(output, f"graph output {output!r}").is_output = True
         self._check_states()
-        writes = [self._connect(state) for state in self._states]
+        paths = cache(self._paths)
+        writes = [self._connect(state, paths) for state in self._states]
         graph = self._freeze(topological_order(self._successors(), [op.name for op in self._ops]))
         return with_op_rules(self._with_states(graph, writes), self._op_rules(graph))
 
@@ -200,7 +202,15 @@ class GraphBuilder:
         self.add_op(name, "Identity", "data_movement", flops=0.0, dtype=dtype, reads=reads, writes=writes)
         return state._replace(next=name)
 
-    def _connect(self, state: NamedState) -> Write:
+    def _paths(self) -> Paths:
+        """The paths between ops that states put in order."""
+        old = [self._find(state.read, f"state {state.read!r}") for state in self._states]
+        new = [self._find(state.next, f"state {state.next!r}") for state in self._states]
+        return Paths(
+            self._successors(), (op for a, b in zip(old, new, strict=True) for op in (*a.readers, b.producer))
+        )
+
+    def _connect(self, state: NamedState, paths: Callable[[], Paths]) -> Write:
         """Make the ops that touch a state readers of it, and put them in order."""
         what = f"state {state.read!r}"
         old, new = self._find(state.read, what), self._find(state.next, what)
@@ -221,7 +231,7 @@ class GraphBuilder:
             (old.elements, old.readers),
             (new.elements, new.readers),
             others,
-            self._successors,
+            paths,
         )
         for op in (new.producer, *(new.readers if write.in_place else ())):
             old.readers.setdefault(op, 0)
@@ -229,6 +239,7 @@ class GraphBuilder:
             name = f"{self._ops[op].name} before {new.name}"
             self._define(name, 0, DTYPES[old.dtype], ACTIVATION, op)
             self._tensors[name].readers[new.producer] = 0
+            paths().add(op, new.producer)
         return write
 
     def _with_states(self, graph: Graph, writes: Sequence[Write]) -> Graph:

@@ -48,11 +48,12 @@ class CollectiveOp(StrEnum):
 class Split:
     """An op that is computed in ``parts`` along a factor of its rule; each part is an op of its own.
 
-    An op may have several splits, along different factors: its parts are all combinations.
+    An op may have several splits, along different factors: its parts are all combinations. Without a factor,
+    each part is a copy that computes all of the op, from the copies of what it reads; it has no other splits.
     """
 
     op: str
-    factor: str  # its name in the rule
+    factor: str  # its name in the rule; empty: copies
     parts: int
     # False: readers that are divided alike go on with the parts, which end where theirs do; the host reads
     # the parts of an output of the model.

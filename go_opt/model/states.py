@@ -7,7 +7,7 @@ writes. Only where a reader of the old value needs the next value, both are kept
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Final, NamedTuple, get_args
@@ -140,7 +140,7 @@ def write_of(
     old: tuple[int, Collection[int]],
     new: tuple[int, Collection[int]],
     others: int,
-    successors: Callable[[], Sequence[Sequence[int]]],
+    paths: Callable[[], Paths],
 ) -> Write:
     """How op ``writer`` writes the next value of a state.
 
@@ -148,38 +148,61 @@ def write_of(
       reads_it: whether the writer reads the old value.
       old, new: elements and readers of the old and the next value.
       others: elements of the largest other operand of the writer.
-      successors: the edges of the graph, asked for only if other ops read the old value.
+      paths: those of the graph, asked for only if other ops read the old value.
     """
     changes_a_part = reads_it and writer_type in WRITES_A_PART
     own = {writer, *(new[1] if changes_a_part else ())}
-    late, buffers = _late_readers(writer, set(old[1]) - own, successors)
+    late, buffers = _late_readers(writer, set(old[1]) - own, paths)
     if buffers > 1 or not changes_a_part:
         return Write(False, new[0], buffers, late)
     grown = new[0] - old[0]
     return Write(True, min(grown if grown > 0 else others, new[0]), 1, late)
 
 
-def _late_readers(
-    writer: int, readers: set[int], successors: Callable[[], Sequence[Sequence[int]]]
-) -> tuple[tuple[int, ...], int]:
+def _late_readers(writer: int, readers: set[int], paths: Callable[[], Paths]) -> tuple[tuple[int, ...], int]:
     """Readers that no path leads from to the writer, and 2 buffers if one lies behind the writer."""
     if not readers:
         return (), 1
-    edges = successors()
-    if readers & _reached(writer, edges):
+    known = paths()
+    if any(known.leads(writer, reader) for reader in readers):
         return (), 2
-    backwards: list[list[int]] = [[] for _ in edges]
-    for op, following in enumerate(edges):
-        for reader in following:
-            backwards[reader].append(op)
-    return tuple(sorted(readers - _reached(writer, backwards))), 1
+    return tuple(sorted(reader for reader in readers if not known.leads(reader, writer))), 1
 
 
-def _reached(op: int, edges: Sequence[Sequence[int]]) -> set[int]:
-    seen, left = {op}, [op]
-    while left:
-        for following in edges[left.pop()]:
-            if following not in seen:
-                seen.add(following)
-                left.append(following)
-    return seen - {op}
+class Paths:
+    """Which of the ops ``ends`` paths of a graph lead to, while edges are added.
+
+    Args:
+      successors: [N] the ops that read what each op computes.
+    """
+
+    def __init__(self, successors: Sequence[Sequence[int]], ends: Iterable[int]) -> None:
+        self._bit = {op: 1 << i for i, op in enumerate(dict.fromkeys(ends))}
+        self._before: list[list[int]] = [[] for _ in successors]
+        for op, following in enumerate(successors):
+            for reader in following:
+                self._before[reader].append(op)
+        self._reached = [0] * len(successors)  # bits of ends
+        left = [*map(len, successors)]
+        waiting = [op for op, number in enumerate(left) if number == 0]
+        while waiting:  # ops of a cycle never come; the order of ops refuses them
+            op = waiting.pop()
+            for source in self._before[op]:
+                self._reached[source] |= self._reached[op] | self._bit.get(op, 0)
+                left[source] -= 1
+                if left[source] == 0:
+                    waiting.append(source)
+
+    def leads(self, op: int, end: int) -> bool:
+        """Whether a path leads from an op to another one, of ``ends``."""
+        return bool(self._reached[op] & self._bit[end])
+
+    def add(self, op: int, end: int) -> None:
+        """Add an edge between two ops."""
+        self._before[end].append(op)
+        waiting, added = [op], self._reached[end] | self._bit[end]
+        while waiting:
+            at = waiting.pop()
+            if added & ~self._reached[at]:
+                self._reached[at] |= added
+                waiting += self._before[at]

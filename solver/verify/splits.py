@@ -20,6 +20,7 @@ from go_opt.env.copies.pieces import Cut, Piece
 from go_opt.env.copies.splits import Held, Part, split_graph_and_parts
 from go_opt.model.graph import (
     DATA_MOVEMENT,
+    INPUT,
     MATRIX,
     NO_PRODUCER,
     STATE,
@@ -70,6 +71,7 @@ class _Check:
         self._number: dict[str, int] = defaultdict(lambda: 1)  # of parts of each op
         for one in splits:
             self._number[one.op] *= one.parts
+        self._copied = {one.op for one in splits if not one.factor}
         self._divided = {whole.op_index[name] for name in self._number if name in whole.op_index}
 
     def errors(self) -> Iterator[str]:
@@ -103,9 +105,13 @@ class _Check:
     def _wrong_part(self, name: str) -> Iterator[str]:
         """A part reads what its points need, and writes their results."""
         part, op = self._parts[name], self._after[name]
-        row = self._whole.known_rule_of(part.op)
         of = self._before[self._whole.op_names[part.op]]
         where = f"op {name!r}"
+        if self._whole.op_names[part.op] in self._copied:
+            if not self._is_copy(part.op, op, of):
+                yield f"{where} does not compute what the op does."
+            return
+        row = self._whole.known_rule_of(part.op)
         reduced = [one for one in part.ranges if row.rule.factors[one.factor].kind == "reduction"]
         if op.kind != of.kind:
             yield f"{where} is of another type than the op."
@@ -129,6 +135,15 @@ class _Check:
             yield f"{where} does not have the flops of its part."
         if reduced:
             self._terms |= {tensor: frozenset([part]) for tensor, _, _ in op.writes}
+
+    def _is_copy(self, copied: int, op: _Op, of: _Op) -> bool:
+        """Whether an op reads and writes, in whole tensors, what the op of the model does."""
+        whole = self._whole
+        reads = Counter((self._content(tensor), size) for tensor, size in op.reads.elements() if size)
+        needed = Counter((Held(k, ()), size) for k, size in whole.reads_of(copied) if size)
+        writes = Counter((self._content(tensor), *rest) for tensor, *rest in op.writes if rest[0])
+        made = [(Held(whole.tensor_index[tensor], ()), *rest) for tensor, *rest in of.writes if rest[0]]
+        return reads == needed and writes == Counter(made) and (op.kind, op.flops) == (of.kind, of.flops)
 
     def _wrong_touch(self, name: str) -> Iterator[str]:
         """An op touches, without reading it, nothing but states, and what puts it behind others."""
@@ -268,8 +283,12 @@ class _Check:
         self._terms[op.writes[0][0]] = added
 
     def _wrong_cover(self, op: int, parts: Sequence[Part]) -> Iterator[str]:
-        """The parts of an op are all combinations of ranges that tile its divided factors."""
+        """The parts of an op are all combinations of ranges that tile its divided factors, or its copies."""
         name = self._whole.op_names[op]
+        if name in self._copied:
+            if sorted(part.copy for part in parts) != [*range(self._number[name])]:
+                yield f"op {name!r} does not have the {self._number[name]} copies that the plan says."
+            return
         row = self._whole.known_rule_of(op)
         by_factor: dict[int, set[tuple[int, int]]] = defaultdict(set)
         for part in parts:
@@ -284,8 +303,9 @@ class _Check:
             yield f"op {name!r} does not have the {self._number[name]} parts that the plan says."
 
     def _wrong_sources(self) -> Iterator[str]:
-        """Inputs and weights are those of the model; of weights, there may be pieces."""
+        """Inputs and weights are those of the model; of weights and batches, there may be pieces."""
         whole, split = self._whole, self._split
+        in_pieces = (WEIGHT, STATE, INPUT) if whole.has_scope("model") else (WEIGHT, STATE)
         for k in np.flatnonzero(split.tensor_producer == NO_PRODUCER).tolist():
             name, held = split.tensor_names[k], self._content(split.tensor_names[k])
             kind, elements = int(split.tensor_kind[k]), int(split.tensor_elements[k])
@@ -295,7 +315,7 @@ class _Check:
                 or kind != whole.tensor_kind[held.tensor]
                 or split.tensor_dtype[k] != whole.tensor_dtype[held.tensor]
                 or elements != self._elements(held.tensor, held.piece)
-                or (held.piece and kind not in (WEIGHT, STATE))
+                or (held.piece and kind not in in_pieces)
             ):
                 yield f"tensor {name!r} is no input or weight of the model."
 
@@ -314,7 +334,10 @@ class _Check:
             yield "the outputs of the model are not as they were."
 
     def _wrong_states(self) -> Iterator[str]:
-        """The parts of each state make up its old value and its next one, and lie where their ops run."""
+        """The parts of each state make up its old value and its next one, and lie where their ops run.
+
+        Of a state of the model there may be copies: each is whole, and so is its next value.
+        """
         whole, split = self._whole, self._split
         of_whole = {state.read: state for state in whole.states}
         pairs: dict[int, list[tuple[Piece, Piece]]] = defaultdict(list)
@@ -331,8 +354,11 @@ class _Check:
             if not _are_alike(old.piece, new.piece, self._elements(of.read, ()), self._elements(of.next, ())):
                 yield f"state {name!r} and its next value are different pieces."
             yield from self._wrong_place(state)
-        for k in of_whole:
-            if not all(_tile(list(pieces), ()) for pieces in zip(*pairs[k], strict=True)) or not pairs[k]:
+        for k, of in of_whole.items():
+            are_copies = of.scope == "model" and set(pairs[k]) == {((), ())}
+            if not pairs[k] or not (
+                are_copies or all(_tile(list(one), ()) for one in zip(*pairs[k], strict=True))
+            ):
                 yield f"the parts of state {whole.tensor_names[k]!r} do not make it up."
 
     def _wrong_place(self, state: State) -> Iterator[str]:

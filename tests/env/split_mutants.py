@@ -201,7 +201,8 @@ def another_pair(rng: np.random.Generator, graph: Editable) -> bool:
         graph.states[one],
         graph.states[other],
     )
-    if graph.sources[read][1:] != graph.sources[other_read][1:]:
+    are_copies = read.split("/copy ")[0] == other_read.split("/copy ")[0]
+    if are_copies or graph.sources[read][1:] != graph.sources[other_read][1:]:
         return False
     graph.states[one] = read, other_following, scope
     graph.states[other] = other_read, following, other_scope

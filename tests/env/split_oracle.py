@@ -56,7 +56,8 @@ def split_outputs(graph: Graph, split: SplitGraph) -> list[tuple[tuple[int, bool
         name, outputs = after.op_names[op], after.outputs_of(op)
         read = [k for k, _ in after.reads_of(op)]
         if name in split.parts:
-            found = _part_of(graph, *split.parts[name], read, content, values)
+            part = split.parts[name]
+            found = _part_of(graph, part.op, part.ranges, read, content, values)
         elif _is_unchanged(graph, split, name):
             found = _part_of(graph, graph.op_index[name], (), read, content, values)
         else:

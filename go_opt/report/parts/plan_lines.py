@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -103,7 +104,10 @@ def origin_lines(explanation: PlanExplanation) -> Iterator[str]:
 
 
 def split_lines(splits: Sequence[SplitUse]) -> Iterator[str]:
-    """A line for parts that share the work, and one for sums; one for each of the heaviest others."""
+    """Lines for copies, parts that share the work, and sums; one for each of the heaviest others."""
+    for number, copies in Counter(use.parts for use in splits if not use.factors).items():
+        yield f"{counted(copies, 'op')} on each of {number} chips"
+    splits = [use for use in splits if use.factors]
     for is_summed, ending in ((False, ""), (True, ", and whose results are added")):
         uses = [use for use in splits if use.is_shared and use.is_summed == is_summed]
         if uses:

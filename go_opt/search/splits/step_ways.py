@@ -1,0 +1,71 @@
+"""Ways to compute a training step on several chips: each takes a share of the batch.
+
+Ops along the batch are divided, from the inputs on; sums over the batch, the gradients, end in collectives
+that leave a copy on each chip. All other ops are computed on each chip, from copies of the weights.
+"""
+
+from __future__ import annotations
+
+from go_opt.env.copies.divisions import divisible_factors, period_in
+from go_opt.model.graph import INPUT, Graph
+from go_opt.model.plan import Split
+
+
+def batch_factors(graph: Graph, parts: int) -> dict[int, int]:
+    """The factor along the batch of each op that can be divided into ``parts`` of equal size."""
+    periods = {
+        k: elements
+        for k, elements in enumerate(graph.tensor_elements.tolist())
+        if graph.tensor_kind[k] == INPUT and elements > 1
+    }
+    found: dict[int, int] = {}
+    for op in range(graph.num_ops):
+        factor = _batch_factor(graph, op, parts, periods)
+        if factor is None:
+            continue
+        found[op] = factor
+        results = {k: period_in(graph, op, factor, k) for k in graph.known_rule_of(op).results}
+        periods |= {k: period for k, period in results.items() if period}
+    return found
+
+
+def _batch_factor(graph: Graph, op: int, parts: int, periods: dict[int, int]) -> int | None:
+    row = graph.rule_of(op)
+    read = [] if row is None else [k for k in dict.fromkeys(row.operands) if k in periods]
+    if row is None or not read:
+        return None
+    for factor in divisible_factors(graph, with_states=False)[op]:
+        along = row.rule.factors[factor]
+        is_in_all = along.kind == "reduction" or all(period_in(graph, op, factor, k) for k in row.results)
+        if (
+            is_in_all
+            and along.size % parts == 0
+            and all(period_in(graph, op, factor, k) == periods[k] for k in read)
+        ):
+            return factor
+    return None
+
+
+def replicated_way(graph: Graph, parts: int) -> tuple[Split, ...]:
+    """The step on ``parts`` chips; () if no op has a batch that can be divided into so many."""
+    factors = batch_factors(graph, parts)
+    if not factors:
+        return ()
+    return tuple(
+        _split(graph, op, factors, parts) if op in factors else Split(graph.op_names[op], "", parts)
+        for op in range(graph.num_ops)
+    )
+
+
+def _split(graph: Graph, op: int, factors: dict[int, int], parts: int) -> Split:
+    row, name = graph.known_rule_of(op), graph.op_names[op]
+    along = row.rule.factors[factors[op]]
+    if along.kind == "reduction":
+        return Split(name, along.name, parts, collective=True)
+    goes_on = all(
+        reader in factors
+        and period_in(graph, reader, factors[reader], k) == period_in(graph, op, factors[op], k)
+        for k in row.results
+        for reader in graph.readers_of(k)
+    )
+    return Split(name, along.name, parts, joined=not goes_on, collective=not goes_on)
