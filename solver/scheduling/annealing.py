@@ -75,14 +75,17 @@ class ScheduleAnnealing:
         moves: int,
         seed: int,
         hot: float = HOT,
+        shared: IntArray | None = None,
     ) -> None:
         """Start from ``plan``: placement, order and kernels, [N] each.
 
         Args:
+          shared: [N] ops with the same number keep sharing a chip; None: all are free.
           moves: number until the temperature reaches its final value, where it stays.
         """
         self._package = scheduling_package(tables)
-        self._instance = instance_of(graph, tables, roles, self._package)
+        shared = np.arange(graph.num_ops, dtype=np.int32) if shared is None else shared
+        self._instance = instance_of(graph, tables, roles, self._package, shared)
         present, proposed, best = (schedule_of(self._instance, *plan) for _ in range(3))
         path, made = np.zeros(tables.num_ops + 1, np.int32), np.zeros(3)
         reached, progress = (progress_of(self._instance, self._package) for _ in range(2))

@@ -28,6 +28,7 @@ def list_scheduling(
     fills_gaps: bool = True,
     queues: bool = True,
     chips: IntArray | None = None,
+    shared: IntArray | None = None,
 ) -> tuple[IntArray, IntArray, IntArray]:
     """``(placement, order, fusion_group)``, [N] each, of kernels placed by ``rank`` [M], highest first.
 
@@ -37,8 +38,10 @@ def list_scheduling(
       queues: whether tensors wait for links, off rings. They do so in the order in which kernels are
         placed, so a tensor of a later time may delay one of an earlier time.
       chips: [M] the chip of each kernel that can run there; None: where it finishes first.
+      shared: [N] ops with the same number share the chip of the kernel of theirs that is placed first.
     """
-    lists = lists_of(tables, order, fusion_group, rank, fills_gaps)
+    shared = fusion_group if shared is None else shared
+    lists = lists_of(tables, order, fusion_group, rank, fills_gaps, shared)
     package = scheduling_package(tables)
     if not queues:
         package.pairs["links"] = 0
@@ -56,16 +59,21 @@ def list_scheduling(
     return placement, np.lexsort((within, place[kernel_of])).astype(np.int32), kernel_of
 
 
-def earliest_finish_placement(tables: CostTables, order: IntArray, fusion_group: IntArray) -> IntArray:
+def earliest_finish_placement(
+    tables: CostTables, order: IntArray, fusion_group: IntArray, shared: IntArray | None = None
+) -> IntArray:
     """[N] chip of each op if kernels, along ``order``, go where they finish first; arguments are [N]."""
     num_kernels = int(number_kernels(order, fusion_group).max()) + 1
     falling = np.arange(num_kernels, 0, -1, dtype=np.float64)
-    return list_scheduling(tables, order, fusion_group, falling, fills_gaps=False)[0]
+    return list_scheduling(tables, order, fusion_group, falling, fills_gaps=False, shared=shared)[0]
 
 
 @uncounted
 def _schedule(package: Package, lists: Lists, given: IntArray) -> None:
-    """Place every kernel, on its ``given`` chip if it has one: fill in chips, seconds and the sequence."""
+    """Place every kernel, on its ``given`` chip if it has one: fill in chips, seconds and the sequence.
+
+    The chip of a kernel becomes that of the kernels that share it.
+    """
     size = _begin(package, lists)
     host_s = 0.0
     place = 0
@@ -75,14 +83,18 @@ def _schedule(package: Package, lists: Lists, given: IntArray) -> None:
         _arrivals(package, lists, kernel, host_s)
         chip = int64(0)
         end_s = np.inf
+        home = lists.home[lists.sharing[kernel]]
+        if home == NONE:
+            home = given[kernel]
         for other in range(len(lists.chips)):
-            if given[kernel] not in (NONE, other):
+            if home not in (NONE, other):
                 continue
             other_s = find_slot(lists, kernel, int64(other))
             if other_s < end_s:
                 chip = int64(other)
                 end_s = other_s
         take_slot(lists, kernel, chip, place)
+        lists.home[lists.sharing[kernel]] = chip
         place += 1
         host_s = lists.chips[chip].host_s
         size = _end(package, lists, kernel, size)

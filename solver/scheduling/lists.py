@@ -12,6 +12,7 @@ from go_opt.env.cost import CostTables
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.env.model.makespan import decisions
 from go_opt.env.model.package import NONE
+from go_opt.model.plan import number_by_first_place
 
 MOST_GAPS: Final = 4096
 
@@ -31,7 +32,9 @@ class Lists(NamedTuple):
     ops: RecordArray  # [N] OP
     sequence: IntArray  # [M]
     placed: RecordArray  # [M] PLACED
-    kind_s: FloatArray  # [Q, M] infinite if the kind cannot run an op of the kernel
+    kind_s: FloatArray  # [Q, M] infinite if the kind cannot run an op of the kernels that share its chip
+    sharing: IntArray  # [M] kernels with the same number share a chip
+    home: IntArray  # [M] the chip of those with a number, or NONE
     reads: IntArray  # [R] activations and inputs that ops read
     read_ptr: LongArray  # [N + 1]
     producer: IntArray  # [K]
@@ -45,21 +48,33 @@ class Lists(NamedTuple):
 
 
 def lists_of(
-    tables: CostTables, order: IntArray, fusion_group: IntArray, rank: FloatArray, fills_gaps: bool
+    tables: CostTables,
+    order: IntArray,
+    fusion_group: IntArray,
+    rank: FloatArray,
+    fills_gaps: bool,
+    shared: IntArray,
 ) -> Lists:
-    """Kernels to be placed by ``rank`` [M], numbered along ``order`` [N]."""
+    """Kernels to be placed by ``rank`` [M], numbered along ``order`` [N]; ops of a number of ``shared`` [N]
+    share a chip, and kernels lie within one."""
     kernel_of = number_kernels(order, fusion_group)
     kernels, ops = decisions(order, kernel_of)
     kind_s = kernel_seconds(tables, kernel_of)
-    kind, op = np.nonzero(~tables.can_run)
-    kind_s[kind, kernel_of[op]] = np.inf
     num_kernels, num_chips = kind_s.shape[1], tables.num_chips
+    sharing = np.zeros(num_kernels, np.int32)
+    sharing[kernel_of] = number_by_first_place(shared, order)
+    kind, op = np.nonzero(~tables.can_run)
+    cannot = np.zeros(kind_s.shape, np.bool_)
+    cannot[kind, sharing[kernel_of[op]]] = True
+    kind_s[cannot[:, sharing]] = np.inf
     return Lists(
         kernels=kernels,
         ops=ops,
         sequence=np.zeros(num_kernels, np.int32),
         placed=np.zeros(num_kernels, PLACED),
         kind_s=kind_s,
+        sharing=sharing,
+        home=np.full(num_kernels, NONE, np.int32),
         reads=tables.reader_tensor[tables.op_read].astype(np.int32),
         read_ptr=tables.op_read_ptr,
         producer=tables.tensor_producer,

@@ -1,6 +1,7 @@
 """Moves of a schedule: another chip, another place in the sequence, kernels joined or separated.
 
-Every move leaves a legal schedule: kernels are loop nests, and each comes after its producers.
+Every move leaves a legal schedule: kernels are loop nests, each comes after its producers, and what shares a
+chip moves together.
 """
 
 from __future__ import annotations
@@ -76,13 +77,45 @@ def _neighbour(instance: ScheduleProblem, schedule: Schedule, kernel: int, rng: 
 
 @uncounted_inner
 def _move(instance: ScheduleProblem, schedule: Schedule, kernel: int, chip: int) -> bool:
-    kernels = schedule.kernels
-    if kernels[kernel].chip == chip or not _can_run(instance, schedule, kernel, chip):
+    """Move a kernel, with all that share its chip."""
+    if schedule.kernels[kernel].chip == chip:
         return False
-    _touch(instance, schedule, kernel)
-    kernels[kernel].chip = chip
-    kernels[kernel].seconds = schedule.kind_s[kernel, instance.tables.chip_kind[chip]]
+    tie = _tie(instance, schedule, kernel)
+    if tie == NONE:
+        if not _can_run(instance, schedule, kernel, chip):
+            return False
+        _to_chip(instance, schedule, kernel, chip)
+        return True
+    op = tie
+    while op != NONE:
+        if not _can_run(instance, schedule, int64(schedule.ops[op].kernel), chip):
+            return False
+        op = int64(instance.tied[op])
+    op = tie
+    while op != NONE:
+        _to_chip(instance, schedule, int64(schedule.ops[op].kernel), chip)
+        op = int64(instance.tied[op])
     return True
+
+
+@uncounted_inner
+def _to_chip(instance: ScheduleProblem, schedule: Schedule, kernel: int, chip: int) -> None:
+    kernels = schedule.kernels
+    if kernels[kernel].chip != chip:
+        _touch(instance, schedule, kernel)
+        kernels[kernel].chip = chip
+        kernels[kernel].seconds = schedule.kind_s[kernel, instance.tables.chip_kind[chip]]
+
+
+@uncounted_inner
+def _tie(instance: ScheduleProblem, schedule: Schedule, kernel: int) -> int:
+    """The first op of those that share a chip with ``kernel``; NONE if none do."""
+    op = int64(schedule.kernels[kernel].first_op)
+    while op != NONE:
+        if instance.flow[op].tie != NONE:
+            return int64(instance.flow[op].tie)
+        op = int64(schedule.ops[op].following)
+    return NONE
 
 
 @uncounted_inner
@@ -202,6 +235,9 @@ def _join(instance: ScheduleProblem, schedule: Schedule, kernel: int, rng: np.ra
     if other in (NONE, kernel) or not may_join(instance, schedule, kernel, other):
         return False
     if not _can_run(instance, schedule, other, kernels[kernel].chip):
+        return False
+    tie = _tie(instance, schedule, other)
+    if tie not in (NONE, _tie(instance, schedule, kernel)):  # what shares a chip with `other` stays there
         return False
     low, high = _bounds(instance, schedule, kernel, other)
     if high <= low:  # another kernel has to run between them

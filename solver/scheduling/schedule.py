@@ -21,8 +21,9 @@ from go_opt.model.graph import Graph
 
 NO_ROUTE_S: Final = 1e30
 # Of an op: where the lists of its producers and readers begin; its place in `alike`, the first place there
-# with its trip count and the place after the last; its role and trip count.
-FLOW: Final = record("producers readers alike_place alike_first alike_last role elements")
+# with its trip count and the place after the last; its role and trip count; the first of the ops of several
+# that share its chip, or NONE.
+FLOW: Final = record("producers readers alike_place alike_first alike_last role elements tie")
 # The number of the last sum that counted a tensor, and the tensor's bytes in that sum.
 SEEN: Final = record("number read_bytes")
 
@@ -35,6 +36,7 @@ class ScheduleProblem(NamedTuple):
     producers: IntArray  # ops
     readers: IntArray  # ops
     alike: IntArray  # [N] ops by the trip count of their loop
+    tied: IntArray  # [N] the next op with the same tie, or NONE
     op_lists: RecordArray  # [N + 1] as in the package
     outputs: IntArray
     seen: RecordArray  # [K] SEEN
@@ -63,8 +65,10 @@ def scheduling_package(tables: CostTables) -> Package:
     return package
 
 
-def instance_of(graph: Graph, tables: CostTables, roles: LoopRoles, package: Package) -> ScheduleProblem:
-    """The fixed part of the schedules of ``graph``."""
+def instance_of(
+    graph: Graph, tables: CostTables, roles: LoopRoles, package: Package, shared: IntArray
+) -> ScheduleProblem:
+    """The fixed part of the schedules of ``graph``; ops of a number of ``shared`` [N] share a chip."""
     flow = np.zeros(graph.num_ops + 1, FLOW)
     flow["producers"], producers = graph.predecessors
     flow["readers"], readers = graph.successors
@@ -74,9 +78,14 @@ def instance_of(graph: Graph, tables: CostTables, roles: LoopRoles, package: Pac
     elements = roles.loop_elements[alike]
     flow["alike_first"][alike] = np.searchsorted(elements, elements, side="left")
     flow["alike_last"][alike] = np.searchsorted(elements, elements, side="right")
+    flow["tie"], tied = NONE, np.full(graph.num_ops, NONE, np.int32)
+    by_tie = np.argsort(shared, kind="stable").astype(np.int32)
+    for ops in np.split(by_tie, np.flatnonzero(np.diff(shared[by_tie])) + 1):
+        if len(ops) > 1:
+            flow["tie"][ops], tied[ops[:-1]] = ops[0], ops[1:]
     seen = np.zeros(len(tables.tensor_kind), SEEN)
     lists, sums = (package.op_lists, package.outputs), np.zeros(1, np.int64)
-    return ScheduleProblem(tables, flow, producers, readers, alike, *lists, seen, sums)
+    return ScheduleProblem(tables, flow, producers, readers, alike, tied, *lists, seen, sums)
 
 
 def schedule_of(

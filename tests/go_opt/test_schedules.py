@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 import go_opt
+from go_opt.model.builder import GraphBuilder
 from go_opt.result import OptimizeResult
+from tests.strategies import small_mcm
 
 GRAPH, TARGET = "zoo:inception_v1", "gpu-2"
 
@@ -43,11 +47,40 @@ def test_constraints_on_chips_are_kept(decide: str) -> None:
     assert go_opt.verify(go_opt.load(GRAPH), TARGET, result.plan, constraints) == []
 
 
-def test_other_constraints_are_kept_without_annealing() -> None:
+def test_ops_that_share_a_chip_are_annealed() -> None:
     names = go_opt.load(GRAPH).op_names
-    result = searched(constraints=(go_opt.Colocate((names[5], names[40])),))
-    assert result.plan.placement[5] == result.plan.placement[40]
+    constraints = (go_opt.Colocate((names[5], names[40])),)
+    result = searched(constraints=constraints)
+    assert go_opt.verify(go_opt.load(GRAPH), TARGET, result.plan, constraints) == []
+    assert "annealing" in {step.method for step in result.history}
+
+
+def test_limits_are_kept_without_annealing() -> None:
+    constraints = (go_opt.ChipLimit(1, at_most_ops=100),)
+    result = searched(constraints=constraints)
+    assert go_opt.verify(go_opt.load(GRAPH), TARGET, result.plan, constraints) == []
     assert "annealing" not in {step.method for step in result.history}
+
+
+def test_what_touches_a_state_is_scheduled_on_one_chip() -> None:
+    """Alone, ``late`` would run behind ``other``, on another chip than ``early``, which touches its state."""
+    b = GraphBuilder("side by side")
+    b.add_tensor("past", 10, "bf16", "input")
+    for name, read, us in (
+        ("other", "", 40),
+        ("early", "past", 10),
+        ("far", "early", 40),
+        ("late", "other", 10),
+    ):
+        reads = [(read, None)] * bool(read) + [("past", None)] * (name == "late")
+        b.add_op(name, "X", "vector", flops=0, dtype="bf16", reads=reads, writes=[(name, 10, "bf16")],
+                 measured_s={"chip": us * 1e-6})  # fmt: skip
+    b.add_state("past", "late", "sequence")
+    target = small_mcm(2, topology="all_to_all", acyclic=False, no_skip="off", triangle="off")
+    result = go_opt.optimize(b.build(), target, objective="latency", max_evaluations=30, policy=None)
+    schedules = [step for step in result.history if step.method.startswith("earliest finish")]
+    assert {math.isfinite(step.objective_s) for step in schedules} == {True}
+    assert result.metrics.makespan_s < 70e-6
 
 
 def test_a_batch_is_divided_where_that_is_faster() -> None:

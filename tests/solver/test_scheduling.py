@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from go_opt.common.arrays import IntArray
@@ -87,6 +87,45 @@ def test_annealed_schedules_are_valid_and_last_as_long_as_told(seed: int) -> Non
     reached = best.placement, best.order, best.fusion_group
     assert best.expected_s == pytest.approx(makespan_s(graph, target, reached), rel=1e-9)
     assert best.expected_s <= makespan_s(graph, target, start) * (1 + 1e-9)
+
+
+@settings(max_examples=examples(60))
+@given(seed=seeds)
+def test_ops_that_share_a_chip_go_on_sharing_it(seed: int) -> None:
+    graph, target = free_case(seed, 30, 5)
+    tables, order = cost_tables(graph, target), np.arange(graph.num_ops, dtype=np.int32)
+    shared = np.random.default_rng(seed).integers(0, 1 + graph.num_ops // 2, graph.num_ops).astype(np.int32)
+    assume(all(tables.can_run[:, shared == number].all(axis=1).any() for number in np.unique(shared)))
+    for start in (
+        (earliest_finish_placement(tables, order, order, shared), order, order),
+        list_scheduling(tables, order, order, upward_ranks(tables, order, order, 1.0), shared=shared),
+    ):
+        annealing = ScheduleAnnealing(
+            graph, tables, loop_roles(graph), start, moves=400, seed=seed, hot=0.05, shared=shared
+        )
+        annealing.run(400)
+        best = annealing.best
+        for placement in (start[0], best.placement, plan_arrays(annealing._chain.present)[0]):
+            assert len(np.unique(np.stack([shared, placement]), axis=1)[0]) == len(np.unique(shared))
+        reached = best.placement, best.order, best.fusion_group
+        assert best.expected_s == pytest.approx(makespan_s(graph, target, reached), rel=1e-9)
+
+
+def test_a_chip_is_shared_by_all_that_have_to() -> None:
+    """``a`` and ``d`` share a chip, which ``b`` leaves to them."""
+    graph = measured_graph({"a": 5.0, "b": 10.0, "c": 10.0, "d": 10.0}, {"b": ("a",), "d": ("c",)})
+    target, order = small_mcm(2, topology="all_to_all"), np.arange(4, dtype=np.int32)
+    tables, by_name = cost_tables(graph, target), graph.op_index
+    shared = order.copy()
+    shared[by_name["d"]] = shared[by_name["a"]]
+    placement = earliest_finish_placement(tables, order, order, shared)
+    assert placement[by_name["a"]] == placement[by_name["d"]]
+    annealing = ScheduleAnnealing(
+        graph, tables, loop_roles(graph), (placement, order, order), moves=2000, seed=0, shared=shared
+    )
+    annealing.run(2000)
+    best = annealing.best.placement
+    assert best[by_name["a"]] == best[by_name["d"]] != best[by_name["b"]]
 
 
 @settings(max_examples=examples(60))

@@ -149,5 +149,5 @@ def sliced_towers(start: Start) -> Iterator[Event]:
 
 
 def _earliest_finish(search: SearchView, name: str, order: IntArray, group: IntArray) -> Proposal:
-    placement = earliest_finish_placement(search.tables, order, group)
+    placement = earliest_finish_placement(search.tables, order, group, search.requested.shared_chips(group))
     return Proposal(f"earliest finish: {name}", placement, order, group)

@@ -18,7 +18,7 @@ from go_opt.search.compiling.kernel_cache import are_compiled
 from go_opt.search.methods.copies import joined_kernels
 from go_opt.search.methods.events import Event, Miss, Proposal, SearchView, waiting_until
 from go_opt.search.methods.first_plans import Start
-from go_opt.solver import Forbid, Pin, ScheduleAnnealing, Stages, list_scheduling, upward_ranks
+from go_opt.solver import Colocate, Forbid, Pin, ScheduleAnnealing, Stages, list_scheduling, upward_ranks
 from go_opt.solver.scheduling.partitions import linked_kernels, partition
 
 SWEEPS: Final = 32  # moves for each kernel in the first partitions, then twice as many each turn
@@ -38,11 +38,12 @@ LONGER: Final = 4  # times as long is each next chain
 
 
 def is_scheduled(search: SearchView) -> bool:
-    """Whether annealing keeps the user's constraints: it knows of chips alone that may not hold an op.
+    """Whether annealing keeps the user's constraints: it knows of chips that may not hold an op, and of ops
+    that share one.
 
     So it keeps to the stages' chips, and mostly uses them all.
     """
-    return all(isinstance(one, Pin | Forbid | Stages) for one in search.request.constraints)
+    return all(isinstance(one, Pin | Forbid | Stages | Colocate) for one in search.request.constraints)
 
 
 def ranked(start: Start) -> Iterator[Event]:
@@ -54,9 +55,10 @@ def ranked(start: Start) -> Iterator[Event]:
     if not np.array_equal(loops.loop_elements, search.roles.loop_elements):
         given.append(joined_kernels(search, loops, greedy_fusion(loops, start.order)))
     for (order, kernels), weight in itertools.product(given, TRANSFER_WEIGHTS):
+        shared = search.requested.shared_chips(kernels)
         rank = upward_ranks(tables, order, number_kernels(order, kernels), weight)
         for queues in (True, False) if weight == 1.0 else (True,):
-            schedule = list_scheduling(tables, order, kernels, rank, queues=queues)
+            schedule = list_scheduling(tables, order, kernels, rank, queues=queues, shared=shared)
             yield Proposal("earliest finish: upward rank", *schedule)
 
 
@@ -66,12 +68,13 @@ def partitioned(start: Start) -> Iterator[Event]:
     tables, kernel_of = search.tables, number_kernels(*start.joined)
     linked, rank = linked_kernels(tables, kernel_of), upward_ranks(tables, order, kernel_of, 1.0)
     seeds = np.random.default_rng((search.request.seed, 3))
+    shared = search.requested.shared_chips(kernels)
     counts = dict.fromkeys((tables.num_chips, max(2, tables.num_chips // 2)))
     is_counted, until_s = search.request.max_evaluations is not None, (1 - PARTITIONS_SHARE) * search.left_s
     for turn in itertools.count():
         for count, periods, weight in itertools.product(counts, PERIODS, CUT_WEIGHTS):
             chips = partition(linked, count, periods, weight, SWEEPS << turn, int(seeds.integers(2**31)))
-            schedule = list_scheduling(tables, order, kernels, rank, chips=chips)
+            schedule = list_scheduling(tables, order, kernels, rank, chips=chips, shared=shared)
             yield Proposal("partition: list schedule", *schedule)
             if search.left_s < until_s and not is_counted:
                 return
@@ -118,6 +121,7 @@ def _chain(search: SearchView, start: Plan, moves: int, rng: np.random.Generator
         search.tables,
         search.roles,
         (start.placement, start.order, start.fusion_group),
+        shared=search.requested.shared_chips(start.fusion_group),
         moves=moves,
         seed=int(rng.integers(2**31)),
         hot=min(math.log1p(search.gap) * float(np.exp(rng.uniform(*np.log(HOT)))), HOTTEST),
