@@ -16,7 +16,7 @@ def encoder(
 
     Args:
       causal: adds a mask [1, 1, tokens, tokens] to the scores.
-      weights: with random weights instead of zeros.
+      weights: with random weights; else these are in a file that does not exist, as go-opt needs none.
     """
     constants = [
         integers("to_heads", 1, tokens, heads, width // heads),
@@ -26,10 +26,17 @@ def encoder(
     ]
 
     def given(name: str, *shape: int) -> str:
-        values = np.zeros(shape)
         if weights:
             values = np.random.default_rng([*name.encode()]).normal(0, shape[0] ** -0.5, shape)
-        constants.append(numpy_helper.from_array(values.astype(np.float32), name))
+            constants.append(numpy_helper.from_array(values.astype(np.float32), name))
+        else:
+            where = [onnx.StringStringEntryProto(key="location", value="none.bin")]
+            constants.append(
+                onnx.TensorProto(
+                    name=name, dims=shape, data_type=onnx.TensorProto.FLOAT,
+                    data_location=onnx.TensorProto.EXTERNAL, external_data=where,
+                )
+            )  # fmt: skip
         return name
 
     def linear(source: str, name: str, columns: tuple[int, int]) -> list[onnx.NodeProto]:

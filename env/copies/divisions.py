@@ -239,8 +239,8 @@ def divisions_of(graph: Graph, splits: Sequence[Split]) -> dict[int, list[Divisi
             raise PlanError(f"splits: op {split.op!r} is split twice along {split.factor!r}.", field="splits")
         divisions.append(one)
     for split in splits:
-        if split.collective and (not split.joined or len(found[graph.op_index[split.op]]) > 1):
-            message = f"splits: op {split.op!r} has a collective, so it must be joined, and split only once."
+        if split.collective and len(found[graph.op_index[split.op]]) > 1:
+            message = f"splits: op {split.op!r} has a collective, so it must be split only once."
             raise PlanError(message, field="splits")
     for divisions in found.values():
         if len(divisions) > 1:

@@ -60,6 +60,7 @@ def kernel_op_seconds(
         is_inner = _ops_of_attentions(graph)
         is_stored[is_inner | (is_split & graph.reads_activations)] = 0.0
         scores = np.flatnonzero(is_inner & graph.has_type(_EXPONENTIALS.__contains__))
+        scores = scores[~is_split[scores]]  # parts may be kernels of their own
         exponential_s = output_elements(graph)[scores] / kernels.figures.scores_per_s
         seconds[scores] = np.maximum(graph.op_flops[scores] / work.flops_per_s[scores], exponential_s)
     batch, rows, inner, columns = (shape[matrix] for shape in shapes)

@@ -59,7 +59,7 @@ class Split:
     # the parts of an output of the model.
     joined: bool = True
     # True: the chips of the parts exchange results in a collective, after which each has what its parts of
-    # readers need. False: one op joins or adds the results.
+    # readers need that do not go on with the parts. False: one op joins or adds the results.
     collective: bool = False
 
 

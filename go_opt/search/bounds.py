@@ -13,11 +13,11 @@ import numpy as np
 from go_opt.common.arrays import BoolArray, LongArray
 from go_opt.common.units import format_bytes, format_duration
 from go_opt.env import Target, cost_tables, divided_tables, loop_roles
-from go_opt.env.kernels.fusion import ALONE, MAX_GROUP_OPS
+from go_opt.env.kernels.fusion import ALONE, ELEMENTWISE, MATRIX_LOOP, MAX_GROUP_OPS, LoopRoles
 from go_opt.env.op_memory import largest_demand, op_that_runs_nowhere
 from go_opt.errors import InfeasibleError
 from go_opt.model.dtypes import costed_dtype, size_bytes
-from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT, Graph, with_sequences
+from go_opt.model.graph import INPUT, MATRIX, NO_PRODUCER, WEIGHT, Graph, with_sequences
 from go_opt.model.states import with_host_states
 from go_opt.result import ONLY, OPTIMAL_GAP, OptimizeResult, Request, Status
 from go_opt.search.methods.events import may_replicate
@@ -50,7 +50,7 @@ def lower_bound(graph: Graph, target: Target, request: Request, divisible: BoolA
     """
     if request.fidelity != "analytical":
         return Bound(0.0, f"none is proven at the {request.fidelity} fidelity")
-    tables, roles = divided_tables(graph, target, divisible), loop_roles(graph, target.kernel_patterns)
+    tables, roles = divided_tables(graph, target, divisible), _roles(graph, target, divisible)
     is_open = request.decide == "all"
     if request.objective == "latency":
         return latency_bound(graph, tables, roles, fusion_is_open=is_open, divisible=divisible)
@@ -60,12 +60,21 @@ def lower_bound(graph: Graph, target: Target, request: Request, divisible: BoolA
     )
 
 
+def _roles(graph: Graph, target: Target, divisible: BoolArray | None) -> LoopRoles:
+    """Roles in kernels; parts of a pattern that is no product may share the kernel of a product."""
+    roles = loop_roles(graph, target.kernel_patterns)
+    if divisible is None:
+        return roles
+    is_free = divisible & (roles.role == MATRIX_LOOP) & (graph.op_class != MATRIX)
+    return roles._replace(role=np.where(is_free, ELEMENTWISE, roles.role).astype(roles.role.dtype))
+
+
 def path_bound(graph: Graph, target: Target, request: Request, divisible: BoolArray | None) -> Bound:
     """The least latency of a sample among others; stages may share their chips."""
     return latency_bound(
         graph,
         divided_tables(graph, target, divisible),
-        loop_roles(graph, target.kernel_patterns),
+        _roles(graph, target, divisible),
         fusion_is_open=request.decide == "all",
         is_alone=False,
         divisible=divisible,

@@ -28,7 +28,15 @@ from go_opt.search.final_simulation import is_simulated, load_simulator, simulat
 from go_opt.search.shared.context import Context
 from go_opt.search.splits.batch_ways import batch_ways
 from go_opt.search.splits.starts import start_of_way, takes_turns
-from go_opt.search.splits.ways import given_way, open_blocks, row_divisible, ways_in_parts, ways_to_split
+from go_opt.search.splits.tensor_ways import is_possible
+from go_opt.search.splits.ways import (
+    given_way,
+    open_blocks,
+    row_divisible,
+    ways_in_parts,
+    ways_to_share,
+    ways_to_split,
+)
 from go_opt.search.whole_ops import Watch, WholeOpsSearch
 
 WHOLE_SHARE: Final = 1 / 4  # of the budget, at most, before ways to split are tried
@@ -155,8 +163,10 @@ class _SplitSearch:
     def _try_parts(
         self, under_rows: tuple[Split, ...], under_blocks: tuple[Split, ...], most_ops: float, share: float
     ) -> None:
-        """Ways by rows, and of blocks, each on top of some by columns."""
+        """Ways that share all layers; ways by rows, and of blocks, each on top of some by columns."""
         graph, target = self._graph, self._target
+        shared = ways_to_share(graph, target, self._request)
+        self._try_each([way for way in shared if is_possible(graph, way)], most_ops, share, FIRST_STEPS)
         if self._request.objective == "latency":
             self._try_each(batch_ways(graph, target, self._rows), most_ops, share)
             return

@@ -247,7 +247,7 @@ def random_splits(rng: np.random.Generator, graph: Graph) -> tuple[Split, ...]:
         for factor in chosen:
             parts = usual if rng.random() < 0.8 else int(rng.integers(2, 5))
             more = [
-                Split(graph.op_names[one], name, parts, is_joined, collective and is_joined)
+                Split(graph.op_names[one], name, parts, is_joined, collective)
                 for one, factor_of in _alike(graph, op, factor).items()
                 for name, kind, _ in (graph.known_rule_of(one).rule.factors[factor_of],)
                 for is_joined in (joined or kind == "reduction",)

@@ -99,6 +99,26 @@ def test_readers_of_the_same_pieces_exchange_nothing() -> None:
     assert exchanged(two_ops(Split("first", "j", 2, collective=True), Split("act", "d1", 2))) == []
 
 
+def test_parts_go_on_beside_a_collective() -> None:
+    """Rows that one reader has in the same parts, and another one as a whole: 5 and 4 of 9, for both."""
+    graph = model(
+        {"x": (9, 6), "v": (6, 6)},
+        ("first", "MatMul", "x v", (9, 6), {}),
+        ("act", "Relu", "first", (9, 6), {}),
+        ("last", "Exp", "first", (9, 6), {}),
+    )
+    split = checked(
+        graph,
+        Split("first", "i", 2, joined=False, collective=True),
+        Split("act", "d0", 2, joined=False),
+        Split("last", "d1", 2),
+    )
+    assert exchanged(split) == ["AllGather"] * 2
+    part, other = (split.op_index[f"{name}/part 1 of 2"] for name in ("act", "last"))
+    assert [split.tensor_names[k] for k, _ in split.reads_of(part)] == ["first/part 1 of 2"]
+    assert split.op_types[split.tensor_producer[split.reads_of(other)[0][0]]] == "Slice"
+
+
 def test_other_numbers_of_parts_read_the_first_copy() -> None:
     graph = two_ops(Split("first", "k", 2, collective=True), Split("act", "d0", 4))
     assert exchanged(graph) == ["AllReduce"] * 2
@@ -111,13 +131,12 @@ def test_other_numbers_of_parts_read_the_first_copy() -> None:
 @pytest.mark.parametrize(
     "splits",
     [
-        [Split("first", "j", 2, joined=False, collective=True)],
         [Split("first", "j", 2, collective=True), Split("first", "k", 2)],
         [Split("first", "j", 2), Split("first", "k", 2, collective=True)],
     ],
 )
-def test_a_collective_of_one_split_that_is_joined(splits: list[Split]) -> None:
-    with pytest.raises(PlanError, match=r"^splits: op 'first' has a collective, so it must be joined, and "):
+def test_a_collective_of_one_split(splits: list[Split]) -> None:
+    with pytest.raises(PlanError, match=r"^splits: op 'first' has a collective, so it must be split only "):
         two_ops(*splits)
 
 

@@ -12,6 +12,7 @@ from go_opt.search.splits.batch_ways import start_by_batch
 from go_opt.search.splits.block_ways import blocks_of_way, start_by_blocks, start_in_turn
 from go_opt.search.splits.row_starts import start_by_rows
 from go_opt.search.splits.rows import rows_of_way
+from go_opt.search.splits.tensor_ways import start_by_tensor
 
 
 def takes_turns(graph: Graph, target: Target, request: Request) -> bool:
@@ -29,10 +30,13 @@ def start_of_way(
       graph: of whole ops; ``split`` is that with the parts of ``way``.
       takes_early: see :func:`start_by_rows`.
     """
+    replicates = may_replicate(target, request)
+    if any(one.collective for one in way):
+        is_alone = request.objective == "latency"
+        return start_by_tensor(graph, way, target, replicates=replicates and not is_alone)
     has_rows = bool(rows_of_way(graph, way))
     if has_rows and request.objective == "latency":
         return start_by_batch(split, way)
-    replicates = may_replicate(target, request)
     if blocks_of_way(graph, way):
         if takes_turns(graph, target, request):
             return start_in_turn(graph, way)

@@ -17,7 +17,6 @@ from go_opt.env.copies.splits import split_graph
 from go_opt.env.op_memory import op_activation_bytes, op_sram_bytes
 from go_opt.errors import PlanError
 from go_opt.model.graph import WEIGHT, Graph
-from go_opt.model.kernel_patterns import pattern_kernels
 from go_opt.model.plan import Split
 from go_opt.result import Request
 from go_opt.search.methods.events import has_static_constraints, may_replicate
@@ -26,9 +25,11 @@ from go_opt.search.splits.block_ways import block_ways, blocks_of, fine_ways, ti
 from go_opt.search.splits.row_ways import row_ways
 from go_opt.search.splits.rows import Rows, rows_by_op, split_along, steps_of
 from go_opt.search.splits.state_blocks import Block
+from go_opt.search.splits.tensor_ways import tensor_ways
 
 HEAVY: Final = 1 / 4  # of a chip's memory: the weight of an op that may be split
 SHARES: Final = (1 / 2, 1 / 4, 1 / 8)  # of a chip's memory: the weight of a part, one way to split for each
+MOST_SHARED: Final = 4  # ways that share all layers
 TIGHT: Final = 1 / 2  # of all memory, at least, in weights, for blocks whose parts one chip works off in turn
 
 
@@ -37,7 +38,8 @@ def divisible_ops(graph: Graph, target: Target, request: Request) -> BoolArray:
     found = np.zeros(graph.num_ops, dtype=np.bool_)
     found[[*_heavy_ops(graph, target, request), *row_divisible(graph, target, request)]] = True
     found[[op for block in open_blocks(graph, target, request) for op, _ in block]] = True
-    found[[graph.op_index[split.op] for split in _given_splits(graph, target, request)]] = True
+    shared = chain.from_iterable(ways_to_share(graph, target, request))
+    found[[graph.op_index[split.op] for split in (*shared, *_given_splits(graph, request))]] = True
     return found
 
 
@@ -82,13 +84,7 @@ def row_divisible(graph: Graph, target: Target, request: Request) -> Rows:
         is_open = may_gain and _splits_are_open(request)
     else:
         is_open = _parts_may_gain(graph, target, request)
-    return _rows_by_op(graph, target) if is_open else {}
-
-
-@lru_cache(maxsize=16)
-def _rows_by_op(graph: Graph, target: Target) -> Rows:
-    whole = _in_patterns(graph, target)
-    return {op: factor for op, factor in rows_by_op(graph).items() if op not in whole}
+    return rows_by_op(graph) if is_open else {}
 
 
 def open_blocks(graph: Graph, target: Target, request: Request) -> list[Block]:
@@ -99,7 +95,7 @@ def open_blocks(graph: Graph, target: Target, request: Request) -> list[Block]:
         and request.objective == "throughput"
         and _weights_share(graph, target) > TIGHT
     )
-    return _whole_blocks(graph, target) if is_open else []
+    return list(blocks_of(graph)) if is_open else []
 
 
 @lru_cache(maxsize=16)
@@ -108,12 +104,6 @@ def _weights_share(graph: Graph, target: Target) -> float:
     tables = cost_tables(graph, target)
     weight_bytes = float(tables.stored_bytes[graph.tensor_kind == WEIGHT].sum())
     return weight_bytes / max(float(tables.sram_bytes.sum()), 1.0)
-
-
-@lru_cache(maxsize=16)
-def _whole_blocks(graph: Graph, target: Target) -> list[Block]:
-    whole = _in_patterns(graph, target)
-    return [block for block in blocks_of(graph) if whole.isdisjoint(op for op, _ in block)]
 
 
 def _parts_may_gain(graph: Graph, target: Target, request: Request) -> bool:
@@ -125,9 +115,18 @@ def _parts_may_gain(graph: Graph, target: Target, request: Request) -> bool:
     return not needs_replicas or bool(fits_none.any())
 
 
-def _in_patterns(graph: Graph, target: Target) -> set[int]:
-    """The ops of patterns; parts of them would be ordinary ops, for which the bound does not hold."""
-    return set(chain.from_iterable(pattern_kernels(graph, target.kernel_patterns)))
+def ways_to_share(graph: Graph, target: Target, request: Request) -> list[tuple[Split, ...]]:
+    """Ways in which chips share all layers by collectives, where a short sample is asked for."""
+    is_asked = request.objective == "latency" or request.max_latency_s is not None
+    is_free = not (has_static_constraints(target) or graph.states)
+    if not (_splits_are_open(request) and is_asked and is_free):
+        return []
+    ways = tensor_ways(graph, target)
+    if request.objective == "latency":
+        return list(ways[:MOST_SHARED])
+    return sorted(
+        ways, key=lambda way: way[0].parts
+    )  # the interval is the shorter, the fewer parts there are
 
 
 def ways_to_split(graph: Graph, target: Target, request: Request) -> list[tuple[Split, ...]]:
@@ -191,7 +190,7 @@ def given_way(graph: Graph, request: Request, divisible: BoolArray) -> tuple[Spl
     return splits if is_open else ()
 
 
-def _given_splits(graph: Graph, target: Target, request: Request) -> tuple[Split, ...]:
+def _given_splits(graph: Graph, request: Request) -> tuple[Split, ...]:
     """The splits of the plan to begin with; () if one of them is of another graph, or not asked for."""
     plan = None if request.start is None else request.start.plan
     if plan is None or not plan.splits or not _splits_are_open(request):
@@ -200,5 +199,4 @@ def _given_splits(graph: Graph, target: Target, request: Request) -> tuple[Split
         split_graph(graph, plan.splits)
     except PlanError:  # of another version of the model
         return ()
-    whole = _in_patterns(graph, target)
-    return plan.splits if whole.isdisjoint(graph.op_index[split.op] for split in plan.splits) else ()
+    return plan.splits
