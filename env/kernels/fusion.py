@@ -47,8 +47,12 @@ class LoopRoles(NamedTuple):
 
 
 @lru_cache(maxsize=16)
-def loop_roles(graph: Graph, patterns: tuple[str, ...] = ()) -> LoopRoles:
-    """The role and trip count of each op of ``graph`` on a target with these ``kernel_patterns``."""
+def loop_roles(graph: Graph, patterns: tuple[str, ...] = (), *, in_parts: bool = False) -> LoopRoles:
+    """The role and trip count of each op of ``graph`` on a target with these ``kernel_patterns``.
+
+    Args:
+      in_parts: for bounds of plans that split ops, whose parts may also be in kernels of no pattern.
+    """
     written = _largest_written(graph)
     read = _largest_read(graph)
     role = np.full(graph.num_ops, ALONE, dtype=np.int8)
@@ -65,7 +69,8 @@ def loop_roles(graph: Graph, patterns: tuple[str, ...] = ()) -> LoopRoles:
     for match, ops in enumerate(pattern_kernels(graph, patterns)):
         if len(ops) <= MAX_GROUP_OPS and not somewhere[ops].any():
             role[ops], loop_elements[ops] = ELEMENTWISE, _PATTERN + match
-            role[ops[-1]] = MATRIX_LOOP  # so that bounds count an overhead for each match
+            if not in_parts or graph.op_class[ops[-1]] == MATRIX:
+                role[ops[-1]] = MATRIX_LOOP  # so that bounds count an overhead for each match
     return LoopRoles(role, loop_elements, read_ptr, read_producer)
 
 

@@ -13,11 +13,11 @@ import numpy as np
 from go_opt.common.arrays import BoolArray, LongArray
 from go_opt.common.units import format_bytes, format_duration
 from go_opt.env import Target, cost_tables, divided_tables, loop_roles
-from go_opt.env.kernels.fusion import ALONE, ELEMENTWISE, MATRIX_LOOP, MAX_GROUP_OPS, LoopRoles
+from go_opt.env.kernels.fusion import ALONE, MAX_GROUP_OPS, LoopRoles
 from go_opt.env.op_memory import largest_demand, op_that_runs_nowhere
 from go_opt.errors import InfeasibleError
 from go_opt.model.dtypes import costed_dtype, size_bytes
-from go_opt.model.graph import INPUT, MATRIX, NO_PRODUCER, WEIGHT, Graph, with_sequences
+from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT, Graph, with_sequences
 from go_opt.model.states import with_host_states
 from go_opt.result import ONLY, OPTIMAL_GAP, OptimizeResult, Request, Status
 from go_opt.search.methods.events import may_replicate
@@ -61,12 +61,8 @@ def lower_bound(graph: Graph, target: Target, request: Request, divisible: BoolA
 
 
 def _roles(graph: Graph, target: Target, divisible: BoolArray | None) -> LoopRoles:
-    """Roles in kernels; parts of a pattern that is no product may share the kernel of a product."""
-    roles = loop_roles(graph, target.kernel_patterns)
-    if divisible is None:
-        return roles
-    is_free = divisible & (roles.role == MATRIX_LOOP) & (graph.op_class != MATRIX)
-    return roles._replace(role=np.where(is_free, ELEMENTWISE, roles.role).astype(roles.role.dtype))
+    in_parts = divisible is not None and bool(divisible.any())
+    return loop_roles(graph, target.kernel_patterns, in_parts=in_parts)
 
 
 def path_bound(graph: Graph, target: Target, request: Request, divisible: BoolArray | None) -> Bound:

@@ -26,15 +26,13 @@ from go_opt.result import OptimizeResult, Request, Step
 from go_opt.search.bounds import against_bound, lower_bound, refuse_latency
 from go_opt.search.final_simulation import is_simulated, load_simulator, simulated_answer
 from go_opt.search.shared.context import Context
-from go_opt.search.splits.batch_ways import batch_ways
 from go_opt.search.splits.starts import start_of_way, takes_turns
-from go_opt.search.splits.tensor_ways import is_possible
 from go_opt.search.splits.ways import (
     given_way,
     open_blocks,
     row_divisible,
+    ways_for_samples,
     ways_in_parts,
-    ways_to_share,
     ways_to_split,
 )
 from go_opt.search.whole_ops import Watch, WholeOpsSearch
@@ -165,10 +163,8 @@ class _SplitSearch:
     ) -> None:
         """Ways that share all layers; ways by rows, and of blocks, each on top of some by columns."""
         graph, target = self._graph, self._target
-        shared = ways_to_share(graph, target, self._request)
-        self._try_each([way for way in shared if is_possible(graph, way)], most_ops, share, FIRST_STEPS)
+        self._try_each(ways_for_samples(graph, target, self._request, self._rows), most_ops, share)
         if self._request.objective == "latency":
-            self._try_each(batch_ways(graph, target, self._rows), most_ops, share)
             return
         spent = TRIAL_SHARE if self._best is not None else 1 / 2
         is_late = self._context.after(spent * self._request.time_limit_s)

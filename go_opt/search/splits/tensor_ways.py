@@ -18,10 +18,9 @@ import numpy as np
 from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.env import CostTables, Target, cost_tables, greedy_fusion, loop_roles
 from go_opt.env.copies.divisions import divisible_factors, period_in, touched_states
-from go_opt.env.copies.splits import split_graph, split_graph_and_parts
-from go_opt.env.cost.exchanges import collective_s
+from go_opt.env.copies.splits import split_graph_and_parts
+from go_opt.env.gpu.figures import Collective
 from go_opt.env.kernels.numbering import kernel_seconds
-from go_opt.errors import PlanError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import CollectiveOp, Split
 from go_opt.model.start import OpStart, Start
@@ -107,16 +106,15 @@ def _exchange_s(graph: Graph, target: Target, tables: CostTables, along: Along, 
         periods = {period_in(graph, one, along[one], k) if one in along else 0 for one in graph.readers_of(k)}
         if periods <= {own} and not is_sum:
             continue
-        kind = CollectiveOp.ALL_GATHER
-        if is_sum:
-            is_sliced = len(periods) == 1 and 0 not in periods
-            kind = CollectiveOp.REDUCE_SCATTER if is_sliced else CollectiveOp.ALL_REDUCE
-        elif len(periods) == 1 and 0 not in periods:
-            kind = CollectiveOp.ALL_TO_ALL
-        num_bytes = float(tables.tensor_bytes[k])
-        of_k = collective_s(target.collectives, kind, num_bytes, parts)
-        copied_s = num_bytes * float(tables.link_s_per_byte.max(initial=0.0)) * (parts - 1)
-        seconds += copied_s if of_k is None else of_k
+        is_sliced = len(periods) == 1 and 0 not in periods
+        of_sum = CollectiveOp.REDUCE_SCATTER if is_sliced else CollectiveOp.ALL_REDUCE
+        kind = of_sum if is_sum else CollectiveOp.ALL_GATHER
+        figures = Collective.of_group(target.collectives, kind.figures, parts)
+        num_bytes = tables.tensor_bytes[[k]].astype(np.float64)
+        if figures is not None:
+            seconds += float(figures.seconds(num_bytes, np.array([float(parts)]))[0])
+        else:  # each chip copies what the others have
+            seconds += float(num_bytes[0] * tables.link_s_per_byte.max(initial=0.0)) * (parts - 1)
     return seconds
 
 
@@ -129,15 +127,6 @@ def _way(graph: Graph, along: Along, parts: int) -> tuple[Split, ...]:
         one = split_along(graph, op, along[op], parts, joined=is_sum)
         splits.append(replace(one, collective=is_sum or not readers.isdisjoint(along)))
     return tuple(splits)
-
-
-def is_possible(graph: Graph, way: tuple[Split, ...]) -> bool:
-    """Whether the ops have enough steps for parts that have to end with others."""
-    try:
-        split_graph(graph, way)
-    except PlanError:
-        return False
-    return True
 
 
 class _Places(NamedTuple):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from itertools import chain
 from typing import Final
@@ -20,7 +21,7 @@ from go_opt.model.graph import WEIGHT, Graph
 from go_opt.model.plan import Split
 from go_opt.result import Request
 from go_opt.search.methods.events import has_static_constraints, may_replicate
-from go_opt.search.splits.batch_ways import has_batch
+from go_opt.search.splits.batch_ways import batch_ways, has_batch
 from go_opt.search.splits.block_ways import block_ways, blocks_of, fine_ways, tiled_ways
 from go_opt.search.splits.row_ways import row_ways
 from go_opt.search.splits.rows import Rows, rows_by_op, split_along, steps_of
@@ -38,7 +39,7 @@ def divisible_ops(graph: Graph, target: Target, request: Request) -> BoolArray:
     found = np.zeros(graph.num_ops, dtype=np.bool_)
     found[[*_heavy_ops(graph, target, request), *row_divisible(graph, target, request)]] = True
     found[[op for block in open_blocks(graph, target, request) for op, _ in block]] = True
-    shared = chain.from_iterable(ways_to_share(graph, target, request))
+    shared = chain.from_iterable(_shared_ways(graph, target, request))
     found[[graph.op_index[split.op] for split in (*shared, *_given_splits(graph, request))]] = True
     return found
 
@@ -115,15 +116,25 @@ def _parts_may_gain(graph: Graph, target: Target, request: Request) -> bool:
     return not needs_replicas or bool(fits_none.any())
 
 
-def ways_to_share(graph: Graph, target: Target, request: Request) -> list[tuple[Split, ...]]:
-    """Ways in which chips share all layers by collectives, where a short sample is asked for."""
+def ways_for_samples(graph: Graph, target: Target, request: Request, rows: Rows) -> list[tuple[Split, ...]]:
+    """Ways for short samples: layers shared by collectives, and for the makespan parts of a batch."""
+    ways = []
+    for way in _shared_ways(graph, target, request):
+        with suppress(PlanError):  # too few steps for parts that have to end with others
+            split_graph(graph, way)
+            ways.append(way)
+    return ways + (batch_ways(graph, target, rows) if request.objective == "latency" else [])
+
+
+def _shared_ways(graph: Graph, target: Target, request: Request) -> Sequence[tuple[Split, ...]]:
+    """Ways in which chips share all layers, where a short sample is asked for."""
     is_asked = request.objective == "latency" or request.max_latency_s is not None
     is_free = not (has_static_constraints(target) or graph.states)
     if not (_splits_are_open(request) and is_asked and is_free):
-        return []
+        return ()
     ways = tensor_ways(graph, target)
     if request.objective == "latency":
-        return list(ways[:MOST_SHARED])
+        return ways[:MOST_SHARED]
     return sorted(
         ways, key=lambda way: way[0].parts
     )  # the interval is the shorter, the fewer parts there are
