@@ -54,6 +54,8 @@ def as_request(request: Request | None, options: Mapping[str, Any], graph: Graph
 def _read(name: str, value: Any, graph: Graph | None) -> Any:
     if name.endswith("_s") and isinstance(value, str):
         return parse_duration_s(value, name)
+    if name == "sequences" and value == "auto":
+        return None
     if name == "constraints":
         return as_constraints(value)
     return _as_start(value, graph) if name == "start" else value

@@ -70,7 +70,7 @@ class Request:
       max_latency_s: the longest ``latency_s`` of a plan, while its interval is minimised; the bound
         holds without it too.
       sequences: sequences in flight of a graph with states of scope ``sequence``; by default the number is
-        decided with the plan.
+        decided with the plan, which functions and commands also know as ``auto``.
       constraints: constraints that plans must satisfy (:class:`go_opt.Pin`, …); the bound holds without
         them too.
       start: a plan to start from. The plan may be for another version of the model or another target;
@@ -104,7 +104,7 @@ class Request:
         float | None, CommandOption("Longest latency allowed, such as 2ms (throughput only).")
     ] = None
     sequences: Annotated[
-        int | None, CommandOption("Sequences in flight, each with its own state; by default the best number.")
+        int | None, CommandOption("Sequences in flight, each with its own state. [default: auto]", "N|auto")
     ] = None
     constraints: tuple[UserConstraint, ...] = ()
     start: Start | None = None

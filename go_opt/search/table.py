@@ -82,8 +82,12 @@ def is_free(search: SearchView) -> bool:
 
 
 def is_for_latency(search: SearchView) -> bool:
-    """Whether the objective is the makespan, orders and kernels are open, and no static constraint holds."""
-    return not is_throughput(search) and is_free(search) and is_open(search)
+    """Whether the makespan decides, orders and kernels are open, and no static constraint holds.
+
+    It decides if it is the objective, or if there is one sequence, whose next inference waits for its last.
+    """
+    is_alone = search.graph.has_scope("sequence") and search.graph.sequences == 1
+    return (not is_throughput(search) or is_alone) and is_free(search) and is_open(search)
 
 
 METHODS: Final = (

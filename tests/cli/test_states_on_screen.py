@@ -61,3 +61,13 @@ def test_inputs_that_look_like_states_are_named_under_the_status(cli: Cli, tmp_p
     assert any(name in said for name in case.unpaired)
     inspected = cli("inspect", "m.onnx", "--json").json
     assert set(inspected["unpaired_states"]) == set(case.unpaired)
+
+
+def test_the_number_of_sequences_is_given_or_decided(cli: Cli, tmp_path: Path) -> None:
+    onnx.save(FOUND[0].proto, tmp_path / "m.onnx")
+    decided = cli("optimize", "m.onnx", *ON, "--json").json["sequences"]
+    assert cli("optimize", "m.onnx", *ON, "--json", "--sequences", "auto").json["sequences"] == decided
+    assert cli("optimize", "m.onnx", *ON, "--json", "--sequences", "3").json["sequences"] == 3
+    refused = cli("optimize", "m.onnx", *ON, "--sequences", "many")
+    assert refused.code == 2
+    assert "--sequences must be a whole number or auto, not 'many'." in words(" ".join(refused.err))

@@ -32,7 +32,7 @@ OPTIONS: dict[str, tuple[Any, dict[str, Any]]] = {
     "splits": (False, {"no_splits": True}),
     "early_end": (False, {"no_early_end": True}),
     "max_latency_s": (2e-3, {"max_latency": "2ms"}),
-    "sequences": (4, {"sequences": 4}),
+    "sequences": (4, {"sequences": "4"}),
     "constraints": ((go_opt.Stages(2),), {"stages": 2}),
     "start": (Start({"a": OpStart(1, 1, 0, 0)}), {}),
 }
@@ -67,6 +67,7 @@ def test_each_option_arrives(name: str) -> None:
 
 def test_an_option_replaces_a_field_of_the_request() -> None:
     given = Request(seed=3, relays=False)
+    assert as_request(Request(sequences=3), {"sequences": "auto"}, None) == Request()
     changed = as_request(given, {"relays": True, "budget_s": "2s"}, None)
     assert changed == Request(seed=3, budget_s=2.0)
     with pytest.raises(TypeError, match="unexpected keyword argument 'buget_s'"):

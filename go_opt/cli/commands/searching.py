@@ -50,7 +50,8 @@ def _with_request_options(group: type[_T]) -> type[_T]:
     for name, field in _OPTIONS.items():
         kind, described = get_args(_HINTS[field.name])
         flag = (_flag(name),) if kind is bool else ()
-        annotations[name] = Annotated[_TYPED.get(kind, kind), typer.Option(*flag, **described._asdict())]
+        typed = str | None if "auto" in (described.metavar or "") else _TYPED.get(kind, kind)
+        annotations[name] = Annotated[typed, typer.Option(*flag, **described._asdict())]
         setattr(group, name, False if flag else field.default)
     group.__annotations__ = annotations | group.__annotations__
     return group
@@ -58,6 +59,15 @@ def _with_request_options(group: type[_T]) -> type[_T]:
 
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
+
+
+def _number_or_auto(given: str, option: str) -> int | None:
+    if given == "auto":
+        return None
+    if not given.isdecimal():
+        problem = f"{option} must be a whole number or auto, not {given[:100]!r}"
+        raise InvalidInputError(f"{problem}.", field=option.removeprefix("--"))
+    return int(given)
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,8 @@ class Search:
             value = getattr(self, name)
             if value is not None and field.name.endswith("_s"):
                 value = parse_duration_s(value, _flag(name))
+            if name == "sequences" and value is not None:
+                value = _number_or_auto(value, _flag(name))
             given[field.name] = not value if field.default is True else value
         return Request(**given)
 
