@@ -14,7 +14,6 @@ from go_opt.env.model.metrics import (
     Metrics,
     check_choice,
     check_fidelity,
-    check_objective,
     objective_s,
 )
 from go_opt.env.model.metrics import Objective as Objective
@@ -25,6 +24,7 @@ from go_opt.model.start import Start
 from go_opt.model.states import SizedState
 from go_opt.solver.problem.user_constraints import UserConstraint, checked_constraints
 
+AnyObjective = Literal[Objective, "step"]
 Decide = Literal["placement", "all"]
 Status = Literal["OPTIMAL", "FEASIBLE", "HEURISTIC", "INFEASIBLE"]
 
@@ -51,7 +51,8 @@ class Request:
     same names; both say ``no_NAME`` where ``NAME`` is on by default.
 
     Args:
-      objective: ``throughput`` minimises the interval, ``latency`` the makespan.
+      objective: ``throughput`` minimises the interval, ``latency`` the makespan, ``step`` that of a training
+        step, which replicas may compute with a share of the batch each.
       budget_s: seconds of search; 5 by default, no limit if ``max_evaluations`` is given.
       max_evaluations: evaluations at most; the same seed and count give the same answer.
       policy: ``default`` is the shipped policy, a path is your own, None or ``none`` means no policy.
@@ -80,7 +81,9 @@ class Request:
       InvalidInputError: a field is out of range.
     """
 
-    objective: Annotated[Objective, CommandOption("Interval, or time of one sample.")] = "throughput"
+    objective: Annotated[
+        AnyObjective, CommandOption("Interval, time of one sample, or a training step on several chips.")
+    ] = "throughput"
     budget_s: Annotated[
         float | None,
         CommandOption("Time to search: 500ms, 2s, 1m. [default: 5s, none with --max-evaluations]"),
@@ -110,7 +113,7 @@ class Request:
     start: Start | None = None
 
     def __post_init__(self) -> None:
-        check_objective(self.objective)
+        check_choice("objective", self.objective, get_args(AnyObjective))
         check_choice("decide", self.decide, get_args(Decide))
         check_fidelity(self.fidelity)
         if self.budget_s is not None and not (math.isfinite(self.budget_s) and self.budget_s > 0):
@@ -147,6 +150,11 @@ class Request:
         if self.budget_s is not None:
             return self.budget_s
         return DEFAULT_BUDGET_S if self.max_evaluations is None else math.inf
+
+    @property
+    def minimised(self) -> Objective:
+        """What plans are compared by."""
+        return "latency" if self.objective == "step" else self.objective
 
     @property
     def is_interval_alone(self) -> bool:

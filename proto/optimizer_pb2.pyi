@@ -15,6 +15,7 @@ class Objective(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OBJECTIVE_UNSPECIFIED: _ClassVar[Objective]
     OBJECTIVE_THROUGHPUT: _ClassVar[Objective]
     OBJECTIVE_LATENCY: _ClassVar[Objective]
+    OBJECTIVE_STEP: _ClassVar[Objective]
 
 class Decide(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -32,6 +33,7 @@ class Status(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 OBJECTIVE_UNSPECIFIED: Objective
 OBJECTIVE_THROUGHPUT: Objective
 OBJECTIVE_LATENCY: Objective
+OBJECTIVE_STEP: Objective
 DECIDE_UNSPECIFIED: Decide
 DECIDE_ALL: Decide
 DECIDE_PLACEMENT: Decide

@@ -63,7 +63,7 @@ def optimize(
     request = as_request(request, options, on_graph)
     store = PlanStore(remember) if isinstance(remember, str | Path) else remember
     if request.start is None and store is not None:
-        request = replace(request, start=store.nearest(costed_graph, on, request.objective))
+        request = replace(request, start=store.nearest(costed_graph, on, request.minimised))
     result = optimize_request(
         costed_graph, on, request, on_step=on_step, on_improvement=on_improvement, should_stop=should_stop
     )

@@ -7,27 +7,39 @@ of methods depends only on request and policy: equal seeds and budgets give equa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Final
+
+import numpy as np
 
 from go_opt.common.units import format_duration
-from go_opt.env import Target, cost_tables
-from go_opt.env.copies.splits import unsplit_graph
-from go_opt.errors import InfeasibleError
+from go_opt.env import Target, cost_tables, loop_roles
+from go_opt.env.copies.splits import planned_graph, split_graph, unsplit_graph
+from go_opt.errors import InfeasibleError, InvalidInputError, PlanError
 from go_opt.model.graph import Graph
+from go_opt.model.plan import Split
+from go_opt.model.start import Start
 from go_opt.model.states import sized_states
 from go_opt.result import ONLY, OptimizeResult, Request, Step
-from go_opt.search.bounds import may_keep_states, without_false_claim
+from go_opt.search.bounds import bound_over_states, lower_bound, may_keep_states, without_false_claim
 from go_opt.search.compiling.warm_up import bound_families, load
+from go_opt.search.final_simulation import is_simulated, load_simulator, simulated_answer
 from go_opt.search.host_states import HostStateSearch
-from go_opt.search.sequences import Answer, SequenceSearch
+from go_opt.search.replicas.ways import replicated_way, start_of_replicas
+from go_opt.search.sequences import Answer, SequenceSearch, Trials
 from go_opt.search.shared.context import Context
 from go_opt.search.shared.policies import find_policy
 from go_opt.search.split_race import search_with_splits
 from go_opt.search.splits.ways import divisible_ops
 from go_opt.search.whole_ops import Watch, WholeOpsSearch
+from go_opt.solver import Bound
+
+WHOLE_SHARE: Final = 1 / 3  # of the budget, for a training step of whole ops
+FIRST_STEPS: Final = 2  # of the plain plan of replicas: its kernels joined, or as they come
 
 
 def optimize_request(
@@ -62,19 +74,45 @@ def optimize_request(
     watch = Watch(on_step, lambda result: on_improvement(answered(result)), should_stop)
     context = Context(request.time_limit_s)
     is_step, limit_s = graph.has_scope("model"), request.latency_limit_s
+    replicates = _may_replicate_step(graph, target, request)
     if is_step:  # which needs the state that the step before leaves
         request = replace(request, objective="latency", max_latency_s=None)
     answer: Answer = partial(_search, target=target, policy=policy, around=context)
     if graph.has_scope("sequence") and request.objective == "throughput":
         answer = partial(_search_numbers, target=target, answer=answer, around=context)
     if may_keep_states(graph, request):
-        found = HostStateSearch(graph, target, request, context, answer, watch).answer()
+        answer = partial(_search_places, target=target, answer=answer, around=context)
+    if replicates:
+        found = ReplicaSearch(graph, target, request, context, answer, watch).answer()
     else:
         found = answer(graph, request, watch)
     if is_step and found.metrics.makespan_s > limit_s:
         limit, least = map(format_duration, (limit_s, found.metrics.makespan_s))
         raise InfeasibleError(f"no plan was found with a step of at most {limit}; the shortest is {least}.")
     return answered(found)
+
+
+def _may_replicate_step(graph: Graph, target: Target, request: Request) -> bool:
+    """Whether a training step may be computed by replicas.
+
+    Raises:
+      InvalidInputError: one is asked for, of a graph that is none.
+    """
+    if request.objective != "step":
+        return False
+    if not graph.has_scope("model"):
+        problem = f"model {graph.name[:80]!r} has no state of scope 'model', so it is no training step"
+        raise InvalidInputError(f"objective 'step': {problem}.", field="objective")
+    is_open = request.splits and request.decide == "all" and not request.constraints
+    return is_open and request.policy != ONLY and target.num_chips > 1
+
+
+def _search_places(
+    graph: Graph, request: Request, watch: Watch, *, target: Target, answer: Answer, around: Context
+) -> OptimizeResult:
+    """The best plan over what the host keeps."""
+    context = Context(request.time_limit_s, around)
+    return HostStateSearch(graph, target, request, context, answer, watch).answer()
 
 
 def _search_numbers(
@@ -110,3 +148,105 @@ def _search(
                 raise
             watch.on_interrupt()
         return search.answer()
+
+
+class ReplicaSearch(Trials):
+    """The best plan of a training step by whole ops, or by replicas that each have a share of the batch.
+
+    Plans of replicas are begun with one that is made for them: the same ops on each chip. So the answer is
+    never slower than plain data parallelism on as many chips, or on half as many.
+    """
+
+    def __init__(
+        self, graph: Graph, target: Target, request: Request, context: Context, answer: Answer, watch: Watch
+    ) -> None:
+        super().__init__(graph, target, request, context, answer, watch)
+        with context.compiling():
+            everything = np.ones(graph.num_ops, np.bool_)
+            # Parts of what would be one kernel of a pattern may be other kernels.
+            apart = replace(target, kernel_patterns=())
+            self._least = min(
+                bound_over_states(graph, target, request, everything),
+                lower_bound(graph, apart, request, everything),
+                key=lambda bound: bound.seconds,
+            )
+        self._ways: set[tuple[Split, ...]] = set()
+        self._reference_s = math.inf  # of the greedy plan of whole ops
+
+    def answer(self) -> OptimizeResult:
+        """The best plan, simulated if requested.
+
+        Raises:
+          InfeasibleError: no valid plan was found.
+        """
+        failure = None
+        try:
+            failure = self._try((), WHOLE_SHARE)
+            parts = 2 ** int(math.log2(self._target.num_chips))
+            while parts > 1 and not self._is_over:
+                self._try_replicas(parts)
+                parts //= 2
+            if self._best is not None and not self._is_over:
+                splits = self._best.plan.splits
+                self._try(splits if splits in self._ways else (), 1.0)
+        except KeyboardInterrupt:  # a stopped search returns its best plan
+            if self._best is None:
+                raise
+            self._stop()
+        if self._best is None:
+            raise InfeasibleError(f"no plan was found with replicas; without, {failure}")
+        return self._simulated(self._best)
+
+    def _simulated(self, found: OptimizeResult) -> OptimizeResult:
+        checks = is_simulated(self._target, self._request) and not self._is_stopped
+        if checks and found.simulated_interval_s is None:
+            load_simulator(self._context)
+            with self._context.tolerates("simulation"):
+                graph = planned_graph(self._graph, found.plan)
+                found = simulated_answer(graph, self._target, self._request, [found])
+        return self._complete(found)
+
+    def _try_replicas(self, parts: int) -> None:
+        """Cost the plain plan of so many replicas."""
+        way = replicated_way(self._graph, parts)
+        try:
+            split_graph(self._graph, way)
+        except PlanError:  # each would have too little of the batch
+            return
+        if way:
+            self._ways.add(way)
+            roles = loop_roles(self._graph, self._target.kernel_patterns)
+            self._try(way, 0.0, start_of_replicas(self._graph, way, roles))
+
+    def _try(
+        self, way: tuple[Split, ...], share: float, start: Start | None = None
+    ) -> InfeasibleError | None:
+        """Search for a share of the budget; with a start that is made for the way, cost that alone."""
+        graph, answer, request = self._graph, self._answer, self._request_of(share)
+        if way:
+            graph = split_graph(graph, way)
+            answer = partial(_search, target=self._target, policy=None, around=self._context)
+            request = replace(request, splits=False)
+        if start is not None:
+            request = replace(
+                request, start=start, budget_s=None, max_evaluations=FIRST_STEPS, simulate=False
+            )
+
+        def take(found: OptimizeResult) -> None:
+            if way:
+                plan = replace(found.plan, splits=way)
+                found = replace(found, plan=plan, reference_s=self._reference_s)
+            else:
+                self._reference_s = found.reference_s
+            if self._best is None or found.objective_s <= self._best.objective_s:
+                self._keep(found)
+
+        try:
+            take(answer(graph, request, Watch(self._take_step, take, self._must_stop, self._stop)))
+        except InfeasibleError as error:
+            return error
+        return None
+
+    def _bound(self) -> Bound:
+        """Over all ways to split the step."""
+        return self._least

@@ -138,7 +138,7 @@ class Search:
         return OptimizeResult(
             plan=plan,
             metrics=metrics,
-            objective=self.request.objective,
+            objective=self.request.minimised,
             status=proven.status,
             lower_bound_s=proven.lower_bound_s,
             bound_reason=self._bound.reason,

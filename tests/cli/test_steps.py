@@ -56,7 +56,7 @@ def test_a_step_that_does_not_fit(cli: Cli) -> None:
         ((MODEL, *STEP[:4], "--parallel", PARALLEL), ("--batch",)),
         ((MODEL, *STEP[:2], "--batch", "8", "--parallel", PARALLEL), ("--target",)),
         ((MODEL, "--objective", "latency"), ("--objective step",)),
-        (("zoo:resnet50", *STEP, "--parallel", PARALLEL), ("--objective step", "'zoo:resnet50'")),
+        (("zoo:resnet50", *STEP, "--parallel", PARALLEL), ("--batch", "--objective step")),
         (("zoo:resnet50", "--batch", "8"), ("--batch", "--objective step")),
         ((MODEL, *STEP[:3], "mcm-6x6", *STEP[4:], "--parallel", PARALLEL), ("'mcm-6x6'", "levels")),
     ],
@@ -97,7 +97,7 @@ def test_the_best_configuration_on_screen(cli: Cli) -> None:
     [
         ((SMALL, *SMALL_STEP, "--max-evaluations", "5"), ("--max-evaluations", "not for --objective step")),
         ((SMALL, "--target", "dgx-a100-64"), ("--objective step",)),
-        (("zoo:resnet50", "--objective", "step"), ("'zoo:resnet50'",)),
+        (("zoo:resnet50", "--objective", "step"), ("'resnet50'", "training step")),
         (("zoo:resnet50", "--batch", "8"), ("--batch",)),
         ((SMALL, *SMALL_STEP, "--budget", "soon"), ("--budget", "'soon'")),
     ],

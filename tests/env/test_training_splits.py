@@ -12,7 +12,7 @@ from go_opt.env.copies.splits import SplitGraph, split_graph, split_graph_and_pa
 from go_opt.errors import PlanError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Split
-from go_opt.search.splits.step_ways import replicated_way
+from go_opt.search.replicas.ways import replicated_way
 from go_opt.solver.verify.splits import broken_splits
 from tests.env.split_mutants import mutants
 from tests.env.split_oracle import split_outputs, whole_values
@@ -24,20 +24,23 @@ from tests.strategies import examples, seeds
 def step(rows: int = 4, widths: tuple[int, ...] = (3, 2), *, momentum: bool = False) -> Graph:
     """Products, their gradients, and the update of each weight, maybe by a moment."""
     b, last = ShapedBuilder("step", precision="as-is"), len(widths) - 2
-    shapes = {"x": (rows, widths[0])}
-    b.add_tensor("x", shapes["x"], "float32", "input")
+    sized: dict[str, tuple[int, ...]] = {"x": (rows, widths[0])}
+    b.add_tensor("x", sized["x"], "float32", "input")
 
     def op(name: str, op_type: str, reads: str, shape: tuple[int, ...], **attributes: object) -> None:
         is_matrix = op_type == "MatMul"
+        terms = 2 * sized[reads.split()[0]][1] if is_matrix else 1
+        sized[name] = shape
         b.add_op(
-            name, op_type, "matrix" if is_matrix else "vector", flops=float(100 * np.prod(shape)),
+            name, op_type, "matrix" if is_matrix else "vector", flops=float(terms * np.prod(shape)),
             dtype="float32", reads=[(read, None) for read in reads.split()],
             writes=[(name, shape, "float32")], attributes=attributes,
         )  # fmt: skip
 
     for i, (inner, outer) in enumerate(pairwise(widths)):
         for name in (f"w{i}", f"m{i}")[: 1 + momentum]:
-            b.add_tensor(name, (inner, outer), "float32", "weight")
+            sized[name] = inner, outer
+            b.add_tensor(name, sized[name], "float32", "weight")
         op(f"h{i}", "MatMul", f"{'x' if i == 0 else f'h{i - 1}'} w{i}", (rows, outer))
     op("loss", "ReduceSum", f"h{last}", (), keepdims=0)
     gradient = f"h{last}"
@@ -74,8 +77,8 @@ def test_two_replicas_by_hand() -> None:
     assert reads(graph, "update0/copy 2 of 2") == {"w0/copy 2 of 2", "g0/copy 2 of 2"}
     states = [(graph.tensor_names[one.read], graph.tensor_names[one.next]) for one in graph.states]
     assert states == [("w0", "update0"), ("w0/copy 2 of 2", "update0/copy 2 of 2")]
-    assert graph.op_flops[graph.op_index["h0/part 1 of 2"]] == 400
-    assert graph.op_flops[graph.op_index["update0/copy 2 of 2"]] == 600
+    assert graph.op_flops[graph.op_index["h0/part 1 of 2"]] == 2 * 2 * 3 * 2
+    assert graph.op_flops[graph.op_index["update0/copy 2 of 2"]] == 6
 
 
 @settings(max_examples=examples(12))

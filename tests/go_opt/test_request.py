@@ -19,7 +19,7 @@ from go_opt.service.messages.convert import request_from_proto, request_to_proto
 
 # A value of each field that is not its default, and the command's option for it, if there is one.
 OPTIONS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "objective": ("latency", {"objective": "latency"}),
+    "objective": ("step", {"objective": "step"}),
     "budget_s": (0.5, {"budget": "500ms"}),
     "max_evaluations": (7, {"max_evaluations": 7}),
     "seed": (3, {"seed": 3}),

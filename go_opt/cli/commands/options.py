@@ -236,7 +236,7 @@ def _by_keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-AnyObjective = Literal["throughput", "latency", "step"]
+AnyObjective = Literal[Objective, "step"]
 
 BatchOption = Annotated[
     int | None, typer.Option(help="Sequences of a training step, of all devices together.")
@@ -263,10 +263,6 @@ class StepOptions:
           InvalidInputError: the objective is of other models, or needs options that are not given.
         """
         is_repeated = model.startswith(TRANSFORMER_PREFIX)
-        if self.objective == "step" and not is_repeated:
-            like = f"{TRANSFORMER_PREFIX}hidden=768,layers=12,heads=12,sequence=1024"
-            problem = f"--objective step is for models such as {like}, not {model[:100]!r}"
-            raise InvalidInputError(f"{problem}.", field="objective")
         if self.objective in ("throughput", "latency") and is_repeated:
             raise InvalidInputError(
                 f"a model {TRANSFORMER_PREFIX}… needs --objective step.", field="objective"

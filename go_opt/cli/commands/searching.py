@@ -18,7 +18,7 @@ from go_opt.cli.commands.options import (
 )
 from go_opt.common.units import parse_duration_s, parse_rate_per_s
 from go_opt.errors import InvalidInputError
-from go_opt.result import DEFAULT_BUDGET_S, Objective, Request, Step
+from go_opt.result import DEFAULT_BUDGET_S, Request, Step
 
 if TYPE_CHECKING:
     from go_opt.api.chips import FewestChips
@@ -40,7 +40,6 @@ _OPTIONS: Final = {
 _TYPED: Final[dict[Any, Any]] = {
     float | None: str | None,  # durations have a unit
     str | Path | None: str,
-    Objective: AnyObjective,
 }
 
 
@@ -184,7 +183,7 @@ def search_here(graph: Graph, target: Target, request: Request, remember: Path |
     from go_opt.cli.inputs.interrupt import InterruptAsks
     from go_opt.report.progress import SearchProgress, announce_compilation
 
-    progress = SearchProgress(request.objective)
+    progress = SearchProgress(request.minimised)
     announce_compilation(lambda: progress.best)
     with InterruptAsks() as interrupt:
 
@@ -201,7 +200,7 @@ def ask_server(connection: Connection, graph: Graph, target: str, request: Reque
     from go_opt.cli.inputs.interrupt import interrupts_raised
     from go_opt.report.progress import SearchProgress
 
-    progress, steps = SearchProgress(request.objective), list[Step]()
+    progress, steps = SearchProgress(request.minimised), list[Step]()
     best: OptimizeResult | None = None
     with (
         connection.client() as client,

@@ -124,7 +124,7 @@ def _evaluated(search: SearchView, plan: Plan, rows: list[Stages]) -> tuple[Floa
     placement, replication = (np.stack(column) for column in zip(*rows, strict=True))
     replicas = replication if replication.max() > 1 else None
     tables = cost_tables(search.graph, search.target)
-    return objectives_s(tables, search.request.objective, placement, order, group, replicas)
+    return objectives_s(tables, search.request.minimised, placement, order, group, replicas)
 
 
 def _limit_s(search: SearchView) -> float:

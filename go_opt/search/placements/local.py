@@ -93,7 +93,7 @@ class _Walk:
     def heights(self, rows: IntArray) -> tuple[FloatArray, FloatArray]:
         """[B] what the walk minimises, a logarithm, and the objective; infinite if memory is too small."""
         order = np.tile(np.arange(rows.shape[1], dtype=np.int32), (len(rows), 1))
-        objective = self._search.request.objective
+        objective = self._search.request.minimised
         seconds, terms = objectives_s(self._tables, objective, rows, order, order)
         if objective == "latency":
             return np.log(np.maximum(seconds, 1e-30)), seconds

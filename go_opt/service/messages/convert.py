@@ -32,6 +32,7 @@ from go_opt.solver.problem.user_constraints import KINDS, UserConstraint
 
 # An enum's number is the index of its name here; 0, "unspecified", means the default.
 _OBJECTIVES: Final[tuple[Objective, ...]] = ("throughput", "throughput", "latency")
+_ASKED: Final = (*_OBJECTIVES, "step")
 _DECIDES: Final[tuple[Decide, ...]] = ("all", "all", "placement")
 _FIDELITIES: Final[tuple[Fidelity, ...]] = ("analytical", "analytical", "simulated")
 _Name = TypeVar("_Name", bound=str)
@@ -173,7 +174,7 @@ def optional(message: Message, field: str) -> Any:
 
 # Fields of a request that are written differently in its message, with the functions there and back.
 _CONVERTED: Final[Mapping[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]]] = {
-    "objective": (lambda name: f"OBJECTIVE_{name.upper()}", objective_from_proto),
+    "objective": (lambda name: f"OBJECTIVE_{name.upper()}", partial(named, "objective", _ASKED)),
     "decide": (lambda name: f"DECIDE_{name.upper()}", partial(named, "decide", _DECIDES)),
     "fidelity": (lambda name: f"FIDELITY_{name.upper()}", fidelity_from_proto),
     "constraints": (constraints_to_proto, constraints_from_proto),

@@ -6,9 +6,21 @@ that leave a copy on each chip. All other ops are computed on each chip, from co
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Final
+
+import numpy as np
+
+from go_opt.env import list_schedule
 from go_opt.env.copies.divisions import divisible_factors, period_in
+from go_opt.env.copies.splits import split_graph_and_parts
+from go_opt.env.kernels.fusion import LoopRoles, greedy_fusion
+from go_opt.env.kernels.priority_fusion import priority_fusion
 from go_opt.model.graph import INPUT, Graph
-from go_opt.model.plan import Split
+from go_opt.model.plan import CollectiveOp, Split
+from go_opt.model.start import NO_KERNEL, OpStart, Start
+
+_JOINED: Final = 2.0  # a priority by which an op joins whatever kernel it may
 
 
 def batch_factors(graph: Graph, parts: int) -> dict[int, int]:
@@ -69,3 +81,37 @@ def _split(graph: Graph, op: int, factors: dict[int, int], parts: int) -> Split:
         for reader in graph.readers_of(k)
     )
     return Split(name, along.name, parts, joined=not goes_on, collective=not goes_on)
+
+
+def start_of_replicas(graph: Graph, way: tuple[Split, ...], roles: LoopRoles) -> Start:
+    """Part or copy i of each op on chip i, with the kernels of one chip joined wherever they may be.
+
+    Between two collectives that follow each other, each chip works without a break.
+    """
+    split = split_graph_and_parts(graph, way)
+    after, parts = split.graph, way[0].parts
+    in_order = np.arange(graph.num_ops, dtype=np.int32)
+    kernel = priority_fusion(graph, roles, greedy_fusion(roles, in_order), np.full(graph.num_ops, _JOINED))
+    order = list_schedule(graph, kernel, -np.arange(int(kernel.max()) + 1, dtype=np.float64))
+    place = np.empty(graph.num_ops, np.int64)
+    place[order] = np.arange(graph.num_ops)
+    ops: dict[str, OpStart] = {}
+    level = np.zeros(after.num_ops, np.int64)  # collectives on the way to an op
+    made: Counter[tuple[int, str]] = Counter()  # how many chips have this op
+    ptr, sources = after.predecessors
+    for op, name in enumerate(after.op_names):
+        is_exchange = CollectiveOp.of(after.op_types[op]) is not None
+        level[op] = level[sources[ptr[op] : ptr[op + 1]]].max(initial=0) + is_exchange
+        is_sent = is_exchange or after.op_types[op] == CollectiveOp.SEND
+        if name not in split.parts and not is_sent:
+            continue  # what takes or joins is where its source is
+        written = after.tensor_names[after.outputs_of(op)[0]]
+        k = split.held[written].tensor if written in split.held else graph.tensor_index[written]
+        whole = split.parts[name].op if name in split.parts else int(graph.tensor_producer[k])
+        what = after.op_types[op] if is_sent else ""
+        chip = made[whole, what]
+        made[whole, what] += 1
+        rank = (int(level[op]) * parts + chip) * graph.num_ops + int(place[whole])
+        group = NO_KERNEL if is_sent else int(kernel[whole]) * parts + chip
+        ops[name] = OpStart(chip, kernel=group, rank=rank)
+    return Start(ops, method=f"{parts} replicas")

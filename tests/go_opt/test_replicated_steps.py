@@ -1,0 +1,104 @@
+"""Training steps on several chips, from a graph or a JAX function to a verified and simulated plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import go_opt
+from go_opt.env import Target, evaluate_plan, load_target, loop_roles
+from go_opt.env.copies.splits import planned_graph, split_graph
+from go_opt.errors import InvalidInputError
+from go_opt.model.graph import Graph
+from go_opt.model.start import Start
+from go_opt.result import OptimizeResult
+from go_opt.search.methods.given import plan_as_it_stands
+from go_opt.search.replicas.ways import replicated_way, start_of_replicas
+from tests.env.test_training_splits import step
+
+
+def searched(graph: Graph, target: Target, evaluations: int = 12, **options: object) -> OptimizeResult:
+    result = go_opt.optimize(
+        graph, target, objective="step", max_evaluations=evaluations, simulate=False, **options
+    )
+    assert go_opt.verify(graph, target, result.plan) == []
+    assert go_opt.evaluate(graph, target, result.plan).makespan_s == pytest.approx(result.objective_s)
+    assert result.lower_bound_s <= result.objective_s
+    return result
+
+
+def plain_s(graph: Graph, target: Target, parts: int) -> float:
+    """The makespan of plain data parallelism."""
+    way = replicated_way(graph, parts)
+    start: Start = start_of_replicas(graph, way, loop_roles(graph, target.kernel_patterns))
+    split = split_graph(graph, way)
+    metrics = evaluate_plan(split, target, plan_as_it_stands(split, target, start))
+    assert metrics.valid
+    return metrics.makespan_s
+
+
+def test_replicas_share_a_large_batch() -> None:
+    graph, target = step(1 << 15, (512, 512, 512), momentum=True), load_target("h100-sxm-4")
+    result = searched(graph, target)
+    assert result.plan.chips_used == 4
+    assert {one.parts for one in result.plan.splits} == {4}
+    planned = planned_graph(graph, result.plan)
+    assert result.plan.host_states == ()
+    for state in planned.states:  # a copy of each state on each chip
+        chips = {int(result.plan.placement[op]) for op in planned.readers_of(state.read)}
+        assert len(chips) == 1
+    assert result.objective_s <= min(plain_s(graph, target, parts) for parts in (2, 4))
+
+
+def test_a_small_batch_is_not_shared() -> None:
+    graph, target = step(16, (8, 8)), load_target("h100-sxm-4")
+    result = searched(graph, target)
+    assert result.plan.splits == ()
+    assert result.objective_s <= plain_s(graph, target, 2)
+
+
+def test_plans_begin_with_given_ones() -> None:
+    graph, target = step(1 << 15, (512, 512), momentum=True), load_target("h100-sxm-2")
+    first = searched(graph, target)
+    assert first.plan.splits
+    again = searched(
+        graph, target, 1, start=Start.of_plan(first.plan, planned_graph(graph, first.plan).op_names)
+    )
+    assert again.objective_s <= first.objective_s * (1 + 1e-9)
+
+
+def test_a_jax_step_with_optax() -> None:
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    def loss(weights: list[jax.Array], x: jax.Array, y: jax.Array) -> jax.Array:
+        hidden = jax.nn.relu(x @ weights[0])
+        return jnp.mean((hidden @ weights[1] - y) ** 2)
+
+    optimizer = optax.adam(1e-3)
+
+    def train(weights: list[jax.Array], kept: optax.OptState, x: jax.Array, y: jax.Array) -> tuple:
+        value, gradients = jax.value_and_grad(loss)(weights, x, y)
+        updates, kept = optimizer.update(gradients, kept)
+        return optax.apply_updates(weights, updates), kept, value
+
+    weights = [np.zeros((256, 512), np.float32), np.zeros((512, 128), np.float32)]
+    batch = np.zeros((1 << 15, 256), np.float32), np.zeros((1 << 15, 128), np.float32)
+    graph = go_opt.from_jax(
+        train, weights, optimizer.init(weights), *batch, state={0: (0, "model"), 1: (1, "model")}
+    )
+    target = load_target("h100-sxm-4")
+    result = searched(graph, target)
+    assert result.objective_s <= plain_s(graph, target, 4)
+    assert len(result.plan.splits) == graph.num_ops
+    simulated = go_opt.evaluate(graph, target, result.plan, fidelity="simulated")
+    assert simulated.makespan_s == pytest.approx(result.objective_s, rel=0.05)
+
+
+def test_only_training_steps_have_this_objective() -> None:
+    graph = replace(step(), states=())
+    with pytest.raises(InvalidInputError, match="'step' has no state of scope 'model', so it is no training"):
+        go_opt.optimize(graph, "h100-sxm-2", objective="step", max_evaluations=1)
