@@ -76,8 +76,8 @@ def _fewest(ranks: Ranks, kept: FloatArray, rank: int, free: float, all_again: i
 
 
 @compiled_inner
-def _least_sum(seconds: FloatArray, layers: int, limit: float) -> tuple[float, IntArray]:
-    """The least sum over ranks with none above ``limit``, and [P] the layers of each; infinite if none."""
+def _sums(seconds: FloatArray, layers: int, limit: float) -> tuple[FloatArray, IntArray]:
+    """[K] least sums over ranks with none above ``limit``, by layers in all, and [P, K] the last rank's."""
     number, most = seconds.shape[0], seconds.shape[1] - 1
     best = np.full(layers + 1, np.inf)
     best[0] = 0.0
@@ -93,46 +93,64 @@ def _least_sum(seconds: FloatArray, layers: int, limit: float) -> tuple[float, I
                     after[before + count] = best[before] + took
                     choice[rank, before + count] = count
         best = after
-    counts = np.zeros(number, np.int32)
-    left = layers
-    if best[layers] < np.inf:
-        for rank in range(number - 1, -1, -1):
-            counts[rank] = choice[rank, left]
-            left -= counts[rank]
-    return best[layers], counts
+    return best, choice
 
 
-def best_division(seconds: FloatArray, layers: int, number: float, share: float, at_most: float) -> IntArray:
-    """[P] layers that minimise ``(number - share) slowest + share sum``; zeros if none is below ``at_most``.
+def best_division(
+    seconds: FloatArray, head_s: float, layers: int, number: float, share: float, at_most: float
+) -> IntArray:
+    """[P] layers that minimise :func:`go_opt.parallel.step.pipeline_s`; zeros if none is below ``at_most``.
 
     Args:
+      seconds: [P, K] those of the last rank with ``head_s``, the model's head.
       share: one over the stages of a device.
     """
-    limits = np.unique(seconds[seconds < np.inf])
-    found: IntArray = _best_division(seconds, limits, layers, number, share, at_most)
+    alone = seconds.copy()
+    alone[-1] -= head_s
+    limits = np.unique(alone[alone < np.inf])
+    found: IntArray = _best_division(alone, head_s, limits, layers, number, share, at_most)
     return found
 
 
 @compiled
 def _best_division(
-    seconds: FloatArray, limits: FloatArray, layers: int, number: float, share: float, at_most: float
+    alone: FloatArray,
+    head_s: float,
+    limits: FloatArray,
+    layers: int,
+    number: float,
+    share: float,
+    at_most: float,
 ) -> IntArray:
-    counts = np.zeros(len(seconds), np.int32)
-    least, _ = _least_sum(seconds, layers, np.inf)
+    ranks, most = alone.shape[0], alone.shape[1] - 1
+    counts = np.zeros(ranks, np.int32)
+    least = _sums(alone, layers, np.inf)[0][layers] + head_s
     low, high = 0, len(limits)
     while low < high:  # the least limit that any division keeps
         middle = (low + high) // 2
-        if _least_sum(seconds, layers, limits[middle])[0] < np.inf:
+        if _sums(alone, layers, limits[middle])[0][layers] < np.inf:
             high = middle
         else:
             low = middle + 1
     for k in range(low, len(limits)):
-        if (number - share) * limits[k] + share * least >= at_most:
+        limit = limits[k]
+        if (number - share) * limit + share * least >= at_most:
             break
-        total, found = _least_sum(seconds, layers, limits[k])
-        took = (number - share) * limits[k] + share * total
-        if took < at_most:
-            at_most, counts = took, found
+        sums, choice = _sums(alone[:-1], layers, limit)
+        last = 0
+        for count in range(1, min(most, layers) + 1):
+            own = alone[-1, count]
+            if not own <= limit:
+                continue
+            slowest = max(limit, (1.0 - share) * limit + share * own + head_s)
+            took = (number - share) * slowest + share * (sums[layers - count] + own + head_s)
+            if took < at_most:
+                at_most, last = took, count
+        if last:
+            counts[-1], left = last, layers - last
+            for rank in range(ranks - 2, -1, -1):
+                counts[rank] = choice[rank, left]
+                left -= counts[rank]
     return counts
 
 
@@ -202,7 +220,7 @@ def least_schedule_s(
     least: float = _least_limit(number * passed, ahead, layers, high)
     if share < 1.0 or len(seconds) == 1 or least >= high:
         return least
-    work, _ = _least_sum(passed, layers, high / number)
+    work = _sums(passed, layers, high / number)[0][layers]
     own = np.zeros_like(passed)
     for rank in range(len(passed)):
         if in_flight[rank] < number:
@@ -216,5 +234,5 @@ def load_divisions() -> None:
     """Compile what this module has compiled, or load it, so that no search waits for it."""
     one, three = np.ones(1), np.ones(3)
     seconds, _ = rank_seconds_table(Ranks(three, three, three, 1.0, one, 9.0 * one, one, one, 1), 1)
-    best_division(seconds, 1, 1.0, 1.0, 9.0)
+    best_division(seconds, 0.0, 1, 1.0, 1.0, 9.0)
     least_schedule_s(seconds, Waits(one, one), one, 1, 1.0, 1.0, 9.0)

@@ -102,7 +102,7 @@ def solve(one: Candidate, at_most_s: float) -> Step | None:
     """The best layers and recomputation of ranks; None if no step is below ``at_most_s``."""
     seconds, kinds = one.table(at_most_s)
     layers, left_s = one.case.model.layers, at_most_s - one.fixed_s
-    counts = best_division(seconds, layers, one.number, one.share, left_s)
+    counts = best_division(seconds, one.block.head_s, layers, one.number, one.share, left_s)
     return one.step(counts, kinds) if counts.any() else None
 
 

@@ -63,7 +63,7 @@ class Step:
             "recompute_s": summed(block.again_s),
             "host_s": summed(block.host_s),
             "collectives_s": summed(block.collective_s),
-            "bubble_s": pipeline_s(self.rank_s, number, v) - each * sum(self.rank_s),
+            "bubble_s": pipeline_s(self.rank_s, number, v, block.head_s) - each * sum(self.rank_s),
             "messages_s": 2.0 * self.case.waits(chosen) * self.sent_s,
             "reduction_s": self.case.reduction_s(chosen),
             "optimizer_s": self.case.optimizer_s(chosen),
@@ -120,10 +120,17 @@ def rank_seconds(block: Block, layers: Sequence[Layers]) -> tuple[float, ...]:
     return tuple(found)
 
 
-def pipeline_s(rank_s: Sequence[float], number: int, stages_per_device: int) -> float:
-    """Seconds of ``number`` micro-batches on ranks of ``rank_s`` each, messages apart."""
+def pipeline_s(rank_s: Sequence[float], number: int, stages_per_device: int, head_s: float = 0.0) -> float:
+    """Seconds of ``number`` micro-batches on ranks of ``rank_s`` each, messages apart.
+
+    Ranks run their first stages at the same time, then their second ones …: the last rank's head, of
+    ``head_s``, lengthens only its last stage, for which all wait.
+    """
     share = 1.0 / stages_per_device
-    return (number - share) * max(rank_s) + share * sum(rank_s)
+    last_s = rank_s[-1] - head_s
+    longest_s = max((*rank_s[:-1], last_s))
+    slowest_s = max(longest_s, (1.0 - share) * longest_s + share * last_s + head_s)
+    return (number - share) * slowest_s + share * sum(rank_s)
 
 
 def rank_bytes(case: Case, chosen: Configuration, block: Block, rank: int, layers: Layers) -> float:

@@ -108,16 +108,24 @@ def test_equal_stages_take_what_the_formula_says(ranks: int, v: int, number: int
         assert len(seen) == 2 * v * number == passes.chunk.shape[1]
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_unequal_ranks_never_take_longer_than_the_formula(seed: int) -> None:
+@pytest.mark.parametrize("v", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(12))
+def test_unequal_ranks_never_take_longer_than_the_formula(seed: int, v: int) -> None:
     rng = np.random.default_rng(seed)
     ranks = int(rng.integers(2, 7))
-    step = toy(ranks, 1, int(rng.integers(1, 20)), 1.0, head_s=float(rng.uniform(0, 6)))
-    layers = tuple((int(n), 0, 0) for n in rng.integers(1, 6, ranks))
-    uneven = replace(step, layers=layers)
+    number = int(rng.integers(1, 20)) if v == 1 else ranks * int(rng.integers(2, 6))
+    step = toy(ranks, v, number, 1.0, head_s=float(rng.uniform(0, 6)))
+    uneven = replace(step, layers=tuple((int(n) * v, 0, 0) for n in rng.integers(1, 6, ranks)))
     uneven.__dict__.update(block=step.block, sent_s=0.0)
-    formula_s = pipeline_s(uneven.rank_s, step.case.batch, 1)
+    formula_s = pipeline_s(uneven.rank_s, number, v, step.block.head_s)
     assert simulate(uneven).end_s.max() <= formula_s * (1 + 1e-12)
+
+
+def test_a_head_lengthens_the_last_of_the_stages_of_a_device() -> None:
+    # Two stages of 3 s on each rank, and a head of 2 s: for the second all wait 5 s.
+    assert pipeline_s([6.0, 8.0], 4, 2, 2.0) == 3.5 * 8.0 + 0.5 * 14.0
+    # With fewer layers on the last rank, its second stage takes 1 + 2 s, as long as the others'.
+    assert pipeline_s([6.0, 4.0], 4, 2, 2.0) == 3.5 * 6.0 + 0.5 * 10.0
 
 
 @pytest.mark.parametrize("seed", range(12))
