@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 from go_opt.env import Target
 from go_opt.errors import InvalidInputError
@@ -14,6 +14,18 @@ from go_opt.parallel.transformer import Transformer, parse_transformer
 
 _OPTIMIZER_BYTES = 40.0  # a parameter: gradient, moments and weights in float32, read and written
 _MOMENT_BYTES = 12.0  # a parameter in float32: weight and two moments
+
+
+class Sums(NamedTuple):
+    """Gradients of replicas in a step; of a device, the mean of all ranks."""
+
+    sum_s: float  # of the gradients of all its layers
+    times: int
+    gathered_s: float  # of weights, all together
+
+    @property
+    def all_s(self) -> float:
+        return self.times * self.sum_s + self.gathered_s
 
 
 @dataclass(frozen=True)
@@ -55,29 +67,30 @@ class Case:
         is_piped = chosen.pipeline > 1
         return is_piped * (chosen.micro_batches(self.batch) * chosen.stages_per_device + chosen.pipeline - 2)
 
-    def reduction_s(self, chosen: Configuration) -> float:
-        """Seconds in which replicas sum gradients and, with ZeRO, share weights; nothing of it is overlapped.
+    def sums(self, chosen: Configuration) -> Sums:
+        """How replicas sum gradients and, with ZeRO, share weights.
 
         ZeRO 2 reduces behind each micro-batch; ZeRO 3 also gathers the weights in each pass.
         """
         shared, own = self._mean_parameters(chosen)
-        number, machine = chosen.micro_batches(self.batch), self.machine
-        times = {
-            0: {"all_reduce": 1},
-            1: {"reduce_scatter": 1, "all_gather": 1},
-            2: {"reduce_scatter": number, "all_gather": 1},
-            3: {"reduce_scatter": number, "all_gather": 2 * number},
-        }[chosen.zero]
+        number = chosen.micro_batches(self.batch)
         groups = (
             (shared, chosen.replicas, chosen.tensor),
             (own, chosen.data, chosen.tensor * chosen.expert),
         )
-        return sum(
-            count * machine.collective_s(op, machine.element_bytes * parameters, group, stride)
-            for parameters, group, stride in groups
-            if parameters
-            for op, count in times.items()
-        )
+
+        def taken_s(op: str) -> float:
+            return sum(
+                self.machine.collective_s(op, self.machine.element_bytes * parameters, group, stride)
+                for parameters, group, stride in groups
+                if parameters
+            )
+
+        if not chosen.zero:
+            return Sums(taken_s("all_reduce"), 1, 0.0)
+        gathers = 2 * number if chosen.zero == 3 else 1
+        times = number if chosen.zero > 1 else 1
+        return Sums(taken_s("reduce_scatter"), times, gathers * taken_s("all_gather"))
 
     def optimizer_s(self, chosen: Configuration) -> float:
         """Seconds of the update of the weights."""

@@ -35,6 +35,7 @@ class Configuration:
     zero: Zero = 0
     recompute: Recompute = "full"
     sequence_parallel: bool = False
+    overlap: bool = False  # gradients are summed while backward passes run
     host_s_per_layer: float | None = None  # in place of the target's
 
     @property
@@ -73,6 +74,14 @@ def check_configuration(chosen: Configuration, model: Transformer, devices: int,
             raise InvalidInputError(f"{OPTION}: {problem}.", field=field)
 
 
+def undivided(model: Transformer, tensor: int) -> list[str]:
+    """Sizes of the model that so many tensor ranks do not divide; keys and values may also be repeated."""
+    sizes = {"heads": model.heads, "mlp": model.mlp}
+    if tensor % model.kv_heads:
+        sizes["kv_heads"] = model.kv_heads
+    return [f"{name}={size}" for name, size in sizes.items() if size % tensor]
+
+
 def _rules(
     chosen: Configuration, model: Transformer, devices: int, batch: int
 ) -> list[tuple[str, bool, str]]:
@@ -86,8 +95,12 @@ def _rules(
     share, stages = chosen.replicas * chosen.micro_batch, chosen.pipeline * v
     found += [
         ("tensor", chosen.devices == devices, f"{degrees} is {chosen.devices} devices of {devices}"),
-        ("tensor", model.heads % t == 0, f"tensor={t} does not divide heads={model.heads}"),
-        ("tensor", model.mlp % t == 0, f"tensor={t} does not divide mlp={model.mlp}"),
+        *(("tensor", False, f"tensor={t} does not divide {name}") for name in undivided(model, t)),
+        (
+            "sequence_parallel",
+            not chosen.sequence_parallel or model.sequence % t == 0,
+            f"tensor={t} does not divide sequence={model.sequence}, which sequence_parallel=on needs",
+        ),
         (
             "pipeline" if v == 1 else "stages_per_device",
             stages <= model.layers,

@@ -199,28 +199,36 @@ def _least_limit(own_s: FloatArray, ahead_s: FloatArray, layers: int, high: floa
 def least_schedule_s(
     seconds: FloatArray,
     waits: Waits,
+    once_s: FloatArray,
     in_flight: FloatArray,
     layers: int,
     number: float,
     share: float,
     high: float,
 ) -> float:
-    """What no schedule of the pipeline is below, for any division; ``high`` if that is above it.
+    """What no step is below, for any division and schedule; ``high`` if that is above it.
 
-    Rank i starts behind ``share`` of each rank before it, forwards, and ends as long before the step's end,
-    backwards: the step takes at least ``number seconds_i + share (sum of those before i)`` for each i.
+    Rank i starts behind ``share`` of each rank before it, forwards, and ends as long before the last pass,
+    backwards: passes take at least ``number seconds_i + share (sum of those before i)`` for each i.
 
     With one stage a device, a rank that keeps ``k`` micro-batches also waits: its first backward pass comes
     behind all ranks after it, forwards and backwards, and ``k`` forward passes of its own at most; as long
-    it waits behind its last forward pass. The two waits are apart if ``k`` is less than ``number``. Then the
-    step takes ``all + (sum of those after i) + (number - k) seconds_i``, where ``all`` is the sum over ranks.
+    it waits behind its last forward pass. The two waits are apart if ``k`` is less than ``number``. Then
+    passes take ``all + (sum of those after i) + (number - k) seconds_i``, with ``all`` the sum over ranks.
+
+    Args:
+      once_s: [K] what is behind the passes, by layers of the first rank.
     """
     passed = seconds + waits.own_s.reshape(-1, 1)
-    ahead = share * seconds + waits.ahead_s.reshape(-1, 1)
-    least: float = _least_limit(number * passed, ahead, layers, high)
+    own, ahead = number * passed, share * seconds + waits.ahead_s.reshape(-1, 1)
+    own[0] += once_s
+    ahead[0] += once_s
+    least: float = _least_limit(own, ahead, layers, high)
     if share < 1.0 or len(seconds) == 1 or least >= high:
         return least
-    work = _sums(passed, layers, high / number)[0][layers]
+    whole = passed.copy()
+    whole[0] += once_s
+    work = _sums(whole, layers, np.inf)[0][layers]
     own = np.zeros_like(passed)
     for rank in range(len(passed)):
         if in_flight[rank] < number:
@@ -235,4 +243,4 @@ def load_divisions() -> None:
     one, three = np.ones(1), np.ones(3)
     seconds, _ = rank_seconds_table(Ranks(three, three, three, 1.0, one, 9.0 * one, one, one, 1), 1)
     best_division(seconds, 0.0, 1, 1.0, 1.0, 9.0)
-    least_schedule_s(seconds, Waits(one, one), one, 1, 1.0, 1.0, 9.0)
+    least_schedule_s(seconds, Waits(one, one), np.zeros(2), one, 1, 1.0, 1.0, 9.0)

@@ -38,11 +38,12 @@ class Timeline:
     start_s: FloatArray  # [P, E]
     end_s: FloatArray  # [P, E]
     peak_bytes: tuple[int, ...]  # [P]
-    once_s: float  # reduction and optimizer, behind the last pass
+    summed_s: FloatArray  # [P] when the gradients of a rank are summed
+    after_s: float  # then weights are updated and gathered
 
     @cached_property
     def step_s(self) -> float:
-        return float(self.end_s.max()) + self.once_s
+        return float(max(self.end_s.max(), self.summed_s.max())) + self.after_s
 
     @cached_property
     def busy_share(self) -> float:
@@ -109,8 +110,41 @@ def simulate(step: Step) -> Timeline:
     start_s, end_s = _simulate(
         order.chunk, order.micro_batch, order.is_backward, forward_s, backward_s, step.sent_s, number
     )
-    once_s = case.reduction_s(chosen) + case.optimizer_s(chosen)
-    return Timeline(order, start_s, end_s, _peaks(step, order, layers), once_s)
+    sums = case.sums(chosen)
+    if chosen.overlap:
+        summed_s = np.array(
+            [
+                _summed_s(step, rank, order, layers[rank], backward_s[rank], end_s[rank])
+                for rank in range(len(end_s))
+            ]
+        )
+    else:
+        summed_s = np.full(len(end_s), end_s.max() + sums.times * sums.sum_s)
+    after_s = sums.gathered_s + case.optimizer_s(chosen)
+    return Timeline(order, start_s, end_s, _peaks(step, order, layers), summed_s, after_s)
+
+
+def _summed_s(
+    step: Step, rank: int, order: Order, layers: np.ndarray, backward_s: FloatArray, end_s: FloatArray
+) -> float:
+    """When all gradients of a rank are summed, one layer after the other once its backward pass is done.
+
+    Args:
+      layers: [V, 3] of its stages. ``backward_s``: [V] their backward passes.
+      end_s: [E] of its passes.
+    """
+    sums, last = step.case.sums(step.chosen), step.chosen.micro_batches(step.case.batch) - 1
+    is_summed = order.is_backward[rank] & ((order.micro_batch[rank] == last) | (sums.times > 1))
+    counts = layers.sum(axis=1)
+    head_s = step.block.head_s * 2.0 / 3.0 * (np.arange(len(counts)) == len(counts) - 1)
+    each_s = (backward_s - head_s * (rank == step.chosen.pipeline - 1)) / counts
+    done_s = [
+        end - each_s[chunk] * np.arange(counts[chunk])  # the first layer of a stage is the last one done
+        for chunk, end in zip(order.chunk[rank][is_summed], end_s[is_summed], strict=True)
+    ]
+    in_turn = np.sort(np.concatenate(done_s))
+    behind = np.arange(len(in_turn), 0, -1) * (sums.sum_s / counts.sum())
+    return float((in_turn + behind).max())
 
 
 def _peaks(step: Step, order: Order, layers: np.ndarray) -> tuple[int, ...]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from typing import Final
 
 import numpy as np
 
 from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.parallel.block import Block
-from go_opt.parallel.case import Case
-from go_opt.parallel.configuration import RECOMPUTE, ZERO, Configuration
+from go_opt.parallel.case import Case, Sums
+from go_opt.parallel.configuration import RECOMPUTE, ZERO, Configuration, undivided
 from go_opt.parallel.division import Ranks, Waits, least_schedule_s, rank_seconds_table
+from go_opt.parallel.overlap import least_reduction_s, reduction_s
 from go_opt.parallel.step import Layers, Step
 
 MOST_SEQUENCES: Final = 32  # of a micro-batch
@@ -32,7 +34,7 @@ def configurations(case: Case) -> Iterator[Configuration]:
     """
     model, devices = case.model, case.machine.devices
     for t in _divisors(devices, case.machine.node):
-        if model.heads % t or model.mlp % t:
+        if undivided(model, t):
             continue
         for p in _divisors(devices // t, model.layers):
             for e in _divisors(devices // (t * p), model.experts):
@@ -43,20 +45,27 @@ def configurations(case: Case) -> Iterator[Configuration]:
 
 def _of_degrees(case: Case, degrees: Configuration) -> Iterator[Configuration]:
     p, per_replica, layers = degrees.pipeline, case.batch // degrees.replicas, case.model.layers
+    is_divisible = degrees.tensor > 1 and case.model.sequence % degrees.tensor == 0
     for b in _divisors(per_replica, MOST_SEQUENCES):
         for v in range(1, MOST_STAGES + 1):
             if v > 1 and (p == 1 or layers % v or p * v > layers or per_replica // b % p):
                 continue
-            for zero in ZERO if degrees.replicas > 1 else ZERO[:1]:
-                for is_divided in (False, True) if degrees.tensor > 1 else (False,):
-                    yield replace(
-                        degrees,
-                        micro_batch=b,
-                        schedule="interleaved" if v > 1 else "1f1b",
-                        stages_per_device=v,
-                        zero=zero,
-                        sequence_parallel=is_divided,
-                    )
+            has_replicas = degrees.replicas > 1
+            ways = product(
+                ZERO if has_replicas else ZERO[:1],
+                (False, True) if is_divisible else (False,),
+                (False, True) if has_replicas else (False,),
+            )
+            for zero, is_divided, overlaps in ways:
+                yield replace(
+                    degrees,
+                    micro_batch=b,
+                    schedule="interleaved" if v > 1 else "1f1b",
+                    stages_per_device=v,
+                    zero=zero,
+                    sequence_parallel=is_divided,
+                    overlap=overlaps,
+                )
 
 
 @dataclass(frozen=True)
@@ -67,12 +76,23 @@ class Candidate:
     chosen: Configuration
     block: Block
     sent_s: float  # a message between ranks, in one direction
-    once_s: float  # reduction and optimizer
+    sums: Sums
+    update_s: float
 
     @cached_property
     def number(self) -> float:
         """Micro-batches."""
         return float(self.chosen.micro_batches(self.case.batch))
+
+    @cached_property
+    def once_s(self) -> float:
+        """Reduction and optimizer."""
+        layers = self.case.model.layers
+        return reduction_s(self.sums, self.chosen, self.block, layers) + self.update_s
+
+    def least_once_s(self, seconds: FloatArray) -> FloatArray:
+        """[K] at most what any schedule leaves, by layers of the first rank of so many seconds at least."""
+        return least_reduction_s(self.sums, self.chosen, self.block, seconds) + self.update_s
 
     @cached_property
     def share(self) -> float:
@@ -98,7 +118,14 @@ class Candidate:
         ranks, number, share = self.chosen.pipeline, self.number, self.share
         fall = 1.0 - (1.0 - share / number) ** ranks
         received_s = number * (2 * self.chosen.stages_per_device - 1) * self.sent_s  # at the first rank
-        return (share * work_s / fall + received_s + self.once_s) * _ROUNDING
+        return (share * work_s / fall + received_s + self._least_once_s) * _ROUNDING
+
+    @cached_property
+    def _least_once_s(self) -> float:
+        """Whatever the first rank has: all layers that others leave, recomputed."""
+        v, ranks = self.chosen.stages_per_device, self.chosen.pipeline
+        counts = np.arange(self.case.model.layers - (ranks - 1) * v + 1, dtype=np.float64)
+        return float(self.least_once_s(counts * max(self.block.layer_s))[v:].min())
 
     @cached_property
     def waits(self) -> Waits:
@@ -165,7 +192,9 @@ class Candidate:
         ranks, layers = self.chosen.pipeline, self.case.model.layers
         most = layers - (ranks - 1) * self.ranks.unit
         if np.isfinite(at_most_s):
-            most = min(most, int((at_most_s - self.once_s) / (self.number * self.block.layer_s[0])) + 1)
+            most = min(
+                most, int((at_most_s - self._least_once_s) / (self.number * self.block.layer_s[0])) + 1
+            )
         seconds, kinds = rank_seconds_table(self.ranks, max(most, 1))
         return seconds, kinds
 
@@ -175,13 +204,14 @@ class Candidate:
         least_s: float = least_schedule_s(
             seconds,
             self.waits,
+            self.least_once_s(seconds[0] - self.ranks.more_s[0]),
             self.ranks.in_flight,
             self.case.model.layers,
             self.number,
             self.share,
-            at_most_s - self.once_s,
+            at_most_s,
         )
-        return least_s + self.once_s
+        return least_s
 
     def step(self, counts: IntArray, kinds: IntArray) -> Step:
         """The step with so many layers on each rank; ``kinds`` is of :meth:`table`."""
@@ -202,7 +232,7 @@ def _slope(x: FloatArray, y: FloatArray, from_s: FloatArray, to_s: FloatArray) -
 def candidates(case: Case, allows: Callable[[Configuration], bool] = lambda chosen: True) -> list[Candidate]:
     """All configurations that ``allows`` accepts."""
     blocks: dict[tuple[int, int, int, bool], Block] = {}
-    messages, once = dict[tuple[object, ...], float](), dict[tuple[object, ...], float]()
+    messages, once = dict[tuple[object, ...], float](), dict[tuple[object, ...], tuple[Sums, float]]()
     found = []
     for chosen in filter(allows, configurations(case)):
         key = chosen.tensor, chosen.expert, chosen.micro_batch, chosen.sequence_parallel
@@ -214,6 +244,6 @@ def candidates(case: Case, allows: Callable[[Configuration], bool] = lambda chos
         number = chosen.micro_batches(case.batch) if chosen.zero > 1 else 0
         ends = (chosen.tensor, chosen.pipeline, chosen.expert, chosen.zero, number)
         if ends not in once:
-            once[ends] = case.reduction_s(chosen) + case.optimizer_s(chosen)
-        found.append(Candidate(case, chosen, blocks[key], messages[sent], once[ends]))
+            once[ends] = case.sums(chosen), case.optimizer_s(chosen)
+        found.append(Candidate(case, chosen, blocks[key], messages[sent], *once[ends]))
     return found

@@ -20,6 +20,7 @@ from go_opt.parallel.configuration import (
     check_configuration,
     parse_configuration,
 )
+from go_opt.parallel.overlap import reduction_s
 
 Layers = tuple[int, int, int]  # of one device, by RECOMPUTE: none, attention, full
 
@@ -65,7 +66,7 @@ class Step:
             "collectives_s": summed(block.collective_s),
             "bubble_s": pipeline_s(self.rank_s, number, v, block.head_s) - each * sum(self.rank_s),
             "messages_s": 2.0 * self.case.waits(chosen) * self.sent_s,
-            "reduction_s": self.case.reduction_s(chosen),
+            "reduction_s": reduction_s(self.case.sums(chosen), chosen, block, self.case.model.layers),
             "optimizer_s": self.case.optimizer_s(chosen),
         }
 

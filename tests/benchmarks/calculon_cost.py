@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from go_opt.parallel import Case, Configuration, Transformer
 from go_opt.parallel.block import Block, Row
+from go_opt.parallel.case import Sums
 from go_opt.parallel.configuration import RECOMPUTE, Recompute
 from go_opt.parallel.space import MOST_SEQUENCES
 
@@ -168,13 +169,14 @@ class CalculonCase(Case):
         is_piped = chosen.pipeline > 1
         return is_piped * (chosen.micro_batches(self.batch) * chosen.stages_per_device + chosen.pipeline - 1)
 
-    def reduction_s(self, chosen: Configuration) -> float:
+    def sums(self, chosen: Configuration) -> Sums:
         if chosen.data == 1:
-            return 0.0
+            return Sums(0.0, 1, 0.0)
         network, size = self._network(chosen.tensor * chosen.data), self._states(chosen)._block_weight_space
+        layers = self.model.layers / chosen.pipeline
         ops = ("reduce_scatter", "all_gather") if chosen.zero else ("all_reduce",)
-        each_s = sum(network.time(op, size, chosen.data) for op in ops)
-        return float(each_s * self.model.layers / chosen.pipeline)
+        sum_s, *gather_s = (layers * network.time(op, size, chosen.data) for op in ops)
+        return Sums(sum_s, 1, sum(gather_s))
 
     def optimizer_s(self, chosen: Configuration) -> float:
         return float(self._states(chosen).get_optim_step_time() * self.model.layers / chosen.pipeline)

@@ -12,6 +12,7 @@ from go_opt import api
 from go_opt.env import Target, load_target, parse_target, target_text
 from go_opt.errors import InvalidInputError, TargetError
 from go_opt.parallel import Case, Configuration, Machine, Transformer, cost_step, parse_transformer
+from go_opt.parallel.space import configurations
 from go_opt.parallel.step import pipeline_s
 from tests.benchmarks.bench_vtrain import megatron, our_s, read
 
@@ -51,7 +52,7 @@ def test_terms_are_the_step() -> None:
     step = cost_step(gpt3(), "tensor=8,pipeline=8,data=8")
     layer_s, m = step.block.layer_s[2], 192
     rank_s = [12 * layer_s] * 7 + [12 * layer_s + step.block.head_s]
-    once_s = step.case.reduction_s(step.chosen) + step.case.optimizer_s(step.chosen)
+    once_s = step.case.sums(step.chosen).all_s + step.case.optimizer_s(step.chosen)
     sent_s = step.case.message_s(step.chosen)
     expected_s = (m - 1) * rank_s[-1] + sum(rank_s) + (m + 6) * 2 * sent_s + once_s
     assert step.step_s == pytest.approx(expected_s)
@@ -66,11 +67,11 @@ def test_the_reduction_shares_the_network_of_a_node() -> None:
     gradient_bytes = 2 * GPT3.parameters / 64
     # A ring of eight, seven steps each way; eight tensor ranks of a node share its 80 GB/s.
     ring_s = 2 * (7 / 8 * gradient_bytes / 10e9 + 7 * 5e-6)
-    assert gpt3().reduction_s(chosen) == pytest.approx(ring_s)
-    assert gpt3().reduction_s(replace(chosen, zero=1)) == pytest.approx(ring_s)
-    thirds = gpt3().reduction_s(replace(chosen, zero=3)) / ring_s
+    assert gpt3().sums(chosen).all_s == pytest.approx(ring_s)
+    assert gpt3().sums(replace(chosen, zero=1)).all_s == pytest.approx(ring_s)
+    thirds = gpt3().sums(replace(chosen, zero=3)).all_s / ring_s
     assert thirds == pytest.approx((192 + 2 * 192) / 2)  # in each micro-batch: gathered twice, reduced once
-    assert gpt3().reduction_s(Configuration(8, 64)) == 0.0
+    assert gpt3().sums(Configuration(8, 64)).all_s == 0.0
 
 
 def test_bytes_of_a_layer() -> None:
@@ -151,7 +152,7 @@ def test_clusters_of_any_size() -> None:
     assert large.kinds[0].kernels == load_target("h100-sxm-8").kinds[0].kernels
     slow = Case(GPT3, machine("ethernet-a100-512"), 1536)
     chosen = Configuration(8, 8, 8)
-    assert slow.reduction_s(chosen) > 7 * gpt3().reduction_s(chosen)
+    assert slow.sums(chosen).all_s > 7 * gpt3().sums(chosen).all_s
     for name in ("dgx-a100-0", "dgx-a100-08", "dgx-b200-8", "dgx-a100-100000"):
         with pytest.raises(TargetError, match="unknown target"):
             load_target(name)
@@ -206,6 +207,17 @@ def test_models_that_are_wrong(text: str, field: str, problem: str) -> None:
     with pytest.raises(InvalidInputError, match=problem) as raised:
         parse_transformer(f"gpt:{text}")
     assert raised.value.field == field
+
+
+def test_heads_of_keys_are_divided_or_repeated() -> None:
+    case = Case(Transformer(1536, 4, 24, 1001, kv_heads=6), machine("dgx-a100-4"), 4)
+    with pytest.raises(InvalidInputError, match="tensor=4 does not divide kv_heads=6"):
+        cost_step(case, "tensor=4")
+    with pytest.raises(InvalidInputError, match="tensor=2 does not divide sequence=1001"):
+        cost_step(case, "tensor=2,data=2,sequence_parallel=on")
+    assert cost_step(replace(case, model=replace(case.model, kv_heads=2)), "tensor=4").step_s > 0
+    degrees = {(one.tensor, one.sequence_parallel) for one in configurations(case)}
+    assert degrees == {(1, False), (2, False)}
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -13,6 +13,7 @@ from go_opt.env import load_target
 from go_opt.errors import InfeasibleError
 from go_opt.parallel import Case, Configuration, Machine, Transformer, cost_step, plan_step
 from go_opt.parallel.block import Block
+from go_opt.parallel.case import Sums
 from go_opt.parallel.division import Waits, least_schedule_s
 from go_opt.parallel.schedule import order_of, simulate
 from go_opt.parallel.search import CHOICES, solve
@@ -149,7 +150,7 @@ def test_the_bound_of_all_divisions(seed: int) -> None:
         sent_s * np.array([1.0, *[2.0] * (ranks - 2), 1.0]), sent_s * np.array([1.0, *[2.0] * (ranks - 1)])
     )
     held = np.minimum(number, ranks - np.arange(ranks, dtype=float))
-    bound_s = least_schedule_s(seconds, waits, held, layers, float(number), 1.0, 100.0)
+    bound_s = least_schedule_s(seconds, waits, np.zeros(layers + 1), held, layers, float(number), 1.0, 100.0)
     assert bound_s <= simulated_s * (1 + 1e-9)
     assert bound_s > 0.8 * simulated_s
 
@@ -158,8 +159,64 @@ def test_the_bound_of_all_divisions(seed: int) -> None:
 def test_the_bound_of_equal_ranks_is_their_schedule(ranks: int, number: int) -> None:
     seconds = np.array([[np.inf, 3.0]] * ranks)
     zeros, held = np.zeros(ranks), ranks - np.arange(ranks, dtype=float)
-    bound_s = least_schedule_s(seconds, Waits(zeros, zeros), held, ranks, float(number), 1.0, 100.0)
+    bound_s = least_schedule_s(
+        seconds, Waits(zeros, zeros), np.zeros(2), held, ranks, float(number), 1.0, 100.0
+    )
     assert bound_s == pytest.approx((number + ranks - 1) * 3.0)
+
+
+@dataclass(frozen=True)
+class Summed(Case):
+    """A case whose gradients take given seconds to sum."""
+
+    given: Sums | None = None
+
+    def sums(self, chosen: Configuration) -> Sums:
+        assert self.given is not None
+        return self.given
+
+    def optimizer_s(self, chosen: Configuration) -> float:
+        return 0.0
+
+
+def summed(step: Step, sum_s: float, times: int = 1, *, overlaps: bool = True) -> Step:
+    given = Summed(step.case.model, step.case.machine, step.case.batch, Sums(sum_s, times, 0.25))
+    found = replace(step, case=given, chosen=replace(step.chosen, overlap=overlaps))
+    found.__dict__.update(block=step.block, sent_s=0.0)
+    return found
+
+
+def test_sums_that_overlap_by_hand() -> None:
+    """Four layers of 1 s forwards and 2 s backwards on one device, and a quarter second to gather."""
+    step = replace(toy(1, 1, 3, 1.0), layers=((4, 0, 0),))
+    model = replace(step.case.model, layers=4)
+    step = replace(step, case=Case(model, step.case.machine, 3))
+    step.__dict__.update(block=toy(1, 1, 3, 1.0).block, sent_s=0.0)
+
+    def left_s(sum_s: float, times: int = 1, *, overlaps: bool = True) -> float:
+        found = summed(step, sum_s, times, overlaps=overlaps)
+        assert found.step_s == pytest.approx(simulate(found).step_s)
+        return found.terms_s["reduction_s"] - 0.25
+
+    assert left_s(4.0, overlaps=False) == pytest.approx(4.0)
+    assert left_s(4.0) == pytest.approx(1.0)  # of the first layer, the others are hidden
+    assert left_s(12.0) == pytest.approx(12.0 - 3 * 2.0)  # three backward passes hide 2 s each
+    assert left_s(4.0, 3) == pytest.approx(1.0)
+    # Sums of 14 s for each of three micro-batches of 12 s, from the end of the first backward pass.
+    assert left_s(14.0, 3) == pytest.approx(3 * 14.0 - (2 * 12.0 + 3 * 2.0))
+
+
+@pytest.mark.parametrize(("ranks", "v", "number"), [(2, 1, 5), (4, 1, 8), (2, 2, 4), (4, 3, 8), (3, 2, 12)])
+@pytest.mark.parametrize("sum_s", [0.5, 3.0, 9.0, 40.0])
+def test_sums_of_equal_ranks_leave_what_the_formula_says(
+    ranks: int, v: int, number: int, sum_s: float
+) -> None:
+    step = toy(ranks, v, number, 1.0)
+    one = summed(step, sum_s)
+    assert simulate(one).step_s == pytest.approx(one.step_s)
+    assert one.step_s <= summed(step, sum_s, overlaps=False).step_s
+    of_each = summed(step, sum_s, number)
+    assert simulate(of_each).step_s <= of_each.step_s * (1 + 1e-9)
 
 
 def test_the_order_of_1f1b() -> None:
