@@ -41,6 +41,7 @@ def kernel_op_seconds(
     *,
     fuses_attention: bool,
     divisible: BoolArray | None = None,
+    again_s: float | None = None,
 ) -> FloatArray:
     """[N] seconds of matrix ops, and of softmax in attention, beside the start of a kernel; NaN for others.
 
@@ -48,6 +49,8 @@ def kernel_op_seconds(
 
     Args:
       fuses_attention: the runtime has the products of an attention as one kernel.
+      again_s: the start of a kernel, which an op in parts has twice at least; None if parts may run on
+        several kinds of chips.
     """
     seconds = np.full(graph.num_ops, np.nan)
     matrix = np.flatnonzero((graph.op_class == MATRIX) & (graph.op_flops > 0))
@@ -67,11 +70,12 @@ def kernel_op_seconds(
     peak = own.flops_per_s, own.element_bytes
     products = Products(batch, rows, inner, columns, *peak, is_stored[matrix])
     num_bytes = own.num_bytes * products.is_stored
-    seconds[matrix] = np.where(
-        is_split[matrix],
-        kernels.product_parts_s(products, num_bytes),
-        kernels.product_s(products, num_bytes),
-    )
+    seconds[matrix] = whole_s = kernels.product_s(products, num_bytes)
+    if is_split.any():
+        parts_s = kernels.product_parts_s(products, num_bytes, in_waves=again_s is not None)
+        # Kernels hold one product with a weight each, but both products of an attention.
+        parts_s += (again_s or 0.0) * ~graph.reads_activations[matrix]
+        seconds[matrix] = np.where(is_split[matrix], np.minimum(whole_s, parts_s), whole_s)
     several = matrix[(graph.op_flops[matrix] > 2.0) & (np.prod(products[:4], axis=0) == 1.0)]
     seconds[several] = kernels.rated_s(
         graph.op_flops[several], work.flops_per_s[several], work.num_bytes[several]

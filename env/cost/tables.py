@@ -273,6 +273,7 @@ def _with_op_seconds(
             GpuKernels(kind.kernels, at.sram_bytes_per_s),
             fuses_attention=PATTERN in target.kernel_patterns,
             divisible=divisible,
+            again_s=float(tables.kernel_overhead_s[q]) if len(target.kinds) == 1 else None,
         )
         factor = np.divide(op_s[q], peak_s[q], out=np.ones(graph.num_ops), where=peak_s[q] > 0)
         op_s[q] = np.where(np.isnan(seconds), op_s[q], seconds * factor)

@@ -36,6 +36,8 @@ _OVERLAP: Final = 2.5  # how compute and traffic overlap; infinite: the longer h
 _CACHE_END: Final = 1.25  # at this multiple of the cache nothing of cyclic operands is left in it
 _BLOCK_ROWS: Final = 128.0
 _BLOCK_KEYS: Final = 64.0
+_UNITS: Final = 128  # of what the largest tile holds, in bounds
+_MOST_WAVES: Final = 16  # for which a bound counts whole waves
 _DECODE_SPLITS: Final = np.array([1, 2, 4, 8, 16, 32, 64, 128], np.float64)
 
 
@@ -102,18 +104,51 @@ def _least_of_tiles(of: Products, by: _Rates, tiles: FloatArray, splits: FloatAr
     return least_s
 
 
-def least_product_s(of: Products, figures: KernelFigures) -> FloatArray:
+def least_product_s(of: Products, figures: KernelFigures, *, in_waves: bool = True) -> FloatArray:
     """[N] at most what :func:`product_compute_s` is for all parts together into which products are divided.
 
-    At the best rate of any tile that is full, when all processors have one.
+    Tiles of parts are filled no further than the product's own rows and columns, and run in whole waves: the
+    least seconds of waves of any tiles that hold all results are an integer program (a knapsack that is to
+    be filled). Or the sums of a part are split, and the rates of full waves hold, beside what a split costs.
+    Terms that are divided keep the bound: it is concave in them, and above zero without any.
+
+    Args:
+      in_waves: False: parts may run on several kinds of chips, and the rates of full waves hold.
     """
-    by, area = _rates(figures), _TILES[:, :1] * _TILES[:, 1:]
-    flops_s = 2.0 * by.processors / (by.share * of.flops_per_s)
-    feed_s = (of.element_bytes * (_TILES[:, :1] + _TILES[:, 1:]) * by.feed_s / area).min(axis=0)
-    element_s = np.maximum(np.maximum(flops_s, feed_s), by.step_s / area.max())
-    stored_s = of.is_stored * of.element_bytes * by.store_s
-    results = of.batch * of.rows * of.columns
-    return np.asarray(results * (of.inner * element_s + stored_s) / by.processors, np.float64)
+    seconds: FloatArray = _least_of_waves(of, _rates(figures), _TILES, _MOST_WAVES if in_waves else 0)
+    return seconds
+
+
+@compiled
+def _least_of_waves(of: Products, by: _Rates, tiles: FloatArray, most_waves: int) -> FloatArray:
+    least_s = np.zeros(len(of.rows))
+    filled, wave_s = np.zeros(len(tiles)), np.zeros(len(tiles))
+    for i in range(len(of.rows)):
+        inner, element_s, split_element_s = _INNER * np.ceil(of.inner[i] / _INNER), np.inf, np.inf
+        for t in range(len(tiles)):
+            rows, columns = tiles[t, 0], tiles[t, 1]
+            flops_s = 2.0 * rows * columns * by.processors / (by.share * of.flops_per_s[i])
+            step_s = max(flops_s, of.element_bytes[i] * (rows + columns) * by.feed_s, by.step_s)
+            store_s = of.is_stored[i] * of.element_bytes[i] * rows * columns * by.store_s
+            filled[t] = min(rows, of.rows[i]) * min(columns, of.columns[i])
+            wave_s[t] = inner * step_s + store_s
+            element_s = min(element_s, wave_s[t] / filled[t])
+            split_element_s = min(split_element_s, (of.inner[i] * step_s + store_s) / filled[t])
+        results = of.batch[i] * of.rows[i] * of.columns[i] / by.processors
+        unit = filled.max() / _UNITS
+        least_s[i] = results * element_s
+        if results <= most_waves * filled.max():
+            units = int(np.ceil(results / unit * (1.0 - 1e-12)))
+            best_s = np.zeros(units + 1)
+            for unit_of in range(1, units + 1):
+                best_s[unit_of] = np.inf
+                for t in range(len(tiles)):
+                    rest = max(0, unit_of - int(np.ceil(filled[t] / unit)))
+                    best_s[unit_of] = min(best_s[unit_of], best_s[rest] + wave_s[t])
+            least_s[i] = max(least_s[i], best_s[units])
+        split_s = by.split_s if most_waves > 0 else 0.0
+        least_s[i] = min(least_s[i], results * split_element_s + split_s)
+    return least_s
 
 
 def moved_s(num_bytes: FloatArray, figures: KernelFigures, bytes_per_s: float) -> FloatArray:
@@ -207,10 +242,10 @@ class GpuKernels:
         traffic_s = moved_s(num_bytes, self.figures, self.bytes_per_s)
         return overlapped_s(product_compute_s(of, self.figures), traffic_s)
 
-    def product_parts_s(self, of: Products, num_bytes: FloatArray) -> FloatArray:
+    def product_parts_s(self, of: Products, num_bytes: FloatArray, *, in_waves: bool = True) -> FloatArray:
         """[N] at most what all parts of products take together beside their starts."""
         fastest = max(self.figures.memory_share * self.bytes_per_s, self.figures.cache_bytes_per_s)
-        return overlapped_s(least_product_s(of, self.figures), num_bytes / fastest)
+        return overlapped_s(least_product_s(of, self.figures, in_waves=in_waves), num_bytes / fastest)
 
     def rated_s(self, flops: FloatArray, flops_per_s: FloatArray, num_bytes: FloatArray) -> FloatArray:
         """[N] seconds beside the start of ops whose shape is not known: at the reached rates."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
@@ -19,6 +20,7 @@ from go_opt.kernels.tables import ATTENTION, PRODUCTS, KernelTable, predictor
 from go_opt.model.graph import Graph
 from tests.env.gpu_twin import compute_seconds, overlapped
 from tests.env.test_monotone_costs import CASES, one_op
+from tests.strategies import examples
 
 H100 = KernelFigures(
     tiles_at_once=132,
@@ -38,6 +40,7 @@ H100 = KernelFigures(
 )
 PLAIN = GpuKernels(H100, 3.35e12)
 CACHED = GpuKernels(replace(H100, cache_bytes=19e6, cache_bytes_per_s=8e12), 3.35e12)
+FEW = GpuKernels(replace(H100, tiles_at_once=3, split_overhead_s=1e-3), 3.35e14)  # waves count
 RATE = 989e12
 SIZES = st.integers(1, 5000)
 
@@ -112,19 +115,35 @@ def test_a_collective_by_hand() -> None:
     assert large == pytest.approx(4e9 * (1.5 / 3e11 + 1 / 4e11), rel=0.1)
 
 
-@given(data=st.data(), kernels=st.sampled_from([PLAIN, CACHED]))
+@given(data=st.data(), kernels=st.sampled_from([PLAIN, CACHED, FEW]))
+@settings(max_examples=examples(300), deadline=None)
 def test_parts_take_at_least_the_floor(data: st.DataObject, kernels: GpuKernels) -> None:
-    """Bounds use no rate above that of any part, along any dimension."""
-    sizes = [data.draw(st.integers(2, 4000)) for _ in range(4)]
-    place = data.draw(st.integers(0, 3))
-    first = data.draw(st.integers(1, sizes[place] - 1))
+    """Bounds use no rate above that of any parts: a grid of up to three along each dimension."""
+    most = data.draw(st.sampled_from([40, 400, 4000]))
+    sizes = [data.draw(st.integers(1, most // (10 if i == 0 else 1))) for i in range(4)]
+    pieces = []
+    for size in sizes:
+        cuts = data.draw(st.lists(st.integers(1, max(1, size - 1)), max_size=2, unique=True))
+        ends = [0, *sorted(cut for cut in cuts if cut < size), size]
+        pieces.append([stop - start for start, stop in itertools.pairwise(ends)])
     b, m, k, n = sizes
     num_bytes = np.array([2.0 * b * (m * k + k * n + m * n)])
-    floor = float(kernels.product_parts_s(products(b, m, k, n), num_bytes)[0])
-    parts = [
-        [p if i == place else size for i, size in enumerate(sizes)] for p in (first, sizes[place] - first)
-    ]
-    assert floor <= sum(product_s(kernels, *part) for part in parts) * (1 + 1e-9)
+    floor, rated = (
+        float(kernels.product_parts_s(products(b, m, k, n), num_bytes, in_waves=in_waves)[0])
+        for in_waves in (True, False)
+    )
+    parts_s = sum(product_s(kernels, *part) for part in itertools.product(*pieces))
+    assert rated <= floor * (1 + 1e-12)
+    assert floor <= parts_s * (1 + 1e-9)
+
+
+def test_the_floor_of_parts_is_reached() -> None:
+    """On three processors: by 4 tiles in two waves, 16 rows of 64 columns in one; rates alone say less."""
+    nothing = np.zeros(1)
+    for sizes, share in (((1, 512, 4096, 256), 0.67), ((1, 16, 4096, 64), 0.34), ((1, 700, 4096, 300), 0.72)):
+        of, whole_s = products(*sizes), product_s(FEW, *sizes)
+        assert FEW.product_parts_s(of, nothing)[0] == pytest.approx(whole_s, rel=2e-3)
+        assert FEW.product_parts_s(of, nothing, in_waves=False)[0] < share * whole_s
 
 
 @given(data=st.data(), causal=st.booleans())
