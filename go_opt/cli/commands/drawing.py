@@ -53,10 +53,12 @@ def trace(
     from go_opt.common.files import write_atomically
     from go_opt.env.copies.splits import planned_graph
     from go_opt.env.critical_path import critical_path
+    from go_opt.parallel.plans import loaded_step
     from go_opt.report.trace import trace_text
 
     if StepOptions().is_step(model):
-        passes = StepOptions().answer(model, target, plan).save_trace(out)
+        on = None if target is None else api.target(target)
+        passes = loaded_step(plan, on, model).save_trace(out)
         typer.echo(f"{out}: {passes} passes; open it at ui.perfetto.dev or chrome://tracing.")
         return
     graph, on, loaded = load_with_plan(model, plan, target, costs)

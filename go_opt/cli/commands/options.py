@@ -22,6 +22,7 @@ from go_opt.service.transport.address import DEFAULT_ADDRESS
 if TYPE_CHECKING:
     from go_opt.parallel.plans import StepAnswer
     from go_opt.service.client.client import Client
+    from go_opt.serving.mixed.answers import RangeAnswer
     from go_opt.solver.problem.user_constraints import UserConstraint
 
 TOKEN_VARIABLE: Final = "GO_OPT_TOKEN"
@@ -282,10 +283,14 @@ class StepOptions:
             raise InvalidInputError("--batch is missing: the sequences of a step.", field="batch")
         return self.batch
 
-    def answer(self, model: str, target: str | None, plan: Path | None) -> StepAnswer:
-        """The step of a plan, or the one in the configuration of ``--parallel``."""
+    def answer(self, model: str, target: str | None, plan: Path | None) -> StepAnswer | RangeAnswer:
+        """The step or the ranges of a plan, or the step in the configuration of ``--parallel``."""
         from go_opt import api
         from go_opt.parallel.plans import costed_step, loaded_step
+        from go_opt.serving.mixed.answers import is_range_plan, loaded_ranges
+
+        if plan is not None and is_range_plan(plan):
+            return loaded_ranges(plan, model, target)
 
         on = None if target is None else api.target(target)
         if plan is not None:

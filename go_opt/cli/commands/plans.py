@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from go_opt.model.graph import Graph
     from go_opt.parallel.plans import StepAnswer
     from go_opt.result import OptimizeResult
+    from go_opt.serving.mixed.answers import RangeAnswer
     from go_opt.solver import Violation
 
 INVALID_PLAN: Final = 3
@@ -86,17 +87,16 @@ def optimize(
     from go_opt.env.target import PAPER
     from go_opt.report.parts.chip_tables import fewest_line
 
-    if search.asks_for_step(model):
-        connection.refuse_without_server()
-        answer = search.step_plan(model, target)
+    connection.refuse_without_server()
+    answer = search.of_blocks(model, target)
+    if answer is not None:
         if written.out is not None:
             answer.save(written.out)
-        _show_step(answer, as_json=as_json)
+        _show_blocks(answer, as_json=as_json)
         return
     if cost_model == "paper" and not target.endswith(PAPER):
         target += PAPER
     request = search.request()
-    connection.refuse_without_server()
     rate_per_s = search.rate_per_s()
     on = api.target(target)
     graph = with_costs(beginning.load(model), on, costs)
@@ -156,7 +156,7 @@ def evaluate(
 
     connection.refuse_without_server()
     if step.is_step(model):
-        _show_step(step.answer(model, target, judged.plan), as_json=as_json)
+        _show_blocks(step.answer(model, target, judged.plan), as_json=as_json)
         return
     objective = step.of_plan()
     requested = read_constraints(constraints)
@@ -201,7 +201,7 @@ def verify(
 
     if StepOptions().is_step(model):
         answer = StepOptions().answer(model, target, plan)
-        violations, valid = answer.verify(), f"valid: a step of {answer.step.step_s:.4g} s."
+        violations, valid = answer.verify(), answer.valid_text
     else:
         requested = read_constraints(constraints)
         graph, on, loaded = load_with_plan(model, plan, target, costs)
@@ -269,7 +269,7 @@ def _show_result(
         print_result(console(), graph, target, result, verbose=verbose)
 
 
-def _show_step(answer: StepAnswer, *, as_json: bool) -> None:
+def _show_blocks(answer: StepAnswer | RangeAnswer, *, as_json: bool) -> None:
     if as_json:
         print_json(answer.to_dict())
     else:

@@ -18,6 +18,7 @@ from go_opt.cli.commands.options import (
 )
 from go_opt.common.units import parse_duration_s, parse_rate_per_s
 from go_opt.errors import InvalidInputError
+from go_opt.parallel.transformer import TRANSFORMER_PREFIX
 from go_opt.result import DEFAULT_BUDGET_S, Request, Step
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from go_opt.model.graph import Graph
     from go_opt.parallel.plans import StepAnswer
     from go_opt.result import OptimizeResult
+    from go_opt.serving.mixed.answers import RangeAnswer
 
 _T = TypeVar("_T")
 
@@ -109,28 +111,36 @@ class SizedSearch(Search):
 
     batch: BatchOption = None
 
-    def asks_for_step(self, model: str) -> bool:
-        """Whether the search is one for a training step; raises if other options than its own are given."""
-        objective: AnyObjective = getattr(self, "objective", "throughput")
-        if not StepOptions(objective, self.batch).is_step(model):
-            return False
-        for field in fields(self):
-            is_own = field.name in ("objective", "batch", "budget")
-            if not is_own and getattr(self, field.name) != field.default:
-                problem = f"{_flag(field.name)} is not for --objective step"
-                raise InvalidInputError(f"{problem}.", field=field.name)
-        return True
+    def of_blocks(self, model: str, target: str) -> StepAnswer | RangeAnswer | None:
+        """The best training step, or the best ranges of layers on a cluster of mixed nodes.
 
-    def step_plan(self, model: str, target: str) -> StepAnswer:
-        """The best training step, or with Ctrl-C the best so far."""
+        None if the search is of another kind; with Ctrl-C the best so far. Raises if options are given that
+        are not theirs.
+        """
         from go_opt import api
         from go_opt.cli.inputs.interrupt import InterruptAsks
         from go_opt.parallel.plans import searched_step
+        from go_opt.serving.mixed.answers import searched_ranges
+        from go_opt.serving.mixed.cluster import is_cluster
 
-        sequences = StepOptions("step", self.batch).sequences()
+        objective: AnyObjective = getattr(self, "objective", "throughput")
+        is_laid_out = (
+            model.startswith(TRANSFORMER_PREFIX) and objective == "throughput" and is_cluster(target)
+        )
+        if not is_laid_out and not StepOptions(objective, self.batch).is_step(model):
+            return None
+        own = ("budget", "seed") if is_laid_out else ("objective", "batch", "budget")
+        for field in fields(self):
+            if field.name not in own and getattr(self, field.name) != field.default:
+                what = "a model gpt:… on a cluster of nodes" if is_laid_out else "--objective step"
+                raise InvalidInputError(f"{_flag(field.name)} is not for {what}.", field=field.name)
         budget: str | None = getattr(self, "budget", None)
         budget_s = DEFAULT_BUDGET_S if budget is None else parse_duration_s(budget, "--budget")
         with InterruptAsks() as interrupt:
+            if is_laid_out:
+                seed: int = getattr(self, "seed", 0)
+                return searched_ranges(model, target, budget_s, seed, interrupt.is_requested)
+            sequences = StepOptions("step", self.batch).sequences()
             return searched_step(model, api.target(target), sequences, budget_s, interrupt.is_requested)
 
     def rate_per_s(self) -> float | None:

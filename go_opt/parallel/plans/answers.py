@@ -48,6 +48,11 @@ class StepAnswer:
     def verify(self) -> list[Violation]:
         return check_step(self.step)
 
+    @property
+    def valid_text(self) -> str:
+        """What ``verify`` says of a valid plan."""
+        return f"valid: a step of {self.step.step_s:.4g} s."
+
     def explanation(self) -> dict[str, Any]:
         """Where the step's time goes, and the steps that single changes would make."""
         return self.to_dict() | {"gains": [gain._asdict() for gain in gains(self.step)]}
