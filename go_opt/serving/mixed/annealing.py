@@ -123,7 +123,7 @@ def _propose(ranges: Ranges, network: Network, draws: FloatArray) -> bool:
             ranges.trial_starts[other] = ranges.starts[node]
             ranges.trial_ends[other] = ranges.ends[node]
     else:
-        return _shift(node, other, ranges, network, draws)
+        return bool(_shift(node, other, ranges, network, draws))
     return True
 
 
