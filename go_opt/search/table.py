@@ -84,10 +84,11 @@ def is_free(search: SearchView) -> bool:
 def is_for_latency(search: SearchView) -> bool:
     """Whether the makespan decides, orders and kernels are open, and no static constraint holds.
 
-    It decides if it is the objective, or if there is one sequence, whose next inference waits for its last.
+    It decides if it is the objective, or if there are fewer sequences than chips: then these wait for them.
     """
-    is_alone = search.graph.has_scope("sequence") and search.graph.sequences == 1
-    return (not is_throughput(search) or is_alone) and is_free(search) and is_open(search)
+    graph = search.graph
+    is_waiting = graph.has_scope("sequence") and graph.sequences < search.target.num_chips
+    return (not is_throughput(search) or is_waiting) and is_free(search) and is_open(search)
 
 
 METHODS: Final = (

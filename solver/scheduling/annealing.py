@@ -1,5 +1,8 @@
 """Annealing of a schedule for its makespan: chips, sequence and kernels at once.
 
+With sequences in flight, what counts is the larger of the makespan and their number times the busiest chip's
+seconds: divided by the number, that is about their interval.
+
 A move changes one kernel, most often one on the critical path (:mod:`go_opt.solver.scheduling.moves`).
 Makespans are computed along the sequence (:mod:`go_opt.solver.scheduling.in_sequence`); an execution
 in the environment confirms new best schedules. Simulated annealing (Kirkpatrick, Gelatt, Vecchi,
@@ -59,6 +62,7 @@ class _Chain(NamedTuple):
     tail_s: FloatArray  # [N] of the present schedule, see `makespan_from`
     path: IntArray  # [N + 1] the number of kernels on the critical path, then the kernels
     stream_bytes: LongArray  # [D] zeros: nothing streams
+    load_s: FloatArray  # [D + 1] seconds of kernels on each chip, and the number of sequences
     made: FloatArray  # [3] moves so far, makespan of the present and of the best schedule
 
 
@@ -76,11 +80,13 @@ class ScheduleAnnealing:
         seed: int,
         hot: float = HOT,
         shared: IntArray | None = None,
+        sequences: int = 0,
     ) -> None:
         """Start from ``plan``: placement, order and kernels, [N] each.
 
         Args:
           shared: [N] ops with the same number keep sharing a chip; None: all are free.
+          sequences: in flight; 0 if the makespan alone counts.
           moves: number until the temperature reaches its final value, where it stays.
         """
         self._package = scheduling_package(tables)
@@ -99,6 +105,7 @@ class ScheduleAnnealing:
             tail_s,
             path,
             np.zeros(tables.num_chips, np.int64),
+            np.append(np.zeros(tables.num_chips), float(sequences)),
             made,
         )
         self._rng = np.random.default_rng(seed)
@@ -112,8 +119,8 @@ class ScheduleAnnealing:
 
     @property
     def best_s(self) -> float:
-        """Makespan of the best schedule so far."""
-        return float(self._chain.made[2])
+        """Makespan of the best schedule so far; with sequences in flight, about their interval."""
+        return float(self._chain.made[2] / max(1.0, self._chain.load_s[-1]))
 
     @property
     def best(self) -> Candidate:
@@ -128,11 +135,11 @@ def _start(instance: ScheduleProblem, package: Package, chain: _Chain) -> None:
         price(instance, present, int64(present.sequence[i]))
     copy_schedule(present, chain.proposed)
     copy_schedule(present, chain.best)
-    chain.made[2] = _makespan_s(package, present, chain, np.inf)
+    chain.made[2] = _seconds(package, present, chain, np.inf)
     seconds = makespan_from(
         instance, package, chain.proposed, chain.reached, chain.progress, chain.tail_s, np.inf
     )
-    _accept(instance, package, chain, seconds)
+    _accept(instance, package, chain, max(seconds, _loads_s(present, chain)))
 
 
 @uncounted_inner
@@ -168,15 +175,18 @@ def _run(
         if not propose(instance, proposed, kernel, rng):
             continue
         at_most_s = made[1] * np.exp(-temperature * np.log(1.0 - rng.random()))
-        seconds = makespan_from(
-            instance, package, proposed, chain.reached, chain.progress, chain.tail_s, at_most_s
-        )
+        seconds = _loads_s(proposed, chain)
+        if seconds <= at_most_s:
+            makespan_s = makespan_from(
+                instance, package, proposed, chain.reached, chain.progress, chain.tail_s, at_most_s
+            )
+            seconds = max(seconds, makespan_s)
         if seconds > at_most_s:
             restore_schedule(present, proposed, proposed.changed)
             continue
         _accept(instance, package, chain, seconds)
         if seconds < made[2]:
-            seconds = _makespan_s(package, present, chain, made[2])
+            seconds = _seconds(package, present, chain, made[2])
             if seconds < made[2]:
                 made[2] = seconds
                 copy_schedule(present, chain.best)
@@ -186,7 +196,7 @@ def _run(
 def _resequence(instance: ScheduleProblem, package: Package, chain: _Chain) -> None:
     """Order the sequence by the ends of kernels, unless that raises the makespan."""
     proposed, run = chain.proposed, package.run
-    _makespan_s(package, chain.present, chain, np.inf)
+    _seconds(package, chain.present, chain, np.inf)
     for i in range(proposed.size[0]):
         kernel = int64(chain.present.sequence[i])
         proposed.sequence[run[kernel].rank] = kernel
@@ -196,6 +206,7 @@ def _resequence(instance: ScheduleProblem, package: Package, chain: _Chain) -> N
     seconds = makespan_from(
         instance, package, proposed, chain.reached, chain.progress, chain.tail_s, chain.made[1]
     )
+    seconds = max(seconds, _loads_s(proposed, chain))
     if seconds > chain.made[1]:
         restore_schedule(chain.present, proposed, proposed.changed)
     else:
@@ -203,8 +214,9 @@ def _resequence(instance: ScheduleProblem, package: Package, chain: _Chain) -> N
 
 
 @uncounted_inner
-def _makespan_s(package: Package, schedule: Schedule, chain: _Chain, at_most_s: float) -> float:
-    return execute(
+def _seconds(package: Package, schedule: Schedule, chain: _Chain, at_most_s: float) -> float:
+    """What counts of a schedule."""
+    makespan_s = execute(
         package,
         schedule.kernels,
         schedule.ops,
@@ -213,6 +225,23 @@ def _makespan_s(package: Package, schedule: Schedule, chain: _Chain, at_most_s: 
         chain.stream_bytes,
         at_most_s,
     )
+    return max(makespan_s, _loads_s(schedule, chain))
+
+
+@uncounted_inner
+def _loads_s(schedule: Schedule, chain: _Chain) -> float:
+    """The number of sequences times the busiest chip's seconds."""
+    load_s, last = chain.load_s, len(chain.load_s) - 1
+    most_s = 0.0
+    if load_s[last] > 0.0:
+        for chip in range(last):
+            load_s[chip] = 0.0
+        for place in range(schedule.size[0]):
+            kernel = schedule.sequence[place]
+            load_s[schedule.kernels[kernel].chip] += schedule.kernels[kernel].seconds
+        for chip in range(last):
+            most_s = max(most_s, load_s[chip])
+    return most_s * load_s[last]
 
 
 @uncounted_inner

@@ -89,6 +89,23 @@ def test_annealed_schedules_are_valid_and_last_as_long_as_told(seed: int) -> Non
     assert best.expected_s <= makespan_s(graph, target, start) * (1 + 1e-9)
 
 
+@settings(max_examples=examples(30))
+@given(seed=seeds, sequences=st.integers(1, 6))
+def test_sequences_wait_for_the_busiest_chip_too(seed: int, sequences: int) -> None:
+    graph, target = free_case(seed, 30, 5)
+    start = first_schedule(graph, target)
+    annealing = ScheduleAnnealing(
+        graph, cost_tables(graph, target), loop_roles(graph), start,
+        moves=400, seed=seed, hot=0.05, sequences=sequences,
+    )  # fmt: skip
+    annealing.run(400)
+    best = annealing.best
+    reached = best.placement, best.order, best.fusion_group
+    busiest_s = evaluate_plan(graph, target, best.plan(graph, target)).compute_s.max()
+    least_s = max(busiest_s, makespan_s(graph, target, reached) / sequences)
+    assert best.expected_s == pytest.approx(least_s, rel=1e-9)
+
+
 @settings(max_examples=examples(60))
 @given(seed=seeds)
 def test_ops_that_share_a_chip_go_on_sharing_it(seed: int) -> None:

@@ -1,4 +1,7 @@
-"""Proposals for the makespan where placements are free: upward ranks, and annealing of schedules."""
+"""Proposals for the makespan where placements are free: upward ranks, and annealing of schedules.
+
+A few sequences in flight are annealed likewise: their interval is at least the latency over their number.
+"""
 
 from __future__ import annotations
 
@@ -124,6 +127,7 @@ def _chain(search: SearchView, start: Plan, moves: int, rng: np.random.Generator
         shared=search.requested.shared_chips(start.fusion_group),
         moves=moves,
         seed=int(rng.integers(2**31)),
+        sequences=search.graph.sequences if search.request.objective == "throughput" else 0,
         hot=min(math.log1p(search.gap) * float(np.exp(rng.uniform(*np.log(HOT)))), HOTTEST),
     )
 
