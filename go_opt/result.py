@@ -65,6 +65,8 @@ class Request:
         must hold.
       splits: whether ops with a weight of more than a quarter of a chip's memory may be split; splits
         also add plans for which the lower bound must hold.
+      rewrite: whether ops may be replaced by others that compute the same (docs/rewrites.md). The lower
+        bound is then that of the graph with the rewrites of the plan.
       early_end: whether the search ends before its limits when no gain is to be expected: after 0.3 s,
         200 evaluations, and as long as the last gain of 0.1 % took, without one. With
         ``max_evaluations``, only evaluations count.
@@ -102,6 +104,7 @@ class Request:
     relays: Annotated[bool, CommandOption("The strict triangle rule.")] = True
     replication: Annotated[bool, CommandOption("One chip per stage.")] = True
     splits: Annotated[bool, CommandOption("No op in parts.")] = True
+    rewrite: Annotated[bool, CommandOption("Replace ops by others that compute the same.")] = False
     early_end: Annotated[bool, CommandOption("Search on when no gain is to be expected.")] = True
     max_latency_s: Annotated[
         float | None, CommandOption("Longest latency allowed, such as 2ms (throughput only).")

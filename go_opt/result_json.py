@@ -77,7 +77,11 @@ def decisions_to_dict(plan: Plan) -> dict[str, Any]:
     """The decisions of a plan; per-op lists are in op order."""
     made = plan_to_dict(plan)
     decided = ("placement", "order", "fusion_group", "replication", "relays")
-    rest = {"splits": as_json(plan.splits), "forwards": list(plan.forwards)}
+    rest = {
+        "rewrites": made.get("rewrites", []),
+        "splits": as_json(plan.splits),
+        "forwards": list(plan.forwards),
+    }
     return {name: made[name] for name in decided} | rest
 
 

@@ -61,8 +61,16 @@ class Split(_message.Message):
     collective: bool
     def __init__(self, op: _Optional[str] = ..., kind: _Optional[str] = ..., parts: _Optional[int] = ..., in_parts: bool = ..., factor: _Optional[str] = ..., collective: bool = ...) -> None: ...
 
+class Rewrite(_message.Message):
+    __slots__ = ("rule", "ops")
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    OPS_FIELD_NUMBER: _ClassVar[int]
+    rule: str
+    ops: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, rule: _Optional[str] = ..., ops: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class Plan(_message.Message):
-    __slots__ = ("placement", "order", "fusion_group", "replication", "relays", "clones", "provenance", "op_provenance", "graph_fingerprint", "target_fingerprint", "target", "dims", "precision", "model", "op_names", "splits", "values", "trips", "bound_states", "sequences", "host_states", "forwards")
+    __slots__ = ("placement", "order", "fusion_group", "replication", "relays", "clones", "provenance", "op_provenance", "graph_fingerprint", "target_fingerprint", "target", "dims", "precision", "model", "op_names", "rewrites", "splits", "values", "trips", "bound_states", "sequences", "host_states", "forwards")
     class DimsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -106,6 +114,7 @@ class Plan(_message.Message):
     PRECISION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     OP_NAMES_FIELD_NUMBER: _ClassVar[int]
+    REWRITES_FIELD_NUMBER: _ClassVar[int]
     SPLITS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
     TRIPS_FIELD_NUMBER: _ClassVar[int]
@@ -128,6 +137,7 @@ class Plan(_message.Message):
     precision: _graph_pb2.Precision
     model: str
     op_names: _containers.RepeatedScalarFieldContainer[str]
+    rewrites: _containers.RepeatedCompositeFieldContainer[Rewrite]
     splits: _containers.RepeatedCompositeFieldContainer[Split]
     values: _containers.MessageMap[str, _graph_pb2.Numbers]
     trips: _containers.ScalarMap[str, int]
@@ -135,7 +145,7 @@ class Plan(_message.Message):
     sequences: int
     host_states: _containers.RepeatedScalarFieldContainer[str]
     forwards: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, placement: _Optional[_Iterable[int]] = ..., order: _Optional[_Iterable[int]] = ..., fusion_group: _Optional[_Iterable[int]] = ..., replication: _Optional[_Iterable[int]] = ..., relays: _Optional[_Iterable[_Union[Relay, _Mapping]]] = ..., clones: _Optional[_Iterable[_Union[Clone, _Mapping]]] = ..., provenance: _Optional[_Iterable[str]] = ..., op_provenance: _Optional[_Iterable[int]] = ..., graph_fingerprint: _Optional[str] = ..., target_fingerprint: _Optional[str] = ..., target: _Optional[str] = ..., dims: _Optional[_Mapping[str, int]] = ..., precision: _Optional[_Union[_graph_pb2.Precision, str]] = ..., model: _Optional[str] = ..., op_names: _Optional[_Iterable[str]] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., values: _Optional[_Mapping[str, _graph_pb2.Numbers]] = ..., trips: _Optional[_Mapping[str, int]] = ..., bound_states: _Optional[_Mapping[str, str]] = ..., sequences: _Optional[int] = ..., host_states: _Optional[_Iterable[str]] = ..., forwards: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, placement: _Optional[_Iterable[int]] = ..., order: _Optional[_Iterable[int]] = ..., fusion_group: _Optional[_Iterable[int]] = ..., replication: _Optional[_Iterable[int]] = ..., relays: _Optional[_Iterable[_Union[Relay, _Mapping]]] = ..., clones: _Optional[_Iterable[_Union[Clone, _Mapping]]] = ..., provenance: _Optional[_Iterable[str]] = ..., op_provenance: _Optional[_Iterable[int]] = ..., graph_fingerprint: _Optional[str] = ..., target_fingerprint: _Optional[str] = ..., target: _Optional[str] = ..., dims: _Optional[_Mapping[str, int]] = ..., precision: _Optional[_Union[_graph_pb2.Precision, str]] = ..., model: _Optional[str] = ..., op_names: _Optional[_Iterable[str]] = ..., rewrites: _Optional[_Iterable[_Union[Rewrite, _Mapping]]] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., values: _Optional[_Mapping[str, _graph_pb2.Numbers]] = ..., trips: _Optional[_Mapping[str, int]] = ..., bound_states: _Optional[_Mapping[str, str]] = ..., sequences: _Optional[int] = ..., host_states: _Optional[_Iterable[str]] = ..., forwards: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Simulation(_message.Message):
     __slots__ = ("utilisation", "stall_input_s", "stall_host_s", "stall_output_s", "stall_weights_s", "link_utilisation", "link_wait_s", "period", "inferences")

@@ -74,16 +74,16 @@ WIDE_FOLDERS: Final = {
     "env.target": 26,
     "env.zoo": 9,
     "errors": 17,
-    "explanations": 23,
+    "explanations": 25,
     "frontends": 10,
     "frontends.jax": 13,
     "frontends.onnx": 8,
     "frontends.onnx.inference": 18,
     "frontends.recording": 22,
-    "model": 77,
+    "model": 80,
     "model.codecs": 32,
     "report": 30,
-    "report.parts": 39,
+    "report.parts": 40,
     "result": 11,
     "run.cut": 10,
     "run.pipeline": 11,
@@ -101,7 +101,7 @@ WIDE_FOLDERS: Final = {
     "solver.propagation": 12,
     "solver.propagation.propagators": 36,
     "solver.slicing.segments": 33,
-    "solver.verify": 8,
+    "solver.verify": 9,
 }
 
 

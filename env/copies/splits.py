@@ -37,6 +37,7 @@ from go_opt.env.copies.pieces import (
     piece_of,
     sum_name,
 )
+from go_opt.env.rewrites.applying import with_rewrites
 from go_opt.errors import PlanError
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.dtypes import DTYPES
@@ -103,12 +104,13 @@ def split_graph(graph: Graph, splits: tuple[Split, ...]) -> Graph:
 
 
 def unsplit_graph(graph: Graph, plan: Plan) -> Graph:
-    """The model's graph for the sequences of ``plan``, and with the states that it leaves to the host there.
+    """The model's graph with the rewrites of ``plan``, its sequences, and its states on the host.
 
     Raises:
-      PlanError: the graph has no such state.
+      PlanError: the graph has no such state, or cannot be rewritten like that.
     """
-    return with_sequences(with_host_states(graph, plan.host_states), plan.sequences)
+    sent = with_host_states(graph, plan.host_states)
+    return with_sequences(with_rewrites(sent, plan.rewrites), plan.sequences)
 
 
 def planned_graph(graph: Graph, plan: Plan) -> Graph:
@@ -117,8 +119,8 @@ def planned_graph(graph: Graph, plan: Plan) -> Graph:
     A graph that has the parts already is returned as it is.
 
     Raises:
-      PlanError: an op that the plan splits is not in the graph, or cannot be split like that; or the graph
-        has no such state.
+      PlanError: an op that the plan rewrites or splits is not in the graph, or cannot be changed like that;
+        or the graph has no such state.
     """
     graph = unsplit_graph(graph, plan)
     if not plan.splits:
@@ -192,6 +194,7 @@ class _Expansion:
             unpaired_states=graph.unpaired_states,
             sequences=graph.sequences,
             host_states=graph.host_states,
+            rewrites=graph.rewrites,
         )
 
     def _state_parts(self, state: State) -> Iterator[tuple[str, str]]:

@@ -13,6 +13,7 @@ from go_opt.env import Metrics, Target, evaluate_plan
 from go_opt.env.copies.splits import planned_graph, unsplit_graph
 from go_opt.env.model.metrics import Fidelity, check_fidelity
 from go_opt.env.model.timeline import Timeline
+from go_opt.env.rewrites.applying import with_rewrites
 from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
@@ -21,6 +22,7 @@ from go_opt.search.bounds import bound_over_states
 from go_opt.search.splits.ways import divisible_ops
 from go_opt.solver import Violation
 from go_opt.solver.problem.user_constraints import UserConstraint
+from go_opt.solver.verify.rewrites import broken_rewrites
 from go_opt.solver.verify.splits import broken_splits
 from go_opt.solver.verify.verifier import rules_broken
 from go_opt.solver.verify.verifier import verify as verify_plan
@@ -146,8 +148,10 @@ def explain(
     request = Request(objective=objective, replication=bool((decided.replication > 1).any()))
     if op is not None:
         return explain_op(on_graph, on, decided, op, objective=objective, constraints=requested)
+    is_expanded = on_graph is whole  # the caller gave the graph of the parts
+    whole = with_rewrites(whole, decided.rewrites)
     divisible = divisible_ops(whole, on, request)
-    if on_graph is not whole:  # else the caller gave the graph of the parts
+    if not is_expanded:
         divisible[[whole.op_index[split.op] for split in decided.splits]] = True
     bound = bound_over_states(whole, on, request, divisible)
     return explain_plan(on_graph, on, decided, objective=objective, bound=bound, constraints=requested)
@@ -162,7 +166,12 @@ def _judged(metrics: Metrics, violations: list[Violation]) -> Metrics:
 def _broken_rules(
     whole: Graph, target: Target, plan: Plan, constraints: Sequence[UserConstraint]
 ) -> list[Violation]:
-    whole = unsplit_graph(whole, plan)
+    sent, whole = whole, unsplit_graph(whole, plan)
+    if whole.rewrites and sent.rewrites != whole.rewrites:  # else the caller gave the rewritten graph
+        sent = unsplit_graph(sent, replace(plan, rewrites=()))
+        problems = [Violation("rewrites", problem) for problem in broken_rewrites(sent, whole, plan.rewrites)]
+        if problems:
+            return problems
     graph = planned_graph(whole, plan)
     if graph is not whole:
         problems = [Violation("splits", problem) for problem in broken_splits(whole, graph, plan.splits)]

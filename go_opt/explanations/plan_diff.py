@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from go_opt.model.graph import Rewrite
 from go_opt.model.plan import Plan
 from go_opt.model.start import OpStart, Start
 
@@ -31,6 +32,8 @@ class PlanDiff:
     relays_after: tuple[tuple[str, int], ...]
     forwards_before: tuple[int, ...]  # first chips of stages that forward weights
     forwards_after: tuple[int, ...]
+    rewrites_before: tuple[Rewrite, ...] = ()
+    rewrites_after: tuple[Rewrite, ...] = ()
 
     @property
     def num_moved(self) -> int:
@@ -54,6 +57,7 @@ def plan_diff(before: Start, after: Start) -> PlanDiff:
     kernels = [_kernels(choices.ops, shared) for choices in (before, after)]
     relays = [_relays(choices.plan) for choices in (before, after)]
     forwards = [set(choices.plan.forwards) if choices.plan else set() for choices in (before, after)]
+    rewrites = [set(choices.plan.rewrites) if choices.plan else set() for choices in (before, after)]
     return PlanDiff(
         in_both=len(shared),
         only_before=tuple(op for op in earlier if op not in later),
@@ -64,6 +68,8 @@ def plan_diff(before: Start, after: Start) -> PlanDiff:
         relays_after=tuple(sorted(relays[1] - relays[0])),
         forwards_before=tuple(sorted(forwards[0] - forwards[1])),
         forwards_after=tuple(sorted(forwards[1] - forwards[0])),
+        rewrites_before=tuple(sorted(rewrites[0] - rewrites[1])),
+        rewrites_after=tuple(sorted(rewrites[1] - rewrites[0])),
     )
 
 

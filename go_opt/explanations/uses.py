@@ -12,6 +12,7 @@ import numpy as np
 from go_opt.env import Target, cost_tables
 from go_opt.env.copies.relays import relay_name
 from go_opt.env.copies.splits import JOIN
+from go_opt.env.rewrites import siblings
 from go_opt.explanations.terms import KernelPart, Place, TensorPart, Terms
 from go_opt.model.graph import WEIGHT, Graph
 from go_opt.model.plan import Plan, Split
@@ -80,6 +81,41 @@ class SplitUse:
     is_shared: bool  # parts share the work of an inference, for a lower latency; else weights are heavy
     weight_bytes: int  # of all parts
     sram_bytes: int  # of the chip with the least memory
+
+
+@dataclass(frozen=True)
+class RewriteUse:
+    """Ops that others replace."""
+
+    rule: str
+    ops: tuple[str, ...]  # of the graph as sent, or of the rewrite before: its products
+    op: str  # that computes what the first of them did
+    number: int  # of products among them
+    kind: str  # "convolution" or "product"
+    source: str  # the tensor that the first reads; empty if the op is split
+
+
+def rewrite_uses(graph: Graph, plan: Plan) -> tuple[RewriteUse, ...]:
+    """The rewrites of a plan; ``graph`` is the one that it places."""
+    found = []
+    for one in plan.rewrites:
+        names = {siblings.merged_name(one.ops[0], number): number for number in range(2, len(one.ops) + 1)}
+        here = (name for name in names if name in graph.op_index or graph.ops_named(f"{name}/part 1 of "))
+        op = next(here, one.ops[0]) if one.rule == siblings.MERGE else one.ops[0]
+        number = names.get(op, 1)
+        row = graph.rule_of(graph.op_index[op]) if op in graph.op_index else None
+        is_convolution = op in graph.op_index and graph.op_types[graph.op_index[op]] == "Conv"
+        found.append(
+            RewriteUse(
+                rule=one.rule,
+                ops=one.ops[:: len(one.ops) // number],
+                op=op,
+                number=number,
+                kind="convolution" if is_convolution else "product",
+                source="" if row is None else graph.tensor_names[row.operands[0]],
+            )
+        )
+    return tuple(found)
 
 
 def split_uses(graph: Graph, target: Target, plan: Plan) -> tuple[SplitUse, ...]:

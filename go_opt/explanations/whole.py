@@ -21,10 +21,12 @@ from go_opt.explanations.uses import (
     ChipUse,
     LinkUse,
     RelayUse,
+    RewriteUse,
     SplitUse,
     chip_use,
     link_uses,
     relay_uses,
+    rewrite_uses,
     split_uses,
 )
 from go_opt.explanations.what_if import OneMoreChip, WhatIf, one_more_chip, what_ifs
@@ -64,6 +66,7 @@ class PlanExplanation:
     buffers: tuple[ChipBuffers, ...]  # of each stage: where every tensor lies
     streamed: tuple[tuple[int, tuple[TensorPart, ...]], ...]  # first chip and weights of streaming stages
     relays: tuple[RelayUse, ...]
+    rewrites: tuple[RewriteUse, ...]
     splits: tuple[SplitUse, ...]
     provenance: tuple[tuple[str, int], ...]  # origin of decisions, and its number of ops
     states: StateUse | None = None  # None: the graph has none
@@ -161,6 +164,7 @@ def explain_plan(
         buffers=plan_buffers(graph, target, plan),
         streamed=tuple((chip, terms.streamed(chip)) for chip in terms.streaming()),
         relays=relay_uses(graph, plan, terms),
+        rewrites=rewrite_uses(graph, plan),
         splits=split_uses(graph, target, plan),
         provenance=_provenance(plan),
         states=state_use(graph, target, plan, metrics),

@@ -78,6 +78,13 @@ class State(NamedTuple):
     buffers: int = 1  # 2: the old value is needed until the next one is complete
 
 
+class Rewrite(NamedTuple):
+    """Ops that one or more others replace, which compute the same (:mod:`go_opt.env.rewrites`)."""
+
+    rule: str
+    ops: tuple[str, ...]  # by name, in the order that the rule says
+
+
 class NamedState(NamedTuple):
     """A pair of tensors by name, as importers and files give it."""
 
@@ -130,9 +137,14 @@ class Graph:
     # Sequences in flight that the graph is costed for; a decision of the plan, and not in the fingerprint.
     sequences: int = 1
     # States that the host keeps: each step reads an input and leaves an output in their place. They are a
-    # decision of the plan too; the fingerprint stays that of the graph with these states on the chips.
+    # decision of the plan too; the fingerprint stays that of the graph as sent.
     host_states: tuple[NamedState, ...] = ()
-    resident_fingerprint: str = ""  # of that graph; empty if it is this one
+    rewrites: tuple[
+        Rewrite, ...
+    ] = ()  # that were applied to the graph as sent: a decision of the plan as well
+    sent_fingerprint: str = (
+        ""  # of the graph without rewrites and with all states on chips; empty: of this one
+    )
     # The fields below are not part of the fingerprint: rules follow from what the ops are.
     op_rules: tuple[OpRule | None, ...] = ()  # [N], or empty if no rule is known
     nodes_without_op: tuple[NodeWithoutOp, ...] = ()  # set by the importer
@@ -272,8 +284,8 @@ class Graph:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of everything that names an op or affects its cost; excludes the graph's own name."""
-        if self.resident_fingerprint:
-            return self.resident_fingerprint
+        if self.sent_fingerprint:
+            return self.sent_fingerprint
         digest = hashlib.sha256(b"go_opt.v1.Graph")
         for names in (self.op_names, self.op_types, self.tensor_names, DTYPES):
             digest.update("\0".join(names).encode() + b"\1")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from go_opt.common.arrays import IntArray, frozen
 from go_opt.errors import PlanError
 from go_opt.model.bindings import NO_BINDINGS, Bindings
-from go_opt.model.graph import Graph, Precision
+from go_opt.model.graph import Graph, Precision, Rewrite
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,9 @@ class NamedTarget(Protocol):
 class Plan:
     """Where each op runs, in which order, and which ops form one kernel.
 
-    The ops are those of the model's graph. If the plan splits ops, they are those of the graph with the
-    parts (:func:`go_opt.env.copies.planned_graph`), and the plan carries that graph's fingerprint.
+    The ops are those of the model's graph, with the plan's rewrites. If the plan splits ops, they are those
+    of the graph with the parts (:func:`go_opt.env.copies.planned_graph`), and the plan carries that graph's
+    fingerprint; else that of the graph as sent.
 
     Build one with :meth:`create`. A plan belongs to one graph and one target and carries
     their fingerprints; :meth:`check_belongs_to` raises if it is used with others.
@@ -101,6 +102,7 @@ class Plan:
     forwards: tuple[int, ...] = ()  # first chips of stages whose chips forward streamed weights
     sequences: int = 1  # in flight, each with its own states
     host_states: tuple[str, ...] = ()  # states, by what is read, that the host keeps from step to step
+    rewrites: tuple[Rewrite, ...] = ()  # applied in this order, before splits
 
     def __repr__(self) -> str:
         kernels = int(self.fusion_group.max(initial=-1)) + 1
@@ -140,6 +142,7 @@ class Plan:
             forwards=forwards,
             sequences=graph.sequences,
             host_states=tuple(state.read for state in graph.host_states),
+            rewrites=graph.rewrites,
         )
 
     @property

@@ -109,7 +109,7 @@ def with_host_states(graph: Graph, names: tuple[str, ...]) -> Graph:
     return replace(
         _as_inputs(graph, out),
         host_states=(*graph.host_states, *(named_state(graph, state) for state in out)),
-        resident_fingerprint=graph.fingerprint,
+        sent_fingerprint=graph.fingerprint,
     )
 
 

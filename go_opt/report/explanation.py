@@ -15,6 +15,7 @@ from go_opt.report.parts.plan_lines import (
     copies_lines,
     memory_lines,
     origin_lines,
+    rewrite_lines,
     split_lines,
     stages_of,
 )
@@ -69,6 +70,7 @@ def summary_lines(explanation: PlanExplanation) -> Iterator[str]:
         f"{explanation.graph} on {explanation.target}: {explanation.num_ops} ops in "
         f"{explanation.num_kernels} kernels on {explanation.chips_used} of {explanation.num_chips} chips"
     )
+    yield from rewrite_lines(explanation.rewrites)
     yield from split_lines(explanation.splits)
     yield from (
         _makespan_lines(explanation) if explanation.objective == "latency" else _interval_lines(explanation)

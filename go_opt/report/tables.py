@@ -15,11 +15,11 @@ from go_opt.env import Metrics, Target
 from go_opt.env.copies.stages import size_by_chip
 from go_opt.env.critical_path import CriticalPath, critical_path
 from go_opt.explanations.state_use import host_states
-from go_opt.explanations.uses import split_uses
+from go_opt.explanations.uses import rewrite_uses, split_uses
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.model.states import sized_states
-from go_opt.report.parts.plan_lines import split_lines
+from go_opt.report.parts.plan_lines import rewrite_lines, split_lines
 from go_opt.report.parts.screen import print_lines, print_table
 from go_opt.report.parts.term_lines import path_lines
 from go_opt.report.parts.wording import (
@@ -50,6 +50,7 @@ def print_result(
         *_unknown_lines(graph),
         *_state_lines(graph, target),
         *_host_state_lines(graph, target, plan, metrics),
+        *_rewrite_lines(graph, plan),
         *_split_lines(graph, target, plan),
         *_answer_lines(plan, metrics, result.objective, path, _against(result)),
         *_simulated_lines(result),
@@ -145,6 +146,10 @@ def _unpaired_lines(graph: Graph) -> Iterator[str]:
         yield f"unpaired    {text}"
 
 
+def _rewrite_lines(graph: Graph, plan: Plan) -> Iterator[str]:
+    return (f"rewritten   {line}" for line in rewrite_lines(rewrite_uses(graph, plan)))
+
+
 def _split_lines(graph: Graph, target: Target, plan: Plan) -> Iterator[str]:
     return (f"split       {line}" for line in split_lines(split_uses(graph, target, plan)))
 
@@ -159,6 +164,7 @@ def print_metrics(
         lines = [
             *_unknown_lines(graph),
             *_state_lines(graph, target),
+            *_rewrite_lines(graph, plan),
             *_split_lines(graph, target, plan),
             *_answer_lines(plan, metrics, objective, path, ""),
         ]

@@ -22,7 +22,7 @@ from go_opt.model.plan import Plan
 from go_opt.result import Objective, OptimizeResult, Request
 from go_opt.search.compiling.warm_up import common_families, load
 from go_opt.search.methods.events import EQUAL, SearchView
-from go_opt.search.shared.context import MOST_COMPILING_S, Context
+from go_opt.search.shared.context import Context
 
 APART: Final = 0.05  # relative difference of predicted and simulated objective that needs an explanation
 MOST_SECONDS: Final = 0.3  # to simulate plans after the best one, if time is limited
@@ -67,7 +67,7 @@ def simulated(search: SearchView, plan: Plan) -> Metrics:
 
 
 def load_simulator(context: Context, *, has_plan: bool = True) -> None:
-    with context.compiling(MOST_COMPILING_S if has_plan else math.inf):
+    with context.compiling(context.most_compiling_s(has_plan=has_plan)):
         load("simulator", common_families(simulator=True, policy=False))
 
 

@@ -23,8 +23,8 @@ from go_opt.result import OptimizeResult, Request
 from go_opt.search.bounds import bound_with_host_states, lower_bound, sent_bytes
 from go_opt.search.sequences import Answer, Trials
 from go_opt.search.shared.context import Context
+from go_opt.search.shared.watch import Watch
 from go_opt.search.splits.ways import divisible_ops
-from go_opt.search.whole_ops import Watch
 from go_opt.solver import Bound
 
 MOST_TRIALS: Final = 6  # sets of states on the host

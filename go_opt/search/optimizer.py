@@ -30,12 +30,15 @@ from go_opt.search.compiling.warm_up import bound_families, load
 from go_opt.search.final_simulation import is_simulated, load_simulator, simulated_answer
 from go_opt.search.host_states import HostStateSearch
 from go_opt.search.replicas.ways import replicated_way, start_of_replicas
+from go_opt.search.rewriting.choices import rewrites_are_open
+from go_opt.search.rewriting.race import search_rewritten
 from go_opt.search.sequences import Answer, SequenceSearch, Trials
 from go_opt.search.shared.context import Context
 from go_opt.search.shared.policies import find_policy
+from go_opt.search.shared.watch import Watch
 from go_opt.search.split_race import search_with_splits
 from go_opt.search.splits.ways import divisible_ops
-from go_opt.search.whole_ops import Watch, WholeOpsSearch
+from go_opt.search.whole_ops import WholeOpsSearch
 from go_opt.solver import Bound
 
 WHOLE_SHARE: Final = 1 / 3  # of the budget, for a training step of whole ops
@@ -84,6 +87,8 @@ def optimize_request(
         answer = partial(_search_places, target=target, answer=answer, around=context)
     if replicates:
         found = ReplicaSearch(graph, target, request, context, answer, watch).answer()
+    elif rewrites_are_open(request):
+        found = search_rewritten(graph, request, watch, target=target, trial=answer, around=context)
     else:
         found = answer(graph, request, watch)
     if is_step and found.metrics.makespan_s > limit_s:

@@ -29,8 +29,8 @@ from go_opt.search.bounds import against_bound, lower_bound, path_bound
 from go_opt.search.final_simulation import is_simulated, load_simulator, simulated_answer
 from go_opt.search.methods.events import may_replicate
 from go_opt.search.shared.context import Context
+from go_opt.search.shared.watch import Watch
 from go_opt.search.splits.ways import divisible_ops
-from go_opt.search.whole_ops import Watch
 from go_opt.solver import Bound
 
 MOST_TRIALS: Final = 6  # numbers of sequences

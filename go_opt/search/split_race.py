@@ -26,6 +26,7 @@ from go_opt.result import OptimizeResult, Request, Step
 from go_opt.search.bounds import against_bound, lower_bound, refuse_latency
 from go_opt.search.final_simulation import is_simulated, load_simulator, simulated_answer
 from go_opt.search.shared.context import Context
+from go_opt.search.shared.watch import Watch
 from go_opt.search.splits.starts import start_of_way, takes_turns
 from go_opt.search.splits.ways import (
     given_way,
@@ -35,7 +36,7 @@ from go_opt.search.splits.ways import (
     ways_in_parts,
     ways_to_split,
 )
-from go_opt.search.whole_ops import Watch, WholeOpsSearch
+from go_opt.search.whole_ops import WholeOpsSearch
 
 WHOLE_SHARE: Final = 1 / 4  # of the budget, at most, before ways to split are tried
 CLOSE: Final = 0.01  # gap of whole ops below which ways to split are tried at once

@@ -6,7 +6,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 from go_opt.env import Target
 from go_opt.model.graph import Graph
@@ -18,19 +17,10 @@ from go_opt.search.final_simulation import is_simulated, load_simulator
 from go_opt.search.finish.leaner import leaner
 from go_opt.search.methods.events import Event
 from go_opt.search.portfolio import policy_takes_part, portfolio_events
-from go_opt.search.shared.context import MOST_COMPILING_S, Context
+from go_opt.search.shared.context import Context
 from go_opt.search.state import Search
 from go_opt.search.warm_up_search import warm_up_search
 from go_opt.solver.enumeration.plans import MOST_OPEN_OPS
-
-
-class Watch(NamedTuple):
-    """Callbacks of the caller."""
-
-    on_step: Callable[[Step], None]
-    on_improvement: Callable[[OptimizeResult], None]
-    should_stop: Callable[[], bool]
-    on_interrupt: Callable[[], None] = lambda: None  # Ctrl-C ended a search, which returns its best plan
 
 
 class WholeOpsSearch:
@@ -141,8 +131,8 @@ class WholeOpsSearch:
 
     def _load(self, name: str) -> None:
         """Load kernels while the clock stands still; not for ever if there is a plan."""
-        limit = (MOST_COMPILING_S,) if self.has_plan else ()
-        with self._search.context.compiling(*limit):
+        context = self._search.context
+        with context.compiling(context.most_compiling_s(has_plan=self.has_plan)):
             load(name, self._kernels)
 
     def _try_fewer_chips(self) -> None:

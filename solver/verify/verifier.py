@@ -99,6 +99,8 @@ def _shape(graph: Graph, target: Target, plan: Plan) -> Iterator[Violation]:
     apart = set(plan.host_states) ^ {state.read for state in graph.host_states}
     if apart:
         yield Violation("shape", f"plan and graph differ on whether the host keeps state {min(apart)!r}.")
+    if plan.rewrites != graph.rewrites:
+        yield Violation("shape", "plan and graph differ in their rewrites.")
     if not np.array_equal(np.sort(plan.order), np.arange(graph.num_ops)):
         yield Violation("shape", "order is not a permutation of the ops.")
     yield from starmap(Violation, shape_of_relays(graph, target, plan))

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from go_opt import Forbid, api, chip_counts, fewest_chips
+from go_opt import Forbid, api, chip_counts, fewest_chips, from_onnx
 from go_opt.env import load_target
 from go_opt.errors import InfeasibleError, InvalidInputError, PlanError
 from go_opt.model.codecs.plan_json import save_plan
@@ -21,6 +21,7 @@ from go_opt.result_json import explanation_to_dict
 from tests.contract.test_service_contract import chain
 from tests.env.test_states import decoder
 from tests.go_opt.test_host_states import two_readers
+from tests.rewritten import branches
 from tests.zoo import stateless
 
 TARGET: Final = load_target("mcm-2x2")
@@ -206,6 +207,20 @@ def test_a_plan_with_splits_goes_there_and_back(client: Any) -> None:
     wrong = replace(result.plan, splits=(replace(split, op="logits"),))
     with pytest.raises(PlanError, match="the graph has no op 'logits'"):
         client.verify(whole, "mcm-6x6", wrong)
+
+
+def test_a_plan_with_rewrites_goes_there_and_back(client: Any) -> None:
+    sent = from_onnx(branches())
+    result = client.optimize(sent, "gpu-2", objective="latency", max_evaluations=30, rewrite=True)
+    assert [one.rule for one in result.plan.rewrites] == ["fold", "merge"]
+    assert result.plan.graph_fingerprint == sent.fingerprint
+    assert client.evaluate(sent, "gpu-2", result.plan).makespan_s == result.metrics.makespan_s
+    assert api.verify(sent, "gpu-2", result.plan) == client.verify(sent, "gpu-2", result.plan) == []
+    assert client.explain(sent, "gpu-2", result.plan)["rewrites"][1]["number"] == 3
+    assert client.optimize(sent, "gpu-2", max_evaluations=3).plan.rewrites == ()
+    wrong = replace(result.plan, rewrites=result.plan.rewrites[1:])
+    with pytest.raises(PlanError, match="do not follow each other alone"):
+        client.verify(sent, "gpu-2", wrong)
 
 
 def test_plans_of_sequences(client: Any) -> None:

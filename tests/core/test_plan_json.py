@@ -33,8 +33,9 @@ GOOD: dict[str, Any] = {
     "precision": "as-is",
     "model": "zoo:resnet50",
     "splits": [{"op": "op é", "factor": "k.0", "parts": 3, "joined": False, "collective": True}],
+    "rewrites": [{"rule": "fold", "ops": ["op é", "b"]}],
 }
-OPTIONAL = ("model", "splits")
+OPTIONAL = ("model", "splits", "rewrites")
 SPLIT = {name: value for name, value in GOOD["splits"][0].items() if name != "collective"}
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -63,6 +64,11 @@ def test_fusion_groups_are_numbered_by_first_place() -> None:
 
 BAD: list[tuple[str, Any]] = [
     ("format", "go_opt.v2.Plan"),
+    ("rewrites", {"rule": "fold", "ops": ["a"]}),
+    ("rewrites", [{"rule": "fold"}]),
+    ("rewrites", [{"rule": 3, "ops": ["a"]}]),
+    ("rewrites", [{"rule": "fold", "ops": []}]),
+    ("rewrites", [{"rule": "fold", "ops": ["a", 1]}]),
     ("placement", []),
     ("placement", [0, 1]),
     ("placement", [0, 1, -1]),
@@ -156,7 +162,7 @@ def test_splits_of_older_files_have_a_kind_and_are_refused(tmp_path: Path) -> No
 
 def test_older_files_have_no_model_and_no_splits() -> None:
     plan = plan_from_dict({name: value for name, value in GOOD.items() if name not in OPTIONAL})
-    assert (plan.model, plan.splits) == ("", ())
+    assert (plan.model, plan.splits, plan.rewrites) == ("", (), ())
     assert plan_from_dict(GOOD | {"splits": [SPLIT]}).splits == (Split("op é", "k.0", 3, False),)
 
 

@@ -24,7 +24,7 @@ from go_opt.model.codecs.wire import (
     plan_from_proto,
     plan_to_proto,
 )
-from go_opt.model.graph import Graph
+from go_opt.model.graph import Graph, Rewrite
 from go_opt.model.plan import Plan, Relay, Split
 from go_opt.proto import graph_pb2, plan_pb2
 
@@ -243,6 +243,7 @@ def test_any_bytes_are_a_graph_or_one_error(data: bytes) -> None:
         graph_from_proto(graph_pb2.Graph.FromString(data))
 
 
+rewrites = st.builds(Rewrite, NAMES, st.lists(NAMES, min_size=1, max_size=3).map(tuple))
 splits = st.builds(Split, NAMES, NAMES, st.integers(2, 2**31 - 1), st.booleans())
 
 
@@ -265,6 +266,7 @@ def plans(draw: st.DrawFn) -> Plan:
     values |= {
         "relays": tuple(relays),
         "splits": tuple(draw(st.lists(splits, max_size=2))),
+        "rewrites": tuple(draw(st.lists(rewrites, max_size=2))),
         "replication": np.array(draw(st.lists(st.integers(1, 9), min_size=num_ops, max_size=num_ops))),
         "op_provenance": np.zeros(num_ops, dtype=np.int32),
         "bindings": draw(bindings()),
@@ -303,6 +305,7 @@ def test_plan_round_trip_is_exact(plan: Plan) -> None:
         ("op_provenance", [0, 1]),
         ("provenance", []),
         ("clones", [plan_pb2.Clone(op="a", chip=1)]),
+        ("rewrites", [plan_pb2.Rewrite(rule="fold")]),
         ("splits", [plan_pb2.Split(op="a", factor="k", parts=1)]),
         ("splits", [plan_pb2.Split(op="a", kind="columns", parts=2)]),
     ],

@@ -15,7 +15,7 @@ from go_opt.common.arrays import IntArray, frozen
 from go_opt.errors import PlanError
 from go_opt.model.codecs.bindings import bindings_from
 from go_opt.model.codecs.fields import shown
-from go_opt.model.graph import Precision
+from go_opt.model.graph import Precision, Rewrite
 from go_opt.model.plan import Plan, Relay, Split, number_by_first_place
 
 _INT32_MAX: Final = 2**31 - 1
@@ -23,7 +23,7 @@ _TEXTS: Final = ("graph_fingerprint", "target_fingerprint", "target", "model")
 
 
 def plan_from_fields(fields: Mapping[str, Any]) -> Plan:
-    """The plan with these field values; ``relays`` and ``splits`` are parsed already.
+    """The plan with these field values; ``relays``, ``splits`` and ``rewrites`` are parsed already.
 
     Raises:
       PlanError: one sentence that names the faulty field.
@@ -42,6 +42,7 @@ def plan_from_fields(fields: Mapping[str, Any]) -> Plan:
         replication=_per_op("replication", fields["replication"], num_ops, 1, _INT32_MAX),
         relays=fields["relays"],
         splits=fields["splits"],
+        rewrites=fields["rewrites"],
         sequences=int(int_array("sequences", [fields["sequences"]], 1, _INT32_MAX)[0]),
         host_states=_names("host_states", fields["host_states"]),
         forwards=tuple(int_array("forwards", fields["forwards"], 0, _INT32_MAX).tolist()),
@@ -76,6 +77,12 @@ def split_from_fields(
         raise _error(f"{field}.collective", "must be true or false")
     number = int(int_array(f"{field}.parts", [parts], 2, _INT32_MAX)[0])
     return Split(text(f"{field}.op", op), text(f"{field}.factor", factor), number, joined, collective)
+
+
+def rewrite_from_fields(i: int, rule: object, ops: object) -> Rewrite:
+    """Rewrite ``i`` of a plan."""
+    field = f"rewrites[{i}]"
+    return Rewrite(text(f"{field}.rule", rule), _texts(f"{field}.ops", ops))
 
 
 def refuse_split_kinds(kinds: object) -> None:

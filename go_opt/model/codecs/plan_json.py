@@ -19,6 +19,7 @@ from go_opt.model.codecs.plan_fields import (
     refuse_clones,
     refuse_split_kinds,
     relay_from_fields,
+    rewrite_from_fields,
     split_from_fields,
 )
 from go_opt.model.graph import Graph
@@ -26,7 +27,7 @@ from go_opt.model.plan import Plan
 
 FORMAT: Final = PLAN.json_format
 _OPTIONAL: Final = frozenset(
-    {"model", "splits", "forwards", "values", "trips", "bound_states", "sequences", "host_states"}
+    {"model", "splits", "forwards", "values", "trips", "bound_states", "sequences", "host_states", "rewrites"}
 )  # older files lack them
 _OUTDATED: Final = frozenset({"clones"})  # older files have it
 _REQUIRED: Final = frozenset({"format", "dims", *(field.name for field in fields(Plan))}) - {
@@ -39,6 +40,7 @@ _Row = TypeVar("_Row")
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
     """The plan as JSON types; :func:`plan_from_dict` gives the same plan back."""
+    rewrites = [{"rule": one.rule, "ops": list(one.ops)} for one in plan.rewrites]
     return {
         "format": FORMAT,
         "placement": plan.placement.tolist(),
@@ -54,6 +56,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         **bindings_to_dict(plan.bindings),
         "precision": plan.precision,
         "model": plan.model,
+        **({"rewrites": rewrites} if rewrites else {}),
         **({"splits": [asdict(split) for split in plan.splits]} if plan.splits else {}),
         **({"forwards": list(plan.forwards)} if plan.forwards else {}),
         **({"sequences": plan.sequences} if plan.sequences > 1 else {}),
@@ -86,6 +89,7 @@ def plan_from_dict(data: object) -> Plan:
     )
     parsed = {
         "relays": _rows("relays", data["relays"], ("tensor", "chips"), relay_from_fields),
+        "rewrites": _rows("rewrites", data.get("rewrites", []), ("rule", "ops"), rewrite_from_fields),
         "splits": _rows("splits", splits, _SPLIT, split_from_fields, {"collective": False}),
     }
     plan = plan_from_fields(

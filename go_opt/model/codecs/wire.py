@@ -22,6 +22,7 @@ from go_opt.model.codecs.plan_fields import (
     refuse_clones,
     refuse_split_kinds,
     relay_from_fields,
+    rewrite_from_fields,
     split_from_fields,
 )
 from go_opt.model.codecs.rules import rules_from_proto, rules_to_proto
@@ -236,6 +237,7 @@ def plan_to_proto(plan: Plan) -> plan_pb2.Plan:
             )
             for one in plan.splits
         ],
+        rewrites=[plan_pb2.Rewrite(rule=one.rule, ops=one.ops) for one in plan.rewrites],
         forwards=plan.forwards,
         sequences=plan.sequences,
         host_states=plan.host_states,
@@ -260,6 +262,9 @@ def plan_from_proto(message: plan_pb2.Plan) -> Plan:
             "splits": tuple(
                 split_from_fields(i, s.op, s.factor, s.parts, not s.in_parts, s.collective)
                 for i, s in enumerate(message.splits)
+            ),
+            "rewrites": tuple(
+                rewrite_from_fields(i, one.rule, list(one.ops)) for i, one in enumerate(message.rewrites)
             ),
             "precision": precision_from_proto(message.precision, PlanError),
             **_binding_rows(message),

@@ -14,6 +14,7 @@ from go_opt.env.evaluation import evaluate_plan
 from go_opt.errors import PlanError
 from go_opt.model.states import sized_states
 from go_opt.report.page.subject import Subject
+from go_opt.report.parts.plan_lines import rewrite_lines
 from go_opt.report.parts.wording import (
     MOST_LINES,
     counted,
@@ -57,8 +58,9 @@ def claims_of(path: str | Path) -> Claims:
 
 
 def fact_rows(subject: Subject, claims: Claims) -> list[dict[str, str]]:
-    """The objective and bottleneck, unknown ops, states, splits, simulated value, bound and status."""
-    answer = (*_answer(subject), *_unknown(subject), *_states(subject), *_splits(subject))
+    """The objective and bottleneck, unknown ops, states, changes of ops, simulation, bound and status."""
+    answer = (*_answer(subject), *_unknown(subject), *_states(subject))
+    answer = (*answer, *_rewrites(subject), *_splits(subject))
     facts = (*answer, *_simulated(subject), *_bound(subject, claims))
     return [{"label": label, "value": value, "note": note} for label, value, note in facts]
 
@@ -82,6 +84,16 @@ def _states(subject: Subject) -> Iterator[_Fact]:
         yield "on the host", str(len(use.on_host)), listed([*host_state_lines(use.on_host)], MOST_LINES)
     if text := unpaired_text(graph.unpaired_states, graph.bindings.states):
         yield "unpaired", counted(len(graph.unpaired_states), "input"), text
+
+
+def _rewrites(subject: Subject) -> Iterator[_Fact]:
+    rewrites = subject.explanation.rewrites
+    if rewrites:
+        yield (
+            "rewritten",
+            counted(sum(len(use.ops) for use in rewrites), "product"),
+            "; ".join(rewrite_lines(rewrites)),
+        )
 
 
 def _splits(subject: Subject) -> Iterator[_Fact]:

@@ -9,9 +9,10 @@ from typing import Final
 from go_opt.common.units import format_bytes, format_duration
 from go_opt.env import Metrics
 from go_opt.env.peak_memory import Held
+from go_opt.env.rewrites import folding
 from go_opt.explanations import PlanExplanation
 from go_opt.explanations.plan_diff import PlanDiff
-from go_opt.explanations.uses import SplitUse
+from go_opt.explanations.uses import RewriteUse, SplitUse
 from go_opt.model.plan import Plan
 from go_opt.report.parts.wording import (
     MOST_LINES,
@@ -103,6 +104,26 @@ def origin_lines(explanation: PlanExplanation) -> Iterator[str]:
     yield "Placed by: " + ", ".join(f"{name} ({counted(ops, 'op')})" for name, ops in explanation.provenance)
 
 
+def rewrite_lines(rewrites: Sequence[RewriteUse]) -> Iterator[str]:
+    """A line for all constants that products take over, and one for each of the first that were merged."""
+    folded = [use for use in rewrites if use.rule == folding.FOLD]
+    if folded:
+        verb = "takes over the scales and shifts behind it" if len(folded) == 1 else _TAKE_OVER
+        named = listed([f"`{use.op}`" for use in folded], MOST_NAMES)
+        yield f"{counted(len(folded), 'product')} {verb}: {named}"
+    merged = [use for use in rewrites if use.rule != folding.FOLD]
+    for use in merged[:_MOST_NAMED]:
+        source = f"`{use.source}`" if use.source else "the same tensor"
+        named = listed([f"`{op}`" for op in use.ops], MOST_NAMES)
+        yield f"{use.number} {use.kind}s read {source} and are one: {named}"
+    if len(merged) > _MOST_NAMED:
+        products = sum(use.number for use in merged[_MOST_NAMED:])
+        yield f"and {products} more, which read {len(merged) - _MOST_NAMED} tensors"
+
+
+_TAKE_OVER: Final = "take over the scales and shifts behind them"
+
+
 def split_lines(splits: Sequence[SplitUse]) -> Iterator[str]:
     """Lines for copies, parts that share the work, and sums; one for each of the heaviest others."""
     for number, copies in Counter(use.parts for use in splits if not use.factors).items():
@@ -155,6 +176,8 @@ def diff_lines(diff: PlanDiff, costed: Sequence[tuple[Plan, Metrics]]) -> Iterat
     ]
     if diff.forwards_before or diff.forwards_after:
         rows.append(("forwarding", diff.forwards_before, diff.forwards_after))
+    if diff.rewrites_before or diff.rewrites_after:
+        rows.append(("rewrites", diff.rewrites_before, diff.rewrites_after))
     for name, before, after in rows:
         yield f"{name:<11} {len(before)} of the first plan alone, {len(after)} of the second alone"
 

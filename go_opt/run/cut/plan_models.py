@@ -21,6 +21,7 @@ from go_opt.model.plan import Plan
 from go_opt.run import manifest as facts
 from go_opt.run.cut.cutting import CutStage, stages_of_plan
 from go_opt.run.cut.reads import Reads
+from go_opt.run.cut.rewrites import rewrite_nodes
 from go_opt.run.cut.source import model_of_plan
 from go_opt.run.cut.splits import DividedState, split_nodes
 from go_opt.run.cut.stage_model import output_tensor, stage_model, weight_bytes
@@ -42,7 +43,7 @@ class PlanModels:
     states: tuple[NamedState, ...]  # the next value of one that never changes is the state itself
     host_states: tuple[NamedState, ...] = ()  # inputs and outputs of the models, which the host keeps
     divided: tuple[DividedState, ...] = ()
-    is_split: bool = False  # whether ``whole`` has split ops, unlike the model's file
+    is_changed: bool = False  # whether ``whole`` has rewritten or split ops, unlike the model's file
 
     @property
     def by_number(self) -> dict[int | None, ir.Model]:
@@ -59,6 +60,7 @@ def plan_models(lowered: LoweredModel, graph: Graph, target: Target, plan: Plan)
     """
     whole = model_of_plan(lowered)
     states = lowered.states(plan.bindings).states
+    rewrite_nodes(whole.graph, unsplit_graph(graph, replace(plan, rewrites=())), plan.rewrites)
     made = split_nodes(whole.graph, unsplit_graph(graph, plan), plan.splits, states)
     graph = planned_graph(graph, plan)
     reads = Reads(whole.graph, graph.op_index)
@@ -66,7 +68,7 @@ def plan_models(lowered: LoweredModel, graph: Graph, target: Target, plan: Plan)
     on_host = tuple(state for state in cut.states if state.read in plan.host_states)
     kept = tuple(state for state in cut.states if state not in on_host)
     cut = replace(cut, states=kept, host_states=on_host, divided=tuple(made.divided))
-    return replace(cut, is_split=bool(plan.splits))
+    return replace(cut, is_changed=bool(plan.splits or plan.rewrites))
 
 
 def cut_models(

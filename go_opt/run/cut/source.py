@@ -190,8 +190,13 @@ def _inline(graph: ir.Graph, node: ir.Node, branch: ir.Graph, prefix: str) -> No
 
 def _take_place(graph: ir.Graph, old: ir.Node, new: list[ir.Node], results: Sequence[ir.Value]) -> None:
     for value, result in zip(old.outputs, results, strict=True):
-        result.name, result.type, result.shape = value.name, value.type, value.shape
-        result.meta.update(value.meta)
-        value.replace_all_uses_with(result, replace_graph_outputs=True)
+        stand_for(value, result)
     graph.insert_before(old, new)
     graph.remove(old, safe=True)
+
+
+def stand_for(value: ir.Value, result: ir.Value) -> None:
+    """Make ``result`` what is read instead of ``value``, under its name."""
+    result.name, result.type, result.shape = value.name, value.type, value.shape
+    result.meta.update(value.meta)
+    value.replace_all_uses_with(result, replace_graph_outputs=True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
-from onnx.reference import ReferenceEvaluator
 
 from go_opt.env.copies.divisions import JOINED_BY
 from go_opt.env.copies.pieces import Cut, Piece, Range, piece_of, sum_name
@@ -21,6 +20,7 @@ from go_opt.model.plan import CollectiveOp, Split
 from go_opt.model.rule import Access
 from go_opt.model.rules.strided import row_major
 from go_opt.run.cut.attributes import attributes_of_part, sizes_of
+from go_opt.run.cut.constants import constant, values_of
 from go_opt.run.cut.reads import Reads
 from go_opt.run.manifest import elements_in
 
@@ -134,7 +134,7 @@ class _Maker:
         whole = self._whole[name] if given is None else given
         frame = _frame_of(whole, piece)
         if given is not None:
-            array = elements_in(piece, _values_of(given))
+            array = elements_in(piece, values_of(given))
             return self._constant(tensor, array.reshape(frame.shape(piece)), given.dtype)
         value = ir.Value(name=tensor, type=whole.type, shape=ir.Shape(frame.shape(piece)))
         self._nodes.inputs.append(value)
@@ -293,7 +293,7 @@ class _Maker:
         """What a tensor of the split graph holds, seen as a node sees the whole in ``value``."""
         loops, piece = _loops_of(value), self._held(tensor).piece
         is_constant = not self._reads.bases_of([value]) and tensor not in self._pieces
-        array = _values_of(value).reshape(_flat(loops)) if is_constant and piece else None
+        array = values_of(value).reshape(_flat(loops)) if is_constant and piece else None
         for cut in piece:
             place, steps, count = _leave(loops, cut, node)
             if array is not None:
@@ -308,7 +308,7 @@ class _Maker:
             return value
         if is_constant:
             if array is None:
-                array = _values_of(value).reshape(_flat(_loops_of(value)))
+                array = values_of(value).reshape(_flat(_loops_of(value)))
             return self._slice(tensor, value, loops, name, array)
         if not has_copies:
             return self._reshaped(self._values[tensor], sizes, name)
@@ -391,11 +391,7 @@ class _Maker:
         return ir.node(TAKE, [*values, *read], name=name)
 
     def _constant(self, name: str, array: NDArray, dtype: ir.DataType | None = None) -> ir.Value:
-        tensor = ir.tensor(np.ascontiguousarray(array), dtype=dtype, name=name)
-        shape = ir.Shape(tensor.shape.numpy())
-        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
-        self._nodes.register_initializer(value)
-        return value
+        return constant(self._nodes, name, array, dtype)
 
     def _integers(self, name: str, numbers: Sequence[int]) -> ir.Value:
         return self._constant(name, np.array(numbers, np.int64))
@@ -523,29 +519,3 @@ def _frame_of(whole: ir.Value, piece: Piece) -> _Frame:
         if len(axes) == len(piece):
             return _Frame(one, axes)
     raise ModelError(f"tensor {whole.name!r} cannot be split: its parts lie along no axes.")
-
-
-def _values_of(value: ir.Value) -> NDArray:
-    """The values of a constant: an initializer, or what nodes compute from initializers alone."""
-    if value.const_value is not None:
-        return value.const_value.numpy()
-    nodes: dict[ir.Node, None] = {}
-    initializers: dict[ir.Value, None] = {}
-
-    def collect(values: Iterable[ir.Value | None]) -> None:
-        for one in values:
-            producer = None if one is None else one.producer()
-            if producer is not None:
-                collect(producer.inputs)
-                nodes[producer] = None
-            elif one is not None:
-                initializers[one] = None
-
-    collect([value])
-    graph = value.graph
-    assert graph is not None
-    view = ir.GraphView(
-        [], [value], nodes=list(nodes), initializers=list(initializers), opset_imports=graph.opset_imports
-    )
-    (array,) = ReferenceEvaluator(ir.to_proto(ir.Model(view.clone(), ir_version=10))).run(None, {})
-    return np.asarray(array)

@@ -136,8 +136,8 @@ def _write(
         check_states(manifest)
 
     def whole() -> ir.Model:
-        """The whole model, with the parts of split ops if the plan has any."""
-        return cut.whole if cut.is_split else model_of_file(lowered)
+        """The whole model, with the rewrites and parts of ops if the plan has any."""
+        return cut.whole if cut.is_changed else model_of_file(lowered)
 
     with whole_folder(directory) as folder:
         for stage, model in cut.by_number.items():

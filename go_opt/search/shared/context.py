@@ -15,7 +15,7 @@ from numba.core import event
 
 RAISES: Final = "GO_OPT_RAISES"  # set: an error in a method ends the search, as in tests
 OVERTIME_S: Final = 1.0  # after the time limit, for a search that has no plan yet
-MOST_COMPILING_S: Final = 60.0  # for which the clock stands still, once there may be a plan
+_MOST_COMPILING_S: Final = 60.0  # for which the clock stands still, once there may be a plan
 _log = logging.getLogger(__name__)
 
 
@@ -61,6 +61,11 @@ class Context:
         finally:
             self._exclude(time.monotonic() - self._stopped_s, at_most_s)
             self._stopped_s = math.inf
+
+    @staticmethod
+    def most_compiling_s(*, has_plan: bool) -> float:
+        """The seconds of compilation that are excluded at most, with a plan to answer with or without one."""
+        return _MOST_COMPILING_S if has_plan else math.inf
 
     @contextmanager
     def excludes_compilation(self) -> Iterator[None]:
@@ -115,4 +120,4 @@ class _Unforeseen(event.Listener):
         if threading.get_ident() == self._thread and self._began_s:
             began_s = self._began_s.pop()
             if not self._began_s:
-                self._context._exclude(self._context.elapsed_s - began_s, MOST_COMPILING_S)
+                self._context._exclude(self._context.elapsed_s - began_s, _MOST_COMPILING_S)

@@ -107,8 +107,9 @@ class SentGraph:
         return self.of_plan(plan)._own_plan(plan, message.op_names, target_fingerprint)
 
     def of_plan(self, plan: Plan) -> SentGraph:
-        """The graph that a plan places; with split ops it has their parts, in the graph's own order."""
-        return SentGraph(planned_graph(self.graph, plan), None if plan.splits else self.stored)
+        """The graph that a plan places; with rewrites or split ops, in the graph's own order."""
+        changes = plan.splits or plan.rewrites
+        return SentGraph(planned_graph(self.graph, plan), None if changes else self.stored)
 
     def _own_plan(self, plan: Plan, op_names: Sequence[str], target_fingerprint: str) -> Plan:
         plan.check_belongs_to(self.graph, target_fingerprint)

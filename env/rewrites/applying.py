@@ -1,0 +1,68 @@
+"""Rewrites: what a plan replaces in the graph as sent, before any op is split.
+
+The contract: a graph goes in as it was sent, and one comes out whose outputs and states are the same for all
+inputs. Tensors that other ops read keep their names. The result has the fingerprint of the graph as sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import Final
+
+from go_opt.env.rewrites.draft import Draft, refused
+from go_opt.env.rewrites.folding import FOLD, fold, folds
+from go_opt.env.rewrites.siblings import MERGE, merge, merges
+from go_opt.errors import PlanError
+from go_opt.model.graph import Graph, Rewrite, with_sequences
+
+_APPLY: Final[Mapping[str, Callable[[Draft, Rewrite], None]]] = {FOLD: fold, MERGE: merge}
+_FIND: Final[Mapping[str, Callable[[Draft], Iterator[Rewrite]]]] = {FOLD: folds, MERGE: merges}
+RULES: Final = tuple(_APPLY)
+
+
+def with_rewrites(graph: Graph, rewrites: tuple[Rewrite, ...]) -> Graph:
+    """The graph with these rewrites, one after another; a graph that has them is returned as it is.
+
+    Raises:
+      PlanError: an op is not in the graph, or a rule does not hold for it; or the graph has other rewrites.
+    """
+    if graph.rewrites == rewrites:
+        return graph
+    if graph.rewrites:
+        raise PlanError("plan: rewrites: the graph has others already.", field="rewrites")
+    return with_sequences(_with_rewrites(with_sequences(graph, 1), rewrites), graph.sequences)
+
+
+@lru_cache(maxsize=16)
+def _with_rewrites(graph: Graph, rewrites: tuple[Rewrite, ...]) -> Graph:
+    draft = Draft(graph)
+    for one in rewrites:
+        apply(draft, one)
+    return draft.graph(rewrites)
+
+
+def apply(draft: Draft, rewrite: Rewrite) -> None:
+    """Replace the ops of one rewrite.
+
+    Raises:
+      PlanError: there is no such rule, or it does not hold for these ops.
+    """
+    if rewrite.rule not in _APPLY:
+        raise refused(rewrite, f"is of no rule: {', '.join(RULES)}")
+    _APPLY[rewrite.rule](draft, rewrite)
+
+
+def possible_rewrites(
+    graph: Graph, rules: tuple[str, ...] = RULES, given: tuple[Rewrite, ...] = ()
+) -> tuple[Rewrite, ...]:
+    """What can be rewritten by ``rules`` after the rewrites ``given``, in an order in which all apply."""
+    draft = Draft(graph)
+    for one in given:
+        apply(draft, one)
+    found = []
+    for rule in rules:
+        for one in _FIND[rule](draft):
+            apply(draft, one)
+            found.append(one)
+    return tuple(found)

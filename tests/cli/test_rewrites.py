@@ -1,0 +1,61 @@
+"""``go-opt`` on plans with rewrites, from the search to every command that reads the plan."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.cli.conftest import Cli
+from tests.exports import saved
+from tests.rewritten import branches
+
+COMMON = ("toy.onnx", "--target", "gpu-2", "--objective", "latency", "--max-evaluations", "40")
+MERGED = "3 convolutions read `r` and are one: `conv1`, `conv2`, `conv3`"
+FOLDED = "1 product takes over the scales and shifts behind it: `conv2`"
+
+
+def test_from_the_search_to_the_page(cli: Cli, tmp_path: Path) -> None:
+    saved(branches(), tmp_path)
+    found = cli("optimize", *COMMON, "--rewrite", "--out", "plan.json")
+    assert f"rewritten   {FOLDED}" in found.out
+    assert f"rewritten   {MERGED}" in found.out
+    rows = json.loads((tmp_path / "plan.json").read_text())["rewrites"]
+    assert [row["rule"] for row in rows] == ["fold", "merge"]
+    assert MERGED in cli("evaluate", "toy.onnx", "plan.json").out
+    assert cli("verify", "toy.onnx", "plan.json").code == 0
+    assert MERGED in cli("explain", "plan.json").out
+    assert cli("explain", "plan.json", "conv1 and 2 more").code == 0
+    assert cli("trace", "toy.onnx", "plan.json", "--out", "trace.json").code == 0
+    assert cli("report", "toy.onnx", "plan.json", "--out", "page.html").code == 0
+    assert "convolutions read" in (tmp_path / "page.html").read_text()
+    assert cli("export", "toy.onnx", "plan.json", "-o", "stages").code == 0
+    again = cli("optimize", *COMMON, "--rewrite", "--start", "plan.json", "--json").json
+    assert again["rewrites"] == rows
+    cli("optimize", *COMMON, "--out", "sent.json")
+    assert (
+        "rewrites    0 of the first plan alone, 2 of the second alone"
+        in cli("diff", "sent.json", "plan.json", "--model", "toy.onnx").out
+    )
+
+
+def test_a_plan_that_rewrites_what_is_not_there_is_refused(cli: Cli, tmp_path: Path) -> None:
+    saved(branches(), tmp_path)
+    cli("optimize", *COMMON, "--rewrite", "--out", "plan.json")
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    first, second = plan["rewrites"]
+    for rewrites, sentence in (
+        ([{"rule": "fold", "ops": ["conv9", "norm2"]}], "names op 'conv9', which is not there"),
+        ([{"rule": "join", "ops": ["conv1"]}], "is of no rule: fold, merge"),
+        ([second, first], "do not follow each other alone"),
+        ([first], "placement has"),
+        ("fold", "rewrites must be a list"),
+    ):
+        plan["rewrites"] = rewrites
+        (tmp_path / "wrong.json").write_text(json.dumps(plan))
+        cli("evaluate", "toy.onnx", "wrong.json").is_refused(sentence)
+
+
+def test_a_model_runs_rewritten(cli: Cli, tmp_path: Path) -> None:
+    saved(branches(), tmp_path)
+    cli("optimize", "toy.onnx", "--max-evaluations", "20", "--rewrite", "--out", "plan.json")
+    assert cli("run", "toy.onnx", "--plan", "plan.json", "--inferences", "4").code == 0

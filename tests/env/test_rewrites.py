@@ -1,0 +1,153 @@
+"""Rewritten graphs compute what the graphs as sent do, and cost what was worked out by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+
+import go_opt
+from go_opt import from_onnx
+from go_opt.env.rewrites.applying import possible_rewrites, with_rewrites
+from go_opt.errors import PlanError
+from go_opt.model.graph import Graph, Rewrite, with_sequences
+from go_opt.solver.verify.rewrites import broken_rewrites
+from tests.env.rewrite_oracle import evaluated, random_values, rewritten_values
+from tests.exports import info, model, node, saved, weight
+from tests.rewritten import attention, branches, convolutions, random_siblings
+from tests.strategies import examples, seeds
+
+
+def test_a_normalisation_becomes_weight_and_bias() -> None:
+    graph = from_onnx(convolutions())
+    rewrites = possible_rewrites(graph)
+    assert rewrites == (
+        Rewrite("fold", ("conv1", "norm1")),
+        Rewrite("fold", ("conv2", "add", "mul", "sub", "div")),
+    )
+    made = with_rewrites(graph, rewrites)
+    assert made.op_names == ("conv1", "relu1", "conv2")
+    read = {made.tensor_names[k] for k, _ in made.reads_of(0)}
+    assert read == {"conv1/folded weight", "conv1/folded bias", "x"}
+    # The weight has 6 x 2 x 3 x 3 elements; scale, shift, mean and variance were 6 each, and are a bias.
+    elements = dict(zip(made.tensor_names, made.tensor_elements.tolist(), strict=True))
+    assert (elements["conv1/folded weight"], elements["conv1/folded bias"]) == (108, 6)
+    assert made.op_flops.tolist() == [2 * 6 * 49 * 18 + 6 * 49, 6 * 49, 2 * 3 * 9 * 24 + 27]
+    assert made.fingerprint == graph.fingerprint
+
+
+def test_branches_become_one() -> None:
+    graph = from_onnx(branches())
+    folded, merged = possible_rewrites(graph)
+    assert folded == Rewrite("fold", ("conv2", "norm2"))
+    assert merged == Rewrite("merge", ("conv1", "relu1", "conv2", "relu2", "conv3", "relu3"))
+    made = with_rewrites(graph, (folded, merged))
+    new = ("conv1 and 2 more", "relu1 and 2 more", "conv1 and 2 more/split")
+    assert made.op_names == ("before", *new, "join")
+    # 2 images of 16 places, 3 channels, 2 + 3 + 4 results.
+    assert made.op_flops.tolist() == [96, 2 * 2 * 16 * 3 * 9 + 288, 2 * 16 * 9, 0, 0]
+    assert [made.tensor_names[k] for k in made.outputs_of(3)] == ["a1", "a2", "a3"]
+
+
+def test_biases_go_with_products() -> None:
+    (merged,) = possible_rewrites(from_onnx(attention()))
+    assert merged.ops == ("matmul_q", "bias_q", "matmul_k", "bias_k", "matmul_v", "bias_v")
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(seed=seeds)
+def test_random_graphs_over_a_prime_field(seed: int) -> None:
+    graph = from_onnx(random_siblings(seed))
+    rewrites = possible_rewrites(graph)
+    made = with_rewrites(graph, rewrites)
+    assert list(broken_rewrites(graph, made, rewrites)) == []
+    values = random_values(graph, seed)
+    before = evaluated(graph, values)
+    after = evaluated(made, rewritten_values(graph, made, rewrites, values))
+    computed = {made.tensor_names[k] for k in np.flatnonzero(made.tensor_producer >= 0)}
+    shared = computed & before.keys()
+    assert {graph.tensor_names[k] for k in np.flatnonzero(graph.tensor_is_output)} <= shared
+    for name in shared:
+        np.testing.assert_array_equal(before[name], after[name], name)
+
+
+def _toy(*nodes: onnx.NodeProto, outputs: tuple[str, ...] = ("y",)) -> Graph:
+    shapes = {"y": [4, 3], "a": [4, 3]}
+    weights = [weight("w", 5, 3), weight("s", 3), weight("rows", 4, 1), weight("u", 5, 3), weight("k", 3, 3)]
+    return from_onnx(
+        model(list(nodes), [info("x", [4, 5])], [info(one, shapes[one]) for one in outputs], weights)
+    )
+
+
+def test_what_is_not_folded() -> None:
+    product = node("Gemm", "x w", "a", "gemm")
+    assert possible_rewrites(_toy(product, node("Mul", "a s", "y", "mul")))
+    for graph in (
+        _toy(product, node("Mul", "a rows", "y", "mul")),  # a factor for each row
+        _toy(product, node("Mul", "a s", "y", "mul"), outputs=("y", "a")),  # the host reads the product
+        _toy(product, node("Mul", "a a", "y", "mul")),  # no constant
+        _toy(product, node("Div", "s a", "y", "div")),  # not linear
+        _toy(product, node("Mul", "a s", "b", "mul"), node("Add", "a b", "y", "add")),  # two readers
+        _toy(product, node("Gemm", "x w", "b", "other"), node("Add", "b a", "y", "add")),  # of w
+        _toy(node("MatMul", "x w", "a", "gemm"), node("Add", "a s", "y", "add")),  # it has no bias
+    ):
+        assert possible_rewrites(graph, ("fold",)) == ()
+
+
+def test_what_is_not_merged() -> None:
+    first = node("Gemm", "x w", "a", "gemm1")
+    join = node("Add", "a b", "y", "add")
+    assert possible_rewrites(_toy(first, node("Gemm", "x u", "b", "gemm2"), join))
+    for second in (
+        [node("Gemm", "x w", "b", "gemm2")],  # the same weight
+        [node("MatMul", "x u", "b", "gemm2")],  # another type
+        [node("Gemm", "a k", "b", "gemm2")],  # a path connects them
+        [node("Relu", "x", "r", "relu"), node("Gemm", "r u", "b", "gemm2")],  # another tensor
+    ):
+        assert possible_rewrites(_toy(first, *second, join)) == ()
+
+
+def test_ops_that_do_not_match_are_refused() -> None:
+    graph = from_onnx(branches())
+    for rewrite, problem in (
+        (Rewrite("fold", ("conv1", "relu1")), "no scale or shift"),
+        (Rewrite("fold", ("conv2",)), "no more ops"),
+        (Rewrite("fold", ("conv", "norm2")), "not there"),
+        (Rewrite("merge", ("conv1", "conv1")), "twice"),
+        (Rewrite("merge", ("conv1", "relu1")), "fewer than two"),
+        (Rewrite("merge", ("conv1", "relu1", "conv3")), "differ"),
+        (Rewrite("merge", ("conv1", "relu3", "conv3", "relu1")), "follow"),
+        (Rewrite("split", ("conv1",)), "no rule"),
+    ):
+        with pytest.raises(PlanError, match=problem):
+            with_rewrites(graph, (rewrite,))
+
+
+def test_a_rewritten_graph_is_made_once() -> None:
+    graph = from_onnx(branches())
+    rewrites = possible_rewrites(graph)
+    made = with_rewrites(graph, rewrites)
+    assert with_rewrites(graph, rewrites) is made
+    assert with_rewrites(made, rewrites) is made
+    assert with_rewrites(graph, ()) is graph
+    with pytest.raises(PlanError, match="others already"):
+        with_rewrites(made, rewrites[:1])
+
+
+@pytest.mark.parametrize("name", ["resnet50", "inception_v2", "detr_r50", "gpt2_step", "tinyllama_1b_step"])
+def test_zoo(name: str) -> None:
+    graph = go_opt.load(f"zoo:{name}")
+    rewrites = possible_rewrites(graph)
+    made = with_rewrites(graph, rewrites)
+    assert list(broken_rewrites(graph, made, rewrites)) == []
+    assert len(made.states) == len(graph.states)
+    assert made.op_flops.sum() <= graph.op_flops.sum()
+    assert with_rewrites(with_sequences(graph, 2), rewrites).sequences == 2
+
+
+def test_files_keep_their_names(tmp_path: Path) -> None:
+    path = saved(branches(), tmp_path)
+    assert possible_rewrites(from_onnx(path)) == possible_rewrites(from_onnx(branches()))

@@ -1,0 +1,88 @@
+"""Searches that rewrite: what is gained, what stays, and what comes back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import go_opt
+from go_opt import Pin, from_onnx
+from go_opt.env.rewrites.applying import possible_rewrites
+from go_opt.errors import PlanError
+from go_opt.model.graph import Graph
+from go_opt.model.start import Start
+from go_opt.result import Request
+from go_opt.search.rewriting.choices import ways_to_rewrite
+from tests.rewritten import branches, convolutions
+
+FEW = {"max_evaluations": 40, "objective": "latency", "rewrite": True}
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return from_onnx(branches())
+
+
+def test_launches_are_saved(graph: Graph) -> None:
+    found, whole = (go_opt.optimize(graph, "h100-sxm-1", **FEW | {"rewrite": one}) for one in (True, False))
+    assert found.plan.rewrites == possible_rewrites(graph)
+    assert found.metrics.makespan_s < whole.metrics.makespan_s
+    assert go_opt.verify(graph, None, found.plan) == []
+    assert go_opt.evaluate(graph, None, found.plan).makespan_s == found.metrics.makespan_s
+    assert found.evaluations == len(found.history) <= 40
+    assert [step.best_s for step in found.history] == sorted((s.best_s for s in found.history), reverse=True)
+
+
+def test_equal_requests_have_equal_answers(graph: Graph) -> None:
+    one, other = (go_opt.optimize(graph, "mcm-2x2", **FEW) for _ in range(2))
+    assert one.plan.rewrites == other.plan.rewrites
+    assert one.metrics.makespan_s == other.metrics.makespan_s
+
+
+def test_ops_that_constraints_name_stay(graph: Graph) -> None:
+    target = go_opt.target("gpu-2")
+    request = Request(constraints=(Pin(("relu1",), 0),), rewrite=True)
+    for way in ways_to_rewrite(graph, target, request):
+        assert all("relu1" not in one.ops for one in way)
+    by_type = Request(constraints=(Pin(op_types=("BatchNormalization",), chip=0),), rewrite=True)
+    assert not any(one.rule == "fold" for way in ways_to_rewrite(graph, target, by_type) for one in way)
+    found = go_opt.optimize(graph, "gpu-2", constraints=(Pin(("relu1",), 1),), **FEW)
+    assert found.plan.placement[[*graph.op_index].index("relu1")] >= 0
+    assert go_opt.verify(graph, "gpu-2", found.plan, (Pin(("relu1",), 1),)) == []
+
+
+def test_a_start_without_rewrites_names_all_ops(graph: Graph) -> None:
+    plan = go_opt.optimize(graph, "gpu-2", **FEW | {"rewrite": False}).plan
+    start = Start.of_plan(plan, graph.op_names)
+    assert ways_to_rewrite(graph, go_opt.target("gpu-2"), Request(start=start, rewrite=True)) == []
+
+
+def test_a_start_with_rewrites_is_no_worse(graph: Graph) -> None:
+    first = go_opt.optimize(graph, "gpu-2", **FEW)
+    for rewrite in (True, False):  # without, by the names that are left
+        again = go_opt.optimize(graph, "gpu-2", start=first.plan, **FEW | {"rewrite": rewrite})
+        assert go_opt.verify(graph, "gpu-2", again.plan) == []
+        assert (again.plan.rewrites == first.plan.rewrites) == rewrite
+        if rewrite:
+            assert again.metrics.makespan_s <= first.metrics.makespan_s
+
+
+def test_a_graph_in_which_nothing_can_be_rewritten_is_searched_as_ever() -> None:
+    graph = go_opt.load("zoo:gpt2_step")
+    assert ways_to_rewrite(graph, go_opt.target("mcm-6x6"), Request(rewrite=True)) == []
+
+
+def test_a_plan_of_another_graph_is_refused(graph: Graph) -> None:
+    found = go_opt.optimize(graph, "gpu-2", **FEW)
+    with pytest.raises(PlanError, match="rewrites: fold"):
+        go_opt.verify(from_onnx(convolutions()), "gpu-2", found.plan)
+
+
+def test_files_and_explanations(graph: Graph, tmp_path: Path) -> None:
+    found = go_opt.optimize(graph, "gpu-2", **FEW)
+    explained = go_opt.explain(graph, "gpu-2", found.plan, objective="latency")
+    folded, merged = explained.rewrites
+    assert (folded.rule, folded.op, folded.ops) == ("fold", "conv2", ("conv2",))
+    assert (merged.kind, merged.number, merged.source) == ("convolution", 3, "r")
+    assert merged.ops == ("conv1", "conv2", "conv3")

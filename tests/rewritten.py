@@ -1,0 +1,169 @@
+"""Plans of rewritten graphs, and models in which every rule has something to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import onnx
+
+from go_opt.env import load_target
+from go_opt.env.copies.splits import split_graph
+from go_opt.env.rewrites.applying import with_rewrites
+from go_opt.model.graph import Graph, Rewrite
+from go_opt.model.plan import Plan, Split
+from tests.exports import info, model, node, weight
+
+
+def rewritten_plan(
+    graph: Graph, rewrites: tuple[Rewrite, ...], splits: tuple[Split, ...] = (), chips: int = 4, seed: int = 0
+) -> Plan:
+    """Each op and part is a kernel of its own, on a chip of the first few."""
+    made, target = with_rewrites(graph, rewrites), load_target("gpu-8")
+    if splits:
+        made = split_graph(made, splits)
+    each = np.arange(made.num_ops)
+    plan = Plan.create(
+        made,
+        "gpu-8",
+        target.fingerprint,
+        placement=np.random.default_rng(seed).integers(0, chips, made.num_ops),
+        order=each,
+        fusion_group=each,
+        provenance="test",
+    )
+    return replace(plan, splits=splits)
+
+
+def statistics(name: str, channels: int) -> list[onnx.TensorProto]:
+    """Scale, shift, mean and variance of a BatchNormalization."""
+    parts = [weight(f"{part}{name}", channels) for part in "gbm"]
+    variance = onnx.numpy_helper.from_array(
+        np.random.default_rng(3).uniform(0.5, 2.0, channels).astype(np.float32), f"v{name}"
+    )
+    return [*parts, variance]
+
+
+def convolutions() -> onnx.ModelProto:
+    """A grouped convolution and one without a bias, each with a normalisation; scales and shifts behind."""
+    return model(
+        [node("Conv", "x w1", "a", "conv1", group=2, pads=[1, 1, 1, 1]),
+         node("BatchNormalization", "a g1 b1 m1 v1", "b", "norm1", epsilon=1e-3),
+         node("Relu", "b", "c", "relu1"),
+         node("Conv", "c w2 bias", "d", "conv2", strides=[2, 2]),
+         node("Add", "shift d", "e", "add"), node("Mul", "e scale", "f", "mul"),
+         node("Sub", "one f", "h", "sub"), node("Div", "h scale", "y", "div")],
+        [info("x", [1, 4, 7, 7])],
+        [info("y", [1, 3, 3, 3])],
+        [weight("w1", 6, 2, 3, 3), *statistics("1", 6), weight("w2", 3, 6, 2, 2), weight("bias", 3),
+         weight("shift", 1, 3, 1, 1), weight("scale", 3, 1, 1), weight("one", 1)],
+    )  # fmt: skip
+
+
+def _gemm(name: str, source: str, alpha: float) -> list[onnx.NodeProto]:
+    return [
+        node("Gemm", f"{source} w{name} c{name}", f"p{name}", f"gemm{name}", transB=1, alpha=alpha, beta=2.0)
+    ]
+
+
+def products() -> onnx.ModelProto:
+    """Two products with figures of their own that read one tensor, and a third with a scale behind it."""
+    return model(
+        [*_gemm("1", "x", 0.5), *_gemm("2", "x", 3.0), node("Tanh", "p1", "t1", "tanh1"),
+         node("Tanh", "p2", "t2", "tanh2"), node("Concat", "t1 t2", "j", "join", axis=1),
+         *_gemm("3", "j", 0.25), node("Mul", "p3 s3", "y", "scaled")],
+        [info("x", [4, 6])],
+        [info("y", [4, 2])],
+        [weight("w1", 5, 6), weight("c1", 5), weight("w2", 3, 6), weight("c2", 3), weight("w3", 2, 8),
+         weight("c3", 2), weight("s3", 2)],
+    )  # fmt: skip
+
+
+def attention(opset: int = 20) -> onnx.ModelProto:
+    """Queries, keys and values of one tensor, each with a bias, then their products."""
+    heads = [
+        [
+            node("MatMul", f"x w{one}", f"p{one}", f"matmul_{one}"),
+            node("Add", f"c{one} p{one}", one, f"bias_{one}"),
+        ]
+        for one in "qkv"
+    ]
+    return model(
+        [*(one for head in heads for one in head), node("Transpose", "k", "kt", "turn", perm=[0, 2, 1]),
+         node("MatMul", "q kt", "s", "scores"), node("MatMul", "s v", "y", "mixed")],
+        [info("x", [2, 5, 6])],
+        [info("y", [2, 5, 8])],
+        [weight(f"{kind}{one}", *of, size) for one, size in _WIDTHS for kind, of in (("w", [6]), ("c", []))],
+        opset=opset,
+    )  # fmt: skip
+
+
+_WIDTHS: Final[Sequence[tuple[str, int]]] = (("q", 4), ("k", 4), ("v", 8))
+
+
+def branches() -> onnx.ModelProto:
+    """Three convolutions of one tensor and their activations, joined; one also has a normalisation."""
+    return model(
+        [node("Relu", "x", "r", "before"),
+         node("Conv", "r w1 c1", "p1", "conv1"), node("Relu", "p1", "a1", "relu1"),
+         node("Conv", "r w2 c2", "p2", "conv2"), node("BatchNormalization", "p2 g2 b2 m2 v2", "n2", "norm2"),
+         node("Relu", "n2", "a2", "relu2"), node("Conv", "r w3 c3", "p3", "conv3"),
+         node("Relu", "p3", "a3", "relu3"), node("Concat", "a1 a2 a3", "y", "join", axis=1)],
+        [info("x", [2, 3, 4, 4])],
+        [info("y", [2, 9, 4, 4])],
+        [*(weight(f"w{i}", i + 1, 3, 1, 1) for i in (1, 2, 3)), *(weight(f"c{i}", i + 1) for i in (1, 2, 3)),
+         *statistics("2", 3)],
+    )  # fmt: skip
+
+
+MODELS: Final = {
+    "convolutions": convolutions,
+    "products": products,
+    "attention": attention,
+    "branches": branches,
+}
+
+
+def random_siblings(seed: int) -> onnx.ModelProto:
+    """Products of one tensor, each with some ops behind it, which the host reads."""
+    rng = np.random.default_rng(seed)
+    kind = str(rng.choice(["Conv", "Gemm", "MatMul"]))
+    inner, rows = int(rng.integers(2, 5)), int(rng.integers(2, 5))
+    groups = int(rng.choice([1, 1, 2])) if kind == "Conv" else 1
+    source = {"Conv": [2, inner * groups, rows, 4], "Gemm": [rows, inner], "MatMul": [2, rows, inner]}[kind]
+    padded = {"pads": [1, 0, 1, 0], "strides": [2, 1]} if rng.random() < 0.5 else {}
+    of_gemm = {"transB": int(rng.integers(2))}
+    attributes = {"Conv": {"group": groups, **padded}, "Gemm": of_gemm, "MatMul": {}}[kind]
+    has_bias, behind = kind != "MatMul" and rng.random() < 0.5, rng.choice(_BEHIND, int(rng.integers(4)))
+    nodes, outputs, weights = [], [], []
+    for i in range(int(rng.integers(1, 4))):
+        columns = groups * int(rng.integers(2, 4))
+        shape = [inner, columns]
+        if kind == "Conv":
+            shape = [columns, inner, 2, 2]
+        elif attributes.get("transB"):
+            shape = shape[::-1]
+        weights += [weight(f"w{i}", *shape), *([weight(f"c{i}", columns)] if has_bias else [])]
+        read = f"x w{i} c{i}" if has_bias else f"x w{i}"
+        nodes.append(node(kind, read, f"p{i}", f"product{i}", **attributes))
+        last = f"p{i}"
+        given = [str(one) for one in (behind if rng.random() < 0.8 else rng.permutation(behind))]
+        for j, op_type in enumerate(given):
+            made, name = f"t{i}_{j}", f"op{i}_{j}"
+            along = [columns, 1, 1] if kind == "Conv" else [columns]
+            weights.append(weight(f"s{i}_{j}", *(along if rng.random() < 0.8 else [1])))
+            pair = f"{last} s{i}_{j}" if op_type == "Div" or rng.random() < 0.5 else f"s{i}_{j} {last}"
+            nodes.append(node(op_type, last if op_type in ("Relu", "Tanh") else pair, made, name))
+            last = made
+        outputs.append(last)
+    made_model = model(nodes, [info("x", source)], [], weights)
+    del made_model.graph.output[:]
+    inferred = onnx.shape_inference.infer_shapes(made_model)
+    known = {value.name: value for value in inferred.graph.value_info}
+    made_model.graph.output.extend(known[name] for name in outputs)
+    return made_model
+
+
+_BEHIND: Final = ("Add", "Mul", "Sub", "Div", "Relu", "Tanh")
