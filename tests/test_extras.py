@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "calibrate zoo:din --samples 2 -o found.toml": "run",
     "inspect m.mlir": "train",
     "run m.onnx --plan plan.json": "run",
+    "run gpt:hidden=8,layers=2,heads=2,sequence=8 --plan plan.json": "train",
     "export m.onnx plan.json -o ir --format openvino-ir": "openvino",
     "profile m.onnx -o machine.toml": "run",
     "serve --insecure --otlp-endpoint http://127.0.0.1:4317": "otel",

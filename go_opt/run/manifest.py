@@ -32,6 +32,8 @@ FORMATS: Final = (
 )  # of the other files of the export
 TORCH_FORMAT: Final = "go_opt.v1.TorchExport"
 TORCH_FORMATS: Final = ("split-spec", "device-map", "vllm")
+STEP_FORMAT: Final = "go_opt.v1.StepExport"
+STEP_FORMATS: Final = ("jax", "torch", "megatron")
 _BOUND: Final = {"states": "bound_states"}  # the field of a kind of bindings, if it has another name
 _NOT_BEFORE: Final[dict[str, Any]] = {
     "host": None,
@@ -249,9 +251,26 @@ class TorchManifest(PlannedModel):
     notes: tuple[str, ...]  # differences from the plan
 
 
-def manifest_text(manifest: Manifest | TorchManifest) -> str:
+@dataclass(frozen=True)
+class StepManifest:
+    """An export of a plan of a training step: files for libraries that train."""
+
+    model: str
+    target: str
+    target_fingerprint: str
+    version: str
+    batch: int  # sequences
+    parallel: str  # as --parallel takes it
+    layers: tuple[tuple[int, int, int], ...]  # of each rank, that recompute nothing, attention, all
+    step_s: float  # predicted
+    files: Mapping[str, str]  # by format
+    notes: tuple[str, ...]  # differences from the plan
+    written: tuple[str, ...]
+
+
+def manifest_text(manifest: Manifest | TorchManifest | StepManifest) -> str:
     """The manifest as JSON."""
-    kind = FORMAT if isinstance(manifest, Manifest) else TORCH_FORMAT
+    kind = {Manifest: FORMAT, TorchManifest: TORCH_FORMAT, StepManifest: STEP_FORMAT}[type(manifest)]
     return json.dumps({"format": kind, **asdict(manifest)}, ensure_ascii=False, indent=1) + "\n"
 
 

@@ -17,6 +17,7 @@ from go_opt.cli.commands.options import (
     OverwriteOption,
     PlanArgument,
     PlanTargetOption,
+    StepOptions,
     with_options,
 )
 from go_opt.cli.inputs.interrupt import interrupts_raised
@@ -28,10 +29,12 @@ from go_opt.cli.inputs.loading import (
 )
 from go_opt.common.outputs import COSTS, DATASET, TARGET
 from go_opt.errors import InvalidInputError
-from go_opt.run.manifest import FORMATS, TORCH_FORMATS
+from go_opt.run.manifest import FORMATS, STEP_FORMATS, TORCH_FORMATS
+
+INFERENCES = 100  # of a run, unless another number is given
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from go_opt.run.manifest import Manifest
     from go_opt.run.profiling.profiling import Profile
@@ -71,7 +74,7 @@ def run(
         str | None,
         typer.Option("--serve", metavar="HOST:PORT", help="Instead of one plan, run those of clients there."),
     ] = None,
-    inferences: Annotated[int, typer.Option(help="Inferences of a plan to run as a pipeline.")] = 100,
+    inferences: Annotated[int, typer.Option(help="Inferences of a plan to run as a pipeline.")] = INFERENCES,
     sequences: Annotated[
         int | None, typer.Option(help="Sequences in flight, each with its own states. [default: the plan's]")
     ] = None,
@@ -82,7 +85,10 @@ def run(
     costs: CostsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run the stages of a plan in ONNX Runtime, a process for each chip, and compare with the prediction."""
+    """Run the stages of a plan in ONNX Runtime, a process for each chip, and compare with the prediction.
+
+    A plan of a training step (gpt:…) runs in JAX, three steps, and is compared with the step on one device.
+    """
     from go_opt.hardware import serve_environment
     from go_opt.report.progress import announce_compilation
     from go_opt.report.run_tables import run_lines, run_to_dict, stages_table
@@ -94,6 +100,20 @@ def run(
     announce_compilation()
     if (plan is None) == (serve is None):
         raise InvalidInputError("give --plan or --serve, one of them.", field="plan")
+    if StepOptions().is_step(model):
+        refused = {
+            "serve": serve is not None,
+            "inferences": inferences != INFERENCES,
+            "sequences": sequences is not None,
+            "links": links,
+            "costs": costs is not None,
+            "inputs": values.inputs is not None,
+            "outputs": values.outputs is not None,
+        }
+        _refuse_for_step(refused)
+        assert plan is not None
+        _run_step(model, plan, values, target, as_json=as_json)
+        return
     if plan is None:
         if as_json or any(
             option is not None for option in (values.inputs, values.outputs, sequences, target, costs)
@@ -131,6 +151,33 @@ def run(
         raise failure
 
 
+def _refuse_for_step(options: Mapping[str, bool]) -> None:
+    """Refuse the first option that is given, since training steps have none of them."""
+    for name, is_given in options.items():
+        if is_given:
+            raise InvalidInputError(f"--{name} is not for a training step.", field=name)
+
+
+def _run_step(model: str, plan: Path, values: Values, target: str | None, *, as_json: bool) -> None:
+    """Run a plan of a training step."""
+    from go_opt import api
+    from go_opt.parallel.execution.results import StepDiffersError
+    from go_opt.parallel.execution.running import run_step
+
+    failure, on = None, None if target is None else api.target(target)
+    with interrupts_raised():  # so that no process stays behind
+        try:
+            result = run_step(model, plan, seed=values.seed, target=on, tolerance=values.tolerance)
+        except StepDiffersError as error:
+            failure, result = error, error.result
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        show(result.lines())
+    if failure is not None:
+        raise failure
+
+
 @with_options
 def export(
     model: ModelArgument,
@@ -143,8 +190,9 @@ def export(
         typer.Option(
             "--format",
             metavar="FORMAT",
-            help=f"{', '.join(FORMATS)}, or of a .pt2 file {', '.join(TORCH_FORMATS)}; "
-            "may be given more than once.  [default: stages, or split-spec and device-map]",
+            help=f"{', '.join(FORMATS)}, of a .pt2 file {', '.join(TORCH_FORMATS)}, of a training step "
+            f"{', '.join(STEP_FORMATS)}; may be given more than once.  [default: stages, split-spec and "
+            "device-map, or all of a training step]",
         ),
     ] = None,
     target: PlanTargetOption = None,
@@ -152,13 +200,21 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Replace the files of an earlier export.")] = False,
 ) -> None:
     """Write each stage of PLAN as an ONNX model of its own, or the plan for other tools."""
+    from go_opt import api
+    from go_opt.parallel.export.exporting import export_step
     from go_opt.report.progress import announce_compilation
     from go_opt.run.export.exporting import export as export_plan
     from go_opt.run.export.torch_export import export_torch
 
     announce_compilation()
     with interrupts_raised():  # so that no partial output stays behind
-        if model.endswith(".pt2"):
+        if StepOptions().is_step(model):
+            _refuse_for_step({"costs": costs is not None})
+            chosen = formats or list(STEP_FORMATS)
+            on = None if target is None else api.target(target)
+            step = export_step(model, plan, directory, formats=chosen, target=on, force=force)
+            text, notes = f"{len(step.layers)} pipeline ranks of {step.model}", step.notes
+        elif model.endswith(".pt2"):
             chosen = formats or ["split-spec", "device-map"]
             split = export_torch(
                 model, plan, directory, formats=chosen, target=target, costs=costs, force=force

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from go_opt.common.files import read_json
 from go_opt.common.outputs import same_file
 from go_opt.errors import InvalidInputError
-from go_opt.run.manifest import FORMAT, MANIFEST, TORCH_FORMAT
+from go_opt.run.manifest import FORMAT, MANIFEST, STEP_FORMAT, TORCH_FORMAT
 
 
 def check_formats(formats: Sequence[str], known: Sequence[str]) -> None:
@@ -67,7 +67,7 @@ def exported_files(folder: Path) -> list[str]:
         data = read_json(folder / MANIFEST, "manifest")
     except InvalidInputError:
         return []
-    if not (isinstance(data, dict) and data.get("format") in (FORMAT, TORCH_FORMAT)):
+    if not (isinstance(data, dict) and data.get("format") in (FORMAT, TORCH_FORMAT, STEP_FORMAT)):
         return []
     listed = data.get("written")
     names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
