@@ -28,7 +28,6 @@ def test_the_fewest_chips_of_a_rate_that_the_table_has(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (["optimize", "zoo:mobilenet_v2", "--rate", "5"], "--rate is for --fewest-chips"),
         (["optimize", "zoo:mobilenet_v2", "--fewest-chips"], "give a rate or a latency"),
         (["optimize", "zoo:mobilenet_v2", "--fewest-chips", "--rate", "x"], "--rate must be a rate"),
         (["chips", "zoo:mobilenet_v2", "--counts", "1,x"], "--counts must be whole numbers"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -30,6 +31,8 @@ from go_opt.cli.commands.searching import (
     ask_server,
     fewest_chips_here,
     fewest_chips_there,
+    rate_here,
+    refuse_beside_rate,
     search_here,
 )
 from go_opt.cli.inputs.loading import (
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
     from go_opt.parallel.plans import StepAnswer
     from go_opt.result import OptimizeResult
     from go_opt.serving.mixed.answers import RangeAnswer
+    from go_opt.serving.rate.planning import RatePlan
     from go_opt.solver import Violation
 
 INVALID_PLAN: Final = 3
@@ -96,16 +100,22 @@ def optimize(
         return
     if cost_model == "paper" and not target.endswith(PAPER):
         target += PAPER
-    request = search.request()
-    rate_per_s = search.rate_per_s()
-    on = api.target(target)
-    graph = with_costs(beginning.load(model), on, costs)
-    request = replace(request, start=beginning.start_of(graph))
-    if beginning.remember is not None and (search.fewest_chips or connection.server is not None):
+    request, on, serving = search.request(), api.target(target), None
+    rate_per_s, asked = search.rate_per_s(), search.asked_rate()
+    if beginning.remember is not None and (search.fewest_chips or asked or connection.server is not None):
         problem = "a service keeps its own plans" if connection.server else "--fewest-chips is many searches"
         raise InvalidInputError(f"--remember: {problem}.", field="remember")
+    if asked is None:
+        graph = with_costs(beginning.load(model), on, costs)
+        request = replace(request, start=beginning.start_of(graph))
+    else:
+        refuse_beside_rate(connection, beginning)
     try:
-        if search.fewest_chips:
+        if asked is not None:
+            costed = partial(with_costs, target=on, costs=costs)
+            serving = rate_here(model, beginning, costed, on, request, asked, search.batch_dim)
+            graph, result = serving.graph, serving.result
+        elif search.fewest_chips:
             if connection.server is None:
                 fewest = fewest_chips_here(graph, on, rate_per_s, request)
             else:
@@ -130,7 +140,7 @@ def optimize(
 
         facts = plan_facts(graph, result) | costs_fact(whole, costs)
         save_plan(replace(result.plan, model=model), written.out, facts)
-    _show_result(graph, on, result, as_json=as_json, verbose=verbose)
+    _show_result(graph, on, result, serving, as_json=as_json, verbose=verbose)
 
 
 @with_options
@@ -256,17 +266,28 @@ def objective_of(plan: Path) -> Objective:
 
 
 def _show_result(
-    graph: Graph, target: Target, result: OptimizeResult, *, as_json: bool, verbose: bool
+    graph: Graph,
+    target: Target,
+    result: OptimizeResult,
+    serving: RatePlan | None,
+    *,
+    as_json: bool,
+    verbose: bool,
 ) -> None:
+    from go_opt.serving.rate.answers import rate_lines, rate_to_dict
+
     if as_json:
         from go_opt.result_json import result_to_dict
 
-        print_json(result_to_dict(graph, result, target.native_dtype))
+        facts = {} if serving is None else {"serving": rate_to_dict(serving)}
+        print_json(result_to_dict(graph, result, target.native_dtype) | facts)
     else:
         from go_opt.report.parts.screen import console
         from go_opt.report.tables import print_result
 
         print_result(console(), graph, target, result, verbose=verbose)
+        if serving is not None:
+            show(rate_lines(serving, target.num_chips))
 
 
 def _show_blocks(answer: StepAnswer | RangeAnswer, *, as_json: bool) -> None:

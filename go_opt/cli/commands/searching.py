@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -24,11 +26,13 @@ from go_opt.result import DEFAULT_BUDGET_S, Request, Step
 if TYPE_CHECKING:
     from go_opt.api.chips import FewestChips
     from go_opt.cli.commands.options import Connection
+    from go_opt.cli.inputs.loading import StartOptions
     from go_opt.env import Target
     from go_opt.model.graph import Graph
     from go_opt.parallel.plans import StepAnswer
     from go_opt.result import OptimizeResult
     from go_opt.serving.mixed.answers import RangeAnswer
+    from go_opt.serving.rate.planning import RatePlan, RateRequest
 
 _T = TypeVar("_T")
 
@@ -106,7 +110,22 @@ class SizedSearch(Search):
         typer.Option("--fewest-chips", help="As few chips as --rate and --max-latency need."),
     ] = False
     rate: Annotated[
-        str | None, typer.Option(help="Inferences a second, such as 40000/s, for --fewest-chips.")
+        str | None,
+        typer.Option(
+            help="Inputs a second, such as 40000/s: at the least p99, with --p99 within it, or with "
+            "--fewest-chips alone as the reciprocal of the interval."
+        ),
+    ] = None
+    p99: Annotated[
+        str | None,
+        typer.Option(help="Limit on the 99th percentile from arrival to answer, such as 15ms, for --rate."),
+    ] = None
+    batch_dim: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The dimension of batches. [default: the first of all inputs of an ONNX file]",
+        ),
     ] = None
 
     batch: BatchOption = None
@@ -144,12 +163,82 @@ class SizedSearch(Search):
             return searched_step(model, api.target(target), sequences, budget_s, interrupt.is_requested)
 
     def rate_per_s(self) -> float | None:
-        """The requested rate, which needs ``--fewest-chips``; None if there is none."""
+        """The requested rate; None if there is none."""
         if self.rate is None:
+            for option in ("p99", "batch_dim"):
+                if getattr(self, option) is not None:
+                    raise InvalidInputError(f"{_flag(option)} needs --rate.", field=option)
             return None
-        if not self.fewest_chips:
-            raise InvalidInputError("--rate is for --fewest-chips.", field="rate")
         return parse_rate_per_s(self.rate, "--rate")
+
+    def asked_rate(self) -> RateRequest | None:
+        """What is asked of batches and copies; None if only of one plan's interval."""
+        from go_opt.serving.rate.planning import RateRequest
+
+        rate_per_s = self.rate_per_s()
+        if rate_per_s is None or (self.fewest_chips and self.p99 is None):
+            return None
+        limit_s = math.inf if self.p99 is None else parse_duration_s(self.p99, "--p99")
+        return RateRequest(rate_per_s, limit_s, self.fewest_chips)
+
+
+def refuse_beside_rate(connection: Connection, loading: StartOptions) -> None:
+    """Raise if options are given that a search for a rate does not take."""
+    for option, given in (
+        ("server", connection.server),
+        ("start", loading.start),
+        ("placement", loading.placement),
+    ):
+        if given is not None:
+            raise InvalidInputError(f"--{option} is not for --rate with batches.", field=option)
+
+
+def rate_here(
+    model: str,
+    loading: StartOptions,
+    load_costs: Callable[[Graph], Graph],
+    target: Target,
+    request: Request,
+    asked: RateRequest,
+    batch_dim: str | None,
+) -> RatePlan:
+    """Batch, window, copies and plan for a rate; reports each plan on stderr, and what batches are."""
+    from go_opt.cli.inputs.interrupt import InterruptAsks
+    from go_opt.report.parts.chip_tables import count_line
+    from go_opt.report.progress import announce_compilation
+    from go_opt.serving.rate.planning import plan_for_rate
+
+    name = batch_dim or batch_dimension(model, loading)
+    batches = f"batches along dimension {name}" if name else "no dimension of batches, so one input at a time"
+    typer.echo(f"batch: {batches}", err=True)
+
+    def load(batch: int) -> Graph:
+        dims = [] if name is None else [f"{name}={batch}"]
+        return load_costs(replace(loading, dim=[*(loading.dim or ()), *dims] or None).load(model))
+
+    announce_compilation()
+    with InterruptAsks() as interrupt:
+        return plan_for_rate(
+            load,
+            target,
+            request,
+            asked,
+            has_batch=name is not None,
+            on_count=lambda batch, found: typer.echo(f"batch {batch}, {count_line(found)}", err=True),
+            should_stop=interrupt.is_requested,
+        )
+
+
+def batch_dimension(model: str, loading: StartOptions) -> str | None:
+    """The dimension that all inputs of an ONNX file share as their first, if it is not bound."""
+    if not model.endswith(".onnx"):
+        return None
+    from go_opt.frontends.onnx_header import read_header
+
+    shapes = [tensor.shape for tensor in read_header(model, loading.bindings()).inputs]
+    first = {shape[0] if shape else None for shape in shapes}
+    name = first.pop() if len(first) == 1 else None
+    return name if isinstance(name, str) else None
 
 
 def fewest_chips_here(

@@ -57,8 +57,10 @@ class Loading:
         """The graph of MODEL."""
         from go_opt import api
 
-        bindings = parse_bindings(self.dim, self.value, self.trips, self.state, self.no_state)
-        return api.load(model, **vars(bindings), precision=self.precision)
+        return api.load(model, **vars(self.bindings()), precision=self.precision)
+
+    def bindings(self) -> Bindings:
+        return parse_bindings(self.dim, self.value, self.trips, self.state, self.no_state)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,154 @@
+"""Plans for batches of 1, 2, 4, … on parts of a package, and the choice of them that serves a rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from go_opt.api.chips import ChipCount, chip_counts
+from go_opt.common.units import format_duration
+from go_opt.env import Target
+from go_opt.env.target import first_chips
+from go_opt.errors import InfeasibleError, InvalidInputError
+from go_opt.model.graph import Graph
+from go_opt.result import OptimizeResult, Request
+from go_opt.search.bounds import bound_over_states
+from go_opt.search.splits.ways import divisible_ops
+from go_opt.serving.rate.deciding import Choice, Served, decide
+
+MOST_BATCH: Final = 64
+_LEAST_GAIN: Final = 1.02  # in inputs a second of the package, of a batch twice as large
+
+
+@dataclass(frozen=True)
+class RateRequest:
+    """What is asked for.
+
+    Args:
+      limit_s: on the 99th percentile of the seconds from arrival to answer; infinite: none.
+      is_fewest: on the fewest chips; else at the least p99 on all.
+    """
+
+    rate_per_s: float
+    limit_s: float = math.inf
+    is_fewest: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class RatePlan:
+    """The choice, its plan on the first chips of the package, and what was looked at."""
+
+    asked: RateRequest
+    choice: Choice
+    graph: Graph  # of the batch
+    result: OptimizeResult
+    least_chips: int  # fewer are proven too few for the rate, with the batches looked at
+    served: tuple[Served, ...]
+
+
+def plan_for_rate(
+    load: Callable[[int], Graph],
+    target: Target,
+    request: Request,
+    asked: RateRequest,
+    *,
+    has_batch: bool = True,
+    on_count: Callable[[int, ChipCount], None] = lambda batch, found: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> RatePlan:
+    """Batch, window, copies and plan that serve the rate; the budget of ``request`` is for each plan.
+
+    Args:
+      load: the graph of a batch.
+      has_batch: whether it takes others than 1.
+
+    Raises:
+      InfeasibleError: no choice passes the simulations.
+      InvalidInputError: the graph has states.
+    """
+    counts = sorted({target.num_chips // copies for copies in range(1, target.num_chips + 1)})
+    found: dict[Served, tuple[Graph, OptimizeResult]] = {}
+    least_chips, most_per_s, batch = target.num_chips + 1, 0.0, 1
+    while batch <= (MOST_BATCH if has_batch else 1) and not should_stop():
+        graph = load(batch)
+        if graph.states:
+            raise InvalidInputError("--p99 and --rate are not for models with states.", field="rate")
+        least_chips = min(least_chips, _least_chips(graph, target, request, batch / asked.rate_per_s))
+        rate_per_s = 0.0
+        for one in chip_counts(
+            graph, target, request, counts=_worthwhile(graph, target, request, counts, batch, asked)
+        ):
+            on_count(batch, one)
+            if one.result is not None:
+                served = _served(batch, one.chips, one.result)
+                found[served] = graph, one.result
+                copies = target.num_chips // one.chips
+                rate_per_s = max(rate_per_s, batch / max(served.interval_s / copies, served.host_s))
+            if should_stop():
+                break
+        is_late = all(served.latency_s > asked.limit_s for served in found if served.batch == batch)
+        if is_late or rate_per_s < most_per_s * _LEAST_GAIN:
+            break
+        most_per_s, batch = max(rate_per_s, most_per_s), 2 * batch
+    choice = decide(
+        found, target.num_chips, asked.rate_per_s, asked.limit_s, is_fewest=asked.is_fewest, seed=request.seed
+    )
+    if choice is None:
+        raise _unserved(found, target, asked, is_proven=least_chips > target.num_chips)
+    return RatePlan(asked, choice, *found[choice.served], least_chips, tuple(found))
+
+
+def _served(batch: int, chips: int, result: OptimizeResult) -> Served:
+    metrics = result.metrics
+    interval_s = max(metrics.interval_s, result.simulated_interval_s or 0.0)
+    host_s = float(metrics.link_s[-2:].max())
+    return Served(batch, chips, interval_s, metrics.latency_s, host_s)
+
+
+def _worthwhile(
+    graph: Graph, target: Target, request: Request, counts: list[int], batch: int, asked: RateRequest
+) -> list[int]:
+    """Numbers of chips of a copy whose bound lets all copies serve the rate."""
+    return [
+        chips
+        for chips in counts
+        if _bound_s(graph, target, request, chips) * asked.rate_per_s <= batch * (target.num_chips // chips)
+    ]
+
+
+def _bound_s(graph: Graph, target: Target, request: Request, chips: int) -> float:
+    part = first_chips(target, chips)
+    return bound_over_states(graph, part, request, divisible_ops(graph, part, request)).seconds
+
+
+def _least_chips(graph: Graph, target: Target, request: Request, interval_s: float) -> int:
+    """The fewest chips whose bound is within the interval; one more than there are if none is."""
+    low, high = 0, target.num_chips + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _bound_s(graph, target, request, middle) <= interval_s:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _unserved(
+    found: dict[Served, tuple[Graph, OptimizeResult]], target: Target, asked: RateRequest, *, is_proven: bool
+) -> InfeasibleError:
+    wanted = f"{asked.rate_per_s:g} inputs a second"
+    if math.isfinite(asked.limit_s):
+        wanted += f" with a p99 of {format_duration(asked.limit_s)}"
+    if not found:
+        return InfeasibleError(f"no plan serves {wanted} on {target.num_chips} chips.", is_proven=is_proven)
+    least_s = min(served.latency_s for served in found)
+    most_per_s = max(
+        served.batch / max(served.interval_s / (target.num_chips // served.chips), served.host_s)
+        for served in found
+    )
+    best = f"the best take {most_per_s:.4g} inputs a second, and {format_duration(least_s)} for a batch"
+    return InfeasibleError(
+        f"no plan serves {wanted} on {target.num_chips} chips: {best}.", is_proven=is_proven
+    )

@@ -1,0 +1,56 @@
+"""``optimize --rate --p99``: batches, copies and their p99, from the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.cli.conftest import Cli
+
+SEARCH = ("--target", "mcm-2x2", "--max-evaluations", "30", "--policy", "none", "--no-simulate")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """Four products of 512 x 512 for each row of a batch."""
+    weights = [numpy_helper.from_array(np.zeros((512, 512), np.float32), f"w{i}") for i in range(4)]
+    nodes = [helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"x{i + 1}"]) for i in range(4)]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 512]) for name in ("x0", "x4")]
+    graph = helper.make_graph(nodes, "rows", ends[:1], ends[1:], weights)
+    path = tmp_path / "rows.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), path)
+    return path
+
+
+def test_fewest_chips_within_a_p99(cli: Cli, model: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    asked = ("--rate", "300000/s", "--p99", "1ms", "--fewest-chips", "--out", plan, "--json")
+    run = cli("optimize", model, *SEARCH, *asked)
+    assert run.err[0] == "batch: batches along dimension N"
+    answer = run.json
+    serving = answer["serving"]
+    assert serving["capacity_per_s"] >= 300000
+    assert max(serving["p99_s"].values()) <= 1e-3
+    assert set(serving["p99_s"]) == {"poisson", "bursty"}
+    assert serving["least_chips"] <= serving["chips"] <= 4
+    assert serving["batch"] in (1, 2, 4, 8, 16, 32, 64)
+    assert answer["interval_s"] == pytest.approx(serving["batch_interval_s"])
+    assert cli("verify", model, plan).code == 0
+
+
+def test_the_least_p99_on_all_chips(cli: Cli, model: Path) -> None:
+    run = cli("optimize", model, *SEARCH, "--rate", "1000/s")
+    assert run.code == 0, run.err
+    assert "p99" in run.out
+    assert "copies of" in run.out
+
+
+def test_what_is_refused(cli: Cli, model: Path) -> None:
+    cli("optimize", model, "--p99", "1ms").is_refused("--p99 needs --rate")
+    none = cli("optimize", model, *SEARCH, "--rate", "1000/s", "--p99", "1us")
+    assert none.code in (3, 5)
+    assert "no plan serves 1000 inputs a second with a p99 of 1 us" in none.err[-1]
