@@ -46,20 +46,22 @@ class Clone(_message.Message):
     def __init__(self, op: _Optional[str] = ..., chip: _Optional[int] = ...) -> None: ...
 
 class Split(_message.Message):
-    __slots__ = ("op", "kind", "parts", "in_parts", "factor", "collective")
+    __slots__ = ("op", "kind", "parts", "in_parts", "factor", "collective", "bucket")
     OP_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
     IN_PARTS_FIELD_NUMBER: _ClassVar[int]
     FACTOR_FIELD_NUMBER: _ClassVar[int]
     COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
     op: str
     kind: str
     parts: int
     in_parts: bool
     factor: str
     collective: bool
-    def __init__(self, op: _Optional[str] = ..., kind: _Optional[str] = ..., parts: _Optional[int] = ..., in_parts: bool = ..., factor: _Optional[str] = ..., collective: bool = ...) -> None: ...
+    bucket: int
+    def __init__(self, op: _Optional[str] = ..., kind: _Optional[str] = ..., parts: _Optional[int] = ..., in_parts: bool = ..., factor: _Optional[str] = ..., collective: bool = ..., bucket: _Optional[int] = ...) -> None: ...
 
 class Rewrite(_message.Message):
     __slots__ = ("rule", "ops")

@@ -159,6 +159,7 @@ class _Expansion:
         exchanged = (k for one in splits if one.collective for k in graph.outputs_of(graph.op_index[one.op]))
         found = {k: self._exchange_of(k) for k in exchanged if k in self._made and k not in kept}
         self._exchanges = {k: one for k, one in found.items() if one is not None}
+        self._buckets = self._buckets_of(splits)
         self._whole = {k for k in range(graph.num_tensors) if self._is_needed_whole(k)}
         self.parts: dict[str, Part] = {}
         self.held: dict[str, Held] = {}
@@ -262,6 +263,24 @@ class _Expansion:
         sources = [piece for _, piece in self._made[k]] * (number if is_sum else 1)
         return exchange_of(sources, wanted, is_sum=is_sum, is_output=bool(graph.tensor_is_output[k]))
 
+    def _buckets_of(self, splits: Sequence[Split]) -> dict[int, list[int]]:
+        """The tensors of each bucket, in order.
+
+        Raises:
+          PlanError: what a bucket exchanges is no sum, or not among as many chips as the others.
+        """
+        graph, found = self._graph, dict[int, list[int]]()
+        of_op = {graph.op_index[one.op]: one.bucket for one in splits if one.bucket}
+        for k in sorted(self._exchanges, key=lambda k: (int(graph.tensor_producer[k]), k)):
+            op = int(graph.tensor_producer[k])
+            bucket = found.setdefault(of_op[op], []) if op in of_op else [k]
+            bucket.append(k)
+            one, first = self._exchanges[k], self._exchanges[bucket[0]]
+            if op in of_op and (one.op != CollectiveOp.ALL_REDUCE or len(one.results) != len(first.results)):
+                problem = f"op {graph.op_names[op]!r} takes part in no all-reduce of bucket {of_op[op]}"
+                raise PlanError(f"splits: {problem}.", field="splits")
+        return found
+
     def _is_needed_whole(self, k: int) -> bool:
         """Whether a tensor of a split op is read whole, or in pieces that its parts cannot make up."""
         graph, op = self._graph, int(self._graph.tensor_producer[k])
@@ -351,10 +370,10 @@ class _Expansion:
         writes = [self._write(k, written) for k, written in results]
         return self._op(op, name, float(graph.op_flops[op]), reads, writes) | self._measured(op)
 
-    def _hold(self, k: int, name: str) -> None:
-        """Note a copy of tensor ``k``; the first has its name."""
+    def _hold(self, k: int, name: str, piece: Piece = ()) -> None:
+        """Note a copy of tensor ``k``, or of a piece; the first has its name."""
         if name != self._graph.tensor_names[k]:
-            self.held[name] = Held(k, ())
+            self.held[name] = Held(k, piece)
 
     def _measured(self, op: int) -> _Row:
         found = self._graph.measured_s.items()
@@ -365,19 +384,29 @@ class _Expansion:
         graph, op, number = self._graph, int(self._graph.tensor_producer[k]), len(exchange.results)
         tensor, joining, is_sum = graph.tensor_names[k], self._joining_op(k), len(self._cells[op]) == 1
         made = [(part_name(tensor, i, number), ()) for i in range(number)] if is_sum else self._made[k]
-        sent = []
         for i, (source, piece) in enumerate(made):
-            sent.append(f"{tensor}/sent {i + 1} of {number}")
-            self.held[sent[i]] = Held(k, piece, is_partial=is_sum)
-            yield self._move(
-                CollectiveOp.SEND.value, k, f"{joining}/sent {i + 1} of {number}", sent[i], piece, [source]
-            )
+            sent = _sent_name(tensor, i, number)
+            self.held[sent] = Held(k, piece, is_partial=is_sum)
+            of = _sent_name(joining, i, number)
+            yield self._move(CollectiveOp.SEND.value, k, of, sent, piece, [source])
+        number_of, bucket = next((one for one in self._buckets.items() if k in one[1]), (0, [k]))
+        if k != bucket[-1]:
+            return
+        sources = [
+            (_sent_name(graph.tensor_names[each], i, number), None) for each in bucket for i in range(number)
+        ]
         for i, piece in enumerate(exchange.results):
-            written = piece_name(tensor, piece) if piece else copy_name(tensor, i, number)
-            if written != tensor:
-                self.held[written] = Held(k, piece)
-            name = written if piece else copy_name(joining, i, number)
-            yield self._move(exchange.op.value, k, name, written, piece, sent)
+            name = copy_name(joining, i, number)
+            if number_of:
+                name = copy_name(f"{exchange.op.value} of bucket {number_of}", i, number)
+            writes = []
+            for each in bucket:
+                whole = graph.tensor_names[each]
+                written = piece_name(whole, piece) if piece else copy_name(whole, i, number)
+                self._hold(each, written, piece)
+                writes.append(self._write(each, written, piece))
+            row = self._move(exchange.op.value, k, writes[0][0] if piece else name, writes[0][0], piece, [])
+            yield row | {"reads": sources, "writes": writes}
 
     def _terms(
         self, op: int, cell_number: int, name: str, results: Sequence[tuple[int, str]], moves: list[_Row]
@@ -566,6 +595,11 @@ class _Expansion:
             "writes": list(writes),
             "excluded_kinds": [kind for kind, excluded in graph.excluded.items() if excluded[op]],
         }
+
+
+def _sent_name(name: str, part: int, parts: int) -> str:
+    """The name of what the chip of a part hands over, and of the op that does."""
+    return f"{name}/sent {part + 1} of {parts}"
 
 
 def _moved(found: Iterator[_Row | str], moves: list[_Row]) -> str:

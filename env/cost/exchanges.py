@@ -59,8 +59,10 @@ def costed_exchanges(
         if not is_ours or {graph.op_types[one] for one in makers} != {CollectiveOp.SEND}:
             continue  # an op of the model that has this name
         is_gathered = of in (CollectiveOp.ALL_GATHER, CollectiveOp.ALL_TO_ALL)
-        num_bytes = float(tensor_bytes[sent].sum() if is_gathered else tensor_bytes[sent[0]])
-        seconds = collective_s(collectives, of, num_bytes, len(sent))
+        # Those of a bucket are exchanged at once.
+        group = len(sent) // sum(bool(graph.tensor_elements[k]) for k in graph.outputs_of(op))
+        num_bytes = float(tensor_bytes[sent].sum()) / (1 if is_gathered else group)
+        seconds = collective_s(collectives, of, num_bytes, group)
         if seconds is not None:
             found.append(CostedExchange(op, sent, seconds))
     return found

@@ -200,19 +200,26 @@ class _Check:
         op = op._replace(reads=Counter({one: n for one, n in op.reads.items() if one[1] > 0}))
         written = [self._content(tensor) for tensor, _, _ in op.writes]
         read = [self._content(tensor) for tensor, _ in op.reads.elements()]
-        if len(written) != 1 or written[0] is None or any(one is None for one in read) or not read:
+        is_exchange = CollectiveOp.of(op.kind.op_type) is not None
+        if (len(written) != 1 and not is_exchange) or None in written or None in read or not read:
             yield f"{where} is not in the model, nor of a split."
             return
+        if is_exchange:
+            if not self._is_exchanged(op):
+                yield f"{where} does not exchange what it writes."
+            return
         result, sources = written[0], [one for one in read if one is not None]
+        assert result is not None
         elements, dtype = self._elements(result.tensor, result.piece), self._dtype(result.tensor)
         touched = [(size, self._elements(one.tensor, one.piece))
                    for (_, size), one in zip(op.reads.elements(), sources, strict=True)]  # fmt: skip
         if any(one.tensor != result.tensor for one in sources) or op.writes[0][1:] != (elements, dtype):
             yield f"{where} does not write what it reads."
-        elif op.kind.op_type in tuple(CollectiveOp):
+        elif op.kind.op_type == CollectiveOp.SEND:
             is_free = op.flops == 0.0 and op.kind == _Kind(op.kind.op_type, DATA_MOVEMENT, dtype)
-            if not is_free or any(a != b for a, b in touched) or not self._is_exchanged(op, result, sources):
-                yield f"{where} does not exchange what it writes."
+            if not is_free or any(a != b for a, b in touched) or sources != [result]:
+                yield f"{where} does not hand over what it reads."
+            self._terms |= {op.writes[0][0]: self._terms.get(next(iter(op.reads))[0], frozenset())}
         elif any(one.is_partial for one in sources):
             yield from self._wrong_sum(name, result)
         elif op.flops or result.is_partial or op.kind not in (
@@ -226,24 +233,53 @@ class _Check:
         elif not _tile([one.piece for one in sources], result.piece) or any(a != b for a, b in touched):
             yield f"{where} does not join what it writes."
 
-    def _is_exchanged(self, op: _Op, result: Held, sources: Sequence[Held]) -> bool:
-        """Whether an op hands over what it reads, or has all of that with the sum of partial results."""
-        terms = [self._terms.get(tensor, frozenset()) for tensor, _ in op.reads.elements()]
-        if op.kind.op_type == CollectiveOp.SEND:
-            self._terms |= {op.writes[0][0]: terms[0]}
-            return sources == [result]
-        group = tuple(sorted(tensor for tensor, _ in op.reads.elements()))
-        self._groups[group] += 1
-        sent = all(self._makers.get(tensor) == CollectiveOp.SEND for tensor in group)
-        if not sent or result.is_partial or len(group) < 2:
+    def _is_exchanged(self, op: _Op) -> bool:
+        """Whether an op has, of each tensor that it reads, all that is handed over, or the sum of it."""
+        read: dict[int, list[tuple[str, int]]] = defaultdict(list)
+        for tensor, touched in op.reads.elements():
+            read[self._known(tensor).tensor].append((tensor, touched))
+        results = [self._known(tensor) for tensor, _, _ in op.writes]
+        dtype = self._dtype(results[0].tensor)
+        is_free = op.flops == 0.0 and op.kind == _Kind(op.kind.op_type, DATA_MOVEMENT, dtype)
+        self._groups[tuple(sorted(tensor for tensor, _ in op.reads.elements()))] += 1
+        return (
+            is_free
+            and sorted(read) == sorted(one.tensor for one in results)
+            and len({len(group) for group in read.values()}) == 1
+            and all(
+                self._is_result(op.kind.op_type, written, read[result.tensor])
+                for result, written in zip(results, op.writes, strict=True)
+            )
+        )
+
+    def _known(self, tensor: str) -> Held:
+        content = self._content(tensor)
+        assert content is not None
+        return content
+
+    def _is_result(
+        self, op_type: str, written: tuple[str, int, int], group: Sequence[tuple[str, int]]
+    ) -> bool:
+        """Whether a tensor is all that is handed over of it, each term of its sum once, or a slice of it."""
+        name, elements, dtype = written
+        result, sources = self._known(name), [self._known(tensor) for tensor, _ in group]
+        terms = [self._terms.get(tensor, frozenset()) for tensor, _ in group]
+        is_whole = all(size == self._elements(one.tensor, one.piece)
+                       for (_, size), one in zip(group, sources, strict=True))  # fmt: skip
+        is_whole &= (elements, dtype) == (
+            self._elements(result.tensor, result.piece),
+            self._dtype(result.tensor),
+        )
+        sent = all(self._makers.get(tensor) == CollectiveOp.SEND for tensor, _ in group)
+        if not sent or not is_whole or result.is_partial or len(group) < 2:
             return False
         if all(one.is_partial for one in sources):
             added = frozenset().union(*terms)
             expected = CollectiveOp.ALL_REDUCE if result.piece == () else CollectiveOp.REDUCE_SCATTER
             is_complete = sum(map(len, terms)) == len(added) == self._number_of_terms(added)
-            return op.kind.op_type == expected and is_complete and {one.piece for one in sources} == {()}
+            return op_type == expected and is_complete and {one.piece for one in sources} == {()}
         expected = CollectiveOp.ALL_GATHER if result.piece == () else CollectiveOp.ALL_TO_ALL
-        return op.kind.op_type == expected and _tile([one.piece for one in sources], ())
+        return op_type == expected and _tile([one.piece for one in sources], ())
 
     def _number_of_terms(self, added: frozenset[Part]) -> int:
         """How many partial results are a whole one, of the op that has these."""
@@ -258,7 +294,8 @@ class _Check:
     def _wrong_groups(self) -> Iterator[str]:
         """Every chip that hands over takes part in the collective."""
         for group, number in self._groups.items():
-            if len(group) != number:
+            tensors = {self._known(tensor).tensor for tensor in group}
+            if len(group) != number * len(tensors):
                 yield f"a collective of {group[0]!r} has {number} chips for {len(group)} that hand over."
 
     def _wrong_sum(self, name: str, result: Held) -> Iterator[str]:

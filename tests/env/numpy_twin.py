@@ -140,13 +140,14 @@ class Twin:
         """A collective has the seconds of its figures, and nothing else moves what it exchanges."""
         sent = [k for k in range(self.graph.num_tensors) if op in self.touched[k]]
         makers = [int(self.graph.tensor_producer[k]) for k in sent]
-        group = len(sent)
+        tensors = len(self.graph.outputs_of(op))  # more than one: of a bucket
+        group = len(sent) // tensors
         rows = {one.group: one for one in self.target.collectives if one.op == name}
         figures = rows.get(group, rows.get(0))
         if figures is None or {self.graph.op_types[one] for one in makers} != {"CollectiveSend"}:
             return
         sizes = [self.size_bytes(k, int(self.graph.tensor_elements[k])) for k in sent]
-        whole = {"all_gather": sum(sizes), "all_to_all": sum(sizes) / group}.get(name, sizes[0])
+        whole = {"all_gather": sum(sizes), "all_to_all": sum(sizes) / group}.get(name, sum(sizes) / group)
         latency_s = figures.start_s + figures.hop_s * (group - 1)
         crossing = whole * (group - 1) / group * (2 if name == "all_reduce" else 1)
         moving_s = crossing / figures.link_bytes_per_s

@@ -61,11 +61,14 @@ def split_outputs(graph: Graph, split: SplitGraph) -> list[tuple[tuple[int, bool
         elif _is_unchanged(graph, split, name):
             found = _part_of(graph, graph.op_index[name], (), read, content, values)
         else:
-            written = after.tensor_names[outputs[0]]
-            piece = held[written].piece if written in held else ()
-            producer = graph.op_types[graph.tensor_producer[content[outputs[0]]]]
-            sources = [values[k] for k, touched in after.reads_of(op) if touched]
-            found = {content[outputs[0]]: _moved(after.op_types[op], sources, piece, producer)}
+            found = {}
+            for k in (one for one in outputs if after.tensor_elements[one]):
+                written = after.tensor_names[k]
+                piece = held[written].piece if written in held else ()
+                producer = graph.op_types[graph.tensor_producer[content[k]]]
+                read = [one for one, touched in after.reads_of(op) if touched and content[one] == content[k]]
+                sources = [values[one] for one in read]
+                found[content[k]] = _moved(after.op_types[op], sources, piece, producer)
         for k in outputs:
             values[k] = found.get(content[k], values[k])
     for k in range(after.num_tensors):

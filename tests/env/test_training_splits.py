@@ -72,7 +72,11 @@ def test_two_replicas_by_hand() -> None:
     assert reads(graph, "h0/part 1 of 2") == {first, "w0"}
     assert reads(graph, "h0/part 2 of 2") == {second, "w0/copy 2 of 2"}
     assert reads(graph, "g0/sent 2 of 2") == {"g0/part 2 of 2"}
-    assert reads(graph, "g0/copy 2 of 2") == {"g0/sent 1 of 2", "g0/sent 2 of 2"}
+    bucket = "AllReduce of bucket 1/copy 2 of 2"  # of the loss and the gradient
+    handed = {f"{name}/sent {i} of 2" for name in ("loss", "g0") for i in (1, 2)}
+    assert reads(graph, bucket) == handed
+    written = {graph.tensor_names[k] for k in graph.outputs_of(graph.op_index[bucket])}
+    assert written == {"loss/copy 2 of 2", "g0/copy 2 of 2"}
     assert reads(graph, "update0") == {"w0", "g0"}
     assert reads(graph, "update0/copy 2 of 2") == {"w0/copy 2 of 2", "g0/copy 2 of 2"}
     states = [(graph.tensor_names[one.read], graph.tensor_names[one.next]) for one in graph.states]
@@ -99,7 +103,8 @@ def test_a_gradient_that_is_not_summed_over_all_replicas_is_found() -> None:
     for op, wrong in (
         ("update0/copy 2 of 3", {"g0/copy 2 of 3": "g0/part 2 of 3"}),
         ("update0", {"g0": "g0/sent 1 of 3"}),
-        ("g0/copy 3 of 3", {"g0/sent 1 of 3": "g0/sent 2 of 3"}),
+        ("AllReduce of bucket 1/copy 3 of 3", {"g0/sent 1 of 3": "g0/sent 2 of 3"}),
+        ("AllReduce of bucket 1/copy 3 of 3", {"g0/sent 1 of 3": "loss/sent 1 of 3"}),
         ("g0/sent 1 of 3", {"g0/part 1 of 3": "g0/part 2 of 3"}),
         ("h0/part 1 of 3", {"x/elements 0 to 6 of 18": "x/elements 6 to 12 of 18"}),
     ):

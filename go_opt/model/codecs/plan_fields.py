@@ -67,7 +67,7 @@ def refuse_clones(clones: object) -> None:
 
 
 def split_from_fields(
-    i: int, op: object, factor: object, parts: object, joined: object, collective: object
+    i: int, op: object, factor: object, parts: object, joined: object, collective: object, bucket: object
 ) -> Split:
     """Split ``i`` of a plan."""
     field = f"splits[{i}]"
@@ -76,7 +76,9 @@ def split_from_fields(
     if type(collective) is not bool:
         raise _error(f"{field}.collective", "must be true or false")
     number = int(int_array(f"{field}.parts", [parts], 2, _INT32_MAX)[0])
-    return Split(text(f"{field}.op", op), text(f"{field}.factor", factor), number, joined, collective)
+    of_bucket = int(int_array(f"{field}.bucket", [bucket], 0, _INT32_MAX)[0])
+    names = text(f"{field}.op", op), text(f"{field}.factor", factor)
+    return Split(*names, number, joined, collective, of_bucket)
 
 
 def rewrite_from_fields(i: int, rule: object, ops: object) -> Rewrite:

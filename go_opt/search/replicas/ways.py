@@ -1,16 +1,20 @@
 """Ways to compute a training step on several chips: each takes a share of the batch.
 
 Ops along the batch are divided, from the inputs on; sums over the batch, the gradients, end in collectives
-that leave a copy on each chip. All other ops are computed on each chip, from copies of the weights.
+that leave a copy on each chip. What no op along the batch waits for is one collective, as the buckets of
+Li et al., "PyTorch Distributed" (VLDB 2020). All other ops are computed on each chip, from copies of the
+weights.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 
+from go_opt.common.arrays import BoolArray, LongArray
 from go_opt.env import list_schedule
 from go_opt.env.copies.divisions import divisible_factors, period_in
 from go_opt.env.copies.splits import split_graph_and_parts
@@ -63,17 +67,30 @@ def replicated_way(graph: Graph, parts: int) -> tuple[Split, ...]:
     factors = batch_factors(graph, parts)
     if not factors:
         return ()
+    goes_on = _before(graph, factors)
     return tuple(
-        _split(graph, op, factors, parts) if op in factors else Split(graph.op_names[op], "", parts)
+        _split(graph, op, factors, parts, in_bucket=not goes_on[op])
+        if op in factors
+        else Split(graph.op_names[op], "", parts)
         for op in range(graph.num_ops)
     )
 
 
-def _split(graph: Graph, op: int, factors: dict[int, int], parts: int) -> Split:
+def _before(graph: Graph, factors: Mapping[int, int]) -> BoolArray:
+    """[N] the ops from which a path leads to an op along the batch."""
+    found = np.zeros(graph.num_ops, np.bool_)
+    ptr, readers = graph.successors
+    for op in range(graph.num_ops - 1, -1, -1):
+        following = readers[ptr[op] : ptr[op + 1]].tolist()
+        found[op] = any(found[reader] or reader in factors for reader in following)
+    return found
+
+
+def _split(graph: Graph, op: int, factors: Mapping[int, int], parts: int, *, in_bucket: bool) -> Split:
     row, name = graph.known_rule_of(op), graph.op_names[op]
     along = row.rule.factors[factors[op]]
     if along.kind == "reduction":
-        return Split(name, along.name, parts, collective=True)
+        return Split(name, along.name, parts, collective=True, bucket=int(in_bucket))
     goes_on = all(
         reader in factors
         and period_in(graph, reader, factors[reader], k) == period_in(graph, op, factors[op], k)
@@ -96,13 +113,10 @@ def start_of_replicas(graph: Graph, way: tuple[Split, ...], roles: LoopRoles) ->
     place = np.empty(graph.num_ops, np.int64)
     place[order] = np.arange(graph.num_ops)
     ops: dict[str, OpStart] = {}
-    level = np.zeros(after.num_ops, np.int64)  # collectives on the way to an op
+    level = _levels(after)
     made: Counter[tuple[int, str]] = Counter()  # how many chips have this op
-    ptr, sources = after.predecessors
     for op, name in enumerate(after.op_names):
-        is_exchange = CollectiveOp.of(after.op_types[op]) is not None
-        level[op] = level[sources[ptr[op] : ptr[op + 1]]].max(initial=0) + is_exchange
-        is_sent = is_exchange or after.op_types[op] == CollectiveOp.SEND
+        is_sent = after.op_types[op] in tuple(CollectiveOp)
         if name not in split.parts and not is_sent:
             continue  # what takes or joins is where its source is
         written = after.tensor_names[after.outputs_of(op)[0]]
@@ -115,3 +129,18 @@ def start_of_replicas(graph: Graph, way: tuple[Split, ...], roles: LoopRoles) ->
         group = NO_KERNEL if is_sent else int(kernel[whole]) * parts + chip
         ops[name] = OpStart(chip, kernel=group, rank=rank)
     return Start(ops, method=f"{parts} replicas")
+
+
+def _levels(graph: Graph) -> LongArray:
+    """[N] how many collectives come before each op, which is as late as its readers allow."""
+    level = np.zeros(graph.num_ops, np.int64)
+    ptr, sources = graph.predecessors
+    for op, op_type in enumerate(graph.op_types):
+        is_exchange = CollectiveOp.of(op_type) is not None
+        level[op] = level[sources[ptr[op] : ptr[op + 1]]].max(initial=0) + is_exchange
+    ptr, readers = graph.successors
+    for op in range(graph.num_ops - 1, -1, -1):
+        following = readers[ptr[op] : ptr[op + 1]]
+        if len(following) and graph.op_types[op] not in tuple(CollectiveOp):
+            level[op] = level[following].min()
+    return level
