@@ -2,17 +2,19 @@
 
 Each chip hands over what its part has made, and then takes part in the collective, which ends with what its
 part of the next op needs: all pieces (all-gather), the sum of all partial results (all-reduce), a slice of
-this sum (reduce-scatter), or a slice of each piece (all-to-all).
+this sum (reduce-scatter), or a slice of each piece (all-to-all). All-reduces of a bucket are one collective.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 from go_opt.env.copies.pieces import Piece
-from go_opt.model.plan import CollectiveOp
+from go_opt.errors import PlanError
+from go_opt.model.graph import Graph
+from go_opt.model.plan import CollectiveOp, Split
 
 
 class Exchange(NamedTuple):
@@ -48,6 +50,29 @@ def exchange_of(
             return None
         return Exchange(CollectiveOp.ALL_TO_ALL, alike)
     return Exchange(CollectiveOp.ALL_REDUCE if is_sum else CollectiveOp.ALL_GATHER, ((),) * len(sources))
+
+
+def buckets_of(
+    graph: Graph, splits: Sequence[Split], exchanges: Mapping[int, Exchange]
+) -> dict[int, list[int]]:
+    """The tensors that the collective of each bucket exchanges, in order.
+
+    Raises:
+      PlanError: what a bucket exchanges is no sum, or not among as many chips as the others.
+    """
+    found: dict[int, list[int]] = {}
+    of_op = {graph.op_index[one.op]: one.bucket for one in splits if one.bucket}
+    for k in sorted(exchanges, key=lambda k: (int(graph.tensor_producer[k]), k)):
+        op = int(graph.tensor_producer[k])
+        if op not in of_op:
+            continue
+        bucket = found.setdefault(of_op[op], [k])
+        bucket += [k] if k not in bucket else []
+        is_sum = exchanges[k].op == CollectiveOp.ALL_REDUCE
+        if not is_sum or len(exchanges[k].results) != len(exchanges[bucket[0]].results):
+            problem = f"op {graph.op_names[op]!r} takes part in no all-reduce of bucket {of_op[op]}"
+            raise PlanError(f"splits: {problem}.", field="splits")
+    return found
 
 
 def _is_partition(pieces: Sequence[Piece]) -> bool:

@@ -89,6 +89,11 @@ def copy_name(name: str, copy: int, copies: int) -> str:
     return f"{name}/copy {copy + 1} of {copies}" if copy else name
 
 
+def sent_name(name: str, part: int, parts: int) -> str:
+    """The name of what the chip of a part hands over in a collective, and of the op that does."""
+    return f"{name}/sent {part + 1} of {parts}"
+
+
 def piece_name(tensor: str, piece: Piece) -> str:
     """The name of a piece of a tensor, and of the op that takes it from others."""
     cuts = " and ".join(f"{cut.start} to {cut.stop} of {cut.period}" for cut in piece)

@@ -26,7 +26,7 @@ from go_opt.env.copies.divisions import (
     old_piece,
     stops_of,
 )
-from go_opt.env.copies.exchanges import Exchange, exchange_of
+from go_opt.env.copies.exchanges import Exchange, buckets_of, exchange_of
 from go_opt.env.copies.pieces import (
     Piece,
     Range,
@@ -35,6 +35,7 @@ from go_opt.env.copies.pieces import (
     part_name,
     piece_name,
     piece_of,
+    sent_name,
     sum_name,
 )
 from go_opt.env.rewrites.applying import with_rewrites
@@ -159,7 +160,7 @@ class _Expansion:
         exchanged = (k for one in splits if one.collective for k in graph.outputs_of(graph.op_index[one.op]))
         found = {k: self._exchange_of(k) for k in exchanged if k in self._made and k not in kept}
         self._exchanges = {k: one for k, one in found.items() if one is not None}
-        self._buckets = self._buckets_of(splits)
+        self._buckets = buckets_of(graph, splits, self._exchanges)
         self._whole = {k for k in range(graph.num_tensors) if self._is_needed_whole(k)}
         self.parts: dict[str, Part] = {}
         self.held: dict[str, Held] = {}
@@ -262,24 +263,6 @@ class _Expansion:
         is_sum = len(self._cells[op]) == 1
         sources = [piece for _, piece in self._made[k]] * (number if is_sum else 1)
         return exchange_of(sources, wanted, is_sum=is_sum, is_output=bool(graph.tensor_is_output[k]))
-
-    def _buckets_of(self, splits: Sequence[Split]) -> dict[int, list[int]]:
-        """The tensors of each bucket, in order.
-
-        Raises:
-          PlanError: what a bucket exchanges is no sum, or not among as many chips as the others.
-        """
-        graph, found = self._graph, dict[int, list[int]]()
-        of_op = {graph.op_index[one.op]: one.bucket for one in splits if one.bucket}
-        for k in sorted(self._exchanges, key=lambda k: (int(graph.tensor_producer[k]), k)):
-            op = int(graph.tensor_producer[k])
-            bucket = found.setdefault(of_op[op], []) if op in of_op else [k]
-            bucket.append(k)
-            one, first = self._exchanges[k], self._exchanges[bucket[0]]
-            if op in of_op and (one.op != CollectiveOp.ALL_REDUCE or len(one.results) != len(first.results)):
-                problem = f"op {graph.op_names[op]!r} takes part in no all-reduce of bucket {of_op[op]}"
-                raise PlanError(f"splits: {problem}.", field="splits")
-        return found
 
     def _is_needed_whole(self, k: int) -> bool:
         """Whether a tensor of a split op is read whole, or in pieces that its parts cannot make up."""
@@ -385,15 +368,15 @@ class _Expansion:
         tensor, joining, is_sum = graph.tensor_names[k], self._joining_op(k), len(self._cells[op]) == 1
         made = [(part_name(tensor, i, number), ()) for i in range(number)] if is_sum else self._made[k]
         for i, (source, piece) in enumerate(made):
-            sent = _sent_name(tensor, i, number)
+            sent = sent_name(tensor, i, number)
             self.held[sent] = Held(k, piece, is_partial=is_sum)
-            of = _sent_name(joining, i, number)
+            of = sent_name(joining, i, number)
             yield self._move(CollectiveOp.SEND.value, k, of, sent, piece, [source])
         number_of, bucket = next((one for one in self._buckets.items() if k in one[1]), (0, [k]))
         if k != bucket[-1]:
             return
         sources = [
-            (_sent_name(graph.tensor_names[each], i, number), None) for each in bucket for i in range(number)
+            (sent_name(graph.tensor_names[each], i, number), None) for each in bucket for i in range(number)
         ]
         for i, piece in enumerate(exchange.results):
             name = copy_name(joining, i, number)
@@ -595,11 +578,6 @@ class _Expansion:
             "writes": list(writes),
             "excluded_kinds": [kind for kind, excluded in graph.excluded.items() if excluded[op]],
         }
-
-
-def _sent_name(name: str, part: int, parts: int) -> str:
-    """The name of what the chip of a part hands over, and of the op that does."""
-    return f"{name}/sent {part + 1} of {parts}"
 
 
 def _moved(found: Iterator[_Row | str], moves: list[_Row]) -> str:

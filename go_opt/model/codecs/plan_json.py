@@ -90,7 +90,7 @@ def plan_from_dict(data: object) -> Plan:
     parsed = {
         "relays": _rows("relays", data["relays"], ("tensor", "chips"), relay_from_fields),
         "rewrites": _rows("rewrites", data.get("rewrites", []), ("rule", "ops"), rewrite_from_fields),
-                "splits": _rows("splits", splits, _SPLIT, split_from_fields, {"collective": False, "bucket": 0}),
+        "splits": _rows("splits", splits, _SPLIT, split_from_fields, {"collective": False, "bucket": 0}),
     }
     plan = plan_from_fields(
         {"model": "", "forwards": (), "sequences": 1, "host_states": (), **data, **parsed}
