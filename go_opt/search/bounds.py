@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -75,6 +75,7 @@ def path_bound(graph: Graph, target: Target, request: Request, divisible: BoolAr
         is_alone=False,
         divisible=divisible,
         counts_transfers=False,
+        rises=target.goes_forward,
     )
 
 
@@ -103,17 +104,59 @@ def bound_with_host_states(graph: Graph, target: Target, request: Request) -> Bo
     divisible = divisible_ops(graph, target, request)
     divisible |= divisible_ops(with_host_states(graph, everything), target, request)
     free = _with_free_states(graph)
-    bounds = [lower_bound(free, target, request, divisible)]
+    bound = lower_bound(free, target, request, divisible)
     if request.objective == "latency":
-        return bounds[0]
-    sequences = request.sequences or 1
-    if target.overlap:
-        bounds += _host_bounds(graph, target, sequences, may_forward=may_replicate(target, request))
-    if request.sequences:
-        path = path_bound(free, target, request, divisible)
-        why = f"a sequence waits for its last inference: {path.reason}"
-        bounds.append(Bound(path.seconds / sequences, why))
-    return max(bounds, key=lambda bound: bound.seconds)
+        return bound
+    may_forward = may_replicate(target, request)
+
+    def loads(number: int) -> Bound:
+        """With so many sequences or more."""
+        bounds = _host_bounds(graph, target, number, may_forward=may_forward) if target.overlap else []
+        return max(bound, *bounds, key=lambda one: one.seconds)
+
+    path = path_bound(free, target, request, divisible)
+    number = request.sequences
+    if number:
+        return max(loads(number), waiting_bound(path, number), key=lambda one: one.seconds)
+    return loads_or_waiting(loads, path, math.ceil(path.seconds / max(bound.seconds, 1e-30)) + 1)
+
+
+def bound_over_numbers(graph: Graph, target: Target, request: Request) -> Bound:
+    """As :func:`lower_bound`, over the numbers of sequences that the request leaves open."""
+    divisible = divisible_ops(graph, target, request)
+
+    def loads(number: int) -> Bound:
+        return lower_bound(with_sequences(graph, number), target, request, divisible)
+
+    number, first = request.sequences, loads(request.sequences or 1)
+    if request.objective == "latency" or not first.seconds:
+        return first
+    path = path_bound(graph, target, request, divisible)
+    if number:
+        return max(first, waiting_bound(path, number), key=lambda one: one.seconds)
+    return loads_or_waiting(loads, path, math.ceil(path.seconds / first.seconds) + 1)
+
+
+def waiting_bound(path: Bound, most: int) -> Bound:
+    """With so many sequences or fewer, each inference of which takes ``path`` at least."""
+    why = f"a sequence waits for its last inference, which takes at least {format_duration(path.seconds)}"
+    return Bound(path.seconds / most if most else math.inf, f"{why}: {path.reason}")
+
+
+def loads_or_waiting(loads: Callable[[int], Bound], path: Bound, most: int) -> Bound:
+    """The bound for every number of sequences.
+
+    With fewer than a number they wait, with that many or more the ``loads`` bind: the number up to ``most``
+    with the larger bound, by bisection.
+    """
+    low, high = 1, most + 1
+    best = loads(1)
+    while high - low > 1:
+        number = (low + high) // 2
+        one, other = loads(number), waiting_bound(path, number - 1)
+        best = max(best, min(one, other, key=lambda bound: bound.seconds), key=lambda bound: bound.seconds)
+        low, high = (number, high) if one.seconds < other.seconds else (low, number)
+    return best
 
 
 def sent_bytes(graph: Graph, target: Target) -> tuple[LongArray, LongArray]:

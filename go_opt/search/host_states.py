@@ -20,11 +20,10 @@ from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph, with_sequences
 from go_opt.model.states import sized_states, with_host_states
 from go_opt.result import OptimizeResult, Request
-from go_opt.search.bounds import bound_with_host_states, lower_bound, sent_bytes
+from go_opt.search.bounds import bound_over_numbers, bound_with_host_states, sent_bytes
 from go_opt.search.sequences import Answer, Trials
 from go_opt.search.shared.context import Context
 from go_opt.search.shared.watch import Watch
-from go_opt.search.splits.ways import divisible_ops
 from go_opt.solver import Bound
 
 MOST_TRIALS: Final = 6  # sets of states on the host
@@ -107,9 +106,7 @@ class HostStateSearch(Trials):
 
     def _quick_bound(self, names: Names) -> Bound:
         if names not in self._quick:
-            graph = with_sequences(self._with(names), self._request.sequences or 1)
-            divisible = divisible_ops(graph, self._target, self._request)
-            self._quick[names] = lower_bound(graph, self._target, self._request, divisible)
+            self._quick[names] = bound_over_numbers(self._with(names), self._target, self._request)
         return self._quick[names]
 
     def _with(self, names: Names) -> Graph:

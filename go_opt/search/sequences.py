@@ -12,31 +12,36 @@ the loads with the states of P.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Protocol
 
 import numpy as np
 
-from go_opt.common.units import format_duration
 from go_opt.env import Target, cost_tables, evaluate_plan
-from go_opt.env.copies.splits import planned_graph
+from go_opt.env.copies.splits import planned_graph, unsplit_graph
 from go_opt.errors import InfeasibleError
 from go_opt.model.graph import WEIGHT, Graph, with_sequences
+from go_opt.model.plan import Plan
 from go_opt.model.start import Start
 from go_opt.result import OptimizeResult, Request, Step
-from go_opt.search.bounds import against_bound, lower_bound, path_bound
+from go_opt.search.bounds import against_bound, lower_bound, path_bound, waiting_bound
 from go_opt.search.final_simulation import is_simulated, load_simulator, simulated_answer
 from go_opt.search.methods.events import may_replicate
+from go_opt.search.methods.given import given
 from go_opt.search.shared.context import Context
 from go_opt.search.shared.watch import Watch
+from go_opt.search.splits.starts import start_of_way
 from go_opt.search.splits.ways import divisible_ops
+from go_opt.search.state import Search
 from go_opt.solver import Bound
 
 MOST_TRIALS: Final = 6  # numbers of sequences
 MOST_SEQUENCES: Final = 2**31 - 1
 FIRST_SHARE: Final = 2 / 5  # of the budget, at most, until there is a plan
 SHARE: Final = 1 / 7  # of the budget for each further number, at most
+CUT_SHARE: Final = 1 / 16  # of the budget, at most, to cut the orders of the best plan for another number
 LAST_SHARE: Final = 1 / 4  # of the budget for the number that was best; then the number is looked at again
 ROUNDS: Final = 2  # inferences of a replica, if there were one for each chip: few replicas then differ much
 MOST_FEWER: Final = 64  # numbers tried for the best plan
@@ -147,9 +152,8 @@ class SequenceSearch(Trials):
         self._fewest, self._most = request.sequences or 1, request.sequences or most_that_fit
         self._replicates = may_replicate(target, request)
         self._is_open = True  # whether plans now searched may have the replicas that the request allows
-        given = request.start.plan if request.start else None
-        # Whether plans without replicas were searched as well, or the search goes on from a plan.
-        self._is_compared = given is not None and given.sequences > 1
+        begun = request.start.plan if request.start else None
+        self._is_given = begun is not None and begun.sequences > 1
         # Where the host keeps all states, the loads are the same for every number.
         self._is_free = not request.sequences and not is_held.any()
         if not request.sequences and not self._is_free:
@@ -177,10 +181,12 @@ class SequenceSearch(Trials):
         fewest, most = self._fewest, self._most
         low, high = fewest - 1, most + 1  # with so few, sequences wait; so many do not fit, or gain nothing
         number = min(max(self._first_number(), fewest), most)
+        share = SHARE if self._is_given else FIRST_SHARE
         for _ in range(MOST_TRIALS):
             try:
-                is_first = self._best is None and not self._is_compared
-                found = self._search(number, share=FIRST_SHARE if is_first else SHARE)
+                found = (
+                    self._search(number, share) if self._best is None else self._cut(number, self._best.plan)
+                )
             except InfeasibleError:
                 if self._best is None and (number == fewest or self._is_over):
                     raise
@@ -191,7 +197,6 @@ class SequenceSearch(Trials):
                 is_worse = self._replicates and number < self._best_number and not self._is_best(found)
                 is_few = is_waiting or is_worse
                 low, high = (max(low, number), high) if is_few else (low, min(high, number))
-                self._compare_without_replicas(number)
             if low + 1 >= high or self._is_over:
                 break
             number = self._between(low, high)
@@ -199,20 +204,52 @@ class SequenceSearch(Trials):
             self._search(fewest, share=1.0)
         for share in (LAST_SHARE, 1.0):
             if self._best is not None and not self._is_over:
+                self._is_open = self._has_replicas()
                 with suppress(InfeasibleError):  # it begins with the best plan; no evaluation may be left
                     self._search(self._number_again(self._best), share)
         if self._best is not None:
             self._take(self._with_fewer(self._best))
 
-    def _compare_without_replicas(self, number: int) -> None:
-        """Search on without replicas if the first plan is better without."""
-        if not self._replicates or self._is_compared or self._is_over:
-            return
-        self._is_compared, self._is_open = True, False
-        if self._has_replicas():
-            with suppress(InfeasibleError):
-                self._search(number, share=SHARE)
-        self._is_open = self._has_replicas()
+    def _cut(self, number: int, plan: Plan) -> OptimizeResult:
+        """Cut the orders of a plan anew for so many sequences, with replicas and without.
+
+        Raises:
+          InfeasibleError: there is no room for so many.
+        """
+        graph = planned_graph(self._graph, replace(plan, sequences=number))
+        failure: InfeasibleError | None = None
+        best: OptimizeResult | None = None
+        for start in self._starts(graph, plan):
+            request = replace(self._request_of(CUT_SHARE), splits=False, start=start)
+            search = Search(graph, self._target, request, self._take_step, self._context)
+            for event in given(search):
+                if search.take(event):
+                    self._take(self._with_splits(search.result(), plan))
+                if search.is_done() or self._must_stop():
+                    break
+            try:
+                found = self._with_splits(search.result(), plan)
+            except InfeasibleError as error:
+                failure = failure or error
+                continue
+            best = found if best is None or found.objective_s < best.objective_s else best
+        if best is None:
+            assert failure is not None
+            raise failure
+        return best
+
+    def _starts(self, graph: Graph, plan: Plan) -> Iterator[Start]:
+        """The order in which parts take turns, or the default order; then that of the plan itself."""
+        way = None
+        if plan.splits:
+            whole = unsplit_graph(self._graph, plan)
+            way = start_of_way(whole, graph, plan.splits, self._target, self._request, takes_early=False)
+        yield way or Start({}, method="default order")
+        yield replace(Start.of_plan(plan, graph.op_names), plan=None, method="best plan")
+
+    @staticmethod
+    def _with_splits(found: OptimizeResult, plan: Plan) -> OptimizeResult:
+        return replace(found, plan=replace(found.plan, splits=plan.splits))
 
     def _has_replicas(self) -> bool:
         """Whether the best plan has replicated stages."""
@@ -317,18 +354,10 @@ class SequenceSearch(Trials):
         """The bound for the number of sequences of the request, or for every number."""
         loads = [*self._loads.items(), (self._most + 1, Bound(math.inf, "more do not fit"))]
         bounds = [
-            min(
-                load,
-                Bound(
-                    self._path.seconds / (number - 1) if number > self._fewest else math.inf,
-                    f"a sequence waits for its last inference, which takes at least "
-                    f"{format_duration(self._path.seconds)}: {self._path.reason}",
-                ),
-                key=lambda bound: bound.seconds,
-            )
+            min(load, waiting_bound(self._path, number - 1 if number > self._fewest else 0), key=_seconds)
             for number, load in loads
         ]
-        return max(bounds, key=lambda bound: bound.seconds)
+        return max(bounds, key=_seconds)
 
     def _bound_loads(self, low: int, high: int) -> None:
         """Bound the loads for the numbers about which the critical path takes as long, by bisection."""
@@ -346,6 +375,10 @@ class SequenceSearch(Trials):
         if self._request.fidelity != "analytical":
             return Bound(0.0, "none is proven")
         return path_bound(self._graph, self._target, self._request, self._divisible)
+
+
+def _seconds(bound: Bound) -> float:
+    return bound.seconds
 
 
 def _loads_s(found: OptimizeResult) -> float:

@@ -79,8 +79,20 @@ def _streamed_by_stages(
     sizes[0] = stays, stays_touched, is_whole, beside
     stored, touched, *_ = (np.concatenate(column) for column in zip(*sizes, strict=True))
     excess = float(stored.sum()) - np.cumsum(np.sort(tables.sram_bytes)[::-1]).astype(np.float64)
-    excess[-1] += float(tables.stored_bytes[tables.is_state].sum())
-    return always + _shed_bytes(stored, touched, excess)
+    return always + _shed_bytes(stored, touched, excess + _state_bytes_by_stages(tables))
+
+
+def _state_bytes_by_stages(tables: CostTables) -> FloatArray:
+    """Returns the least bytes [D] of states beside the weights of 1 to D stages, one chip of each counted.
+
+    All chips together hold all states, those of a stage as many each; a chip holds no more than its memory,
+    and the D - S chips that S stages have beside their first ones may lie in one stage.
+    """
+    is_held = tables.is_state & (np.diff(tables.reader_ptr) > 0)
+    total = float(tables.stored_bytes[is_held].sum())
+    others = np.arange(tables.num_chips)[::-1]
+    least: FloatArray = np.maximum(total / (others + 1), total - others * float(tables.sram_bytes.max()))
+    return least
 
 
 def _shed_bytes(stored: FloatArray, touched: FloatArray, excess: FloatArray) -> FloatArray:

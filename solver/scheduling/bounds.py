@@ -22,6 +22,7 @@ from go_opt.env.model.package import package_of
 from go_opt.model.graph import INPUT, NO_PRODUCER, Graph
 from go_opt.solver.certify.problem.bounds import Bound, OpFloors, host_seconds, op_floors
 from go_opt.solver.scheduling.fork_join import WINDOW, Flow, seconds_between
+from go_opt.solver.scheduling.gates import gated_bound
 
 PAIRS: Final = 1 << 13  # most pairs of a fork and a join
 GRID: Final = 48  # most heads, and most tails, that bound windows
@@ -44,6 +45,7 @@ def latency_bound(
     is_alone: bool = True,
     divisible: BoolArray | None = None,
     counts_transfers: bool = True,
+    rises: bool = False,
 ) -> Bound:
     """A lower bound of the makespan: paths, windows and host traffic.
 
@@ -51,6 +53,7 @@ def latency_bound(
       is_alone: False for the latency of a sample among others, whose bound has no host traffic.
       divisible: [N] ops that may be split, at best into one part per chip; None: no op.
       counts_transfers: False: tensors reach other chips in no time.
+      rises: True: results go to no lower chip.
     """
     floors = op_floors(tables, roles, fusion_is_open=fusion_is_open, divisible=divisible)
     is_split = np.zeros(graph.num_ops, np.bool_) if divisible is None else divisible
@@ -77,6 +80,8 @@ def latency_bound(
         Bound(float((path_s + tail_s)[last]), f"the critical path, on which op {graph.op_names[last]!r} is"),
         _window_bound(floors, head_s, tail_s, chips),
     ]
+    if rises:
+        bounds.append(gated_bound(graph, tables, roles, floors, is_split))
     if is_alone:
         host_in_s, host_out_s = host_seconds(tables)
         bounds += [

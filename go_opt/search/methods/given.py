@@ -18,7 +18,7 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Candidate, Plan
 from go_opt.model.start import NO_KERNEL, Start
 from go_opt.search.methods.events import Event, Proposal, SearchView
-from go_opt.search.methods.slices import widest_slices
+from go_opt.search.methods.slices import slices_of_sequences, widest_slices
 from go_opt.solver import fix
 from go_opt.solver.problem.problem import placement_problem
 from go_opt.solver.verify.verifier import verify
@@ -64,14 +64,16 @@ def given(search: SearchView) -> Iterator[Event]:
     kernels = [fused_within_chips(search.roles, order, stages.first_chip)]
     if (matched.kernel != NO_KERNEL).any():
         kernels.insert(0, _kept_kernels(search.roles, order, stages.first_chip, matched.kernel))
-    for group in kernels:
+    is_order_alone = stages.first_chip.max() == stages.first_chip.min() and search.target.num_chips > 1
+    for group in [] if is_order_alone and graph.has_scope("sequence") else kernels:
         yield Proposal(start.method, stages.first_chip, order, group, replication=stages.size)
     # The order and the kernels are as good on other chips, where they are cut anew.
     one_chip = np.zeros_like(order)
     whole = fused_within_chips(search.roles, order, one_chip)
     if (matched.kernel != NO_KERNEL).any():
         whole = _kept_kernels(search.roles, order, one_chip, matched.kernel)
-    yield from widest_slices(search, f"{start.method}: {RESLICED}", order, whole)
+    cut = slices_of_sequences if graph.has_scope("sequence") else widest_slices
+    yield from cut(search, f"{start.method}: {RESLICED}", order, whole)
 
 
 def _is_of(search: SearchView, plan: Plan) -> bool:

@@ -17,7 +17,7 @@ from go_opt.env.copies.stages import Stages, stages_of_sizes
 from go_opt.env.cost.routes import hop_seconds_per_byte
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.search.methods.copies import copies
-from go_opt.search.methods.events import EQUAL, Event, Miss, Proposal, SearchView
+from go_opt.search.methods.events import Event, Miss, Proposal, SearchView
 from go_opt.search.methods.stage_search import StageRing
 from go_opt.solver import (
     ForwardingMode,
@@ -42,6 +42,7 @@ FORWARDED: Final = ", weights forwarded"
 WAITING: Final = ", weights forwarded, waiting counted"
 ONE_STAGE: Final = ", all chips one stage"
 ARRIVAL: Final = ", by arrival"
+NEARLY: Final = 1.01  # times its latency over all sequences: a plan that waits for streamed weights as well
 FAR: Final = 1.1  # times the best plan: chips wait so much that counting it takes long and seldom helps
 MOST_SIZES: Final = 4  # of the stages, whose number is given, for one order
 ALLOTTED: Final = ", replicas allocated"
@@ -82,8 +83,18 @@ def widest_slices(search: SearchView, method: str, order: IntArray, group: IntAr
     if search.replicates:
         yield from _replicated(search, method, order, group)
         return
-    is_relayed = search.passing == "relayed"
-    yield from _cheapest(search, method, order, group, is_relayed=is_relayed)
+    yield from _with_one_chip_each(search, method, order, group)
+
+
+def slices_of_sequences(search: SearchView, method: str, order: IntArray, group: IntArray) -> Iterator[Event]:
+    """The same for sequences in flight: without replicas, each chip may run what arrives first."""
+    yield from _with_one_chip_each(search, method, search.requested.contiguous(order, group), group)
+    if search.replicates:
+        yield from widest_slices(search, method, order, group)
+
+
+def _with_one_chip_each(search: SearchView, method: str, order: IntArray, group: IntArray) -> Iterator[Event]:
+    yield from _cheapest(search, method, order, group, is_relayed=search.passing == "relayed")
 
 
 def _cheapest(
@@ -122,7 +133,7 @@ def _cheapest(
 def _waits_for_sequences(search: SearchView) -> bool:
     """Whether each sequence's wait for its last inference binds the last proposal."""
     loops_s = search.tables.loops * search.last_interval_s
-    return search.request.objective == "throughput" and 0.0 < loops_s <= search.last_latency_s * (1.0 + EQUAL)
+    return search.request.objective == "throughput" and 0.0 < loops_s <= search.last_latency_s * NEARLY
 
 
 def _chip_counts(search: SearchView) -> Iterator[int]:

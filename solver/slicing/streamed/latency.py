@@ -1,21 +1,21 @@
 """SLICE for sequences in flight: each waits for its last inference, so latency / S bounds the interval.
 
-Where the slices of a sample follow one another, its latency is the time of its inputs, kernels and outputs,
-which no cut changes, and a transfer for each cut. For a candidate interval T, labels of a cut are the ways to
-reach it within T on each number of chips with the streamed bytes and the transfers so far, of which none is
-worse than another in all three. T is feasible if a label of the last cut streams within T and its transfers
-take at most S T minus the rest of the latency. So the least T is exact. Elsewhere samples may be faster, as
-slices overlap, or slower, as tensors go farther: the sum is an estimate.
+The latency of a sample is the time of its inputs, kernels and outputs, which no cut changes, and what each
+cut adds: a transfer, less what the slice behind it does meanwhile. For a candidate interval T, labels of a
+cut are the ways to reach it within T on each number of chips with the streamed bytes and the seconds of the
+cuts so far, of which none is worse than another in all three. T is feasible if a label of the last cut
+streams within T and its cuts add at most S T minus the rest of the latency. Where the slices of a sample
+follow one another, the least T is exact. Elsewhere the sum is an estimate: each cut counts as if alone.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from go_opt.common.arrays import FloatArray, LongArray
+from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.common.compiling import compiled, compiled_inner, int64, uncounted_inner
 from go_opt.env.cost import CostTables
 from go_opt.env.cost.routes import transfer_s
@@ -24,35 +24,32 @@ from go_opt.solver.problem.sequence import KernelSequence
 from go_opt.solver.slicing.cuts import RELATIVE_TOLERANCE, least_interval
 from go_opt.solver.slicing.streamed.cuts import StreamedCuts, StreamedProblem
 
+WINDOW: Final = 256  # kernels behind a cut that are looked at
+MOST_ALIKE: Final = 4  # labels of a cut on the same number of chips: beyond, the fastest ones are kept
+
 
 class SampleLatency(NamedTuple):
     """The latency of a sample along a sequence of kernels on chips that are alike."""
 
     sequences: int
     fixed_s: float  # inputs, kernels and outputs
-    cut_s: FloatArray  # [M + 1] from the kernel before a cut to the slice behind it
+    cut_s: FloatArray  # [M + 1] that a cut adds; below zero where the slice behind it begins before it
 
     @property
     def longest_s(self) -> float:
         """An interval that no slicing waits for."""
-        return (self.fixed_s + float(self.cut_s.sum())) / self.sequences * 1.001 + 1e-30
+        return (self.fixed_s + float(np.maximum(self.cut_s, 0.0).sum())) / self.sequences * 1.001 + 1e-30
+
+    def least_s(self, chips: int) -> float:
+        """An interval for which the cuts of any slicing on so many chips wait."""
+        saved_s = np.sort(np.minimum(self.cut_s, 0.0))[: chips - 1].sum()
+        return max(self.fixed_s + float(saved_s), 0.0) / self.sequences
 
 
 def sample_latency(tables: CostTables, sequence: KernelSequence) -> SampleLatency:
-    """Returns the latency of a sample, whose slices follow one another.
-
-    What crosses a cut last is what the last kernel before it leaves: its largest tensor that is read behind.
-    """
-    kind, home, last = tables.chip_kind[0], sequence.home, sequence.last
-    cut_s = np.zeros(sequence.num_kernels + 1)
-    latest = np.full(sequence.num_kernels + 1, -1)
-    for k in np.flatnonzero((home >= 0) & (last > home)).tolist():
-        seconds = transfer_s(tables, 0, min(1, tables.num_chips - 1), tables.tensor_bytes[k])
-        for cut in range(home[k] + 1, last[k] + 1):
-            if home[k] > latest[cut]:
-                latest[cut], cut_s[cut] = home[k], 0.0
-            if home[k] == latest[cut]:
-                cut_s[cut] = max(cut_s[cut], seconds)
+    """Returns the latency of a sample along a sequence."""
+    kind, home = tables.chip_kind[0], sequence.home
+    cut_s = _added_s(tables, sequence.kernel_of, sequence.last, home, sequence.kernel_s[kind])
     is_input = (tables.tensor_kind == INPUT) & (np.diff(tables.reader_ptr) > 0)
     first = _bytes_at(tables, sequence, is_input)
     is_output = tables.tensor_is_output & (tables.tensor_producer != NO_PRODUCER)
@@ -60,6 +57,54 @@ def sample_latency(tables: CostTables, sequence: KernelSequence) -> SampleLatenc
     ends_s = float(tables.tensor_bytes[sent].max(initial=0)) * tables.host_out_s_per_byte
     begins_s = float(first) * tables.host_in_s_per_byte
     return SampleLatency(tables.loops, begins_s + float(sequence.kernel_s[kind].sum()) + ends_s, cut_s)
+
+
+@compiled
+def _added_s(
+    tables: CostTables, kernel_of: IntArray, last: LongArray, home: LongArray, kernel_s: FloatArray
+) -> FloatArray:
+    """Returns the seconds [M + 1] that each cut adds to the way of a sample, if it is the only one.
+
+    The slice behind the cut runs its kernels in turn, each once what comes from before the cut has arrived.
+    """
+    num_kernels = len(kernel_s)
+    end_s = np.zeros(num_kernels + 1)
+    for m in range(num_kernels):
+        end_s[m + 1] = end_s[m] + kernel_s[m]
+    begin = np.zeros(num_kernels + 1, np.int64)  # first read of each kernel …
+    for k in range(len(home)):
+        if home[k] >= 0 and last[k] > home[k]:
+            for r in range(tables.reader_ptr[k], tables.reader_ptr[k + 1]):
+                begin[kernel_of[tables.reader_op[r]]] += 1
+    total = int64(0)
+    for m in range(num_kernels + 1):
+        total, begin[m] = total + begin[m], total
+    read = np.zeros(total, np.int64)  # … of a tensor that a kernel produces
+    place = begin.copy()
+    reach = np.zeros(num_kernels + 1, np.int64)  # the last kernel that reads from before each cut
+    sent_s, neighbour = np.zeros(len(home)), int64(min(1, len(tables.chip_kind) - 1))
+    for k in range(len(home)):
+        if home[k] < 0 or last[k] <= home[k]:
+            continue
+        sent_s[k] = transfer_s(tables, int64(0), neighbour, tables.tensor_bytes[k])
+        reach[home[k] + 1] = max(reach[home[k] + 1], last[k])
+        for r in range(tables.reader_ptr[k], tables.reader_ptr[k + 1]):
+            m = kernel_of[tables.reader_op[r]]
+            read[place[m]] = k
+            place[m] += 1
+    added_s = np.zeros(num_kernels + 1)
+    for cut in range(1, num_kernels):
+        reach[cut] = max(reach[cut], reach[cut - 1])
+        # It does no more than an equal share of the work meanwhile: the slices before it are no longer.
+        now_s, m = end_s[cut] - end_s[num_kernels] / len(tables.chip_kind), int64(cut)
+        while m <= min(reach[cut], cut + WINDOW):
+            for i in range(begin[m], place[m]):
+                if home[read[i]] < cut:
+                    now_s = max(now_s, end_s[home[read[i]] + 1] + sent_s[read[i]])
+            now_s += kernel_s[m]
+            m += 1
+        added_s[cut] = now_s - end_s[m] if m > cut else 0.0
+    return added_s
 
 
 def _bytes_at(tables: CostTables, sequence: KernelSequence, is_input: np.ndarray) -> int:
@@ -95,7 +140,7 @@ def cheapest_cuts_with_latency(
         cuts = _cuts_within(problem, cut_s, interval_s * slack, most_bytes * slack, most_s * slack)
         return (cuts if len(cuts) else None), 0.0
 
-    lower_s = max(lower_s, latency.fixed_s / latency.sequences, problem.host_s)
+    lower_s = max(lower_s, latency.least_s(len(problem.class_of_chip)), problem.host_s)
     upper_s = upper_s * (1.0 - RELATIVE_TOLERANCE)
     found = least_interval(cost_s, cuts_within, lower_s, upper_s)
     if found is None:
@@ -114,6 +159,7 @@ def _cuts_within(
     begin = np.zeros(last + 2, np.int64)  # first label of each cut
     number = int64(1)
     begin[1] = 1
+    left_s = _least_left_s(problem, cut_s, interval_s)
     for b in range(1, last + 1):
         for a in range(table.first[b], b):
             place = table.offset[b] + a
@@ -123,7 +169,9 @@ def _cuts_within(
                 chips = marks[1, label] + 1
                 streamed = sums[0, label] + table.streamed_bytes[0, place]
                 seconds = sums[1, label] + cut_s[b]
-                if chips > most_chips or streamed > most_bytes or seconds > most_s:
+                if chips > most_chips or streamed > most_bytes:
+                    continue
+                if seconds + left_s[b, most_chips - chips] > most_s:
                     continue
                 marks, sums = _with_room(marks, sums, number)
                 marks[0, number], marks[1, number], marks[2, number] = b, chips, label
@@ -141,6 +189,23 @@ def _cuts_within(
         cuts[i] = marks[0, best]
         best = marks[2, best]
     return cuts
+
+
+@compiled_inner
+def _least_left_s(problem: StreamedProblem, cut_s: FloatArray, interval_s: float) -> FloatArray:
+    """Returns the least seconds [A, D + 1] that the cuts behind each cut add, with so many chips or fewer."""
+    table, most_chips, last = problem.table, len(problem.class_of_chip), len(problem.table.cut) - 1
+    left_s = np.full((last + 1, most_chips + 1), np.inf)
+    for d in range(most_chips + 1):
+        left_s[last, d] = 0.0
+    for b in range(last, 0, -1):
+        for d in range(1, most_chips + 1):
+            left_s[b, d] = min(left_s[b, d], left_s[b, d - 1])
+        for a in range(table.first[b], b):
+            if table.cost_s[0, table.offset[b] + a] <= interval_s:
+                for d in range(most_chips):
+                    left_s[a, d + 1] = min(left_s[a, d + 1], cut_s[b] + left_s[b, d])
+    return left_s
 
 
 @compiled_inner
@@ -165,6 +230,7 @@ def _keep_best(marks: LongArray, sums: FloatArray, begin: int, new: int) -> int:
     """
     end = new
     label = begin
+    alike, slowest = int64(0), new  # labels on as many chips, and of these the one with most seconds
     while label < end:
         is_best = marks[1, label] <= marks[1, new]
         is_best &= sums[0, label] <= sums[0, new] and sums[1, label] <= sums[1, new]
@@ -175,8 +241,16 @@ def _keep_best(marks: LongArray, sums: FloatArray, begin: int, new: int) -> int:
         if is_no_better:
             end -= 1
             _move(marks, sums, end, label)
-        else:
-            label += 1
+            continue
+        if marks[1, label] == marks[1, new]:
+            alike += 1
+            if sums[1, label] > sums[1, slowest]:
+                slowest = label
+        label += 1
+    if alike >= MOST_ALIKE:  # then there is a slower one, or the new one is the slowest
+        if slowest < end:
+            _move(marks, sums, new, slowest)
+        return end
     _move(marks, sums, new, end)
     return end + 1
 
