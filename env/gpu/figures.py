@@ -13,6 +13,13 @@ from go_opt.common.arrays import FloatArray
 _PASSAGE: Final = 0.6  # of a collective from latency to rate
 COLLECTIVES: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
+_OF_H100: Final = (  # start_s, hop_s, and rates in times that of a link
+    ("all_reduce", 4.6e-6, 1.56e-6, 1.76, 1.20),
+    ("all_gather", 4.8e-6, 0.8e-6, 1.66, 1.85),
+    ("reduce_scatter", 4.8e-6, 0.8e-6, 2.67, 1.46),
+    ("all_to_all", 6.9e-6, 0.13e-6, 0.92, 5.19),
+)
+
 
 @dataclass(frozen=True)
 class KernelFigures:
@@ -52,6 +59,14 @@ class Collective:
         """The figures of a collective of ``group`` chips: of groups of this size, or else of any."""
         found = [one for one in given if one.op == op and one.group in (0, group)]
         return max(found, key=lambda one: one.group, default=None)
+
+    @classmethod
+    def scaled(cls, link_bytes_per_s: float) -> tuple[Collective, ...]:
+        """Figures of unmeasured GPUs on a switch: of eight H100, scaled by the rate of a link (assumed)."""
+        return tuple(
+            cls(op, start_s, round(sent * link_bytes_per_s, -6), hop_s, round(copied * link_bytes_per_s, -6))
+            for op, start_s, hop_s, sent, copied in _OF_H100
+        )
 
     def seconds(self, num_bytes: FloatArray, group: FloatArray) -> FloatArray:
         """[N] seconds for ``group`` [N] chips and a whole buffer of ``num_bytes`` [N].

@@ -224,8 +224,8 @@ def target_schema() -> dict[str, Any]:
     """A JSON schema (draft 2020-12) of a target file, for editors and other tools.
 
     Only the reader checks rules across fields: links join existing chips, a triangle rule needs a ring or
-    chain, names of kinds differ, a kind has one list of op types, and a topology has a maximum number of
-    chips.
+    chain, names of kinds differ, a kind has one list of op types, and kernels or tiles, levels have as many
+    chips as the node, and a topology has a maximum number of chips.
     """
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "go-opt target"}
     description = {"description": "Chips, links, host and rules (docs/hardware.md)."}
@@ -240,7 +240,6 @@ def _build(data: dict[str, Any], source: str) -> Target:
     num_chips = sum(kind.count for kind in kinds)
     if not 1 <= num_chips <= MAX_CHIPS:
         raise TargetError(f"kinds: {num_chips} chips in all, must be 1 to {MAX_CHIPS}.", field="kinds")
-    topology = _topology(given["topology"], num_chips)
     topology = _topology(given.pop("topology"), num_chips)
     host, package = given.pop("host"), given.pop("simulator", {"fit_by_size": True})
     of_kinds = tuple(kind.simulator for kind in kinds)

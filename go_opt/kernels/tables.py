@@ -1,6 +1,7 @@
 """Tables of measured kernels and collectives, and what a target predicts for their rows.
 
-The header says what the rows are; the last column, milliseconds of one call, may be missing:
+The header says what the rows are; milliseconds of one call may be missing, and may be ``microseconds``,
+``seconds``, or ``ms``, ``us``, ``s`` instead. Columns may be in any order, and others are ignored:
 
     m,n,k,milliseconds                                                             products [m, k] x [k, n]
     batch_size,isl,step,num_heads,num_key_value_heads,head_dim,milliseconds        causal attention
@@ -13,7 +14,9 @@ of the whole buffer. All are of the target's native type.
 from __future__ import annotations
 
 import csv
+import itertools
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,6 +42,11 @@ _KINDS: Final = {PRODUCTS: "products", ATTENTION: "attention", MESSAGES: "collec
 _MAY_BE_ZERO: Final = ("step",)
 _LEAST: Final = {"num_gpus": 2}
 _MOST: Final = 2**40  # of a size
+_UNITS: Final = {
+    "milliseconds": 1e-3, "ms": 1e-3, "microseconds": 1e-6, "us": 1e-6, "seconds": 1.0, "s": 1.0,
+}  # fmt: skip
+_WHOLE: Final = re.compile(r"\.0*$")  # as tables of floating-point numbers write sizes
+_SEPARATORS: Final = ",;\t"
 _SPELLED: Final = {"alltoall": "all_to_all"}  # by NCCL's tests
 
 
@@ -50,6 +58,7 @@ class KernelTable:
     columns: tuple[str, ...]
     sizes: FloatArray  # [N, sizes]; of collectives, the first is the index in COLLECTIVES
     measured_s: FloatArray | None  # [N]; None without the column
+    ignored: tuple[str, ...] = ()  # other columns of the file
 
     @property
     def kind(self) -> str:
@@ -77,45 +86,57 @@ def read_kernel_table(path: str | Path, *, is_measured: bool = False) -> KernelT
     Raises:
       InvalidInputError: the header is unknown, or a row is malformed.
     """
-    lines = csv.reader(open_table(path, "kernels"), strict=True)
     source = f"kernels {str(path)!r}"
+    texts = open_table(path, "kernels")
+    head = next(texts, "")
+    separator = max(_SEPARATORS, key=head.count)
+    lines = csv.reader(itertools.chain([head], texts), delimiter=separator, strict=True)
     try:
-        header = tuple(name.strip() for name in next(lines, []))
-        columns, has_time = _columns(header, source)
-        if is_measured and not has_time:
-            raise _wrong(f"{source}: the column {MEASURED} is missing.")
-        rows = list(_rows(lines, columns, has_time, source))
+        header = [name.strip().lower() for name in next(lines, [])]
+        columns, time = _columns(header, source)
+        if is_measured and time is None:
+            others = ", ".join(name for name in _UNITS if name != MEASURED)
+            raise _wrong(f"{source}: the column {MEASURED} is missing; or one of {others}.")
+        rows = list(_rows(lines, header, columns, time, source))
     except csv.Error as error:
         raise _wrong(f"{source} is not valid CSV: {error}.") from None
     if not rows:
         raise _wrong(f"{source} has no row below its header.")
     table = np.array(rows)
-    return KernelTable(source, columns, table[:, : len(columns)], table[:, -1] * 1e-3 if has_time else None)
+    measured_s = None if time is None else table[:, -1] * _UNITS[time]
+    ignored = tuple(name for name in header if name not in columns and name != time)
+    return KernelTable(source, columns, table[:, : len(columns)], measured_s, ignored)
 
 
-def _columns(header: Sequence[str], source: str) -> tuple[tuple[str, ...], bool]:
-    for columns in _KINDS:
-        for has_time in (False, True):
-            if tuple(header) == (*columns, MEASURED)[: len(columns) + has_time]:
-                return columns, has_time
-        if tuple(header[:-1]) == columns:
-            raise _wrong(f"{source}: the last column must be {MEASURED}, not {shown(header[-1])}.")
-    known = "; ".join(",".join((*columns, MEASURED)) for columns in _KINDS)
-    raise _wrong(f"{source}: unknown header {shown(','.join(header))}; known: {known}.")
+def _columns(header: Sequence[str], source: str) -> tuple[tuple[str, ...], str | None]:
+    """The columns of sizes, and that of times, if there is one."""
+    known = next((columns for columns in _KINDS if set(columns) <= set(header)), None)
+    times = [name for name in header if name in _UNITS]
+    if known is None:
+        every = "; ".join(",".join((*columns, MEASURED)) for columns in _KINDS)
+        raise _wrong(f"{source}: unknown header {shown(','.join(header))}; known: {every}.")
+    if twice := next((name for name in header if header.count(name) > 1 and name), None):
+        raise _wrong(f"{source}: the column {shown(twice)} is there twice.")
+    if len(times) > 1:
+        raise _wrong(f"{source}: the columns {' and '.join(times)} are both times.")
+    return known, times[0] if times else None
 
 
-def _rows(lines: Any, columns: Sequence[str], has_time: bool, source: str) -> Iterator[list[float]]:
+def _rows(
+    lines: Any, header: Sequence[str], columns: Sequence[str], time: str | None, source: str
+) -> Iterator[list[float]]:
+    place = {name: i for i, name in enumerate(header)}
     for fields in lines:
-        if not fields:
+        if not any(text.strip() for text in fields) or fields[0].startswith("#"):
             continue
         where = f"{source}, line {lines.line_num}"
-        if len(fields) != len(columns) + has_time:
-            raise _wrong(f"{where}: {len(fields)} fields, must be {len(columns) + has_time}.")
-        sizes = [_size(name, text.strip(), where) for name, text in zip(columns, fields, strict=False)]
-        by_name = dict(zip(columns, sizes, strict=True))
+        if len(fields) != len(header):
+            raise _wrong(f"{where}: {len(fields)} fields, must be {len(header)}.")
+        by_name = {name: _size(name, fields[place[name]].strip(), where) for name in columns}
         if "num_heads" in by_name and by_name["num_heads"] % by_name["num_key_value_heads"]:
             raise _wrong(f"{where}: num_key_value_heads must divide num_heads.")
-        yield [*sizes, *([_milliseconds(fields[-1].strip(), where)] if has_time else [])]
+        row = [by_name[name] for name in columns]
+        yield row if time is None else [*row, _time(time, fields[place[time]].strip(), where)]
 
 
 def _size(name: str, text: str, where: str) -> float:
@@ -124,19 +145,19 @@ def _size(name: str, text: str, where: str) -> float:
         if op not in COLLECTIVES:
             raise _wrong(f"{where}: unknown collective {shown(text)}{suggestion(text, COLLECTIVES)}")
         return float(COLLECTIVES.index(op))
-    least = 0 if name in _MAY_BE_ZERO else _LEAST.get(name, 1)
+    least, text = 0 if name in _MAY_BE_ZERO else _LEAST.get(name, 1), _WHOLE.sub("", text)
     if not (text.isascii() and text.isdigit() and len(text) < 16 and least <= int(text) <= _MOST):
         raise _wrong(f"{where}: {name} must be a whole number from {least} to {_MOST}, not {shown(text)}.")
     return float(text)
 
 
-def _milliseconds(text: str, where: str) -> float:
+def _time(name: str, text: str, where: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise _wrong(f"{where}: {MEASURED} must be a number above zero, not {shown(text)}.")
+        raise _wrong(f"{where}: {name} must be a number above zero, not {shown(text)}.")
     return value
 
 

@@ -78,10 +78,29 @@ def test_times_are_not_needed_for_costs(cli: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "k,m,milliseconds,n\n2048,64,0.0125,1024\n# again\n2048,64,0.25,1024\n",
+        "M;N;K;us;gpu\r\n64;1024;2048;12.5;L40S\r\n64;1024;2048;250;L40S\r\n",
+        '"m"\t"n"\t"k"\t"s"\n64.0\t1024.\t2048\t1.25e-5\n\n 64\t1024\t2048\t2.5e-4\n',
+    ],
+)
+def test_tables_may_be_written_in_other_ways(tmp_path: Path, text: str) -> None:
+    (tmp_path / "t.csv").write_bytes(("\ufeff" + text).encode())
+    table = read_kernel_table(tmp_path / "t.csv", is_measured=True)
+    assert table.columns == PRODUCTS
+    assert table.sizes.tolist() == [[64, 1024, 2048]] * 2
+    assert table.measured_s == pytest.approx([12.5e-6, 250e-6])
+    assert table.ignored == (("gpu",) if "gpu" in text else ())
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("a,b\n1,2\n", ("unknown header 'a,b'", "m,n,k,milliseconds")),
-        ("m,n,k,seconds\n1,2,3,4\n", ("the last column must be milliseconds, not 'seconds'",)),
+        ("m,n,k,k\n1,2,3,4\n", ("the column 'k' is there twice",)),
+        ("m,n,k,us,ms\n1,2,3,4,5\n", ("the columns us and ms are both times",)),
+        ("m,n,k\n1.5,2,3\n", ("m must be a whole number from 1 to 1099511627776, not '1.5'",)),
         ("m,n,k,milliseconds\n", ("has no row",)),
         ("m,n,k,milliseconds\n1,2,3,0.1\n1,2,3\n", ("line 3", "3 fields, must be 4")),
         ("m,n,k,milliseconds\n1,0,3,0.1\n", ("line 2", "n must be a whole number from 1")),

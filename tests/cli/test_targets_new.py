@@ -117,3 +117,39 @@ def test_a_gpu_gets_figures_of_kernels(cli: Cli) -> None:
     assert kernels is not None
     assert (kernels.tiles_at_once, kernels.matrix_share) == (142, 0.88)
     assert kernels.feed_bytes_per_s == pytest.approx(0.031 * 362e12)
+
+
+def test_a_cluster_of_gpus(cli: Cli) -> None:
+    figures = (
+        "chips=4",
+        "processors=100",
+        "link_bytes_per_s=100GB/s",
+        "devices=16",
+        "not_op_types=LSTM, GRU",
+    )
+    assert cli("targets", "new", "-o", "lab.toml", *(f"--set={one}" for one in figures)).code == 0
+    target = load_target("lab.toml")
+    assert {one.op: one.link_bytes_per_s for one in target.collectives}["all_reduce"] == 176e9
+    assert [(one.name, one.size, one.rate_bytes_per_s) for one in target.levels] == [
+        ("node", 4, 100e9),
+        ("cluster", 16, 50e9),
+    ]
+    assert target.kinds[0].not_op_types == ("LSTM", "GRU")
+    step = cli(
+        "optimize",
+        "gpt:hidden=1024,layers=4,heads=16,sequence=512",
+        "--objective",
+        "step",
+        "--target",
+        "lab.toml",
+        "--batch",
+        64,
+        "--json",
+    )
+    assert step.code == 0, step.err
+    cli("targets", "new", "-o", "b.toml", "--set", "op_types=Conv,").is_refused(
+        "op_types must be names between"
+    )
+    cli("targets", "new", "-o", "b.toml", "--set", "chips=4", "--set", "devices=2").is_refused(
+        "levels[1].size"
+    )

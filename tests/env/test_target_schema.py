@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import re
 import tomllib
 from collections.abc import Iterator
@@ -12,7 +13,12 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from go_opt.env import parse_target, target_names, target_text
-from go_opt.env.target import target_schema
+from go_opt.env.gpu.figures import Collective, KernelFigures
+from go_opt.env.target import ChipKind, Target, target_schema
+from go_opt.env.target.definition import Constraints
+from go_opt.env.target.levels import Level
+from go_opt.env.target.simulator_parameters import KindParameters, SimulatorParameters
+from go_opt.env.target.toml import target_to_toml
 from go_opt.env.target.topology import TOPOLOGIES
 from go_opt.errors import TargetError
 from go_opt.model.dtypes import DTYPE_NAMES
@@ -32,6 +38,14 @@ def full(topology: str) -> dict[str, Any]:
     data["kinds"][0]["flops_per_s_by_op_type"] = {"Conv": {"int8": 1e12}}
     factor = {"op_type": "Conv", "factor": 1.5, "shape": [1, 49, 512, 512]}
     data["kinds"][0]["simulator"]["op_factors"] = [factor]
+    data |= {"kernel_patterns": ["attention"], "fitted_to": "products: 50 rows"}
+    gpus = tomllib.loads(target_text("h100-sxm-2"))
+    gpu = gpus["kinds"][0] | {"count": 1, "not_op_types": ["LSTM"], "name": "another"}
+    gpu["kernels"] |= {"cache_bytes": 4e6, "cache_bytes_per_s": 5e12}
+    data["kinds"] = [data["kinds"][0] | {"count": 3}, gpu]
+    data["collectives"] = [gpus["collectives"][0] | {"group": 2}]
+    level = tomllib.loads(target_text("dgx-h100-16"))["levels"][0]
+    data["levels"] = [level | {"size": 4}]
     shape: dict[str, Any] = {"kind": topology, "rate_bytes_per_s": 1e9, "latency_s": 0.0}
     if topology == "mesh2d":
         shape["columns"] = 2
@@ -50,10 +64,14 @@ def written(value: Any) -> str:
     return {True: "true", False: "false"}[value] if isinstance(value, bool) else repr(value)
 
 
+def toml_of(data: dict[str, Any]) -> str:
+    return "".join(f"{key} = {written(value)}\n" for key, value in data.items())
+
+
 def problem(data: dict[str, Any]) -> str:
     """What the reader has against a target; empty: nothing."""
     try:
-        parse_target("".join(f"{key} = {written(value)}\n" for key, value in data.items()), "t")
+        parse_target(toml_of(data), "t")
     except TargetError as error:
         return str(error)
     return ""
@@ -88,6 +106,56 @@ def test_shipped_targets_validate(name: str) -> None:
     VALIDATOR.validate(tomllib.loads(target_text(name)))
 
 
+def stated_fields(schema: dict[str, Any], values: list[Any]) -> Iterator[tuple[str, bool]]:
+    """Each field that a schema knows of some values, and whether one of them states it."""
+    rows = [row for value in values for row in (value if isinstance(value, list) else [value])]
+    for name, of_field in schema.get("items", schema).get("properties", {}).items():
+        found = [row[name] for row in rows if isinstance(row, dict) and name in row]
+        yield name, bool(found)
+        yield from stated_fields(of_field, found)
+
+
+def test_every_field_is_stated_here() -> None:
+    """So that the tests below and above are of all of them."""
+    data = full("ring")
+    # A type is one of rates; a topology's fields are tested one by one.
+    missing = {name for name, is_stated in stated_fields(SCHEMA, [data]) if not is_stated}
+    assert missing <= {*DTYPE_NAMES, "default"}
+
+
+def test_every_figure_of_a_target_is_a_field_of_the_schema() -> None:
+    derived = {"topology": (), "source": (), "fingerprint": ()}
+    places = {
+        Target: SCHEMA,
+        Constraints: SCHEMA["properties"]["constraints"],
+        ChipKind: SCHEMA["properties"]["kinds"]["items"],
+        KernelFigures: SCHEMA["properties"]["kinds"]["items"]["properties"]["kernels"],
+        KindParameters: SCHEMA["properties"]["kinds"]["items"]["properties"]["simulator"],
+        SimulatorParameters: SCHEMA["properties"]["simulator"],
+        Collective: SCHEMA["properties"]["collectives"]["items"],
+        Level: SCHEMA["properties"]["levels"]["items"],
+    }
+    elsewhere = {
+        Target: {*derived, "host_in_bytes_per_s", "host_out_bytes_per_s", "analytical_effects"},
+        KindParameters: {"tile_rows", "tile_inner", "tile_columns", "kernels"},
+        SimulatorParameters: {"kinds", "fit_by_size"},
+    }
+    for kind, schema in places.items():
+        names = {one.name for one in dataclasses.fields(kind)} - elsewhere.get(kind, set())
+        assert names <= schema["properties"].keys(), kind
+
+
+@pytest.mark.parametrize("name", [*target_names(), "full"])
+def test_a_target_that_is_written_is_the_same(name: str) -> None:
+    """But for its fingerprint, which is that of the text; a grid is written as its links."""
+    text = toml_of(full("ring")) if name == "full" else target_text(name)
+    target = parse_target(text, name)
+    again = parse_target(target_to_toml(target), name)
+    for one in dataclasses.fields(Target):
+        if one.name not in ("fingerprint", "topology"):
+            assert getattr(again, one.name) == getattr(target, one.name), one.name
+
+
 @pytest.mark.parametrize("name", [*DTYPE_NAMES, "default", "float31"])
 def test_types_of_rates(name: str) -> None:
     data = changed(full("ring"), ("kinds", 0, "vector_flops_per_s"), {name: 1e9})
@@ -96,7 +164,7 @@ def test_types_of_rates(name: str) -> None:
 
 # What the reader says of fields that do not go together: no schema can.
 TOGETHER = re.compile(
-    r"chips in all|a chip from 0 to 3|another chip than|constraints\.triangle needs|columns"
+    r"chips in all|a chip from 0 to 3|another chip than|constraints\.triangle needs|columns|levels.*must be"
 )
 VALUES = (None, "text", "", True, 0, -1, 3, 1.5, -0.5, [], ["text"], [1.5], [1, 1, 1], {}, {"unknown": 1})
 

@@ -12,13 +12,17 @@ from go_opt.env import cost_tables, load_target
 from go_opt.env.cost.gpu_ops import attention_sizes
 from go_opt.frontends.onnx_frontend import from_onnx
 from go_opt.solver.verify.verifier import verify
+from tests.cli.conftest import Cli, cli
 from tests.exports import info, model, saved, weight
 from tests.strategies import make_plan
 
+__all__ = ["cli"]  # the fixture
 HEADS, GROUPS, WIDTH = 8, 2, 64
 
 
-def block(rows: int, past: int, total: int, *, is_packed: bool = False, batch: int = 1) -> onnx.ModelProto:
+def block(
+    rows: int | str, past: int | str, total: int | str, *, is_packed: bool = False, batch: int | str = 1
+) -> onnx.ModelProto:
     """Norm, projections, attention with rotary embedding, the output's product, and the next norm."""
     hidden, keys = HEADS * WIDTH, GROUPS * WIDTH
     make = helper.make_node
@@ -81,3 +85,18 @@ def test_a_step_on_one_gpu_is_valid(tmp_path: Path) -> None:
     graph, target = from_onnx(saved(block(1, 127, 128), tmp_path)), load_target("h100-sxm-1")
     plan = make_plan(graph, target, (0,) * graph.num_ops)
     assert list(verify(graph, target, plan)) == []
+
+
+@pytest.mark.parametrize("objective", ["throughput", "latency"])
+@pytest.mark.parametrize(("rows", "past"), [(1, 100), (16, 48)], ids=["decode", "prefill"])
+def test_from_the_file_to_a_plan(cli: Cli, tmp_path: Path, rows: int, past: int, objective: str) -> None:
+    """Symbolic dimensions, as exporters write them: found, saved, read again and checked."""
+    saved(block("rows", "past", "total", batch="batch"), tmp_path, "step")
+    dims = {"batch": 4, "rows": rows, "past": past, "total": past + rows}
+    given = ["--max-evaluations", 6, "--policy", "none", "--objective", objective, "--target", "h100-sxm-2"]
+    given += [part for name, size in dims.items() for part in ("--dim", f"{name}={size}")]
+    found = cli("optimize", "step.onnx", *given, "--out", "plan.json", "--json").json
+    assert found["status"] in ("OPTIMAL", "FEASIBLE")
+    assert found["lower_bound_s"] <= found["makespan_s" if objective == "latency" else "interval_s"]
+    assert [state["scope"] for state in found["states"]] == ["sequence"] * 2
+    assert cli("verify", "step.onnx", "plan.json").code == 0

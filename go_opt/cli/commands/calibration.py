@@ -176,6 +176,9 @@ def _calibrate_kernels(files: list[Path], target: str, out: Path) -> None:
     from go_opt.report.calibration_lines import fitted_lines
 
     tables = [read_kernel_table(file, is_measured=True) for file in files]
+    for table in tables:
+        if table.ignored:
+            typer.echo(f"{table.source}: ignored {', '.join(table.ignored)}", err=True)
     on = api.target(target)
     found, text, fit = fitted_target(on, tables)
     write_atomically(out, text)

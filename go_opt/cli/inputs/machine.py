@@ -9,14 +9,14 @@ from typing import Final
 
 from go_opt.common.suggestion import suggestion
 from go_opt.common.units import parse_amount
-from go_opt.env.gpu.figures import scaled_figures
+from go_opt.env.gpu.figures import Collective, scaled_figures
 from go_opt.env.target import parse_target
 from go_opt.env.target.definition import MAX_CHIPS, MAX_ROUTED_CHIPS
 from go_opt.env.target.toml import toml_value
 from go_opt.errors import InvalidInputError
 from go_opt.model.dtypes import DTYPE_BITS, DTYPES, dtype_code
 
-Answer = str | int | float | bool
+Answer = str | int | float | bool | list[str]
 TOPOLOGIES: Final = ("all_to_all", "ring", "chain", "mesh2d", "host_star")  # not `listed`, written by hand
 
 
@@ -78,6 +78,13 @@ def _topology(text: str, key: str) -> str:
     return text
 
 
+def _names(text: str, key: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise InvalidInputError(f"{key} must be names between commas, not {text[:40]!r}.", field=key)
+    return names
+
+
 def _flag(text: str, key: str) -> bool:
     meant = {"yes": True, "y": True, "true": True, "no": False, "n": False, "false": False}.get(text.lower())
     if meant is None:
@@ -110,8 +117,15 @@ FIGURES: Final = (
 )
 
 
-# Given with --set alone: such chips are GPUs, and get figures of kernels.
-PROCESSORS: Final = Figure("processors", "Processors of a GPU, such as SMs", "", _count)
+# Given with --set alone. Chips with processors are GPUs, and get figures of kernels and collectives.
+MORE: Final = (
+    Figure("processors", "Processors of a GPU, such as SMs", "", _count),
+    Figure("op_types", "The only op types that chips run", "", _names),
+    Figure("not_op_types", "Op types that chips do not run", "", _names),
+    Figure("devices", "Chips of a cluster of such nodes", "", _count),
+    Figure("node_bytes_per_s", "Bandwidth of a node to others", "50 GB/s", _amount("bytes/s")),
+    Figure("node_latency_s", "Latency between nodes", "5us", _amount("s", may_be_zero=True)),
+)
 
 
 def figure(key: str) -> Figure:
@@ -120,7 +134,7 @@ def figure(key: str) -> Figure:
     Raises:
       InvalidInputError: there is no such figure.
     """
-    figures = (*FIGURES, PROCESSORS)
+    figures = (*FIGURES, *MORE)
     for one in figures:
         if one.key == key:
             return one
@@ -131,12 +145,12 @@ def figure(key: str) -> Figure:
 
 def check_together(values: Mapping[str, Answer]) -> None:
     """Raise if answers contradict each other."""
-    topology, chips = values.get("topology"), int(values.get("chips", 1))
+    topology, chips = values.get("topology"), _whole(values.get("chips", 1))
     if chips > MAX_ROUTED_CHIPS and topology not in ("ring", "chain"):
         raise InvalidInputError(
             f"chips must be at most {MAX_ROUTED_CHIPS} for {topology}, not {chips}.", field="chips"
         )
-    if chips % int(values.get("columns", 1)):
+    if chips % _whole(values.get("columns", 1)):
         raise InvalidInputError(f"columns must divide the {chips} chips.", field="columns")
 
 
@@ -150,6 +164,8 @@ def machine_text(given: Mapping[str, Answer], source: str) -> str:
     figures = [one for one in FIGURES if one.only_of in ("", topology)]
     values = {one.key: given[one.key] if one.key in given else one.value(one.default) for one in figures}
     check_together(values)
+
+    values |= {one.key: given[one.key] for one in MORE if one.key in given}
 
     def line(field: str, key: str) -> str:
         return f"{field} = {_written(values[key])}" + ("" if key in given else " # assumed")
@@ -185,6 +201,7 @@ def machine_text(given: Mapping[str, Answer], source: str) -> str:
         line("kernel_overhead_s", "kernel_overhead_s"),
         line("dependency_overhead_s", "dependency_overhead_s"),
         "pays_transfers = true",
+        *(line(key, key) for key in ("op_types", "not_op_types") if key in given),
         "",
         "[kinds.matrix_flops_per_s]",
         line(str(values["native_dtype"]), "matrix_flops_per_s"),
@@ -192,22 +209,52 @@ def machine_text(given: Mapping[str, Answer], source: str) -> str:
         "[kinds.vector_flops_per_s]",
         line("default", "vector_flops_per_s"),
         "",
-        *_kernel_lines(values, given.get(PROCESSORS.key)),
+        *_kernel_lines(values),
+        *_level_lines(values, line),
     ]
     text = "\n".join(lines)
     parse_target(text, source)
     return text
 
 
-def _kernel_lines(values: Mapping[str, Answer], processors: Answer | None) -> list[str]:
-    """Figures of kernels as of an H100, scaled by the rates; none of a chip that is no GPU."""
-    if processors is None:
+def _kernel_lines(values: Mapping[str, Answer]) -> list[str]:
+    """Figures of kernels and collectives of an H100, scaled by the rates; none of a chip that is no GPU."""
+    if "processors" not in values:
         return []
     bits = float(DTYPE_BITS[dtype_code(str(values["native_dtype"]))])
-    rate, bytes_per_s = (float(values[key]) for key in ("matrix_flops_per_s", "memory_bytes_per_s"))
-    figures = vars(scaled_figures(rate * bits / 16.0, bytes_per_s, int(processors)))
+    rate, bytes_per_s, link = (
+        _number(values[key]) for key in ("matrix_flops_per_s", "memory_bytes_per_s", "link_bytes_per_s")
+    )
+    processors = _whole(values["processors"])
+    figures = vars(scaled_figures(rate * bits / 16.0, bytes_per_s, processors))
     lines = [f"{name} = {_written(value)} # assumed" for name, value in figures.items() if value]
-    return ["[kinds.kernels]", f"tiles_at_once = {processors}", *lines[1:], ""]
+    lines = ["[kinds.kernels]", f"tiles_at_once = {processors}", *lines[1:], ""]
+    for one in Collective.scaled(link) if _whole(values["chips"]) > 1 else ():
+        op, *rows = (f"{name} = {_written(value)}" for name, value in vars(one).items() if value)
+        lines += ["[[collectives]]", op, *(f"{row} # assumed" for row in rows), ""]
+    return lines
+
+
+def _level_lines(values: dict[str, Answer], line: Callable[[str, str], str]) -> list[str]:
+    """The networks of a node and of a cluster; none if there is no cluster."""
+    if "devices" not in values:
+        return []
+    values |= {one.key: one.value(one.default) for one in MORE if one.default and one.key not in values}
+    node = [line("size", "chips"), line("rate_bytes_per_s", "link_bytes_per_s")]
+    cluster = [line("size", "devices"), line("rate_bytes_per_s", "node_bytes_per_s")]
+    return [
+        "[[levels]]", 'name = "node"', *node, line("latency_s", "link_latency_s"), "",
+        "[[levels]]", 'name = "cluster"', *cluster, line("latency_s", "node_latency_s"), "",
+    ]  # fmt: skip
+
+
+def _number(value: Answer) -> float:
+    assert isinstance(value, int | float)
+    return float(value)
+
+
+def _whole(value: Answer) -> int:
+    return int(_number(value))
 
 
 def _written(value: Answer) -> str:
