@@ -161,10 +161,11 @@ def _experts(model: Transformer, layout: Layout, read: Callable[..., Array], inp
     is_sent = chosen.sum(2)
     place = jnp.cumsum(is_sent, axis=1) - 1.0
     sent = is_sent[..., None] * jax.nn.one_hot(place.astype(int), inputs.shape[1])  # [b, s, e, c]
-    received = layout.place("expert_inputs", jnp.einsum("bsec,bsh->ebch", sent, inputs))
+    tokens = layout.place("expert_tokens", jnp.einsum("bsec,bsh->ebch", sent, inputs))
+    received = layout.place("expert_inputs", tokens)
     columns = _activated(model, read, _product("ebch,ehm->ebcm"), received)
     results = read("down", _product("ebcm,emh->ebch"), layout.place("expert_columns", columns))
-    results = layout.place("expert_inputs", results)
+    results = layout.place("expert_tokens", layout.place("expert_inputs", results))
     return jnp.einsum("bsec,ebch,bse->bsh", sent, results, share)
 
 

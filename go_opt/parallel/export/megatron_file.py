@@ -121,6 +121,8 @@ def _needs_layout(shardings: Shardings) -> bool:
 def _memory(shardings: Shardings) -> Iterator[str]:
     """ZeRO and recomputation."""
     zero, rows = shardings.chosen.zero, _recomputed(shardings)
+    if shardings.chosen.overlap:
+        yield "--overlap-grad-reduce"
     if zero:
         yield "--use-distributed-optimizer"
     if zero in _FSDP:

@@ -121,6 +121,7 @@ class Shardings:
         expert, data = self._axes("expert"), self._axes("data")
         del found["columns"]
         return found | {  # [experts, batch, tokens of an expert, …]
+            "expert_tokens": ((), replicas, (), ()),  # before they are sent, and when they are back
             "expert_inputs": (expert, data, (), ()),
             "expert_columns": (expert, data, (), tensor),
         }

@@ -205,7 +205,8 @@ def arguments(parallel: str, model: str = MODEL, **options: Any) -> tuple[str, l
 
 def test_the_arguments_of_megatron() -> None:
     text, notes = arguments(
-        "tensor=2,pipeline=4,data=2,zero=1,schedule=interleaved,stages_per_device=2,sequence_parallel=on"
+        "tensor=2,pipeline=4,data=2,zero=1,schedule=interleaved,stages_per_device=2,sequence_parallel=on,"
+        "overlap=on"
     )
     assert notes == []
     for one in (
@@ -214,6 +215,7 @@ def test_the_arguments_of_megatron() -> None:
         "--num-virtual-stages-per-pipeline-rank 2",
         "--sequence-parallel",
         "--use-distributed-optimizer",
+        "--overlap-grad-reduce",
         "--recompute-granularity full",
         "--recompute-method uniform",
         "--micro-batch-size 1",
