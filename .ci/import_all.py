@@ -12,7 +12,7 @@ from go_opt.extras import EXTRA_OF
 MAY_BE_MISSING = {*EXTRA_OF, "grpc_tools"}
 NEED_EXTRAS = (
     *("agents.networks", "agents.policy", "agents.training", "calibration", "gymnasium_environment"),
-    *("proto.generate", "run.profiling"),
+    *("parallel.execution", "proto.generate", "run.profiling"),
 )
 
 # pkgutil does not look into folders without an __init__.py, so the files are listed.
