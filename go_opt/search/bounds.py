@@ -112,7 +112,7 @@ def bound_with_host_states(graph: Graph, target: Target, request: Request) -> Bo
     def loads(number: int) -> Bound:
         """With so many sequences or more."""
         bounds = _host_bounds(graph, target, number, may_forward=may_forward) if target.overlap else []
-        return max(bound, *bounds, key=lambda one: one.seconds)
+        return max([bound, *bounds], key=lambda one: one.seconds)
 
     path = path_bound(free, target, request, divisible)
     number = request.sequences

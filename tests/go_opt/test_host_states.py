@@ -109,3 +109,10 @@ def test_the_bound_holds_for_states_on_the_host_of_gpus() -> None:
     found = go_opt.optimize(on_host, target, max_evaluations=4, sequences=9, splits=False)
     request = Request(max_evaluations=4, splits=False)
     assert bound_with_host_states(graph, target, request).seconds <= found.metrics.interval_s
+
+
+def test_bounds_where_transfers_add_to_compute() -> None:
+    graph, target = decoder(), small_mcm(2, overlap=False)
+    for sequences in (None, 2):
+        result = go_opt.optimize(graph, target, sequences=sequences, max_evaluations=10)
+        assert result.lower_bound_s <= result.metrics.interval_s
