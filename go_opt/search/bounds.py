@@ -55,8 +55,15 @@ def lower_bound(graph: Graph, target: Target, request: Request, divisible: BoolA
     if request.objective == "latency":
         return latency_bound(graph, tables, roles, fusion_is_open=is_open, divisible=divisible)
     replicates = may_replicate(target, request)
+    keeps = bool(request.sequences) and tables.sequences == request.sequences
     return throughput_bound(
-        graph, tables, roles, fusion_is_open=is_open, replication_is_open=replicates, divisible=divisible
+        graph,
+        tables,
+        roles,
+        fusion_is_open=is_open,
+        replication_is_open=replicates,
+        divisible=divisible,
+        sequences=tables.sequences if keeps else None,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from go_opt.model.graph import Graph, with_sequences
 from go_opt.model.states import with_host_states
 from go_opt.report.explanation import summary_lines
 from go_opt.report.page import plan_page
+from go_opt.result import Request
+from go_opt.search.bounds import lower_bound
 from tests.env.test_states import decoder
 from tests.replicated import replicated_plan
 from tests.searches import drawn_options, search
@@ -185,3 +188,13 @@ def test_the_interval_of_a_step_with_state_of_the_model_is_its_makespan() -> Non
     assert result.lower_bound_s <= result.objective_s
     with pytest.raises(InfeasibleError, match="no plan was found with a step of at most 1 us"):
         go_opt.optimize(graph, target, max_evaluations=60, max_latency_s=1e-6)
+
+
+def test_the_busiest_replica_has_no_fewer_sequences_than_others() -> None:
+    """Three chips share five sequences: one has two of them, so an op takes 2/5, not 1/3."""
+    graph, target = with_sequences(decoder(), 5), small_mcm(3)
+    request = Request(sequences=5, splits=False)
+    fixed, least = (lower_bound(graph, target, one) for one in (request, replace(request, sequences=None)))
+    longest_s = cost_tables(graph, target).kernel_floor_s().min(axis=0).max()
+    assert fixed.seconds >= longest_s * 2 / 5 * (1 - 1e-9)
+    assert least.seconds <= fixed.seconds

@@ -114,6 +114,7 @@ def throughput_bound(
     fusion_is_open: bool,
     replication_is_open: bool,
     divisible: BoolArray | None = None,
+    sequences: int | None = None,
 ) -> Bound:
     """Returns the largest lower bound on the interval: total work, longest op or host traffic.
 
@@ -121,6 +122,7 @@ def throughput_bound(
 
     Args:
       divisible: [N] ops that may be split; None: none of them.
+      sequences: in flight, which replicas keep; None: the bound is to hold for any larger number too.
     """
     floors = op_floors(tables, roles, fusion_is_open=fusion_is_open, divisible=divisible)
     # Without replication and splits, an op runs on one chip, so more chips than ops do not help.
@@ -134,7 +136,7 @@ def throughput_bound(
     if replication_is_open:
         able = np.maximum(1, np.count_nonzero(tables.can_run[tables.chip_kind], axis=0))
     total = _total_bound(floors.total_s + host_total_s, chips)
-    bounds = [total, _longest_op(graph, floors, divisible, able)]
+    bounds = [total, _longest_op(graph, floors, divisible, able, sequences)]
     if tables.overlap:
         bounds += host_bounds(tables, divisible, forwards=replication_is_open)
     return max(bounds, key=lambda bound: bound.seconds)
@@ -155,14 +157,24 @@ def _total_bound(total_s: float, chips: int) -> Bound:
     return Bound(total_s / chips, f"{total_s * 1e6:.4g} us of work share {chips} chips")
 
 
-def _longest_op(graph: Graph, floors: OpFloors, divisible: BoolArray | None, able: LongArray) -> Bound:
-    """Returns the bound of the longest op that no plan may split, replicated on ``able`` [N] chips."""
+def _longest_op(
+    graph: Graph, floors: OpFloors, divisible: BoolArray | None, able: LongArray, sequences: int | None
+) -> Bound:
+    """Returns the bound of the longest op that no plan may split, replicated on ``able`` [N] chips.
+
+    The busiest of r chips runs ceil(S / r) of S sequences.
+    """
     op_s = floors.op_s if divisible is None else np.where(divisible, 0.0, floors.op_s)
-    longest = int(np.argmax(op_s / able))
+    share = 1.0 / able
+    if sequences is not None:
+        able = np.minimum(able, sequences)
+        share = -(-sequences // able) / sequences
+    longest = int(np.argmax(op_s * share))
     reason = f"op {graph.op_names[longest]!r} takes {op_s[longest] * 1e6:.4g} us"
     if able[longest] > 1:
-        reason += f", replicated on all {able[longest]} chips that run it"
-    return Bound(float(op_s[longest] / able[longest]), reason)
+        which = "all " if sequences is None else ""
+        reason += f", replicated on {which}{able[longest]} chips that run it"
+    return Bound(float(op_s[longest] * share[longest]), reason)
 
 
 def host_seconds(tables: CostTables) -> tuple[float, float]:

@@ -116,10 +116,12 @@ def _made_here(
     output_bytes = np.zeros(num_units, np.int64)
     outputs = made & tables.tensor_is_output
     np.add.at(output_bytes, unit_of_op[producer[outputs]], 2 * size[outputs])
-    states = np.flatnonzero(tables.is_state)
-    # The chips of a stage share the sequences.
-    sharers = tables.num_chips if replicates else 1
-    np.add.at(output_bytes, unit_of_op[tables.reader_op[tables.reader_ptr[states]]], size[states] // sharers)
+    states = np.flatnonzero(tables.is_state & (np.diff(tables.reader_ptr) > 0))
+    # The chips of a stage share the sequences, of which one chip has no fewer than any other.
+    sequences = max(tables.sequences, 1)
+    kept = -(-sequences // min(tables.num_chips, sequences)) if replicates else sequences
+    readers = tables.reader_op[tables.reader_ptr[states]]
+    np.add.at(output_bytes, unit_of_op[readers], size[states] * kept // sequences)
     inner, is_apart = number >= 0, np.zeros(len(size), np.bool_)
     is_apart[tables.reader_tensor[apart]] = True
 
