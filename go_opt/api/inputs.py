@@ -12,6 +12,7 @@ from go_opt.env.copies.splits import planned_graph
 from go_opt.errors import InvalidInputError, ModelError
 from go_opt.frontends.graph_like import as_graph
 from go_opt.frontends.recording.states import star_of
+from go_opt.frontends.union import UNION_PREFIX, load_union
 from go_opt.model.bindings import NO_BINDINGS, Bindings, Numbers
 from go_opt.model.codecs.plan_json import load_plan
 from go_opt.model.graph import Graph, Precision, check_precision
@@ -38,7 +39,8 @@ def load(
 
     Args:
       path: ``*.onnx``; ``*.pt2`` of ``torch.export.save``; ``*.mlir``, StableHLO; ``*.json`` in
-        go-opt's own form or networkx's node-link form; or ``zoo:NAME``.
+        go-opt's own form or networkx's node-link form; ``zoo:NAME``; or several of these as one graph,
+        ``union:2*a.onnx+1*b.onnx``.
       dims: sizes of the symbolic dimensions of a model.
       values: numbers for inputs of an ONNX model, which become constants: one for all elements, or all.
       trips: numbers of trips of the loops of a model that do not say it, by the name of their op.
@@ -57,6 +59,8 @@ def load(
     if name.startswith(ZOO_PREFIX):
         _refuse(name, bindings, "dims", "values", "trips")
         return _without(name, bindings, load_zoo(name.removeprefix(ZOO_PREFIX), precision))
+    if name.startswith(UNION_PREFIX):
+        return load_union(name, lambda one: load(one, **vars(bindings), precision=precision), bindings)
     if name.startswith(TRANSFORMER_PREFIX):
         raise ModelError(f"{name[:100]!r} is a model for --objective step alone.", field="objective")
     suffix = suffix_of(path)

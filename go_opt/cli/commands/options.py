@@ -81,6 +81,7 @@ _MODEL: Final = typer.Argument(
     autocompletion=models_named,
 )
 ModelArgument = Annotated[str, _MODEL]
+ModelsArgument = Annotated[list[str], _MODEL]
 OptionalModelArgument = Annotated[str | None, _MODEL]
 TargetOption = Annotated[
     str, typer.Option("--target", help="Target name or .toml file.", autocompletion=targets_named)

@@ -16,6 +16,7 @@ from go_opt.cli.commands.options import (
     CostsOption,
     JsonOption,
     ModelArgument,
+    ModelsArgument,
     Output,
     OverwriteOption,
     PlanArgument,
@@ -34,6 +35,7 @@ from go_opt.cli.commands.searching import (
     rate_here,
     refuse_beside_rate,
     search_here,
+    sharing_here,
 )
 from go_opt.cli.inputs.loading import (
     PlanOptions,
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from go_opt.result import OptimizeResult
     from go_opt.serving.mixed.answers import RangeAnswer
     from go_opt.serving.rate.planning import RatePlan
+    from go_opt.serving.together.sharing import Sharing
     from go_opt.solver import Violation
 
 INVALID_PLAN: Final = 3
@@ -69,7 +72,7 @@ class PlanOut:
 
 @with_options
 def optimize(
-    model: ModelArgument,
+    models: ModelsArgument,
     search: SizedSearch,
     beginning: StartOptions,
     connection: Connection,
@@ -85,13 +88,14 @@ def optimize(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Find a plan for MODEL and bound its distance from the optimum."""
+    """Find a plan for MODEL, or for several at once, and bound its distance from the optimum."""
     from go_opt import api
     from go_opt.env.copies.splits import planned_graph
     from go_opt.env.target import PAPER
     from go_opt.report.parts.chip_tables import fewest_line
 
     connection.refuse_without_server()
+    model = search.named(models)
     answer = search.of_blocks(model, target)
     if answer is not None:
         if written.out is not None:
@@ -140,7 +144,8 @@ def optimize(
 
         facts = plan_facts(graph, result) | costs_fact(whole, costs)
         save_plan(replace(result.plan, model=model), written.out, facts)
-    _show_result(graph, on, result, serving, as_json=as_json, verbose=verbose)
+    sharing = sharing_here(model, result, beginning, on, request) if len(models) > 1 else None
+    _show_result(graph, on, result, serving or sharing, as_json=as_json, verbose=verbose)
 
 
 @with_options
@@ -269,25 +274,32 @@ def _show_result(
     graph: Graph,
     target: Target,
     result: OptimizeResult,
-    serving: RatePlan | None,
+    beside: RatePlan | Sharing | None,
     *,
     as_json: bool,
     verbose: bool,
 ) -> None:
     from go_opt.serving.rate.answers import rate_lines, rate_to_dict
+    from go_opt.serving.rate.planning import RatePlan
+    from go_opt.serving.together.sharing import sharing_lines, sharing_to_dict
 
     if as_json:
         from go_opt.result_json import result_to_dict
 
-        facts = {} if serving is None else {"serving": rate_to_dict(serving)}
+        if isinstance(beside, RatePlan):
+            facts = {"serving": rate_to_dict(beside)}
+        else:
+            facts = {} if beside is None else sharing_to_dict(beside)
         print_json(result_to_dict(graph, result, target.native_dtype) | facts)
     else:
         from go_opt.report.parts.screen import console
         from go_opt.report.tables import print_result
 
         print_result(console(), graph, target, result, verbose=verbose)
-        if serving is not None:
-            show(rate_lines(serving, target.num_chips))
+        if isinstance(beside, RatePlan):
+            show(rate_lines(beside, target.num_chips))
+        elif beside is not None:
+            show(sharing_lines(beside))
 
 
 def _show_blocks(answer: StepAnswer | RangeAnswer, *, as_json: bool) -> None:

@@ -26,13 +26,14 @@ from go_opt.result import DEFAULT_BUDGET_S, Request, Step
 if TYPE_CHECKING:
     from go_opt.api.chips import FewestChips
     from go_opt.cli.commands.options import Connection
-    from go_opt.cli.inputs.loading import StartOptions
+    from go_opt.cli.inputs.loading import Loading, StartOptions
     from go_opt.env import Target
     from go_opt.model.graph import Graph
     from go_opt.parallel.plans import StepAnswer
     from go_opt.result import OptimizeResult
     from go_opt.serving.mixed.answers import RangeAnswer
     from go_opt.serving.rate.planning import RatePlan, RateRequest
+    from go_opt.serving.together.sharing import Sharing
 
 _T = TypeVar("_T")
 
@@ -128,7 +129,22 @@ class SizedSearch(Search):
         ),
     ] = None
 
+    rates: Annotated[
+        str | None,
+        typer.Option(metavar="N:N", help="Inferences of several models, such as 2:1. [default: 1:1]"),
+    ] = None
+
     batch: BatchOption = None
+
+    def named(self, models: list[str]) -> str:
+        """The model, or the union of several, at the rates of ``--rates``."""
+        from go_opt.frontends.union import parse_rates, union_name
+
+        if len(models) > 1:
+            return union_name(models, parse_rates(self.rates, models))
+        if self.rates is not None:
+            raise InvalidInputError("--rates is for several models.", field="rates")
+        return models[0]
 
     def of_blocks(self, model: str, target: str) -> StepAnswer | RangeAnswer | None:
         """The best training step, or the best ranges of layers on a cluster of mixed nodes.
@@ -227,6 +243,19 @@ def rate_here(
             on_count=lambda batch, found: typer.echo(f"batch {batch}, {count_line(found)}", err=True),
             should_stop=interrupt.is_requested,
         )
+
+
+def sharing_here(
+    union: str, at_once: OptimizeResult, loading: Loading, target: Target, request: Request
+) -> Sharing:
+    """Plans each model of a union alone, for comparison."""
+    from go_opt.cli.inputs.interrupt import InterruptAsks
+    from go_opt.frontends.union import shares_of
+    from go_opt.serving.together.sharing import share_package
+
+    with InterruptAsks() as interrupt:
+        alone = replace(request, start=None)
+        return share_package(shares_of(union), at_once, loading.load, target, alone, interrupt.is_requested)
 
 
 def batch_dimension(model: str, loading: StartOptions) -> str | None:

@@ -1,0 +1,172 @@
+"""Several models as one graph, each as often as its share of the rate says; copies share their weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import repeat
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from go_opt.common.arrays import IntArray, LongArray, frozen, row_pointers
+from go_opt.errors import ModelError
+from go_opt.model.bindings import Bindings
+from go_opt.model.graph import NO_PRODUCER, WEIGHT, Graph, OpRule, UnknownOp, by_kind, with_op_rules
+
+UNION_PREFIX: Final = "union:"
+MAX_COPIES: Final = 32  # of all models together
+Share = tuple[int, str]  # copies, and the model as load() takes it
+
+
+def union_name(models: Sequence[str], rates: Sequence[int]) -> str:
+    """The name by which the union of models is loaded: ``union:2*a.onnx+1*b.onnx``."""
+    return UNION_PREFIX + "+".join(f"{copies}*{model}" for copies, model in zip(rates, models, strict=True))
+
+
+def parse_rates(text: str | None, models: Sequence[str]) -> tuple[int, ...]:
+    """The rates of ``2:1``, in lowest terms; without a text all are alike."""
+    texts = ["1"] * len(models) if text is None else text.split(":")
+    if not all(one.isascii() and one.isdigit() and len(one) < 6 and int(one) for one in texts):
+        raise ModelError(f"--rates must be whole numbers such as 2:1, not {str(text)[:60]!r}.", field="rates")
+    if len(texts) != len(models):
+        raise ModelError(f"--rates has {len(texts)} numbers for {len(models)} models.", field="rates")
+    rates = list(map(int, texts))
+    least = tuple(rate // math.gcd(*rates) for rate in rates)
+    if sum(least) > MAX_COPIES:
+        raise ModelError(
+            f"--rates {text} needs {sum(least)} copies, the limit is {MAX_COPIES}.", field="rates"
+        )
+    return least
+
+
+def shares_of(name: str) -> list[Share]:
+    """The models of a union's name."""
+    shares: list[Share] = []
+    for part in name.removeprefix(UNION_PREFIX).split("+"):
+        copies, times, model = part.partition("*")
+        if not (
+            times and model and copies.isascii() and copies.isdigit() and len(copies) < 6 and int(copies)
+        ):
+            raise ModelError(
+                f"{name[:100]!r} must be like {UNION_PREFIX}2*a.onnx+1*b.onnx; paths without + and *.",
+                field="model",
+            )
+        shares.append((int(copies), model))
+    if sum(copies for copies, _ in shares) > MAX_COPIES:
+        raise ModelError(f"{name[:100]!r} has more than {MAX_COPIES} copies, the limit.", field="model")
+    return shares
+
+
+def load_union(name: str, load: Callable[[str], Graph], bindings: Bindings) -> Graph:
+    """The union of a name; ``load`` reads each model."""
+    shares = shares_of(name)
+    return union([load(model) for _, model in shares], [copies for copies, _ in shares], name, bindings)
+
+
+def union(graphs: Sequence[Graph], copies: Sequence[int], name: str, bindings: Bindings) -> Graph:
+    """The ops of all graphs, each ``copies`` times; names begin with the number of model and copy.
+
+    Raises:
+      ModelError: a graph has states.
+    """
+    parts = [
+        _Part(graph, f"{model + 1}/" if copy == 0 else f"{model + 1}.{copy + 1}/", is_first=copy == 0)
+        for model, (graph, number) in enumerate(zip(graphs, copies, strict=True))
+        for copy in range(number)
+    ]
+    num_ops = num_tensors = 0
+    first = parts[0].tensors
+    for part in parts:
+        if part.graph.states or part.graph.host_states:
+            problem = "has states, so that it shares a package with no other"
+            raise ModelError(f"model {part.graph.name[:100]!r} {problem}.", field="model")
+        first = part.tensors if part.is_first else first
+        part.number(num_ops, num_tensors, first)
+        num_ops += part.graph.num_ops
+        num_tensors += int(part.is_new.sum())
+    read = np.concatenate([part.reads() for part in parts])
+    read = read[np.lexsort((read[:, 1], read[:, 0]))]
+    rows = [part.kinds() for part in parts]
+    made = Graph(
+        name=name,
+        op_names=tuple(part.prefix + op for part in parts for op in part.graph.op_names),
+        op_types=tuple(kind for part in parts for kind in part.graph.op_types),
+        op_class=frozen(np.concatenate([part.graph.op_class for part in parts])),
+        op_flops=frozen(np.concatenate([part.graph.op_flops for part in parts])),
+        op_dtype=frozen(np.concatenate([part.graph.op_dtype for part in parts])),
+        tensor_names=tuple(
+            part.prefix + tensor
+            for part in parts
+            for tensor, is_new in zip(part.graph.tensor_names, part.is_new, strict=True)
+            if is_new
+        ),
+        tensor_elements=frozen(np.concatenate([part.new(part.graph.tensor_elements) for part in parts])),
+        tensor_dtype=frozen(np.concatenate([part.new(part.graph.tensor_dtype) for part in parts])),
+        tensor_kind=frozen(np.concatenate([part.new(part.graph.tensor_kind) for part in parts])),
+        tensor_producer=frozen(np.concatenate([part.producers() for part in parts])),
+        tensor_is_output=frozen(np.concatenate([part.new(part.graph.tensor_is_output) for part in parts])),
+        reader_ptr=frozen(row_pointers(read[:, 0], num_tensors)),
+        reader_op=frozen(read[:, 1], np.int32),
+        reader_elements=frozen(read[:, 2]),
+        measured_s=by_kind([row for measured, _ in rows for row in measured], np.nan, np.float64),
+        excluded=by_kind([row for _, excluded in rows for row in excluded], False, np.bool_),
+        bindings=bindings,
+        precision=parts[0].graph.precision,
+        unknown_ops=tuple(op for part in parts if part.is_first for op in part.unknown_ops()),
+    )
+    return with_op_rules(made, [rule for part in parts for rule in part.rules()])
+
+
+class _Part:
+    """A graph within the union. Axes: ``N`` its ops, ``K`` its tensors."""
+
+    def __init__(self, graph: Graph, prefix: str, *, is_first: bool) -> None:
+        self.graph, self.prefix, self.is_first = graph, prefix, is_first
+        self.is_new = np.full(graph.num_tensors, is_first) | (graph.tensor_kind != WEIGHT)  # [K]
+        self.tensors: LongArray = np.zeros(graph.num_tensors, np.int64)  # [K] in the union
+        self.first_op = 0
+
+    def number(self, first_op: int, first_tensor: int, shared: LongArray) -> None:
+        """``shared``: the tensors of the graph's first copy, whose weights are these."""
+        self.first_op = first_op
+        self.tensors[:] = np.where(self.is_new, first_tensor + np.cumsum(self.is_new) - 1, shared)
+
+    def new(self, values: NDArray[Any]) -> NDArray[Any]:
+        chosen: NDArray[Any] = values[self.is_new]
+        return chosen
+
+    def producers(self) -> IntArray:
+        made = self.new(self.graph.tensor_producer)
+        moved: IntArray = np.where(made == NO_PRODUCER, NO_PRODUCER, made + self.first_op).astype(np.int32)
+        return moved
+
+    def reads(self) -> LongArray:
+        """``[reads, 3]``: tensor and op in the union, elements."""
+        graph = self.graph
+        tensors = self.tensors[graph.reader_tensor]
+        reads: LongArray = np.stack([tensors, graph.reader_op + self.first_op, graph.reader_elements], axis=1)
+        return reads
+
+    def kinds(self) -> tuple[list[dict[str, float]], list[dict[str, bool]]]:
+        """By op: measured seconds, and excluded kinds."""
+        ops, graph = range(self.graph.num_ops), self.graph
+        measured = [
+            {kind: float(column[op]) for kind, column in graph.measured_s.items() if not np.isnan(column[op])}
+            for op in ops
+        ]
+        return measured, [{kind: True for kind, column in graph.excluded.items() if column[op]} for op in ops]
+
+    def rules(self) -> list[OpRule | None]:
+        rows = self.graph.op_rules or repeat(None, self.graph.num_ops)
+        return [
+            row and row._replace(operands=self._moved(row.operands), results=self._moved(row.results))
+            for row in rows
+        ]
+
+    def _moved(self, tensors: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(self.tensors[list(tensors)].tolist())
+
+    def unknown_ops(self) -> list[UnknownOp]:
+        return [op._replace(name=self.prefix + op.name) for op in self.graph.unknown_ops]

@@ -1,0 +1,121 @@
+"""Several models as one graph: what is shared, what adds up, and the comparison with turns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+import go_opt
+from go_opt.errors import ModelError
+from go_opt.frontends.union import parse_rates, shares_of, union, union_name
+from go_opt.model.bindings import NO_BINDINGS
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.graph import WEIGHT, Graph
+from go_opt.serving.together.sharing import Sharing, Turns, excess_bytes
+
+
+def chain(name: str, ops: int, flops: float, weight: int = 1000) -> Graph:
+    builder = GraphBuilder(name)
+    builder.add_tensor("x", 10, "bf16", "input")
+    for i in range(ops):
+        builder.add_tensor(f"w{i}", weight, "bf16", "weight")
+        reads = [("x" if i == 0 else f"t{i - 1}", None), (f"w{i}", None)]
+        writes = [(f"t{i}", 10, "bf16")]
+        builder.add_op(f"op{i}", "MatMul", "matrix", flops=flops, dtype="bf16", reads=reads, writes=writes)
+    builder.mark_output(f"t{ops - 1}")
+    return builder.build()
+
+
+def test_copies_share_their_weights() -> None:
+    a, b = chain("a", 3, 1e6), chain("b", 2, 5e6)
+    both = union([a, b], [2, 1], "both", NO_BINDINGS)
+    assert both.op_names == tuple(
+        f"{p}op{i}" for p, n in (("1/", 3), ("1.2/", 3), ("2/", 2)) for i in range(n)
+    )
+    assert both.op_flops.tolist() == [1e6] * 6 + [5e6] * 2
+    assert (both.tensor_kind == WEIGHT).sum() == 5  # 3 of a, once, and 2 of b
+    assert both.num_tensors == 2 * a.num_tensors + b.num_tensors - 3
+    shared = both.tensor_index["1/w1"]
+    assert both.readers_of(shared) == [1, 4]
+    for op in range(3):  # the second copy reads what the first does, of its own
+        first = {both.tensor_names[k] for k, _ in both.reads_of(op)}
+        second = {both.tensor_names[k].replace("1.2/", "1/") for k, _ in both.reads_of(op + 3)}
+        assert first == second
+    assert both.tensor_is_output.sum() == 3
+
+
+def test_rules_and_names_of_the_zoo_move_along() -> None:
+    name = union_name(["zoo:shufflenet", "zoo:squeezenet1_1"], (2, 1)).replace("squeezenet1_1", "shufflenet")
+    alone, both = go_opt.load("zoo:shufflenet"), go_opt.load(name)
+    assert both.num_ops == 3 * alone.num_ops
+    assert both.op_flops.sum() == pytest.approx(3 * alone.op_flops.sum())
+    for copy in range(3):
+        for op in (0, 7, alone.num_ops - 1):
+            own, moved = alone.rule_of(op), both.rule_of(op + copy * alone.num_ops)
+            assert (own is None) == (moved is None)
+            if own is not None and moved is not None:
+                assert own.rule == moved.rule
+                named = [both.tensor_names[k].partition("/")[2] for k in moved.results]
+                assert named == [alone.tensor_names[k] for k in own.results]
+
+
+def test_a_plan_of_the_union_costs_what_its_parts_do() -> None:
+    on = go_opt.target("mcm-2x2")
+    a, b = go_opt.load("zoo:shufflenet"), go_opt.load("zoo:mobilenet_v2")
+    both = go_opt.load("union:1*zoo:shufflenet+1*zoo:mobilenet_v2")
+    found = [go_opt.optimize(graph, on, max_evaluations=10, policy=None) for graph in (a, b)]
+    at_once = go_opt.optimize(both, on, max_evaluations=30, policy=None)
+    assert go_opt.verify(both, on, at_once.plan) == []
+    work = sum(result.lower_bound_s for result in found)
+    assert at_once.metrics.interval_s <= sum(result.metrics.interval_s for result in found) * 1.05
+    assert at_once.lower_bound_s <= work * (1 + 1e-9)
+
+
+def test_rates() -> None:
+    assert parse_rates("4:2", ["a", "b"]) == (2, 1)
+    assert parse_rates(None, ["a", "b", "c"]) == (1, 1, 1)
+    assert shares_of("union:2*a.onnx+1*zoo:b") == [(2, "a.onnx"), (1, "zoo:b")]
+    for text in ("1", "1:x", "1:0", "1:2:3", "1:99"):
+        with pytest.raises(ModelError, match="--rates"):
+            parse_rates(text, ["a", "b"])
+    for name in ("union:", "union:a", "union:0*a", "union:99*a"):
+        with pytest.raises(ModelError):
+            shares_of(name)
+
+
+def result_of(interval_s: float, weights: list[int], peaks: list[int]) -> go_opt.OptimizeResult:
+    metrics = SimpleNamespace(
+        interval_s=interval_s, weight_bytes=np.array(weights), peak_bytes=np.array(peaks)
+    )
+    return cast("Any", SimpleNamespace(metrics=metrics, simulated_interval_s=None))
+
+
+def test_turns_by_hand() -> None:
+    on = go_opt.target("mcm-2x2")
+    memory = int(on.chip_sram_bytes.sum())
+    plans = (
+        result_of(2e-3, [memory - 10, 5, 0, 0], [10, 0, 0, 0]),
+        result_of(1e-3, [40, 5, 0, 0], [20, 0, 0, 0]),
+    )
+    # Both weights and the larger activations are 60 above the memory.
+    assert excess_bytes(plans, on) == 60
+    shares = ((2, "a"), (1, "b"))
+    sharing = Sharing(shares, result_of(6e-3, [0] * 4, [0] * 4), (Turns(shares, plans, 120, 4e-3),))
+    assert sharing.turns_s(np.inf) == pytest.approx(5e-3)
+    assert sharing.turns_s(1) == pytest.approx(9e-3)
+    assert sharing.break_even == pytest.approx(4.0)
+    assert replace(sharing, at_once=result_of(4e-3, [0] * 4, [0] * 4)).break_even == np.inf
+    # Plans that send nothing, but take 7 ms.
+    slower = Turns(shares, (result_of(3e-3, [1], [1]), result_of(1e-3, [1], [1])), 0, 0.0)
+    both = replace(sharing, turns=(*sharing.turns, slower))
+    assert both.turns_s(1) == pytest.approx(7e-3)
+    assert both.turns_s(100) == pytest.approx(5.04e-3)
+
+
+def test_states_are_refused() -> None:
+    with pytest.raises(ModelError, match="has states"):
+        go_opt.load("union:1*zoo:gpt2_step+1*zoo:shufflenet")
