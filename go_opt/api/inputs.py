@@ -12,7 +12,8 @@ from go_opt.env.copies.splits import planned_graph
 from go_opt.errors import InvalidInputError, ModelError
 from go_opt.frontends.graph_like import as_graph
 from go_opt.frontends.recording.states import star_of
-from go_opt.frontends.union import UNION_PREFIX, load_union
+from go_opt.frontends.union.graphs import load_union
+from go_opt.frontends.union.names import UNION_PREFIX
 from go_opt.model.bindings import NO_BINDINGS, Bindings, Numbers
 from go_opt.model.codecs.plan_json import load_plan
 from go_opt.model.graph import Graph, Precision, check_precision

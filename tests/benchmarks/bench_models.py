@@ -16,7 +16,7 @@ from typing import Final
 
 import go_opt
 from go_opt.common.units import format_bytes, format_duration
-from go_opt.frontends.union import shares_of, union_name
+from go_opt.frontends.union.names import shares_of, union_name
 from go_opt.result import Request
 from go_opt.serving.together.sharing import share_package
 

@@ -138,7 +138,7 @@ class SizedSearch(Search):
 
     def named(self, models: list[str]) -> str:
         """The model, or the union of several, at the rates of ``--rates``."""
-        from go_opt.frontends.union import parse_rates, union_name
+        from go_opt.frontends.union.names import parse_rates, union_name
 
         if len(models) > 1:
             return union_name(models, parse_rates(self.rates, models))
@@ -250,7 +250,7 @@ def sharing_here(
 ) -> Sharing:
     """Plans each model of a union alone, for comparison."""
     from go_opt.cli.inputs.interrupt import InterruptAsks
-    from go_opt.frontends.union import shares_of
+    from go_opt.frontends.union.names import shares_of
     from go_opt.serving.together.sharing import share_package
 
     with InterruptAsks() as interrupt:

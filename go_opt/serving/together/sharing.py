@@ -13,7 +13,7 @@ from typing import Any
 
 from go_opt.common.units import format_bytes, format_duration
 from go_opt.env import Target
-from go_opt.frontends.union import Share
+from go_opt.frontends.union.names import Share
 from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult, Request
 from go_opt.search.optimizer import optimize_request

@@ -2,61 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.common.arrays import IntArray, LongArray, frozen, row_pointers
 from go_opt.errors import ModelError
+from go_opt.frontends.union.names import shares_of
 from go_opt.model.bindings import Bindings
-from go_opt.model.graph import NO_PRODUCER, WEIGHT, Graph, OpRule, UnknownOp, by_kind, with_op_rules
-
-UNION_PREFIX: Final = "union:"
-MAX_COPIES: Final = 32  # of all models together
-Share = tuple[int, str]  # copies, and the model as load() takes it
-
-
-def union_name(models: Sequence[str], rates: Sequence[int]) -> str:
-    """The name by which the union of models is loaded: ``union:2*a.onnx+1*b.onnx``."""
-    return UNION_PREFIX + "+".join(f"{copies}*{model}" for copies, model in zip(rates, models, strict=True))
-
-
-def parse_rates(text: str | None, models: Sequence[str]) -> tuple[int, ...]:
-    """The rates of ``2:1``, in lowest terms; without a text all are alike."""
-    texts = ["1"] * len(models) if text is None else text.split(":")
-    if not all(one.isascii() and one.isdigit() and len(one) < 6 and int(one) for one in texts):
-        raise ModelError(f"--rates must be whole numbers such as 2:1, not {str(text)[:60]!r}.", field="rates")
-    if len(texts) != len(models):
-        raise ModelError(f"--rates has {len(texts)} numbers for {len(models)} models.", field="rates")
-    rates = list(map(int, texts))
-    least = tuple(rate // math.gcd(*rates) for rate in rates)
-    if sum(least) > MAX_COPIES:
-        raise ModelError(
-            f"--rates {text} needs {sum(least)} copies, the limit is {MAX_COPIES}.", field="rates"
-        )
-    return least
-
-
-def shares_of(name: str) -> list[Share]:
-    """The models of a union's name."""
-    shares: list[Share] = []
-    for part in name.removeprefix(UNION_PREFIX).split("+"):
-        copies, times, model = part.partition("*")
-        if not (
-            times and model and copies.isascii() and copies.isdigit() and len(copies) < 6 and int(copies)
-        ):
-            raise ModelError(
-                f"{name[:100]!r} must be like {UNION_PREFIX}2*a.onnx+1*b.onnx; paths without + and *.",
-                field="model",
-            )
-        shares.append((int(copies), model))
-    if sum(copies for copies, _ in shares) > MAX_COPIES:
-        raise ModelError(f"{name[:100]!r} has more than {MAX_COPIES} copies, the limit.", field="model")
-    return shares
+from go_opt.model.graph import NO_PRODUCER, WEIGHT, Graph, OpRule, UnknownOp, with_op_rules
 
 
 def load_union(name: str, load: Callable[[str], Graph], bindings: Bindings) -> Graph:
@@ -88,7 +46,6 @@ def union(graphs: Sequence[Graph], copies: Sequence[int], name: str, bindings: B
         num_tensors += int(part.is_new.sum())
     read = np.concatenate([part.reads() for part in parts])
     read = read[np.lexsort((read[:, 1], read[:, 0]))]
-    rows = [part.kinds() for part in parts]
     made = Graph(
         name=name,
         op_names=tuple(part.prefix + op for part in parts for op in part.graph.op_names),
@@ -110,13 +67,26 @@ def union(graphs: Sequence[Graph], copies: Sequence[int], name: str, bindings: B
         reader_ptr=frozen(row_pointers(read[:, 0], num_tensors)),
         reader_op=frozen(read[:, 1], np.int32),
         reader_elements=frozen(read[:, 2]),
-        measured_s=by_kind([row for measured, _ in rows for row in measured], np.nan, np.float64),
-        excluded=by_kind([row for _, excluded in rows for row in excluded], False, np.bool_),
+        measured_s=_columns([(part.graph.measured_s, part.graph.num_ops) for part in parts], np.nan),
+        excluded=_columns([(part.graph.excluded, part.graph.num_ops) for part in parts], False),
         bindings=bindings,
         precision=parts[0].graph.precision,
         unknown_ops=tuple(op for part in parts if part.is_first for op in part.unknown_ops()),
     )
     return with_op_rules(made, [rule for part in parts for rule in part.rules()])
+
+
+def _columns(
+    parts: Sequence[tuple[Mapping[str, NDArray[Any]], int]], missing: float | bool
+) -> Mapping[str, NDArray[Any]]:
+    """By kind of chip a column over all ops, from those of parts and their numbers of ops."""
+    kinds = sorted({kind for columns, _ in parts for kind in columns})
+    return MappingProxyType(
+        {
+            kind: frozen(np.concatenate([columns.get(kind, np.full(ops, missing)) for columns, ops in parts]))
+            for kind in kinds
+        }
+    )
 
 
 class _Part:
@@ -148,15 +118,6 @@ class _Part:
         tensors = self.tensors[graph.reader_tensor]
         reads: LongArray = np.stack([tensors, graph.reader_op + self.first_op, graph.reader_elements], axis=1)
         return reads
-
-    def kinds(self) -> tuple[list[dict[str, float]], list[dict[str, bool]]]:
-        """By op: measured seconds, and excluded kinds."""
-        ops, graph = range(self.graph.num_ops), self.graph
-        measured = [
-            {kind: float(column[op]) for kind, column in graph.measured_s.items() if not np.isnan(column[op])}
-            for op in ops
-        ]
-        return measured, [{kind: True for kind, column in graph.excluded.items() if column[op]} for op in ops]
 
     def rules(self) -> list[OpRule | None]:
         rows = self.graph.op_rules or repeat(None, self.graph.num_ops)
