@@ -133,7 +133,7 @@ def _by_subject(tables: Sequence[KernelTable]) -> Iterator[tuple[str, KernelTabl
         elif table.kind == "attention":
             parts = [("prefill", ~table.is_decoding), ("decode", table.is_decoding)]
         else:
-            parts = [("products", np.ones(len(table.sizes), np.bool_))]
+            table, parts = table.batched(), [("products", np.ones(len(table.sizes), np.bool_))]
         for name, is_of in parts:
             if is_of.any():
                 found.setdefault(name, []).append(table.rows(is_of))

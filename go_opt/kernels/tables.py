@@ -4,6 +4,7 @@ The header says what the rows are; milliseconds of one call may be missing, and 
 ``seconds``, or ``ms``, ``us``, ``s`` instead. Columns may be in any order, and others are ignored:
 
     m,n,k,milliseconds                                                             products [m, k] x [k, n]
+    batch,m,n,k,milliseconds                                                       as many of each
     batch_size,isl,step,num_heads,num_key_value_heads,head_dim,milliseconds        causal attention
     op_name,num_gpus,message_size,milliseconds                                     collectives
 
@@ -35,10 +36,11 @@ from go_opt.model.codecs.fields import shown
 from go_opt.model.dtypes import DTYPE_BITS, dtype_code
 
 PRODUCTS: Final = ("m", "n", "k")
+BATCHED: Final = ("batch", *PRODUCTS)
 ATTENTION: Final = ("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim")
 MESSAGES: Final = ("op_name", "num_gpus", "message_size")
 MEASURED: Final = "milliseconds"
-_KINDS: Final = {PRODUCTS: "products", ATTENTION: "attention", MESSAGES: "collectives"}
+_KINDS: Final = {BATCHED: "products", PRODUCTS: "products", ATTENTION: "attention", MESSAGES: "collectives"}
 _MAY_BE_ZERO: Final = ("step",)
 _LEAST: Final = {"num_gpus": 2}
 _MOST: Final = 2**40  # of a size
@@ -69,6 +71,12 @@ class KernelTable:
         """Some of the rows."""
         measured_s = None if self.measured_s is None else self.measured_s[index]
         return replace(self, sizes=self.sizes[index], measured_s=measured_s)
+
+    def batched(self) -> KernelTable:
+        """Products with their batch, which is one where no column says it."""
+        if self.columns != PRODUCTS:
+            return self
+        return replace(self, columns=BATCHED, sizes=np.insert(self.sizes, 0, 1.0, axis=1))
 
     @property
     def is_decoding(self) -> np.ndarray:
@@ -183,9 +191,9 @@ class Predictor:
                 Attentions(batch, heads, groups, rows, rows + cached, depth, ones, *types)
             )
         else:
-            rows, columns, inner = np.ascontiguousarray(table.sizes.T)
-            num_bytes = self.element_bytes * (rows * inner + inner * columns + rows * columns)
-            beside_s = kernels.product_s(Products(ones, rows, inner, columns, *types, ones), num_bytes)
+            batch, rows, columns, inner = np.ascontiguousarray(table.batched().sizes.T)
+            num_bytes = self.element_bytes * batch * (rows * inner + inner * columns + rows * columns)
+            beside_s = kernels.product_s(Products(batch, rows, inner, columns, *types, ones), num_bytes)
         return self.figures.start_s + beside_s
 
     def _collectives_s(self, table: KernelTable) -> FloatArray:

@@ -60,8 +60,9 @@ def latency_bound(
     chips = tables.num_chips if is_split.any() else min(tables.num_chips, graph.num_ops)
     ops = _ops(tables, roles, floors, is_split, fusion_is_open)
     input_s, output_s = _host_seconds_by_op(tables)
-    for seconds in (input_s, output_s):
-        seconds[is_split] /= tables.num_chips  # each part has its own
+    output_s[is_split] /= tables.num_chips  # each part has its own
+    if graph.has_scope("model"):  # whose inputs are handed out in parts
+        input_s[is_split] /= tables.num_chips
     forward, reverse = _flows(
         graph, tables, roles, ops.floor_s, is_split, counts_transfers=counts_transfers, fuses=fusion_is_open
     )
