@@ -144,7 +144,8 @@ def optimize(
 
         facts = plan_facts(graph, result) | costs_fact(whole, costs)
         save_plan(replace(result.plan, model=model), written.out, facts)
-    sharing = sharing_here(model, result, beginning, on, request) if len(models) > 1 else None
+    is_compared = len(models) > 1 and asked is None and connection.server is None
+    sharing = sharing_here(model, result, beginning, on, request) if is_compared else None
     _show_result(graph, on, result, serving or sharing, as_json=as_json, verbose=verbose)
 
 
