@@ -19,7 +19,7 @@ import google.longrunning
 PROTO_DIR: Final = Path(__file__).resolve().parent
 GENERATOR_VERSION: Final = "1.72.1"
 SERVICES: Final = ("optimizer.proto", "environment.proto", "training.proto")
-PROTOS: Final = ("graph.proto", "plan.proto", *SERVICES)
+PROTOS: Final = ("graph.proto", "plan.proto", "step.proto", *SERVICES)
 
 
 def compile_protos(files: tuple[str, ...], services: tuple[str, ...], out: Path) -> None:

@@ -1,5 +1,6 @@
 from go_opt.proto import graph_pb2 as _graph_pb2
 from go_opt.proto import plan_pb2 as _plan_pb2
+from go_opt.proto import step_pb2 as _step_pb2
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -88,7 +89,7 @@ class OnnxModel(_message.Message):
     def __init__(self, file: _Optional[bytes] = ..., dims: _Optional[_Mapping[str, int]] = ..., precision: _Optional[_Union[_graph_pb2.Precision, str]] = ..., values: _Optional[_Mapping[str, _graph_pb2.Numbers]] = ..., trips: _Optional[_Mapping[str, int]] = ..., bound_states: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class OptimizeRequest(_message.Message):
-    __slots__ = ("graph", "target", "objective", "budget_s", "max_evaluations", "seed", "decide", "no_relays", "no_replication", "policy", "fidelity", "constraints", "max_latency_s", "onnx", "no_simulate", "no_splits", "output_parts", "start", "fewest_chips", "no_early_end", "sequences", "rewrite")
+    __slots__ = ("graph", "target", "objective", "budget_s", "max_evaluations", "seed", "decide", "no_relays", "no_replication", "policy", "fidelity", "constraints", "max_latency_s", "onnx", "no_simulate", "no_splits", "output_parts", "start", "fewest_chips", "no_early_end", "sequences", "rewrite", "step")
     GRAPH_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
@@ -111,6 +112,7 @@ class OptimizeRequest(_message.Message):
     NO_EARLY_END_FIELD_NUMBER: _ClassVar[int]
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     REWRITE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
     graph: _graph_pb2.Graph
     target: _plan_pb2.Target
     objective: Objective
@@ -133,7 +135,8 @@ class OptimizeRequest(_message.Message):
     no_early_end: bool
     sequences: int
     rewrite: bool
-    def __init__(self, graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., objective: _Optional[_Union[Objective, str]] = ..., budget_s: _Optional[float] = ..., max_evaluations: _Optional[int] = ..., seed: _Optional[int] = ..., decide: _Optional[_Union[Decide, str]] = ..., no_relays: bool = ..., no_replication: bool = ..., policy: _Optional[str] = ..., fidelity: _Optional[_Union[_plan_pb2.Fidelity, str]] = ..., constraints: _Optional[_Iterable[_Union[Constraint, _Mapping]]] = ..., max_latency_s: _Optional[float] = ..., onnx: _Optional[_Union[OnnxModel, _Mapping]] = ..., no_simulate: bool = ..., no_splits: bool = ..., output_parts: bool = ..., start: _Optional[_Union[Start, _Mapping]] = ..., fewest_chips: _Optional[_Union[FewestChips, _Mapping]] = ..., no_early_end: bool = ..., sequences: _Optional[int] = ..., rewrite: bool = ...) -> None: ...
+    step: _step_pb2.TrainingStep
+    def __init__(self, graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., objective: _Optional[_Union[Objective, str]] = ..., budget_s: _Optional[float] = ..., max_evaluations: _Optional[int] = ..., seed: _Optional[int] = ..., decide: _Optional[_Union[Decide, str]] = ..., no_relays: bool = ..., no_replication: bool = ..., policy: _Optional[str] = ..., fidelity: _Optional[_Union[_plan_pb2.Fidelity, str]] = ..., constraints: _Optional[_Iterable[_Union[Constraint, _Mapping]]] = ..., max_latency_s: _Optional[float] = ..., onnx: _Optional[_Union[OnnxModel, _Mapping]] = ..., no_simulate: bool = ..., no_splits: bool = ..., output_parts: bool = ..., start: _Optional[_Union[Start, _Mapping]] = ..., fewest_chips: _Optional[_Union[FewestChips, _Mapping]] = ..., no_early_end: bool = ..., sequences: _Optional[int] = ..., rewrite: bool = ..., step: _Optional[_Union[_step_pb2.TrainingStep, _Mapping]] = ...) -> None: ...
 
 class Start(_message.Message):
     __slots__ = ("ops", "plan")
@@ -276,7 +279,7 @@ class SizedState(_message.Message):
     def __init__(self, read: _Optional[str] = ..., next: _Optional[str] = ..., scope: _Optional[_Union[_graph_pb2.StateScope, str]] = ..., bytes: _Optional[int] = ..., on_host: bool = ...) -> None: ...
 
 class OptimizeResponse(_message.Message):
-    __slots__ = ("plan", "metrics", "objective", "status", "lower_bound_s", "bound_reason", "gap", "method", "history", "evaluations", "wall_s", "reference_s", "is_cached", "seed", "version", "nodes_without_op", "simulated_interval_s", "simulated_makespan_s", "simulation_note", "dropped_methods", "states", "unpaired_states", "unknown_ops", "chips_needed")
+    __slots__ = ("plan", "metrics", "objective", "status", "lower_bound_s", "bound_reason", "gap", "method", "history", "evaluations", "wall_s", "reference_s", "is_cached", "seed", "version", "nodes_without_op", "simulated_interval_s", "simulated_makespan_s", "simulation_note", "dropped_methods", "states", "unpaired_states", "unknown_ops", "chips_needed", "step")
     PLAN_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
@@ -301,6 +304,7 @@ class OptimizeResponse(_message.Message):
     UNPAIRED_STATES_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_OPS_FIELD_NUMBER: _ClassVar[int]
     CHIPS_NEEDED_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
     plan: _plan_pb2.Plan
     metrics: _plan_pb2.Metrics
     objective: Objective
@@ -325,7 +329,8 @@ class OptimizeResponse(_message.Message):
     unpaired_states: _containers.RepeatedScalarFieldContainer[str]
     unknown_ops: _containers.RepeatedCompositeFieldContainer[_graph_pb2.UnknownOp]
     chips_needed: ChipsNeeded
-    def __init__(self, plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., metrics: _Optional[_Union[_plan_pb2.Metrics, _Mapping]] = ..., objective: _Optional[_Union[Objective, str]] = ..., status: _Optional[_Union[Status, str]] = ..., lower_bound_s: _Optional[float] = ..., bound_reason: _Optional[str] = ..., gap: _Optional[float] = ..., method: _Optional[str] = ..., history: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., evaluations: _Optional[int] = ..., wall_s: _Optional[float] = ..., reference_s: _Optional[float] = ..., is_cached: bool = ..., seed: _Optional[int] = ..., version: _Optional[str] = ..., nodes_without_op: _Optional[_Iterable[_Union[_graph_pb2.NodeWithoutOp, _Mapping]]] = ..., simulated_interval_s: _Optional[float] = ..., simulated_makespan_s: _Optional[float] = ..., simulation_note: _Optional[str] = ..., dropped_methods: _Optional[_Iterable[str]] = ..., states: _Optional[_Iterable[_Union[SizedState, _Mapping]]] = ..., unpaired_states: _Optional[_Iterable[str]] = ..., unknown_ops: _Optional[_Iterable[_Union[_graph_pb2.UnknownOp, _Mapping]]] = ..., chips_needed: _Optional[_Union[ChipsNeeded, _Mapping]] = ...) -> None: ...
+    step: _step_pb2.StepAnswer
+    def __init__(self, plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., metrics: _Optional[_Union[_plan_pb2.Metrics, _Mapping]] = ..., objective: _Optional[_Union[Objective, str]] = ..., status: _Optional[_Union[Status, str]] = ..., lower_bound_s: _Optional[float] = ..., bound_reason: _Optional[str] = ..., gap: _Optional[float] = ..., method: _Optional[str] = ..., history: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., evaluations: _Optional[int] = ..., wall_s: _Optional[float] = ..., reference_s: _Optional[float] = ..., is_cached: bool = ..., seed: _Optional[int] = ..., version: _Optional[str] = ..., nodes_without_op: _Optional[_Iterable[_Union[_graph_pb2.NodeWithoutOp, _Mapping]]] = ..., simulated_interval_s: _Optional[float] = ..., simulated_makespan_s: _Optional[float] = ..., simulation_note: _Optional[str] = ..., dropped_methods: _Optional[_Iterable[str]] = ..., states: _Optional[_Iterable[_Union[SizedState, _Mapping]]] = ..., unpaired_states: _Optional[_Iterable[str]] = ..., unknown_ops: _Optional[_Iterable[_Union[_graph_pb2.UnknownOp, _Mapping]]] = ..., chips_needed: _Optional[_Union[ChipsNeeded, _Mapping]] = ..., step: _Optional[_Union[_step_pb2.StepAnswer, _Mapping]] = ...) -> None: ...
 
 class ChipsNeeded(_message.Message):
     __slots__ = ("chips", "is_proven", "tried")
@@ -358,38 +363,48 @@ class OptimizeUpdate(_message.Message):
     def __init__(self, improvement: _Optional[_Union[OptimizeResponse, _Mapping]] = ..., result: _Optional[_Union[OptimizeResponse, _Mapping]] = ...) -> None: ...
 
 class EvaluateRequest(_message.Message):
-    __slots__ = ("graph", "target", "plan", "fidelity", "seed", "constraints")
+    __slots__ = ("graph", "target", "plan", "fidelity", "seed", "constraints", "step", "step_plan")
     GRAPH_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     FIDELITY_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    STEP_PLAN_FIELD_NUMBER: _ClassVar[int]
     graph: _graph_pb2.Graph
     target: _plan_pb2.Target
     plan: _plan_pb2.Plan
     fidelity: _plan_pb2.Fidelity
     seed: int
     constraints: _containers.RepeatedCompositeFieldContainer[Constraint]
-    def __init__(self, graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., fidelity: _Optional[_Union[_plan_pb2.Fidelity, str]] = ..., seed: _Optional[int] = ..., constraints: _Optional[_Iterable[_Union[Constraint, _Mapping]]] = ...) -> None: ...
+    step: _step_pb2.TrainingStep
+    step_plan: _step_pb2.StepPlan
+    def __init__(self, graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., fidelity: _Optional[_Union[_plan_pb2.Fidelity, str]] = ..., seed: _Optional[int] = ..., constraints: _Optional[_Iterable[_Union[Constraint, _Mapping]]] = ..., step: _Optional[_Union[_step_pb2.TrainingStep, _Mapping]] = ..., step_plan: _Optional[_Union[_step_pb2.StepPlan, _Mapping]] = ...) -> None: ...
 
 class EvaluateResponse(_message.Message):
-    __slots__ = ("metrics",)
+    __slots__ = ("metrics", "step")
     METRICS_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
     metrics: _plan_pb2.Metrics
-    def __init__(self, metrics: _Optional[_Union[_plan_pb2.Metrics, _Mapping]] = ...) -> None: ...
+    step: _step_pb2.StepMetrics
+    def __init__(self, metrics: _Optional[_Union[_plan_pb2.Metrics, _Mapping]] = ..., step: _Optional[_Union[_step_pb2.StepMetrics, _Mapping]] = ...) -> None: ...
 
 class VerifyRequest(_message.Message):
-    __slots__ = ("graph", "target", "plan", "constraints")
+    __slots__ = ("graph", "target", "plan", "constraints", "step", "step_plan")
     GRAPH_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    STEP_PLAN_FIELD_NUMBER: _ClassVar[int]
     graph: _graph_pb2.Graph
     target: _plan_pb2.Target
     plan: _plan_pb2.Plan
     constraints: _containers.RepeatedCompositeFieldContainer[Constraint]
-    def __init__(self, graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., constraints: _Optional[_Iterable[_Union[Constraint, _Mapping]]] = ...) -> None: ...
+    step: _step_pb2.TrainingStep
+    step_plan: _step_pb2.StepPlan
+    def __init__(self, graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., constraints: _Optional[_Iterable[_Union[Constraint, _Mapping]]] = ..., step: _Optional[_Union[_step_pb2.TrainingStep, _Mapping]] = ..., step_plan: _Optional[_Union[_step_pb2.StepPlan, _Mapping]] = ...) -> None: ...
 
 class VerifyResponse(_message.Message):
     __slots__ = ("violations",)
@@ -406,20 +421,24 @@ class Violation(_message.Message):
     def __init__(self, constraint: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class ExplainRequest(_message.Message):
-    __slots__ = ("graph", "target", "plan", "op", "constraints", "objective")
+    __slots__ = ("graph", "target", "plan", "op", "constraints", "objective", "step", "step_plan")
     GRAPH_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     OP_FIELD_NUMBER: _ClassVar[int]
     CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
     OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    STEP_PLAN_FIELD_NUMBER: _ClassVar[int]
     graph: _graph_pb2.Graph
     target: _plan_pb2.Target
     plan: _plan_pb2.Plan
     op: str
     constraints: _containers.RepeatedCompositeFieldContainer[Constraint]
     objective: Objective
-    def __init__(self, graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., op: _Optional[str] = ..., constraints: _Optional[_Iterable[_Union[Constraint, _Mapping]]] = ..., objective: _Optional[_Union[Objective, str]] = ...) -> None: ...
+    step: _step_pb2.TrainingStep
+    step_plan: _step_pb2.StepPlan
+    def __init__(self, graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., op: _Optional[str] = ..., constraints: _Optional[_Iterable[_Union[Constraint, _Mapping]]] = ..., objective: _Optional[_Union[Objective, str]] = ..., step: _Optional[_Union[_step_pb2.TrainingStep, _Mapping]] = ..., step_plan: _Optional[_Union[_step_pb2.StepPlan, _Mapping]] = ...) -> None: ...
 
 class ExplainResponse(_message.Message):
     __slots__ = ("explanation",)

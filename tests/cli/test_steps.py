@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli
+from tests.serving import serve_in_thread
 
 MODEL = "gpt:hidden=12288,layers=96,heads=96,sequence=2048,vocabulary=51200"
 STEP = ("--objective", "step", "--target", "dgx-a100-512", "--batch", "1536")
@@ -26,6 +27,7 @@ def test_the_answer_as_json(cli: Cli) -> None:
         "zero": 0,
         "recompute": "full",
         "sequence_parallel": False,
+        "overlap": False,
         "host_s_per_layer": None,
     }
     assert 50 < answer["step_s"] < 60
@@ -124,3 +126,31 @@ def test_a_plan_file(cli: Cli, tmp_path: Path) -> None:
     cli("report", "zoo:resnet50", plan, "-o", "page.html").is_refused("training step")
     again = cli("optimize", SMALL, *SMALL_STEP, "--budget", "60s", "--out", plan)
     assert again.code == 0  # its own file is replaced
+
+
+def test_a_service_gives_the_same_plan(cli: Cli, tmp_path: Path) -> None:
+    with serve_in_thread() as address:
+        there = cli(
+            "optimize",
+            SMALL,
+            *SMALL_STEP,
+            "--budget",
+            "60s",
+            "--server",
+            address,
+            "--json",
+            "--out",
+            tmp_path / "p.json",
+        ).json
+        none = ("optimize", MODEL, "--objective", "step", "--target", "dgx-a100-8", "--batch", "8")
+        cli(*none, "--server", address).is_refused("fits into 80 GB", code=3)
+    here = cli("optimize", SMALL, *SMALL_STEP, "--budget", "60s", "--json").json
+    assert {name: value for name, value in there.items() if name != "wall_s"} == {
+        name: value for name, value in here.items() if name != "wall_s"
+    }
+    assert "valid" in cli("verify", SMALL, tmp_path / "p.json").out
+    assert cli(*none, "--json").code == 3
+    assert '"INFEASIBLE"' in cli(*none, "--json").out
+    evaluated = ("evaluate", SMALL, *SMALL_STEP, "--parallel", "data=64")
+    cli(*evaluated, "--server", "localhost:1").is_refused("--server", "training step")
+    cli(*evaluated, "--seed", "3").is_refused("--seed", "training step")

@@ -18,9 +18,9 @@ from google.protobuf.descriptor_pb2 import (
     FileDescriptorSet,
 )
 
-from go_opt.proto import environment_pb2, graph_pb2, optimizer_pb2, plan_pb2, training_pb2
+from go_opt.proto import environment_pb2, graph_pb2, optimizer_pb2, plan_pb2, step_pb2, training_pb2
 
-MODULES = (graph_pb2, plan_pb2, optimizer_pb2, environment_pb2, training_pb2)
+MODULES = (graph_pb2, plan_pb2, step_pb2, optimizer_pb2, environment_pb2, training_pb2)
 Fact = tuple[object, ...]
 
 

@@ -96,7 +96,7 @@ def optimize(
 
     connection.refuse_without_server()
     model = search.named(models)
-    answer = search.of_blocks(model, target)
+    answer = _of_blocks(search, connection, model, target, as_json=as_json)
     if answer is not None:
         if written.out is not None:
             answer.save(written.out)
@@ -172,6 +172,11 @@ def evaluate(
 
     connection.refuse_without_server()
     if step.is_step(model):
+        given = {"server": connection.server, "placement": judged.placement, "seed": seed}
+        given |= {"constraints": constraints, "costs": costs}
+        for name, value in given.items():
+            if value is not None:
+                raise InvalidInputError(f"--{name} is not for a training step.", field=name)
         _show_blocks(step.answer(model, target, judged.plan), as_json=as_json)
         return
     objective = step.of_plan()
@@ -301,6 +306,19 @@ def _show_result(
             show(rate_lines(beside, target.num_chips))
         elif beside is not None:
             show(sharing_lines(beside))
+
+
+def _of_blocks(
+    search: SizedSearch, connection: Connection, model: str, target: str, *, as_json: bool
+) -> StepAnswer | RangeAnswer | None:
+    try:
+        return search.of_blocks(model, target, connection)
+    except InfeasibleError as error:
+        if as_json:
+            from go_opt.result_json import infeasible_to_dict
+
+            print_json(infeasible_to_dict(error))
+        raise
 
 
 def _show_blocks(answer: StepAnswer | RangeAnswer, *, as_json: bool) -> None:

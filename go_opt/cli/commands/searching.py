@@ -146,15 +146,15 @@ class SizedSearch(Search):
             raise InvalidInputError("--rates is for several models.", field="rates")
         return models[0]
 
-    def of_blocks(self, model: str, target: str) -> StepAnswer | RangeAnswer | None:
-        """The best training step, or the best ranges of layers on a cluster of mixed nodes.
+    def of_blocks(self, model: str, target: str, connection: Connection) -> StepAnswer | RangeAnswer | None:
+        """The best training step, here or at a service, or the best ranges of layers on mixed nodes.
 
         None if the search is of another kind; with Ctrl-C the best so far. Raises if options are given that
         are not theirs.
         """
         from go_opt import api
         from go_opt.cli.inputs.interrupt import InterruptAsks
-        from go_opt.parallel.plans import searched_step
+        from go_opt.parallel.plans import StepAnswer, searched_step
         from go_opt.serving.mixed.answers import searched_ranges
         from go_opt.serving.mixed.cluster import is_cluster
 
@@ -171,6 +171,14 @@ class SizedSearch(Search):
                 raise InvalidInputError(f"{_flag(field.name)} is not for {what}.", field=field.name)
         budget: str | None = getattr(self, "budget", None)
         budget_s = DEFAULT_BUDGET_S if budget is None else parse_duration_s(budget, "--budget")
+        if connection.server is not None:
+            if is_laid_out:
+                raise InvalidInputError(
+                    "--server is not for a model gpt:… on a cluster of nodes.", field="server"
+                )
+            with connection.client() as client:
+                sequences = StepOptions("step", self.batch).sequences()
+                return StepAnswer(client.optimize_step(model, target, sequences, budget_s=budget_s), model)
         with InterruptAsks() as interrupt:
             if is_laid_out:
                 seed: int = getattr(self, "seed", 0)

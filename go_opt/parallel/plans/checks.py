@@ -17,16 +17,21 @@ _TOLERANCE_S = 1e-9
 
 def check_step(step: Step) -> list[Violation]:
     """What the plan breaks: layers, degrees, memory of ranks, order of passes, sums of gradients."""
-    case, chosen = step.case, step.chosen
-    try:
-        check_configuration(chosen, case.model, case.machine.devices, case.batch)
-    except InvalidInputError as error:
-        return [Violation("configuration", str(error))]
-    found = [*_layers(step)]
+    found = check_division(step)
     if found:
         return found
-    timeline = simulate(step)
+    chosen, timeline = step.chosen, simulate(step)
     return [*_memory(step, timeline), *check_passes(step, timeline), *check_sums(chosen, replicas(chosen))]
+
+
+def check_division(step: Step) -> list[Violation]:
+    """What of degrees and layers the model, the batch and the devices cannot be divided by."""
+    case = step.case
+    try:
+        check_configuration(step.chosen, case.model, case.machine.devices, case.batch)
+    except InvalidInputError as error:
+        return [Violation("configuration", str(error))]
+    return [*_layers(step)]
 
 
 def _layers(step: Step) -> Iterator[Violation]:

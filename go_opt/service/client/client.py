@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypedDict, Unpack
 from google.longrunning import operations_pb2
 
 from go_opt.api.chips import FewestChips
-from go_opt.api.inputs import ZOO_PREFIX, as_loaded
+from go_opt.api.inputs import ZOO_PREFIX, as_loaded, as_target
 from go_opt.constraint_file import as_constraints
 from go_opt.env import Metrics, Target
 from go_opt.env.model.metrics import Fidelity, check_fidelity, check_objective
@@ -24,8 +24,10 @@ from go_opt.given_request import as_request, takes_options
 from go_opt.model.codecs.wire import graph_to_proto, plan_to_proto
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
+from go_opt.parallel import Case, Step, StepPlan
+from go_opt.parallel.wire import steps
 from go_opt.proto import optimizer_pb2, training_pb2
-from go_opt.result import Objective, OptimizeResult, Request, check_seed
+from go_opt.result import DEFAULT_BUDGET_S, Objective, OptimizeResult, Request, check_seed
 from go_opt.service.client.connection import Connection
 from go_opt.service.client.operation import Operation
 from go_opt.service.messages.convert import (
@@ -183,6 +185,47 @@ class ServiceClient:
         answer = self._connection.call("Optimize", sent, timeout_s=limit_s, name=request_id)
         return fewest_chips_from_proto(answer)
 
+    def optimize_step(
+        self,
+        model: str,
+        target: str | Path | Target,
+        batch: int,
+        *,
+        budget_s: float = DEFAULT_BUDGET_S,
+        request_id: str | None = None,
+    ) -> StepPlan:
+        """The best division of a training step (docs/training-steps.md).
+
+        Args:
+          model: as ``gpt:hidden=768,layers=12,heads=12,sequence=1024``.
+          batch: sequences of all devices together.
+        """
+        case = Case.read(model, as_target(target), batch)
+        message = optimizer_pb2.OptimizeRequest(
+            target=target_to_proto(target),
+            objective="OBJECTIVE_STEP",
+            budget_s=budget_s,
+            step=steps.case_to_proto(case),
+        )
+        data = message.SerializeToString(deterministic=True)
+        limit_s = budget_s + _QUEUE_S
+        answer = self._connection.call("Optimize", data, timeout_s=limit_s, name=request_id)
+        return steps.found_from_proto(answer, case)
+
+    def evaluate_step(
+        self, target: str | Path | Target, step: Step, *, request_id: str | None = None
+    ) -> dict[str, Any]:
+        """What a division of a training step costs, with the names of ``go-opt evaluate --json``."""
+        answer = self._about_step("Evaluate", optimizer_pb2.EvaluateRequest(), target, step, request_id)
+        return steps.costs_of(answer.step)
+
+    def explain_step(
+        self, target: str | Path | Target, step: Step, *, request_id: str | None = None
+    ) -> dict[str, Any]:
+        """Where the time of a training step goes, and what would save some of it."""
+        answer = self._about_step("Explain", optimizer_pb2.ExplainRequest(), target, step, request_id)
+        return explanation_from_proto(answer.explanation)
+
     def evaluate(
         self,
         graph: Graph,
@@ -338,6 +381,14 @@ class ServiceClient:
         message.constraints.extend(constraints_to_proto(as_constraints(constraints)))
         request = _graph_alone(graph) + message.SerializeToString()
         return self._connection.call(method, request, timeout_s=_EVALUATE_TIMEOUT_S, name=request_id)
+
+    def _about_step(
+        self, method: str, message: Any, target: str | Path | Target, step: Step, request_id: str | None
+    ) -> Any:
+        message.target.CopyFrom(target_to_proto(target))
+        message.step.CopyFrom(steps.case_to_proto(step.case))
+        message.step_plan.CopyFrom(steps.plan_to_proto(step))
+        return self._connection.call(method, message, timeout_s=_EVALUATE_TIMEOUT_S, name=request_id)
 
     def __enter__(self) -> Self:
         return self

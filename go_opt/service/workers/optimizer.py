@@ -24,6 +24,7 @@ from go_opt.env import Target
 from go_opt.errors import CancelledError, ExhaustedError, InvalidInputError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
+from go_opt.parallel.wire.steps import answer_about, answer_search
 from go_opt.proto import optimizer_pb2, plan_pb2
 from go_opt.result import DEFAULT_BUDGET_S, OptimizeResult, Request
 from go_opt.result_json import explanation_to_dict
@@ -124,6 +125,11 @@ class LocalOptimizer(Optimizer):
         # The search's own clock stands still while kernels compile.
         ends_s = _ends_s(control.deadline_s, len(request))
         message, graph_bytes = split_graph(optimizer_pb2.OptimizeRequest, request)
+        if message.HasField("step"):
+            _refuse_graph(graph_bytes)
+            within = _within(request_from_proto(message), control.deadline_s, len(request), 1)
+            target = target_from_proto(message.target)
+            return Answer(*answer_search(message, target, within.time_limit_s, control.stop.is_set))
         requested = request_from_proto(message)
         target = target_from_proto(message.target)
         import_ends_s = min(ends_s, begin_s + max(requested.time_limit_s, DEFAULT_BUDGET_S))
@@ -165,6 +171,9 @@ class LocalOptimizer(Optimizer):
         }[query]
         message: Any
         message, graph_bytes = split_graph(kind, request)
+        if message.HasField("step"):
+            _refuse_graph(graph_bytes)
+            return answer_about(query, message, target_from_proto(message.target))
         constraints = constraints_from_proto(message.constraints)
         return answer(message, partial(self._planned, message, graph_bytes), constraints)
 
@@ -205,6 +214,11 @@ class LocalOptimizer(Optimizer):
         if graph_bytes:
             raise InvalidInputError("a request has a graph or an ONNX file, not both.", field="onnx")
         return self._graphs.of_onnx(message.onnx, checkpoint)
+
+
+def _refuse_graph(graph_bytes: bytes) -> None:
+    if graph_bytes:
+        raise InvalidInputError("a request has a graph or a training step, not both.", field="step")
 
 
 def reserve_s(left_s: float, request_bytes: int) -> float:
