@@ -120,8 +120,9 @@ def simulate(step: Step) -> Timeline:
         )
     else:
         summed_s = np.full(len(end_s), end_s.max() + sums.times * sums.sum_s)
+    peaks = tuple(int(held_bytes(step, order, rank).max()) for rank in range(len(end_s)))
     after_s = sums.gathered_s + case.optimizer_s(chosen)
-    return Timeline(order, start_s, end_s, _peaks(step, order, layers), summed_s, after_s)
+    return Timeline(order, start_s, end_s, peaks, summed_s, after_s)
 
 
 def _summed_s(
@@ -147,16 +148,15 @@ def _summed_s(
     return float((in_turn + behind).max())
 
 
-def _peaks(step: Step, order: Order, layers: np.ndarray) -> tuple[int, ...]:
-    """[P] bytes of each rank at its peak: states, activations that wait, and what is at work."""
-    block, last, found = step.block, len(step.layers) - 1, []
-    for rank in range(last + 1):
-        kept = (layers[rank] @ np.array(block.kept_bytes))[order.chunk[rank]]
-        held = np.cumsum(np.where(order.is_backward[rank], -kept, kept)) + kept * order.is_backward[rank]
-        working = working_bytes(block, step.layers[rank], is_last=rank == last)
-        states = step.case.state_bytes(step.chosen, sum(step.layers[rank]), is_end=rank in (0, last))
-        found.append(int(states + held.max() + working))
-    return tuple(found)
+def held_bytes(step: Step, order: Order, rank: int) -> FloatArray:
+    """[E] bytes of a device of a rank during each of its passes: states, what waits, and what is at work."""
+    kept = (chunk_layers(step)[rank] @ np.array(step.block.kept_bytes))[order.chunk[rank]]
+    waits = np.cumsum(np.where(order.is_backward[rank], -kept, kept)) + kept * order.is_backward[rank]
+    last = len(step.layers) - 1
+    working = working_bytes(step.block, step.layers[rank], is_last=rank == last)
+    states = step.case.state_bytes(step.chosen, sum(step.layers[rank]), is_end=rank in (0, last))
+    held: FloatArray = states + waits + working
+    return held
 
 
 @compiled

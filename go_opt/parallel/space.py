@@ -229,6 +229,12 @@ def _slope(x: FloatArray, y: FloatArray, from_s: FloatArray, to_s: FloatArray) -
     return slope
 
 
+def candidate(case: Case, chosen: Configuration) -> Candidate:
+    """One configuration."""
+    of_once = case.sums(chosen), case.optimizer_s(chosen)
+    return Candidate(case, chosen, case.block(chosen), case.message_s(chosen), *of_once)
+
+
 def candidates(case: Case, allows: Callable[[Configuration], bool] = lambda chosen: True) -> list[Candidate]:
     """All configurations that ``allows`` accepts."""
     blocks: dict[tuple[int, int, int, bool], Block] = {}

@@ -122,6 +122,9 @@ def test_a_plan_file(cli: Cli, tmp_path: Path) -> None:
     assert cli("explain", plan, "--json").json["gains"]
     assert "gain" in cli("explain", plan).out
     assert "passes" in cli("trace", SMALL, plan, "-o", tmp_path / "trace.json").out
+    assert "open it in a browser" in cli("report", SMALL, plan, "-o", tmp_path / "page.html").out
+    assert "rank 0" in (tmp_path / "page.html").read_text()
+    cli("report", SMALL, plan, "-o", "page.html", "--inferences", 3).is_refused("--inferences")
     cli("explain", plan, "MatMul_0").is_refused("training step")
     cli("report", "zoo:resnet50", plan, "-o", "page.html").is_refused("training step")
     again = cli("optimize", SMALL, *SMALL_STEP, "--budget", "60s", "--out", plan)

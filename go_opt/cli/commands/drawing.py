@@ -26,7 +26,7 @@ from go_opt.cli.commands.plans import INVALID_PLAN, objective_of
 from go_opt.cli.inputs.loading import load_with_plan, with_costs
 from go_opt.common.outputs import NODE_DATA, PAGE, TRACE
 from go_opt.env.model.metrics import Fidelity
-from go_opt.errors import GraphError, ModelError, PlanError
+from go_opt.errors import GraphError, InvalidInputError, ModelError, PlanError
 
 if TYPE_CHECKING:
     from go_opt.explanations import OpExplanation, PlanExplanation
@@ -102,9 +102,22 @@ def report(
     overwrite: OverwriteOption = False,
 ) -> None:
     """Write PLAN as one HTML page: its pipeline, its graph, timeline and memory, what limits it."""
+    from go_opt import api
     from go_opt.common.files import write_atomically
-    from go_opt.report.page import claims_of, node_data_text, page_of, subject_of
+    from go_opt.parallel.plans import loaded_step
+    from go_opt.report.page import claims_of, node_data_text, page_of, step_page, subject_of
 
+    if StepOptions().is_step(model):
+        given = {"inferences": inferences, "model-explorer": model_explorer, "costs": costs}
+        for name, value in (given | {"constraints": constraints}).items():
+            if value is not None:
+                raise InvalidInputError(f"--{name} is not for a training step.", field=name)
+        answer = loaded_step(plan, None if target is None else api.target(target), model)
+        write_atomically(out, step_page(answer, claims_of(plan)))
+        typer.echo(
+            f"{out}: a training step on {answer.step.case.machine.devices} devices; open it in a browser."
+        )
+        return
     requested = read_constraints(constraints)
     graph, on, loaded = load_with_plan(model, plan, target, costs)
     claims = claims_of(plan)

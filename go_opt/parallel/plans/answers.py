@@ -11,8 +11,9 @@ from go_opt.env import Target
 from go_opt.parallel.case import Case
 from go_opt.parallel.plans.as_json import result_to_dict
 from go_opt.parallel.plans.checks import check_step
+from go_opt.parallel.plans.drawing import Drawing, drawing_of
 from go_opt.parallel.plans.gains import gains
-from go_opt.parallel.plans.lines import explanation_lines, result_lines
+from go_opt.parallel.plans.lines import explanation_lines, parallel_text, result_lines
 from go_opt.parallel.plans.plan_file import load_step, save_step, save_trace
 from go_opt.parallel.search import StepPlan, plan_step
 from go_opt.parallel.step import Step, cost_step
@@ -44,6 +45,15 @@ class StepAnswer:
     def save_trace(self, path: Path) -> int:
         """Write the schedule as a trace; returns the number of passes."""
         return save_trace(self.step, path)
+
+    @property
+    def parallel(self) -> str:
+        """The configuration, as ``--parallel`` takes it."""
+        return parallel_text(self.step.chosen)
+
+    def drawing(self, most_ranks: int, most_passes: int) -> Drawing:
+        """What a page shows."""
+        return drawing_of(self.step, most_ranks, most_passes)
 
     def verify(self) -> list[Violation]:
         return check_step(self.step)

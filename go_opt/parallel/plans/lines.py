@@ -12,9 +12,9 @@ from go_opt.parallel.pairs import pairs_text
 from go_opt.parallel.plans.gains import Gain
 from go_opt.parallel.schedule import simulate
 from go_opt.parallel.search import StepPlan
-from go_opt.parallel.step import Step
+from go_opt.parallel.step import Layers, Step
 
-_TERMS: Final = {
+TERMS: Final = {
     "compute_s": "kernels, forwards and backwards",
     "recompute_s": "kernels that run again",
     "host_s": "waiting for the host",
@@ -39,7 +39,7 @@ def _step_lines(step: Step) -> Iterator[str]:
     for name, seconds in step.terms_s.items():
         if seconds > 0:
             share = seconds / step.step_s
-            yield f"  {format_duration(seconds):>10}  {share:4.0%}  {_TERMS[name]}"
+            yield f"  {format_duration(seconds):>10}  {share:4.0%}  {TERMS[name]}"
     most = max(step.memory_bytes)
     rank = step.memory_bytes.index(most)
     limit = format_bytes(step.case.memory_bytes)
@@ -51,7 +51,7 @@ def _step_lines(step: Step) -> Iterator[str]:
 def _plan_lines(plan: StepPlan) -> Iterator[str]:
     """The first choice with its layers, the bound, and the choices behind it."""
     best = plan.best
-    yield f"plan        {_parallel_text(best.chosen)}"
+    yield f"plan        {parallel_text(best.chosen)}"
     yield f"layers      {_layers_text(best)}"
     yield from _step_lines(best)
     yield f"simulated   {format_duration(simulate(best).step_s)}"
@@ -60,7 +60,7 @@ def _plan_lines(plan: StepPlan) -> Iterator[str]:
     how = "" if plan.is_complete else ", stopped early"
     yield f"status      {plan.status}, gap {format_ratio(plan.gap)}, in {plan.wall_s:.2f} s{how}"
     for step in plan.choices[1:]:
-        yield f"next        {format_duration(step.step_s)}  {_parallel_text(step.chosen)}"
+        yield f"next        {format_duration(step.step_s)}  {parallel_text(step.chosen)}"
 
 
 def explanation_lines(step: Step, gains: list[Gain]) -> Iterator[str]:
@@ -71,7 +71,7 @@ def explanation_lines(step: Step, gains: list[Gain]) -> Iterator[str]:
         yield f"gain        {format_duration(saved_s)} ({saved_s / step.step_s:.0%}) with {gain.what}"
 
 
-def _parallel_text(chosen: Configuration) -> str:
+def parallel_text(chosen: Configuration) -> str:
     """The text of a configuration, as ``--parallel`` takes it, without what is at its default."""
     default = Configuration()
     return pairs_text(
@@ -83,7 +83,11 @@ def _layers_text(step: Step) -> str:
     """Layers of ranks, runs of equal ranks together: ``6 x 12 (none), 2 x 12 (9 none, 3 full)``."""
     texts = []
     for layers, run in groupby(step.layers):
-        kinds = [(n, name) for n, name in zip(layers, RECOMPUTE, strict=True) if n]
-        of = kinds[0][1] if len(kinds) == 1 else ", ".join(f"{n} {name}" for n, name in kinds)
-        texts.append(f"{len(list(run))} x {sum(layers)} ({of})")
+        texts.append(f"{len(list(run))} x {sum(layers)} ({kinds_text(layers)})")
     return ", ".join(texts) + " recomputed"
+
+
+def kinds_text(layers: Layers) -> str:
+    """What layers of a rank recompute: ``none``, or ``9 none, 3 full``."""
+    kinds = [(n, name) for n, name in zip(layers, RECOMPUTE, strict=True) if n]
+    return kinds[0][1] if len(kinds) == 1 else ", ".join(f"{n} {name}" for n, name in kinds)

@@ -7,27 +7,41 @@ import hashlib
 import json
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-# Concatenated in this order: each may use definitions of those before it.
-SCRIPTS: Final = (
-    "units", "dom", "head", "pipeline", "view", "graph", "details", "search", "timeline", "memory", "limits",
-    "main",
+
+class Kind(NamedTuple):
+    """A kind of page."""
+
+    main: str  # what stands between head and scripts
+    scripts: tuple[str, ...]  # concatenated in this order: each may use definitions of those before it
+
+
+PLAN: Final = Kind(
+    "plan",
+    (
+        "units", "dom", "head", "pipeline", "view", "graph", "details", "search", "timeline", "memory",
+        "limits", "main",
+    ),
 )  # fmt: skip
+STEP: Final = Kind(
+    "step", ("units", "dom", "head", "pipeline", "view", "timeline", "memory", "limits", "step")
+)
 # In a script element, text ends at "</script" and "<!--" opens a comment, so data must not contain "<".
 _ESCAPED: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
 
-def page_text(data: dict[str, Any]) -> str:
+def page_text(data: dict[str, Any], kind: Kind = PLAN) -> str:
     """The page. Its data cannot end their script element, and only the page's own script may run."""
     assets = files(f"{__package__}.assets")
     style = _text(assets / "page.css")
-    script = "\n".join(_text(assets / f"{name}.js") for name in SCRIPTS)
+    script = "\n".join(_text(assets / f"{name}.js") for name in kind.scripts)
     policy = (
         f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
-    parts = {"policy": policy, "style": style, "script": script, "data": escaped_json(data)}
+    main = _text(assets / f"{kind.main}.html")
+    parts = {"main": main, "policy": policy, "style": style, "script": script, "data": escaped_json(data)}
     page = _text(assets / "page.html")
     pieces = page.split("@@")  # text, name of a part, text, …
     return "".join(parts[piece] if i % 2 else piece for i, piece in enumerate(pieces))

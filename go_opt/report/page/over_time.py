@@ -76,7 +76,7 @@ def memory_rows(subject: Subject, timeline: Timeline) -> list[dict[str, Any]]:
     rows = []
     for stage in subject.stages:
         times_s, used_bytes = timeline.memory[stage.first_chip]
-        begins_s, most_bytes = _steps(times_s, used_bytes, end_s)
+        begins_s, most_bytes = steps_of(times_s, used_bytes, end_s)
         rows.append(
             {
                 "begin_ns": [round(begin_s * 1e9) for begin_s in begins_s],
@@ -151,7 +151,7 @@ def _transfers(subject: Subject, spans: Sequence[Span], row_of: dict[int, int]) 
     }
 
 
-def _steps(
+def steps_of(
     times_s: NDArray[np.float64], used_bytes: NDArray[np.int64], end_s: float
 ) -> tuple[list[float], list[int]]:
     """Times, and the most bytes in use from each until the next: exact, or in equal intervals if too many."""

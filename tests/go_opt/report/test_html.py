@@ -9,7 +9,7 @@ import pytest
 
 import go_opt
 from go_opt.report.page import node_data_text, subject_of
-from go_opt.report.page.html import SCRIPTS, escaped_json, page_text
+from go_opt.report.page.html import PLAN, STEP, escaped_json, page_text
 from tests.go_opt.report.pages import chain_of, data_of, read_page
 from tests.strategies import make_plan, small_mcm, toy_graph
 
@@ -62,7 +62,7 @@ def test_every_script_is_in_the_page() -> None:
     from importlib.resources import files
 
     names = {path.name for path in files("go_opt.report.page.assets").iterdir() if path.name.endswith(".js")}
-    assert names == {f"{name}.js" for name in SCRIPTS}
+    assert names == {f"{name}.js" for name in (*PLAN.scripts, *STEP.scripts)}
 
 
 def test_node_data_for_model_explorer() -> None:

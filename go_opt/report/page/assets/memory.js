@@ -15,7 +15,7 @@ function memoryFigure(memory, stage) {
       make("span", { class: "number quiet" }, `${formatBytes(most)} of ${formatBytes(limit)} · ${formatShare(most / limit)}`)),
     meter("", "", [weights / limit, (most - weights) / limit], { tone: stage.colour }),
     memoryChart(memory, stage.colour),
-    make("div", { class: "under quiet" }, `${formatBytes(weights)} of weights + ${formatBytes(most - weights)}`));
+    make("div", { class: "under quiet" }, `${formatBytes(weights)} of ${memory.weights ?? "weights"} + ${formatBytes(most - weights)}`));
 }
 
 const CHART = { width: 240, height: 60 };
