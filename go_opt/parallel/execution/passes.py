@@ -186,7 +186,11 @@ class State:
 
     def update(self, gradients: dict[str, Array], step: int) -> None:
         """Step ``step`` of Adam, which counts from one."""
-        self.weights, self.moments = self._update(self.weights, gradients, self.moments, float(step))
+        self.weights, self.moments = self.updated(gradients, step)
+
+    def updated(self, gradients: dict[str, Array], step: int) -> Any:
+        """The weights and moments behind a step."""
+        return self._update(self.weights, gradients, self.moments, float(step))
 
     @cached_property
     def _update(self) -> Callable[..., Any]:

@@ -81,6 +81,20 @@ class Rank:
         self._state.update(gradients, number)
         return loss, gradients
 
+    def compile(self) -> None:
+        """Run each pass once on zeros: gloo gives up where a rank waits long for another that compiles."""
+        shape = (self._chosen.data, self._chosen.expert * self._chosen.micro_batch, self._model.sequence + 1)
+        tokens = self._layout.put("tokens", np.zeros(shape, np.int64))
+        all_sums: dict[str, Array] = {}
+        for stage, passes in self._passes.items():
+            given = () if passes.stage.is_first else self._hidden
+            back = self._ones if passes.stage.is_last else self._hidden
+            weights, sums = self._weights(stage), self._state.sums(self._names[stage])
+            _, kept = passes.forward(weights, given, tokens)
+            sums, _ = passes.backward(weights, kept, back, sums)
+            all_sums |= sums
+        jax.block_until_ready(self._state.updated(self._state.summed(all_sums), 1))
+
     def _act(self, action: Action) -> float:
         """Run a pass, or take part in a message; returns the loss of a micro-batch, zero of other actions."""
         key = action.stage, action.micro_batch, action.is_backward

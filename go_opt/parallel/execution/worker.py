@@ -10,10 +10,11 @@ import os
 import runpy
 import sys
 import threading
+import time
 import traceback
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import jax
 import numpy as np
@@ -34,6 +35,8 @@ from go_opt.parallel.execution.job import Job
 from go_opt.parallel.execution.order import Action
 from go_opt.parallel.execution.passes import Exported
 from go_opt.parallel.execution.rank import Kept, Rank, shape_of
+
+_LOOKS_S: Final = 0.02
 
 
 @dataclass
@@ -78,6 +81,8 @@ def _end_with_parent() -> None:
 def _rank(job: Job, exported: Exported, results: Results) -> Kept:
     rank = Rank(exported, results.model, parse_configuration(job.parallel), job.rank, job.seed)
     actions = [Action(*row) for row in job.actions]
+    rank.compile()
+    _meet(Path(job.out), parse_configuration(job.parallel).pipeline)
     for step in range(job.steps):
         tokens = drawn_tokens(results.model, exported["BATCH"], job.seed, step)
         loss, gradients = rank.step(actions, tokens, step + 1)
@@ -87,6 +92,13 @@ def _rank(job: Job, exported: Exported, results: Results) -> Kept:
     for name, value in rank.weights.items():
         results.take("weight", name, value)
     return rank.kept
+
+
+def _meet(out: Path, ranks: int) -> None:
+    """Wait until all ranks have come here."""
+    out.with_suffix(".ready").touch()
+    while len(list(out.parent.glob("rank-*.ready"))) < ranks:
+        time.sleep(_LOOKS_S)
 
 
 def _unsplit(job: Job, exported: Exported, results: Results) -> Kept:
