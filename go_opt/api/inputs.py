@@ -110,15 +110,14 @@ def _refuse(name: str, bindings: Bindings, *kinds: str) -> None:
 def _without(name: str, bindings: Bindings, graph: Graph) -> Graph:
     """A graph whose format says what its states are, without those that ``bindings`` leave out."""
     for pattern, following in bindings.states.items():
-        if following:
+        if following and graph.bindings.states.get(pattern) != following:  # a plan may say them again
             raise ModelError(
                 f"{name} says itself what its states are, so {pattern!r} is none.", field="states"
             )
-    if not bindings.states:
+    out = [pattern for pattern, following in bindings.states.items() if not following]
+    if not out:
         return graph
-    left_out = without_states(
-        graph, lambda state: any(star_of(one, state) is not None for one in bindings.states)
-    )
+    left_out = without_states(graph, lambda state: any(star_of(one, state) is not None for one in out))
     return replace(left_out, bindings=replace(left_out.bindings, states=bindings.states))
 
 

@@ -10,7 +10,7 @@ import pytest
 import go_opt
 from go_opt.env import Target, evaluate_plan, load_target, loop_roles
 from go_opt.env.copies.splits import planned_graph, split_graph
-from go_opt.errors import InvalidInputError
+from go_opt.errors import InvalidInputError, ModelError
 from go_opt.model.graph import Graph
 from go_opt.model.start import Start
 from go_opt.result import OptimizeResult
@@ -102,3 +102,12 @@ def test_only_training_steps_have_this_objective() -> None:
     graph = replace(step(), states=())
     with pytest.raises(InvalidInputError, match="'step' has no state of scope 'model', so it is no training"):
         go_opt.optimize(graph, "h100-sxm-2", objective="step", max_evaluations=1)
+
+
+def test_a_plan_file_may_say_again_what_the_model_says_its_states_are() -> None:
+    graph = go_opt.load("zoo:mlp_train_b4096")
+    states = dict(graph.bindings.states)
+    assert go_opt.load("zoo:mlp_train_b4096", states=states).fingerprint == graph.fingerprint
+    name = next(iter(states))
+    with pytest.raises(ModelError, match="says itself what its states are"):
+        go_opt.load("zoo:mlp_train_b4096", states={name: "another"})
