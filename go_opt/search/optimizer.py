@@ -186,11 +186,16 @@ class ReplicaSearch(Trials):
         """
         failure = None
         try:
-            failure = self._try((), WHOLE_SHARE)
+            given = self._request.start and self._request.start.plan
+            if given and any(not one.factor for one in given.splits):
+                self._ways.add(given.splits)
+                self._try(given.splits, 0.0, self._request.start)
             parts = 2 ** int(math.log2(self._target.num_chips))
-            while parts > 1 and not self._is_over:
-                self._try_replicas(parts)
+            self._try_replicas(parts)
+            failure = self._try((), WHOLE_SHARE)
+            while parts > 2 and not self._is_over:
                 parts //= 2
+                self._try_replicas(parts)
             if self._best is not None and not self._is_over:
                 splits = self._best.plan.splits
                 self._try(splits if splits in self._ways else (), 1.0)
@@ -204,6 +209,7 @@ class ReplicaSearch(Trials):
 
     def _simulated(self, found: OptimizeResult) -> OptimizeResult:
         checks = is_simulated(self._target, self._request) and not self._is_stopped
+        found = replace(found, reference_s=self._reference_s)
         if checks and found.simulated_interval_s is None:
             load_simulator(self._context)
             with self._context.tolerates("simulation"):
@@ -228,6 +234,9 @@ class ReplicaSearch(Trials):
     ) -> InfeasibleError | None:
         """Search for a share of the budget; with a start that is made for the way, cost that alone."""
         graph, answer, request = self._graph, self._answer, self._request_of(share)
+        begins = request.start and request.start.plan
+        if begins and begins.splits != way and any(not one.factor for one in begins.splits):
+            request = replace(request, start=None)  # a plan of replicas is of no use to others
         if way:
             graph = split_graph(graph, way)
             answer = partial(_search, target=self._target, policy=None, around=self._context)
@@ -239,8 +248,7 @@ class ReplicaSearch(Trials):
 
         def take(found: OptimizeResult) -> None:
             if way:
-                plan = replace(found.plan, splits=way)
-                found = replace(found, plan=plan, reference_s=self._reference_s)
+                found = replace(found, plan=replace(found.plan, splits=way))
             else:
                 self._reference_s = found.reference_s
             if self._best is None or found.objective_s <= self._best.objective_s:
