@@ -233,12 +233,12 @@ def measure(
         except (RuntimeError, ValueError) as error:  # out of memory, or no such kernel
             print(f"{name} {sizes}: {str(error).splitlines()[0][:100]}")
             seconds = math.nan
-        _append(out / f"{name}.csv", kind.columns, sizes | _also(sizes), seconds)
+        append(out / f"{name}.csv", kind.columns, sizes | also(sizes), seconds)
         number += not math.isnan(seconds)
     return number
 
 
-def _also(of: Sizes) -> Sizes:
+def also(of: Sizes) -> Sizes:
     """The product that a convolution lowers to, rows and keys of attention; nothing of others."""
     if "isl" in of:
         return {"rows": of["isl"], "keys": _keys(of)}
@@ -295,7 +295,7 @@ def _lines(path: Path) -> Iterator[list[str]]:
             yield from itertools.islice(csv.reader(file), 1, None)
 
 
-def _append(path: Path, columns: Sequence[str], sizes: Sizes, seconds: float) -> None:
+def append(path: Path, columns: Sequence[str], sizes: Sizes, seconds: float) -> None:
     """A row, written at once. What could not be measured is a comment, so that a later run draws on."""
     is_new = not path.exists()
     with path.open("a", newline="") as file:

@@ -11,6 +11,7 @@ import pytest
 from go_opt.env import load_target, parse_target
 from go_opt.env.gpu.figures import Collective
 from go_opt.env.target.toml import target_to_toml
+from go_opt.errors import InvalidInputError
 from go_opt.kernels.fitting import fit_kernels
 from go_opt.kernels.tables import (
     ATTENTION,
@@ -21,6 +22,7 @@ from go_opt.kernels.tables import (
     predictor,
     read_kernel_table,
 )
+from tests.benchmarks.measure_gpu_kernels import KINDS, Drawn, also, append
 from tests.cli.conftest import Cli, graph_file
 
 DATA = Path(__file__).parents[1] / "benchmarks" / "data" / "gpu_kernels"
@@ -193,3 +195,23 @@ def test_a_fit_to_plans_has_tiles_in_place_of_figures_of_kernels(cli: Cli, tmp_p
     fit = ("calibrate", "chain.json", "--target", "gpu-2", "--simulator", "gpu-2", "--samples", 2)
     assert cli(*fit, "-o", "found.toml").code == 0
     assert load_target("found.toml").kinds[0].kernels is None
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_tables_that_are_measured_are_read_or_refused(tmp_path: Path, name: str) -> None:
+    """Those of ``measure_gpu_kernels.py``: no other kernels are taken for those that the forms are of."""
+    kind = KINDS[name]
+    sizes = kind.draw(Drawn(0, 1.0))
+    path = tmp_path / f"{name}.csv"
+    append(path, kind.columns, sizes | also(sizes), float("nan"))
+    append(path, kind.columns, sizes | also(sizes), 2e-3)
+    is_known = name.startswith(
+        ("products", "batched", "convolutions", "attention_causal", "attention_decode")
+    )
+    if not is_known:
+        with pytest.raises(InvalidInputError, match="unknown header"):
+            read_kernel_table(path)
+        return
+    table = read_kernel_table(path, is_measured=True)
+    assert table.measured_s == pytest.approx([2e-3])
+    assert table.sizes.shape == (1, len(table.columns))
