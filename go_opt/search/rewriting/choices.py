@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from go_opt.common.arrays import FloatArray
@@ -14,6 +16,7 @@ from go_opt.model.graph import VECTOR, Graph, Rewrite
 from go_opt.model.op_costs import is_reduction
 from go_opt.result import ONLY, Request
 
+LEAST_GAIN: Final = 0.005  # of the time of all ops, for products that become one to be tried
 Rewrites = tuple[Rewrite, ...]
 
 
@@ -59,20 +62,24 @@ def _named_ops(graph: Graph, request: Request) -> set[str]:
 
 
 def _faster(graph: Graph, target: Target, folded: Rewrites, merges: Rewrites) -> Rewrites:
-    """Merges whose product and split take less time than the products, each as a kernel of its own."""
+    """Merges whose product and split take less time than the products, each as a kernel of its own.
+
+    None, if together they are no ``LEAST_GAIN``: another graph to search costs evaluations.
+    """
     before, after = (with_rewrites(graph, way) for way in (folded, (*folded, *merges)))
     before_s, after_s = (_least_s(one, target) for one in (before, after))
 
-    def is_faster(merge: Rewrite) -> bool:
+    def gain_s(merge: Rewrite) -> float:
         ops = [before.op_index[name] for name in merge.ops]
         products = [op for op in ops if before.op_types[op] in columns.PRODUCTS]
         names = [name(merge.ops[0], len(products)) for name in (siblings.merged_name, siblings.split_name)]
         length = len(ops) // len(products)
         # What could share the kernel of a product reads a slice then.
         names += [before.op_names[op] for last in ops[length - 1 :: length] for op in _fusible(before, last)]
-        return bool(after_s[[after.op_index[name] for name in names]].sum() < before_s[products].sum())
+        return float(before_s[products].sum() - after_s[[after.op_index[name] for name in names]].sum())
 
-    return tuple(filter(is_faster, merges))
+    gains = {merge: gain for merge in merges if (gain := gain_s(merge)) > 0.0}
+    return tuple(gains) if sum(gains.values()) >= LEAST_GAIN * before_s.sum() else ()
 
 
 def _fusible(graph: Graph, op: int) -> list[int]:

@@ -1,0 +1,245 @@
+"""What rewrites are worth: plans with and without them, and models that ONNX Runtime runs.
+
+Run: PYTHONPATH=. python tests/benchmarks/bench_rewrites.py plans [--split test] [--most-ops N]
+         [--evaluations N] [--on TARGET:OBJECTIVE ...] [--without RULE ...] [NAME ...]
+     PYTHONPATH=. python tests/benchmarks/bench_rewrites.py ort [--repeats N] [--simplifiers] [FILE ...]
+
+``plans``: graphs of a split of the zoo, at equal evaluations. *sent* is the search without rewrites,
+*rewritten* with them, *gain* the objective of the first over that of the second; with ``--without``, the
+gain of the search that lacks a rule. Asserts that every plan is verified. Graphs in which nothing can be
+rewritten count as 1 in the means.
+
+``ort``: models, by default those that the package onnx ships, with random weights in place of theirs. Each
+is rewritten wholly, and also by ``--simplifiers`` (onnxslim, onnxscript, if installed). Processor time of one
+thread by ONNX Runtime with all of its own levels, the least of some interleaved runs; and the largest
+difference of an output, relative to the largest output. *noise* is that of ONNX Runtime's own levels. Asserts
+that rewritten models differ by no more than 1e-5, or ten times the noise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+from unittest.mock import patch
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+
+import go_opt
+from go_opt.env import zoo_entries
+from go_opt.env.rewrites.applying import RULES, possible_rewrites
+from go_opt.errors import InfeasibleError
+from go_opt.frontends.onnx_frontend import import_onnx
+from go_opt.model.bindings import Bindings
+from go_opt.model.graph import Graph
+from go_opt.result import OptimizeResult
+from go_opt.run.cut.rewrites import rewrite_nodes
+from go_opt.run.cut.source import model_of_plan
+from tests.benchmarks.measuring import header, row
+
+ON: Final = ("mcm-6x6:throughput", "h100-sxm-1:latency", "gpu-2:latency")
+LIGHT: Final = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+EQUAL: Final = 1e-5
+
+
+def asked(
+    graph: Graph, target: str, options: dict[str, Any], *, without: str | None = None
+) -> OptimizeResult:
+    rules = tuple(rule for rule in RULES if rule != without)
+
+    def possible(one: Graph, of: tuple[str, ...] = RULES, *rest: Any) -> Any:
+        return possible_rewrites(one, tuple(rule for rule in of if rule in rules), *rest)
+
+    with patch("go_opt.search.rewriting.choices.possible_rewrites", possible):
+        found = go_opt.optimize(graph, target, policy=None, simulate=False, **options)
+    assert go_opt.verify(graph, target, found.plan) == []
+    return found
+
+
+def bench_plans(arguments: argparse.Namespace) -> None:
+    names = arguments.names or [
+        one.name for one in zoo_entries() if one.split == arguments.split and one.ops <= arguments.most_ops
+    ]
+    columns = [
+        "graph",
+        "on",
+        "sent, us",
+        "rewritten, us",
+        "gain",
+        *(f"without {one}" for one in arguments.without),
+    ]
+    header([*columns, "fold", "merge", "sent, s", "rewritten, s"], texts=2)
+    gains: dict[str, list[list[float]]] = {on: [] for on in arguments.on}
+    for name in names:
+        graph = go_opt.load(f"zoo:{name}")
+        for on in arguments.on:
+            target, _, objective = on.partition(":")
+            options = {"objective": objective, "max_evaluations": arguments.evaluations}
+            began_s = time.process_time()
+            try:
+                sent = asked(graph, target, options)
+            except InfeasibleError:
+                continue
+            between_s = time.process_time()
+            made = asked(graph, target, options | {"rewrite": True})
+            ended_s = time.process_time()
+            gain = sent.objective_s / made.objective_s
+            used = [sum(one.rule == rule for one in made.plan.rewrites) for rule in RULES]
+            lacking = [
+                sent.objective_s / asked(graph, target, options | {"rewrite": True}, without=rule).objective_s
+                if used[RULES.index(rule)]
+                else gain
+                for rule in arguments.without
+            ]
+            gains[on].append([gain, *lacking])
+            figures = [f"{1e6 * one.objective_s:.2f}" for one in (sent, made)]
+            times = [f"{one:.1f}" for one in (between_s - began_s, ended_s - between_s)]
+            shown = [f"{one:.3f}" for one in (gain, *lacking)]
+            row([name, on, *figures, *shown, *(str(one) for one in used), *times])
+    for on, rows in gains.items():
+        means = [math.exp(float(np.mean(np.log([each[i] for each in rows])))) for i in range(len(rows[0]))]
+        least = min(each[0] for each in rows)
+        shown = ", ".join(f"{one:.4f}" for one in means)
+        print(f"{on}: {len(rows)} graphs, mean gain {shown}, least {least:.4f}")
+
+
+def rewritten_model(path: Path) -> tuple[ir.Model, int]:
+    """A model with all that can be rewritten, and how many rewrites these are."""
+    graph, lowered = import_onnx(path, Bindings(), "native")
+    rewrites = possible_rewrites(graph)
+    model = model_of_plan(lowered)
+    rewrite_nodes(model.graph, replace(graph, states=()), rewrites)
+    return model, len(rewrites)
+
+
+def simplified(path: Path, folder: Path) -> Iterator[tuple[str, Path]]:
+    """The model by the simplifiers of others that are installed."""
+    for name, simplify in (("onnxslim", _by_onnxslim), ("onnxscript", _by_onnxscript)):
+        try:
+            simplify(path, made := folder / f"{name}.onnx")
+        except ImportError:
+            continue
+        yield name, made
+
+
+def _by_onnxslim(path: Path, to: Path) -> None:
+    import onnxslim
+
+    onnx.save(onnxslim.slim(onnx.load(path)), to)
+
+
+def _by_onnxscript(path: Path, to: Path) -> None:
+    import onnxscript.optimizer
+    import onnxscript.rewriter
+
+    onnx.save(onnxscript.rewriter.rewrite(onnxscript.optimizer.optimize(onnx.load(path))), to)
+
+
+def session(path: Path, *, is_optimized: bool = True) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    if not is_optimized:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return ort.InferenceSession(path, options)
+
+
+def bench_ort(arguments: argparse.Namespace) -> None:
+    names = [Path(one) for one in arguments.names] or sorted(LIGHT.glob("*.onnx"))
+    header(["model", "by", "nodes", "time, ms", "gain", "difference", "noise"], texts=2)
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            path = name if arguments.names else with_random_weights(name, Path(folder))
+            _bench_model(path, Path(folder), arguments)
+
+
+def with_random_weights(path: Path, folder: Path) -> Path:
+    """A model whose weights are all generated, as one with random weights of about the usual size."""
+    model, rng = onnx.load(path), np.random.default_rng(0)
+    graph = model.graph
+    positive = {one.input[4] for one in graph.node if one.op_type == "BatchNormalization"}
+    shapes = {one.name: onnx.numpy_helper.to_array(one) for one in graph.initializer}
+    made = [one for one in graph.node if one.op_type == "ConstantOfShape" and one.input[0] in shapes]
+    for node in made:
+        shape, name = shapes[node.input[0]].tolist(), node.output[0]
+        values = rng.normal(size=shape) * math.sqrt(2.0 / max(math.prod(shape[1:]), 1))
+        values = rng.uniform(0.5, 1.5, shape) if name in positive else values
+        graph.initializer.append(onnx.numpy_helper.from_array(values.astype(np.float32), name))
+        graph.node.remove(node)
+    read = {name for node in graph.node for name in node.input}
+    for unused in [one for one in graph.initializer if one.name not in read]:
+        graph.initializer.remove(unused)
+    inputs = [one for one in graph.input if one.name not in shapes or one.name in read]
+    del graph.input[:]
+    graph.input.extend(one for one in inputs if one.name not in {each.name for each in graph.initializer})
+    onnx.save(model, to := folder / path.name)
+    return to
+
+
+def _bench_model(path: Path, folder: Path, arguments: argparse.Namespace) -> None:
+    made, number = rewritten_model(path)
+    ir.save(made, folder / "rewritten.onnx")
+    models = {"as sent": path, f"{number} rewrites": folder / "rewritten.onnx"}
+    models |= dict(simplified(path, folder)) if arguments.simplifiers else {}
+    sessions = {name: session(one) for name, one in models.items()}
+    rng = np.random.default_rng(0)
+    inputs = {
+        one.name: rng.normal(size=[1 if isinstance(size, str) else size for size in one.shape]).astype(
+            np.float32
+        )
+        for one in sessions["as sent"].get_inputs()
+    }
+    runs: dict[str, Callable[[], Sequence[Any]]] = {
+        name: lambda one=one: one.run(None, inputs) for name, one in sessions.items()
+    }
+    results = {name: run() for name, run in runs.items()}
+    plain = session(path, is_optimized=False).run(None, inputs)
+    noise = _difference(results["as sent"], plain)
+    least = dict.fromkeys(runs, math.inf)
+    for _ in range(arguments.repeats):
+        for name, run in runs.items():
+            began_s = time.process_time()
+            run()
+            least[name] = min(least[name], time.process_time() - began_s)
+    for name, one in models.items():
+        apart = _difference(results[name], plain)
+        if name.endswith("rewrites"):
+            assert apart <= max(EQUAL, 10 * noise), (path.name, apart, noise)
+        nodes = len(onnx.load(one, load_external_data=False).graph.node)
+        gain = least["as sent"] / least[name]
+        times = [f"{1e3 * least[name]:.2f}", f"{gain:.3f}"]
+        row([path.stem, name, str(nodes), *times, f"{apart:.1e}", f"{noise:.1e}"])
+
+
+def _difference(ones: Sequence[Any], others: Sequence[Any]) -> float:
+    pairs = zip(ones, others, strict=True)
+    return max(float(np.abs(a - b).max() / max(float(np.abs(b).max()), 1e-30)) for a, b in pairs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("plans", "ort"))
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--split", default="test")
+    parser.add_argument("--most-ops", type=int, default=1300)
+    parser.add_argument("--evaluations", type=int, default=100)
+    parser.add_argument("--on", nargs="*", default=ON)
+    parser.add_argument("--without", nargs="*", default=(), choices=RULES)
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--simplifiers", action="store_true")
+    arguments = parser.parse_args()
+    (bench_plans if arguments.what == "plans" else bench_ort)(arguments)
+
+
+if __name__ == "__main__":
+    main()
