@@ -118,7 +118,10 @@ def test_a_plan_file(cli: Cli, tmp_path: Path) -> None:
     answer = cli("optimize", SMALL, *SMALL_STEP, "--budget", "60s", "--json", "--out", plan).json
     assert cli("evaluate", SMALL, plan, "--json").json["step_s"] == answer["step_s"]
     assert "valid" in cli("verify", SMALL, plan).out
-    assert cli("verify", SMALL.replace("layers=32", "layers=48"), plan).code == 3
+    other = SMALL.replace("layers=32", "layers=48")
+    assert cli("verify", other, plan).code == 3
+    cli("evaluate", other, plan).is_refused("32 layers of 48")
+    cli("report", other, plan, "-o", "page.html").is_refused("32 layers of 48")
     assert cli("explain", plan, "--json").json["gains"]
     assert "gain" in cli("explain", plan).out
     assert "passes" in cli("trace", SMALL, plan, "-o", tmp_path / "trace.json").out

@@ -284,7 +284,9 @@ class StepOptions:
             raise InvalidInputError("--batch is missing: the sequences of a step.", field="batch")
         return self.batch
 
-    def answer(self, model: str, target: str | None, plan: Path | None) -> StepAnswer | RangeAnswer:
+    def answer(
+        self, model: str, target: str | None, plan: Path | None, *, refuses: bool = True
+    ) -> StepAnswer | RangeAnswer:
         """The step or the ranges of a plan, or the step in the configuration of ``--parallel``."""
         from go_opt import api
         from go_opt.parallel.plans import costed_step, loaded_step
@@ -295,7 +297,7 @@ class StepOptions:
 
         on = None if target is None else api.target(target)
         if plan is not None:
-            return loaded_step(plan, on, model)
+            return loaded_step(plan, on, model, refuses=refuses)
         if self.parallel is None:
             raise InvalidInputError("--parallel is missing, such as tensor=8,data=8.", field="parallel")
         if on is None:

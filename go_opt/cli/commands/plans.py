@@ -221,7 +221,7 @@ def verify(
     from go_opt.result_json import violations_to_dict
 
     if StepOptions().is_step(model):
-        answer = StepOptions().answer(model, target, plan)
+        answer = StepOptions().answer(model, target, plan, refuses=False)
         violations, valid = answer.verify(), answer.valid_text
     else:
         requested = read_constraints(constraints)

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from go_opt.env import Target
+from go_opt.errors import PlanError
 from go_opt.parallel.case import Case
 from go_opt.parallel.plans.as_json import result_to_dict
-from go_opt.parallel.plans.checks import check_step
+from go_opt.parallel.plans.checks import check_division, check_step
 from go_opt.parallel.plans.drawing import Drawing, drawing_of
 from go_opt.parallel.plans.gains import gains
 from go_opt.parallel.plans.lines import explanation_lines, parallel_text, result_lines
@@ -83,9 +84,17 @@ def searched_step(
     return StepAnswer(plan_step(Case.read(model, target, batch), budget_s, should_stop), model)
 
 
-def loaded_step(path: Path, target: Target | None, model: str | None = None) -> StepAnswer:
-    """The plan of a file, for ``model`` in place of its own."""
+def loaded_step(
+    path: Path, target: Target | None, model: str | None = None, *, refuses: bool = True
+) -> StepAnswer:
+    """The plan of a file, for ``model`` in place of its own.
+
+    Raises:
+      PlanError: the file is malformed, or with ``refuses`` the model cannot be divided so.
+    """
     step, own = load_step(path, target)
     if model is not None and model != own:
         step = Step(Case.read(model, step.case.machine.target, step.case.batch), step.chosen, step.layers)
+    for violation in check_division(step) if refuses else ():
+        raise PlanError(f"plan file {str(path)!r}: {violation.message}", field=violation.constraint)
     return StepAnswer(step, model or own)
