@@ -35,7 +35,8 @@ def _step_lines(step: Step) -> Iterator[str]:
     """The step's time, its parts, and the memory of the fullest rank."""
     tokens_per_s = step.case.batch * step.case.model.sequence / step.step_s
     number = step.chosen.micro_batches(step.case.batch)
-    yield f"step        {format_duration(step.step_s)} ({tokens_per_s:.4g} tokens/s), {number} micro-batches"
+    passed = "1 micro-batch" if number == 1 else f"{number} micro-batches"
+    yield f"step        {format_duration(step.step_s)} ({tokens_per_s:.4g} tokens/s), {passed}"
     for name, seconds in step.terms_s.items():
         if seconds > 0:
             share = seconds / step.step_s
