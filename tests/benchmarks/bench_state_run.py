@@ -1,6 +1,6 @@
 """Decode steps as processes of ONNX Runtime on this machine: the interval per token, predicted and measured.
 
-Of each of two models a profile of the machine, then slices of its ops for 2 to 4 processes, balanced by
+Of each of three models a profile of the machine, then slices of its ops for 2 to 4 processes, balanced by
 number of ops and by measured seconds, with 1 to 8 sequences in flight. The interval is the processor time of
 the busiest process or, if it is longer, that of all stages one after the other divided by the sequences.
 All plans run in each round, in random order, in the same processes. A machine is quicker in one minute than
@@ -46,6 +46,7 @@ STAGES = (2, 3, 4)
 SEQUENCES = (1, 2, 4, 8)
 MODELS = {
     "decoder": lambda: decoder(layers=6, heads=8, width=32, past=256, vocabulary=2000),
+    "grouped": lambda: decoder(layers=8, heads=8, width=32, past=256, vocabulary=2000, group=4),
     "recurrent": lambda: recurrent_stack(layers=12, hidden=512),
 }
 
