@@ -21,8 +21,8 @@ from go_opt.model.graph import Graph, with_sequences
 from go_opt.model.states import sized_states, with_host_states
 from go_opt.result import OptimizeResult, Request
 from go_opt.search.bounds import bound_over_numbers, bound_with_host_states, sent_bytes
-from go_opt.search.sequences import Answer, Trials
 from go_opt.search.shared.context import Context
+from go_opt.search.shared.trials import Answer, Trials
 from go_opt.search.shared.watch import Watch
 from go_opt.solver import Bound
 

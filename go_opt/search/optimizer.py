@@ -32,9 +32,10 @@ from go_opt.search.host_states import HostStateSearch
 from go_opt.search.replicas.ways import replicated_way, start_of_replicas
 from go_opt.search.rewriting.choices import rewrites_are_open
 from go_opt.search.rewriting.race import search_rewritten
-from go_opt.search.sequences import Answer, SequenceSearch, Trials
+from go_opt.search.sequences import SequenceSearch
 from go_opt.search.shared.context import Context
 from go_opt.search.shared.policies import find_policy
+from go_opt.search.shared.trials import Answer, Trials
 from go_opt.search.shared.watch import Watch
 from go_opt.search.split_race import search_with_splits
 from go_opt.search.splits.ways import divisible_ops
@@ -88,7 +89,7 @@ def optimize_request(
     if replicates:
         found = ReplicaSearch(graph, target, request, context, answer, watch).answer()
     elif rewrites_are_open(request):
-        found = search_rewritten(graph, request, watch, target=target, trial=answer, around=context)
+        found = search_rewritten(graph, target, request, context, answer, watch)
     else:
         found = answer(graph, request, watch)
     if is_step and found.metrics.makespan_s > limit_s:

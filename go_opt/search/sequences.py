@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -25,12 +25,13 @@ from go_opt.errors import InfeasibleError
 from go_opt.model.graph import WEIGHT, Graph, with_sequences
 from go_opt.model.plan import Plan
 from go_opt.model.start import Start
-from go_opt.result import OptimizeResult, Request, Step
-from go_opt.search.bounds import against_bound, lower_bound, path_bound, waiting_bound
+from go_opt.result import OptimizeResult, Request
+from go_opt.search.bounds import lower_bound, path_bound, waiting_bound
 from go_opt.search.final_simulation import is_simulated, load_simulator, simulated_answer
 from go_opt.search.methods.events import may_replicate
 from go_opt.search.methods.given import given
 from go_opt.search.shared.context import Context
+from go_opt.search.shared.trials import Answer, Trials
 from go_opt.search.shared.watch import Watch
 from go_opt.search.splits.starts import start_of_way
 from go_opt.search.splits.ways import divisible_ops
@@ -46,86 +47,6 @@ LAST_SHARE: Final = 1 / 4  # of the budget for the number that was best; then th
 ROUNDS: Final = 2  # inferences of a replica, if there were one for each chip: few replicas then differ much
 MOST_FEWER: Final = 64  # numbers tried for the best plan
 EQUAL: Final = 1e-6  # relative difference of intervals that are equal
-
-
-class Answer(Protocol):
-    """Searches a graph in which what was open is decided."""
-
-    def __call__(self, graph: Graph, request: Request, watch: Watch) -> OptimizeResult: ...
-
-
-class Trials:
-    """The steps and the best plan of all trials, which share one budget.
-
-    Args:
-      answer: a trial.
-    """
-
-    def __init__(
-        self, graph: Graph, target: Target, request: Request, context: Context, answer: Answer, watch: Watch
-    ) -> None:
-        self._graph, self._target, self._request = graph, target, request
-        self._context, self._answer, self._watch = context, answer, watch
-        self._history: list[Step] = []
-        self._best: OptimizeResult | None = None
-        self._is_stopped = False
-
-    def _bound(self) -> Bound:
-        """The bound over all that is open."""
-        raise NotImplementedError
-
-    def _request_of(self, share: float) -> Request:
-        """The request of a trial with a share of the budget, which begins with the best plan."""
-        request = self._request
-        limit, left_s = request.max_evaluations, request.time_limit_s - self._context.elapsed_s
-        budget_s = max(min(left_s, share * request.time_limit_s), 1e-3)
-        left = None if limit is None else max(min(limit - len(self._history), math.ceil(share * limit)), 1)
-        start = request.start
-        if self._best is not None:
-            plan = self._best.plan
-            names = planned_graph(self._graph, plan).op_names
-            start = replace(Start.of_plan(plan, names), method=self._best.method)
-        budget = budget_s if math.isfinite(budget_s) else None
-        return replace(request, start=start, budget_s=budget, max_evaluations=left)
-
-    def _take_step(self, step: Step) -> None:
-        best_s = math.inf if self._best is None else self._best.objective_s
-        number, elapsed_s = len(self._history) + 1, self._context.elapsed_s
-        best_s = min(step.best_s, best_s)
-        self._history.append(replace(step, best_s=best_s, evaluations=number, elapsed_s=elapsed_s))
-        self._watch.on_step(self._history[-1])
-
-    def _keep(self, found: OptimizeResult) -> None:
-        """Take a plan for the best."""
-        self._best = found
-        self._watch.on_improvement(self._complete(found))
-
-    def _complete(self, found: OptimizeResult) -> OptimizeResult:
-        return replace(
-            against_bound(found, self._request, self._bound()),
-            history=tuple(self._history),
-            evaluations=len(self._history),
-            wall_s=self._context.elapsed_s,
-        )
-
-    def _stop(self) -> None:
-        self._is_stopped = True
-        self._watch.on_interrupt()
-
-    def _must_stop(self) -> bool:
-        self._is_stopped = self._is_stopped or self._watch.should_stop()
-        return self._is_stopped or self._is_proven
-
-    @property
-    def _is_over(self) -> bool:
-        is_out = len(self._history) >= (self._request.max_evaluations or math.inf)
-        is_late = self._context.elapsed_s >= self._request.time_limit_s
-        return self._is_stopped or is_out or is_late or self._is_proven
-
-    @property
-    def _is_proven(self) -> bool:
-        best = self._best
-        return best is not None and against_bound(best, self._request, self._bound()).status == "OPTIMAL"
 
 
 class SequenceSearch(Trials):
