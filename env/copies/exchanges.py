@@ -62,15 +62,13 @@ def buckets_of(
     """
     found: dict[int, list[int]] = {}
     of_op = {graph.op_index[one.op]: one.bucket for one in splits if one.bucket}
-    for k in sorted(exchanges, key=lambda k: (int(graph.tensor_producer[k]), k)):
-        op = int(graph.tensor_producer[k])
-        if op not in of_op:
-            continue
-        bucket = found.setdefault(of_op[op], [k])
-        bucket += [k] if k not in bucket else []
-        is_sum = exchanges[k].op == CollectiveOp.ALL_REDUCE
-        if not is_sum or len(exchanges[k].results) != len(exchanges[bucket[0]].results):
-            problem = f"op {graph.op_names[op]!r} takes part in no all-reduce of bucket {of_op[op]}"
+    for op, number in sorted(of_op.items()):
+        exchanged = [k for k in graph.outputs_of(op) if k in exchanges]
+        bucket = found.setdefault(number, [])
+        bucket += exchanged
+        is_sum = all(exchanges[k].op == CollectiveOp.ALL_REDUCE for k in exchanged)
+        if not exchanged or not is_sum or len({len(exchanges[k].results) for k in bucket}) > 1:
+            problem = f"op {graph.op_names[op]!r} takes part in no all-reduce of bucket {number}"
             raise PlanError(f"splits: {problem}.", field="splits")
     return found
 

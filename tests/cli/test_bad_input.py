@@ -190,7 +190,7 @@ OPTIONS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "unwritable": (["--out", "/proc/plan.json"], ("/proc/plan.json", "cannot be written")),
     "unknown option": (["--fusion", "off"], ("--fusion",)),
     "option without value": (["--target"], ("--target",)),
-    "second model": (["m.json"], ("m.json",)),
+    "missing second model": (["no.json"], ("'no.json'", "No such file")),
 }
 
 

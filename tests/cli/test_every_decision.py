@@ -215,6 +215,7 @@ def mutants(data: Any, at: tuple[Any, ...]) -> Iterator[Any]:
 FREE: Final = {
     ("provenance", 0), ("model",), ("target",), ("version",), ("seed",), ("gap",), ("lower_bound_s",),
     ("costs", "file"), ("nodes_without_op",), ("provenance",),
+    ("splits", 0, "collective"),  # of parts that have nothing to exchange
 }  # fmt: skip
 OPTIONAL: Final = {
     "op_names", "stages", "kernels", "nodes_without_op", "objective", "status", "lower_bound_s", "gap",

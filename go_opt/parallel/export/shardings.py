@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from go_opt.errors import InvalidInputError
 from go_opt.parallel import Configuration, Transformer
 from go_opt.parallel.configuration import RECOMPUTE
 from go_opt.parallel.schedule import chunk_layers
@@ -42,21 +41,9 @@ class Stage:
 
 @dataclass(frozen=True)
 class Shardings:
-    """Where the arrays of a step lie.
-
-    Raises:
-      InvalidInputError: an array cannot be divided as planned.
-    """
+    """Where the arrays of a step lie."""
 
     step: Step
-
-    def __post_init__(self) -> None:
-        model, chosen = self.step.case.model, self.step.chosen
-        if chosen.sequence_parallel and model.sequence % chosen.tensor:
-            raise InvalidInputError(
-                f"sequence_parallel=on: tensor={chosen.tensor} does not divide sequence={model.sequence}.",
-                field="sequence_parallel",
-            )
 
     @property
     def model(self) -> Transformer:

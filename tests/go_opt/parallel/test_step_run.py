@@ -126,8 +126,6 @@ def test_what_is_refused(tmp_path: Path) -> None:
     refused("parameters", f"{TINY},layers=2,vocabulary=1000000", "")
     refused("logits", f"{TINY},layers=2,vocabulary=500000", "")
     refused("tolerance must be 0 or more", tiny, "", tolerance=-1.0)
-    odd = f"{TINY.replace('sequence=8', 'sequence=9')},layers=2,vocabulary=8"
-    refused("tensor=2 does not divide sequence=9", odd, "tensor=2,sequence_parallel=on")
     path = saved(tmp_path / "plan.json", tiny, "pipeline=2", 8, ((0, 0, 2), (0, 0, 1)))
     with pytest.raises(PlanError, match="ranks have 3 layers of 2"):
         run_step(tiny, path)
