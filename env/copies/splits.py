@@ -511,7 +511,7 @@ class _Expansion:
         if not wanted or taken in self.held:
             yield taken
             return
-        is_handed_out = graph.tensor_kind[k] == INPUT and graph.has_scope("model")
+        is_handed_out = graph.tensor_kind[k] == INPUT and bool(self._copied)  # to replicas
         if (graph.tensor_kind[k] in (WEIGHT, STATE) or is_handed_out) and k not in self._copies:
             yield self._slice(k, wanted)
             return

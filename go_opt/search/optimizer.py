@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from go_opt.common.units import format_duration
-from go_opt.env import Target, cost_tables, loop_roles
+from go_opt.env import Target, divided_tables, loop_roles
 from go_opt.env.copies.splits import planned_graph, split_graph, unsplit_graph
 from go_opt.errors import InfeasibleError, InvalidInputError, PlanError
 from go_opt.model.graph import Graph
@@ -138,7 +138,8 @@ def _search(
     with context.excludes_compilation():
         if any(kind.kernels for kind in target.modelled.kinds):
             with context.compiling():
-                cost_tables(graph, target)  # the forms of kernels on GPUs are compiled
+                # The forms of kernels on GPUs are compiled, of whole ops and of parts.
+                divided_tables(graph, target, np.ones(graph.num_ops, np.bool_))
         if request.objective == "latency" or request.max_latency_s is not None:
             with context.compiling():
                 for name in (kernels := bound_families()):

@@ -27,8 +27,10 @@ def plan(cli: Cli, tmp_path: Path) -> Path:
 
 
 def test_a_run(cli: Cli, plan: Path) -> None:
-    lines = cli("run", MODEL, "--plan", plan).out.splitlines()
-    assert lines[0].endswith(", 3 steps")
+    said = cli("run", MODEL, "--plan", plan).out
+    head, _, rest = said.partition(" 3 steps\n")
+    assert "planned for dgx-a100-2:" in head
+    lines = ["", *rest.splitlines()]
     assert [line.split()[0] for line in lines[1:]][:2] == ["losses", "compared"]
     assert "equal: with the step on one device" in lines[2]
     assert "rank 0" in lines[3]

@@ -155,7 +155,6 @@ class SizedSearch(Search):
         from go_opt import api
         from go_opt.cli.inputs.interrupt import InterruptAsks
         from go_opt.parallel.plans import StepAnswer, searched_step
-        from go_opt.serving.mixed.answers import searched_ranges
         from go_opt.serving.mixed.cluster import is_cluster
 
         objective: AnyObjective = getattr(self, "objective", "throughput")
@@ -181,6 +180,8 @@ class SizedSearch(Search):
                 return StepAnswer(client.optimize_step(model, target, sequences, budget_s=budget_s), model)
         with InterruptAsks() as interrupt:
             if is_laid_out:
+                from go_opt.serving.mixed.answers import searched_ranges
+
                 seed: int = getattr(self, "seed", 0)
                 return searched_ranges(model, target, budget_s, seed, interrupt.is_requested)
             sequences = StepOptions("step", self.batch).sequences()

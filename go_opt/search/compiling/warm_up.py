@@ -21,6 +21,7 @@ from go_opt.common.arrays import IntArray
 from go_opt.common.compiling import quick_compilation
 from go_opt.env import Target, cost_tables, evaluate_plan, greedy_fusion, load_target, loop_roles
 from go_opt.env.copies.expanded_tables import plan_tables
+from go_opt.env.kernels.numbering import kernel_seconds
 from go_opt.env.model.memory import fit_chips, holdings
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
@@ -75,7 +76,11 @@ def bound_families() -> Families:
     """Those of the bound of a sample's latency, which is known before a search begins."""
     graph, target = three_ops(), load_target("mcm-2x2")
     tables, roles = cost_tables(graph, target), loop_roles(graph)
-    return {"latency bound": partial(latency_bound, graph, tables, roles, fusion_is_open=True)}
+    order = np.arange(graph.num_ops, dtype=np.int32)
+    return {
+        "latency bound": partial(latency_bound, graph, tables, roles, fusion_is_open=True),
+        "shared layers": lambda: kernel_seconds(tables, greedy_fusion(roles, order)),
+    }
 
 
 def load(name: str, families: Families) -> None:

@@ -38,7 +38,7 @@ def planned(path: Path, parts: int, sequences: int) -> tuple[Graph, Plan]:
     assert list(broken_splits(whole, graph, way)) == []
     starts = {
         op: sorted({part.ranges for part in split.parts.values() if part.op == op})
-        for op, _ in split.parts.values()
+        for op in {part.op for part in split.parts.values()}
     }
     chip = [
         starts[split.parts[name].op].index(split.parts[name].ranges) if name in split.parts else parts
