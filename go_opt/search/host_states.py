@@ -21,9 +21,10 @@ from go_opt.model.graph import Graph, with_sequences
 from go_opt.model.states import sized_states, with_host_states
 from go_opt.result import OptimizeResult, Request
 from go_opt.search.bounds import bound_over_numbers, bound_with_host_states, sent_bytes
+from go_opt.search.sequences import BoundedTrials
 from go_opt.search.shared.context import Context
-from go_opt.search.shared.trials import Answer, Trials
 from go_opt.search.shared.watch import Watch
+from go_opt.search.trials.trials import Answer
 from go_opt.solver import Bound
 
 MOST_TRIALS: Final = 6  # sets of states on the host
@@ -35,7 +36,7 @@ EQUAL: Final = 1e-6  # relative difference of objectives that are equal
 Names = frozenset[str]  # of states, by what is read
 
 
-class HostStateSearch(Trials):
+class HostStateSearch(BoundedTrials):
     """The best plan over what the host keeps; its bound holds for every choice."""
 
     def __init__(

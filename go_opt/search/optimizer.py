@@ -32,13 +32,13 @@ from go_opt.search.host_states import HostStateSearch
 from go_opt.search.replicas.ways import replicated_way, start_of_replicas
 from go_opt.search.rewriting.choices import rewrites_are_open
 from go_opt.search.rewriting.race import search_rewritten
-from go_opt.search.sequences import SequenceSearch
+from go_opt.search.sequences import BoundedTrials, SequenceSearch
 from go_opt.search.shared.context import Context
 from go_opt.search.shared.policies import find_policy
-from go_opt.search.shared.trials import Answer, Trials
 from go_opt.search.shared.watch import Watch
 from go_opt.search.split_race import search_with_splits
 from go_opt.search.splits.ways import divisible_ops
+from go_opt.search.trials.trials import Answer
 from go_opt.search.whole_ops import WholeOpsSearch
 from go_opt.solver import Bound
 
@@ -157,7 +157,7 @@ def _search(
         return search.answer()
 
 
-class ReplicaSearch(Trials):
+class ReplicaSearch(BoundedTrials):
     """The best plan of a training step by whole ops, or by replicas that each have a share of the batch.
 
     Plans of replicas are begun with one that is made for them: the same ops on each chip. So the answer is

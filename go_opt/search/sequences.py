@@ -26,16 +26,16 @@ from go_opt.model.graph import WEIGHT, Graph, with_sequences
 from go_opt.model.plan import Plan
 from go_opt.model.start import Start
 from go_opt.result import OptimizeResult, Request
-from go_opt.search.bounds import lower_bound, path_bound, waiting_bound
+from go_opt.search.bounds import against_bound, lower_bound, path_bound, waiting_bound
 from go_opt.search.final_simulation import is_simulated, load_simulator, simulated_answer
 from go_opt.search.methods.events import may_replicate
 from go_opt.search.methods.given import given
 from go_opt.search.shared.context import Context
-from go_opt.search.shared.trials import Answer, Trials
 from go_opt.search.shared.watch import Watch
 from go_opt.search.splits.starts import start_of_way
 from go_opt.search.splits.ways import divisible_ops
 from go_opt.search.state import Search
+from go_opt.search.trials.trials import Answer, Trials
 from go_opt.solver import Bound
 
 MOST_TRIALS: Final = 6  # numbers of sequences
@@ -49,7 +49,17 @@ MOST_FEWER: Final = 64  # numbers tried for the best plan
 EQUAL: Final = 1e-6  # relative difference of intervals that are equal
 
 
-class SequenceSearch(Trials):
+class BoundedTrials(Trials):
+    """Trials with a bound over all that is open."""
+
+    def _bound(self) -> Bound:
+        raise NotImplementedError
+
+    def _certified(self, found: OptimizeResult) -> OptimizeResult:
+        return against_bound(found, self._request, self._bound())
+
+
+class SequenceSearch(BoundedTrials):
     """The best plan for the number of sequences of ``request``, or for the best number.
 
     Args:

@@ -18,8 +18,8 @@ from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult, Request
 from go_opt.search.rewriting.choices import Rewrites, ways_to_rewrite
 from go_opt.search.shared.context import Context
-from go_opt.search.shared.trials import Answer, Trials
 from go_opt.search.shared.watch import Watch
+from go_opt.search.trials.trials import Answer, Trials
 
 SHARE: Final = 1 / 8  # of the budget, for each graph but the one with most rewrites
 

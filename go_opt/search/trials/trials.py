@@ -11,10 +11,8 @@ from go_opt.env.copies.splits import planned_graph
 from go_opt.model.graph import Graph
 from go_opt.model.start import Start
 from go_opt.result import OptimizeResult, Request, Step
-from go_opt.search.bounds import against_bound
 from go_opt.search.shared.context import Context
 from go_opt.search.shared.watch import Watch
-from go_opt.solver import Bound
 
 
 class Answer(Protocol):
@@ -39,12 +37,9 @@ class Trials:
         self._best: OptimizeResult | None = None
         self._is_stopped = False
 
-    def _bound(self) -> Bound:
-        """The bound over all that is open."""
-        raise NotImplementedError
-
     def _certified(self, found: OptimizeResult) -> OptimizeResult:
-        return against_bound(found, self._request, self._bound())
+        """A trial's answer with the status that it has among all that is open."""
+        raise NotImplementedError
 
     def _request_of(self, share: float) -> Request:
         """The request of a trial with a share of the budget, which begins with the best plan."""
