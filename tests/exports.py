@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from go_opt import from_onnx
 from go_opt.env import load_target
 from go_opt.env.copies.splits import split_graph
+from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan, Relay, Split
 from go_opt.run.export.exporting import export
 from go_opt.run.manifest import Manifest
@@ -94,19 +95,21 @@ def plan_of(
 
 def split_plan(path: Path, *splits: Split, chips: int = 4, seed: int = 0) -> Plan:
     """Each op and part is a kernel of its own, on a chip of the first few."""
-    graph, target = split_graph(from_onnx(path), splits), load_target("gpu-8")
-    each = np.arange(graph.num_ops)
-    plan = Plan.create(
+    return replace(scattered_plan(split_graph(from_onnx(path), splits), chips, seed), splits=splits)
+
+
+def scattered_plan(graph: Graph, chips: int, seed: int) -> Plan:
+    """Each op is a kernel of its own, on a chip of the first few of eight."""
+    target, each = load_target("gpu-8"), np.arange(graph.num_ops)
+    return Plan.create(
         graph,
         "gpu-8",
         target.fingerprint,
         placement=np.random.default_rng(seed).integers(0, chips, graph.num_ops),
         order=each,
         fusion_group=each,
-        replication=np.ones(graph.num_ops, dtype=np.int32),
         provenance="test",
     )
-    return replace(plan, splits=splits)
 
 
 def session(path: Path, *, is_optimized: bool = True) -> ort.InferenceSession:

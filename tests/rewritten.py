@@ -9,32 +9,21 @@ from typing import Final
 import numpy as np
 import onnx
 
-from go_opt.env import load_target
 from go_opt.env.copies.splits import split_graph
 from go_opt.env.rewrites.applying import with_rewrites
 from go_opt.model.graph import Graph, Rewrite
 from go_opt.model.plan import Plan, Split
-from tests.exports import info, model, node, weight
+from tests.exports import info, model, node, scattered_plan, weight
 
 
 def rewritten_plan(
     graph: Graph, rewrites: tuple[Rewrite, ...], splits: tuple[Split, ...] = (), chips: int = 4, seed: int = 0
 ) -> Plan:
     """Each op and part is a kernel of its own, on a chip of the first few."""
-    made, target = with_rewrites(graph, rewrites), load_target("gpu-8")
+    made = with_rewrites(graph, rewrites)
     if splits:
         made = split_graph(made, splits)
-    each = np.arange(made.num_ops)
-    plan = Plan.create(
-        made,
-        "gpu-8",
-        target.fingerprint,
-        placement=np.random.default_rng(seed).integers(0, chips, made.num_ops),
-        order=each,
-        fusion_group=each,
-        provenance="test",
-    )
-    return replace(plan, splits=splits)
+    return replace(scattered_plan(made, chips, seed), splits=splits)
 
 
 def statistics(name: str, channels: int) -> list[onnx.TensorProto]:

@@ -198,11 +198,11 @@ class SizedSearch(Search):
 
     def asked_rate(self) -> RateRequest | None:
         """What is asked of batches and copies; None if only of one plan's interval."""
-        from go_opt.serving.rate.planning import RateRequest
-
         rate_per_s = self.rate_per_s()
         if rate_per_s is None or (self.fewest_chips and self.p99 is None):
             return None
+        from go_opt.serving.rate.planning import RateRequest
+
         limit_s = math.inf if self.p99 is None else parse_duration_s(self.p99, "--p99")
         return RateRequest(rate_per_s, limit_s, self.fewest_chips)
 
