@@ -152,9 +152,6 @@ class SizedSearch(Search):
         None if the search is of another kind; with Ctrl-C the best so far. Raises if options are given that
         are not theirs.
         """
-        from go_opt import api
-        from go_opt.cli.inputs.interrupt import InterruptAsks
-        from go_opt.parallel.plans import StepAnswer, searched_step
         from go_opt.serving.mixed.cluster import is_cluster
 
         objective: AnyObjective = getattr(self, "objective", "throughput")
@@ -163,6 +160,10 @@ class SizedSearch(Search):
         )
         if not is_laid_out and not StepOptions(objective, self.batch).is_step(model):
             return None
+        from go_opt import api
+        from go_opt.cli.inputs.interrupt import InterruptAsks
+        from go_opt.parallel.plans import StepAnswer, searched_step
+
         own = ("budget", "seed") if is_laid_out else ("objective", "batch", "budget")
         for field in fields(self):
             if field.name not in own and getattr(self, field.name) != field.default:
