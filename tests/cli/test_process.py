@@ -55,9 +55,8 @@ def test_ctrl_c_prints_the_plan_reached(user_env: dict[str, str], tmp_path: Path
     command = (*LONG_SEARCH, *FOR_AN_HOUR, "--out", "plan.json", *json_option)
     with start(user_env, tmp_path, *command) as process:
         assert process.stderr is not None
-        # The first line of progress: there is a plan.
-        progress = next(line for line in process.stderr if "evaluations" in line)
-        assert "best" in progress
+        # There is a plan, though kernels may still be compiled.
+        assert any("best interval" in line for line in process.stderr)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
