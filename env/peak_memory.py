@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, IntArray
+from go_opt.env.chip_buffers import Buffer, ChipBuffers
 from go_opt.env.copies.relays import expand_plan
 from go_opt.env.copies.stages import size_by_chip
 from go_opt.env.cost import COPY, CostTables, cost_tables
@@ -21,28 +22,6 @@ from go_opt.env.model.memory import BORDER_BUFFERS, NONE, Fit, Holdings, fit_chi
 from go_opt.env.target import Target
 from go_opt.model.graph import NO_PRODUCER, WEIGHT, Graph
 from go_opt.model.plan import Plan
-
-
-@dataclass(frozen=True)
-class Buffer:
-    """A range of a chip's memory. One without ops keeps its range throughout."""
-
-    tensor: str  # empty for the buffer through which weights stream
-    address: int
-    size_bytes: int  # of both buffers where the tensor crosses the chip's border
-    written_by: str  # first op of the kernel that writes it
-    last_read_by: str  # last op of the last kernel that reads it
-
-
-@dataclass(frozen=True)
-class ChipBuffers:
-    """The buffers of a chip, by address: weights, what crosses, other activations, the stream buffer."""
-
-    chip: int  # the first of its stage, whose chips all have the same buffers
-    sram_bytes: int
-    end: int  # the highest address in use; above ``sram_bytes`` if they do not fit
-    least_end: int  # the same if activations had no holes between them: their peak live bytes
-    buffers: tuple[Buffer, ...]
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,11 @@ from typing import Final
 import numpy as np
 
 from go_opt.env import Metrics, Target, cost_tables, evaluate_plan
+from go_opt.env.chip_buffers import ChipBuffers
 from go_opt.env.copies.relays import expand_plan
 from go_opt.env.critical_path import CriticalPath, critical_path
 from go_opt.env.model.metrics import objective_s
-from go_opt.env.peak_memory import ChipBuffers, PeakMemory, peak_memory, plan_buffers
+from go_opt.env.peak_memory import PeakMemory, peak_memory, plan_buffers
 from go_opt.explanations.loads import Loads
 from go_opt.explanations.moves import Mover, Neighbourhood, Resize, best_resize
 from go_opt.explanations.state_use import StateUse, state_use

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from go_opt.common.files import read_json
 from go_opt.common.version import VERSION
-from go_opt.env.peak_memory import ChipBuffers
+from go_opt.env.chip_buffers import ChipBuffers
 from go_opt.errors import InvalidInputError, ModelError
 from go_opt.model.codecs.plan_fields import refuse_clones
 from go_opt.model.graph import Graph

@@ -132,6 +132,12 @@ def test_import_is_light(user_env: dict[str, str]) -> None:
     assert imported_after("import go_opt; dir(go_opt)", user_env) == set()
 
 
+def test_what_runs_stages_loads_no_kernels(user_env: dict[str, str]) -> None:
+    """A plan starts a process for each chip, a step one for each rank."""
+    code = "import go_opt.run.pipeline.worker, go_opt.parallel.execution.worker"
+    assert imported_after(code, user_env) == {"jax", "numpy"}
+
+
 def imported_by(env: dict[str, str], *args: str) -> set[str]:
     """What a command that succeeds imports."""
     code = f"""

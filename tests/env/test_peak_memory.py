@@ -9,8 +9,9 @@ import numpy as np
 from hypothesis import given, settings
 
 from go_opt.env import evaluate_plan
+from go_opt.env.chip_buffers import Buffer, ChipBuffers
 from go_opt.env.kernels.numbering import number_kernels
-from go_opt.env.peak_memory import Buffer, ChipBuffers, Held, PeakMemory, peak_memory, plan_buffers
+from go_opt.env.peak_memory import Held, PeakMemory, peak_memory, plan_buffers
 from go_opt.model.plan import Relay
 from tests.env.memory_twin import chip_memory
 from tests.env.numpy_twin import Twin

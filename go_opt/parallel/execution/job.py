@@ -1,9 +1,19 @@
-"""What a process of a run is told."""
+"""What a process of a run is told. It loads no kernels: those simulate, and a process only computes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Action(NamedTuple):
+    """A pass of a stage on a micro-batch, or a message of what the pass gives to another rank."""
+
+    kind: str  # forward, backward, send, receive
+    stage: int  # whose pass it is, or gave what is sent
+    micro_batch: int
+    is_backward: bool
+    peer: int  # the other rank of a message, else -1
 
 
 @dataclass(frozen=True)

@@ -6,20 +6,9 @@ of one timeline, the simulated one, so that none waits for a call that comes lat
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from go_opt.parallel.execution.job import Action
 from go_opt.parallel.schedule import simulate
 from go_opt.parallel.step import Step
-
-
-class Action(NamedTuple):
-    """A pass of a stage on a micro-batch, or a message of what the pass gives to another rank."""
-
-    kind: str  # forward, backward, send, receive
-    stage: int  # whose pass it is, or gave what is sent
-    micro_batch: int
-    is_backward: bool
-    peer: int  # the other rank of a message, else -1
 
 
 def rank_actions(step: Step) -> list[list[Action]]:

@@ -12,8 +12,8 @@ import numpy as np
 
 from go_opt.parallel import Configuration, Transformer
 from go_opt.parallel.execution.decoder import Array, StageOf, first_weight, names_of
+from go_opt.parallel.execution.job import Action
 from go_opt.parallel.execution.messages import Messages
-from go_opt.parallel.execution.order import Action
 from go_opt.parallel.execution.passes import Exported, Meshed, Passes, State
 
 

@@ -31,8 +31,7 @@ from go_opt.parallel.execution.decoder import (
     names_of,
     run_stage,
 )
-from go_opt.parallel.execution.job import Job
-from go_opt.parallel.execution.order import Action
+from go_opt.parallel.execution.job import Action, Job
 from go_opt.parallel.execution.passes import Exported
 from go_opt.parallel.execution.rank import Kept, Rank, shape_of
 
