@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from go_opt.api.inputs import as_target
 from go_opt.common.units import format_duration
-from go_opt.env import Target, evaluate_plan
-from go_opt.env.copies.splits import planned_graph
+from go_opt.env import Target
 from go_opt.env.target import first_chips
 from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.given_request import as_request, takes_options
 from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult, Request, Step
 from go_opt.search.bounds import bound_over_states, may_keep_states, refuse_unreachable
-from go_opt.search.final_simulation import simulated_answer
+from go_opt.search.final_simulation import on_package
 from go_opt.search.optimizer import optimize_request
 from go_opt.search.splits.ways import divisible_ops
 
@@ -173,7 +172,7 @@ def _counter(
             result = optimize_request(graph, part, request, on_step=on_step, should_stop=should_stop)
         except InfeasibleError as error:
             return ChipCount(chips, None, error.is_proven, str(error))
-        return ChipCount(chips, _on_whole(graph, target, request, result), result.status == "OPTIMAL", "")
+        return ChipCount(chips, on_package(graph, target, request, result), result.status == "OPTIMAL", "")
 
     return count
 
@@ -187,16 +186,6 @@ def _is_refuted(graph: Graph, target: Target, request: Request, longest_s: float
     except InfeasibleError:
         return True
     return bound_over_states(graph, target, request, divisible).seconds > longest_s
-
-
-def _on_whole(graph: Graph, target: Target, request: Request, result: OptimizeResult) -> OptimizeResult:
-    """Converts a result for the first chips of ``target`` to a result for the whole target."""
-    plan = replace(result.plan, target=target.source, target_fingerprint=target.fingerprint)
-    graph = planned_graph(graph, plan)
-    whole = replace(result, plan=plan, metrics=evaluate_plan(graph, target, plan))
-    if result.simulated_interval_s is None:
-        return whole
-    return simulated_answer(graph, target, request, [whole])
 
 
 def _taken_s(result: OptimizeResult) -> float:

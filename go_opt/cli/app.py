@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "inspect": ("listing", "Describe a model before any target."),
     "optimize": ("plans", "Find a plan, and a bound on how good a plan can be."),
     "chips": ("chips", "Plan a model for several numbers of chips."),
+    "design": ("chips", "Find the links or memory a package needs."),
     "evaluate": ("plans", "Cost a plan: interval, latency, bottleneck."),
     "verify": ("plans", "Check a plan against every constraint."),
     "diff": ("plans", "Show the differences between two plans."),

@@ -14,7 +14,8 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Final
 
-from go_opt.env import Metrics, Target
+from go_opt.env import Metrics, Target, evaluate_plan
+from go_opt.env.copies.splits import planned_graph
 from go_opt.env.evaluation import with_waiting
 from go_opt.env.target.simulator_parameters import EFFECTS
 from go_opt.model.graph import Graph
@@ -69,6 +70,14 @@ def simulated(search: SearchView, plan: Plan) -> Metrics:
 def load_simulator(context: Context, *, has_plan: bool = True) -> None:
     with context.compiling(context.most_compiling_s(has_plan=has_plan)):
         load("simulator", common_families(simulator=True, policy=False))
+
+
+def on_package(graph: Graph, target: Target, request: Request, result: OptimizeResult) -> OptimizeResult:
+    """A result for another package with the same chips as one for ``target``: costed anew, with its bound."""
+    plan = replace(result.plan, target=target.source, target_fingerprint=target.fingerprint)
+    graph = planned_graph(graph, plan)
+    there = replace(result, plan=plan, metrics=evaluate_plan(graph, target, plan))
+    return there if result.simulated_interval_s is None else simulated_answer(graph, target, request, [there])
 
 
 def shortlisted(found: list[OptimizeResult]) -> list[OptimizeResult]:

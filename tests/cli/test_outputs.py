@@ -33,6 +33,8 @@ FOREIGN: Final = b'{"format": "a file of mine"}\n'
 # Every option that writes, with a command line that gives it as OUT and has the files m, p and t.
 COMMANDS: Final = {
     "optimize --out": "optimize m.json --max-evaluations 1 --out OUT",
+    "design --out": "design t.toml m.json --memory 1MB -o OUT",
+    "design --plan": "design t.toml m.json --memory 1MB -o d.toml --plan OUT",
     "jobs wait --out": "jobs wait operations/x --out OUT",
     "trace --out": "trace m.json p.json -o OUT",
     "report --out": "report m.json p.json -o OUT",
