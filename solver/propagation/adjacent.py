@@ -73,17 +73,8 @@ def sample_adjacent(
       InfeasibleError: all chips must be used, but no placement does, whatever the bounds.
     """
     rows = checked_rows(problem, log_probs, num_samples)
-    shape = (num_samples, problem.num_units)
-    out = _nothing_placed(shape)
-    start = start_domains(problem, first_chip, last_chip)
-    cover = what_to_cover(problem, start)
-    if start is not None and cover is not None:
-        rng = np.random.default_rng(seed)
-        visiting = visiting_orders(problem, rng, num_samples) if orders is None else orders
-        domains = working_domains(start)
-        wishes = rng.random(shape if cover.may_anchor else (num_samples, 0))
-        _sample(problem, start, cover, domains, rows, visiting, rng.random(shape), wishes, out)
-    return out
+    proposals = np.zeros((num_samples, 0), np.int32)
+    return _placed(problem, rows, proposals, orders, seed, first_chip, last_chip)
 
 
 def fix_adjacent(
@@ -111,27 +102,40 @@ def fix_adjacent(
         raise InvalidInputError(
             f"proposals has shape {proposals.shape}, must be (any, {problem.num_units}).", field="proposals"
         )
-    num_samples = len(proposals)
-    rows = np.zeros((1, 1, 1)) if log_probs is None else checked_rows(problem, log_probs, num_samples)
-    out = _nothing_placed(proposals.shape)
+    rows = None if log_probs is None else checked_rows(problem, log_probs, len(proposals))
+    return _placed(problem, rows, proposals, orders, seed, first_chip, last_chip)
+
+
+def _placed(
+    problem: PlacementProblem,
+    rows: FloatArray | None,
+    proposals: IntArray,
+    orders: IntArray | None,
+    seed: int,
+    first_chip: ArrayLike | None,
+    last_chip: ArrayLike | None,
+) -> AdjacentPlacements:
+    """FIX of the proposals [S, U], or SAMPLE where they have no columns."""
+    num_samples, is_sample = len(proposals), proposals.shape[1] == 0
+    shape = (num_samples, problem.num_units)
+    out = AdjacentPlacements(
+        np.full(shape, -1, dtype=np.int32), np.full(num_samples, CONTRADICTION, dtype=np.int8)
+    )
     start = start_domains(problem, first_chip, last_chip)
     cover = what_to_cover(problem, start)
-    if start is not None and cover is not None:
-        rng = np.random.default_rng(seed)
-        visiting = visiting_orders(problem, rng, num_samples) if orders is None else orders
-        domains = working_domains(start)
-        uniforms = rng.random((num_samples, 0) if log_probs is None else proposals.shape)
+    if start is None or cover is None:
+        return out
+    rng = np.random.default_rng(seed)
+    visiting = visiting_orders(problem, rng, num_samples) if orders is None else orders
+    wishes = np.zeros((num_samples, 0))
+    if cover.may_anchor:
         # Sources with low proposals and sinks with high ones make the best anchors.
-        wished = proposals if cover.may_anchor else proposals[:, :0]
-        wishes = np.clip(wished, 0, problem.num_chips - 1) / problem.num_chips
-        _fix(problem, start, cover, domains, rows, visiting, uniforms, wishes, proposals, out)
+        of_proposals = np.clip(proposals, 0, problem.num_chips - 1) / problem.num_chips
+        wishes = rng.random(shape) if is_sample else of_proposals
+    uniforms = np.zeros((num_samples, 0)) if rows is None else rng.random(shape)
+    rows = np.zeros((1, 1, 1)) if rows is None else rows
+    _place(problem, start, cover, working_domains(start), rows, visiting, uniforms, wishes, proposals, out)
     return out
-
-
-def _nothing_placed(shape: tuple[int, ...]) -> AdjacentPlacements:
-    return AdjacentPlacements(
-        np.full(shape, -1, dtype=np.int32), np.full(shape[0], CONTRADICTION, dtype=np.int8)
-    )
 
 
 def visiting_orders(problem: PlacementProblem, rng: np.random.Generator, num_samples: int) -> IntArray:
@@ -158,51 +162,7 @@ def checked_rows(problem: PlacementProblem, log_probs: FloatArray, num_samples: 
 
 
 @compiled
-def _sample(
-    problem: PlacementProblem,
-    start: Domains,
-    cover: Cover,
-    domains: Domains,
-    rows: FloatArray,
-    orders: IntArray,
-    uniforms: FloatArray,
-    wishes: FloatArray,
-    out: AdjacentPlacements,
-) -> None:
-    anchorings = MAX_ANCHORINGS if wishes.shape[1] > 0 else 0
-    for s in range(len(uniforms)):
-        for attempt in range(anchorings + 1):
-            reset(domains, start)
-            turn = (attempt - 1) / MAX_ANCHORINGS
-            if attempt > 0 and not anchor(problem, domains, cover, wishes[s], turn):
-                continue
-            _draw_all(domains, rows[s % len(rows)], orders[s % len(orders)], uniforms[s], out.placement[s])
-            if close_gaps(problem, start, cover, out.placement[s]):
-                out.status[s] = DRAWN if attempt == 0 else ANCHORED
-                break
-            out.status[s] = GAPS
-
-
-@uncounted_inner
-def _draw_all(
-    domains: Domains, rows: FloatArray, order: IntArray, uniforms: FloatArray, placement: IntArray
-) -> None:
-    """Fixes every unit to a chip drawn from its row, and fills ``placement``."""
-    # Tuple fields are reference-counted on each access: as locals, only once per call.
-    lower, upper = domains.lower, domains.upper
-    visit = 0
-    for unit in order:
-        low = int64(lower[unit])
-        high = int64(upper[unit])
-        if low < high:
-            fix(domains, unit, draw_chip(rows[unit], low, high, uniforms[visit]))
-            visit += 1
-    for unit in range(len(order)):
-        placement[unit] = lower[unit]
-
-
-@compiled
-def _fix(
+def _place(
     problem: PlacementProblem,
     start: Domains,
     cover: Cover,
@@ -222,7 +182,8 @@ def _fix(
             turn = (attempt - 1) / MAX_ANCHORINGS
             if attempt > 0 and not anchor(problem, domains, cover, wishes[s], turn):
                 continue
-            _keep_possible(domains, order, proposals[s])
+            if proposals.shape[1] > 0:
+                _keep_possible(domains, order, proposals[s])
             _fill(domains, rows[s % len(rows)], order, uniforms[s], proposals[s])
             for unit in range(len(order)):
                 out.placement[s, unit] = domains.lower[unit]
@@ -247,13 +208,16 @@ def _fill(
     domains: Domains, rows: FloatArray, order: IntArray, uniforms: FloatArray, proposal: IntArray
 ) -> None:
     """Fixes the open units: draws their chips if there are ``uniforms``, else takes the nearest chips."""
+    # Tuple fields are reference-counted on each access: as locals, only once per call.
     lower, upper = domains.lower, domains.upper
-    for i in range(len(order)):
-        unit = order[i]
+    visit = 0
+    for unit in order:
         low = int64(lower[unit])
         high = int64(upper[unit])
-        if low < high:
-            chip = min(max(int64(proposal[unit]), low), high)
-            if len(uniforms) > 0:
-                chip = draw_chip(rows[unit], low, high, uniforms[i])
-            fix(domains, unit, chip)
+        if low == high:
+            continue
+        if len(uniforms) > 0:
+            fix(domains, unit, draw_chip(rows[unit], low, high, uniforms[visit]))
+            visit += 1
+        else:
+            fix(domains, unit, min(max(int64(proposal[unit]), low), high))

@@ -33,10 +33,14 @@ class Domains(NamedTuple):
 
 
 def longest_stretches(open_chips: BoolArray) -> tuple[IntArray, IntArray]:
-    """Returns the first and last chip [U] of the longest run of open chips, given ``open_chips`` [U, D]."""
+    """First and last chip [U] of the longest run of the open chips [U, D]; first > last: none is open.
+
+    The core supports only intervals. If a unit's chips have gaps, it uses only one run of
+    them: the result is valid, but some placements are never drawn.
+    """
     num_units, num_chips = open_chips.shape
-    first, last = np.zeros((2, num_units), np.int32)
-    run, longest = np.zeros((2, num_units), np.int32)
+    first, run, longest = np.zeros((3, num_units), np.int32)
+    last = np.full(num_units, -1, np.int32)
     for chip in range(num_chips):
         run = np.where(open_chips[:, chip], run + 1, 0)
         is_longer = run > longest
@@ -78,23 +82,8 @@ def working_domains(start: Domains) -> Domains:
 
 
 def chip_runs(problem: PlacementProblem) -> tuple[IntArray, IntArray]:
-    """Returns the first and last chip [U] of the longest run that may run each unit; first > last: none.
-
-    The core supports only intervals. If a unit's chips have gaps, it uses only one run of
-    them: the result is valid, but some placements are never drawn.
-    """
-    first = np.zeros(problem.num_units, dtype=np.int32)
-    last = np.full(problem.num_units, problem.num_chips - 1, dtype=np.int32)
-    if problem.can_run.all():
-        return first, last
-    last[:] = -1
-    run = np.zeros(problem.num_units, dtype=np.int32)
-    for chip, kind in enumerate(problem.chip_kind):
-        run = np.where(problem.can_run[kind], run + 1, 0).astype(np.int32)
-        is_longer = run > last - first + 1
-        first[is_longer] = chip + 1 - run[is_longer]
-        last[is_longer] = chip
-    return first, last
+    """The longest run of chips that may run each unit, as :func:`longest_stretches` gives it."""
+    return longest_stretches(problem.can_run[problem.chip_kind].T)
 
 
 @uncounted

@@ -7,7 +7,6 @@ adjacent rule the core makes all. Axes as in :mod:`go_opt.solver.propagation.mod
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal, TypeVar
@@ -40,7 +39,6 @@ from go_opt.solver.propagation.propagators.tables import RuleTables, rule_tables
 from go_opt.solver.propagation.search import Solver, holds
 
 Rule = Literal["full", "adjacent"]
-_Made = TypeVar("_Made")
 _Rows = TypeVar("_Rows", FloatArray, IntArray)
 RULES: Final = ("full", "adjacent")
 MAX_BACKTRACKS: Final = 300
@@ -95,7 +93,7 @@ def sample(
     rows = checked_rows(problem, log_probs, num_samples)
     batch = _batch(problem, tables, num_samples, rule, seed)
     backtracks = _search(batch, rows, max_backtracks, is_sample=True)
-    _sample_rest(batch, rows)
+    _place_rest(batch, rows, is_sample=True)
     return Placements(batch.draws.placement, batch.draws.ending, backtracks)
 
 
@@ -124,7 +122,7 @@ def fix(
     batch = _batch(problem, tables, len(proposals), rule, seed)
     batch.draws.proposal[:] = proposals
     backtracks = _search(batch, rows, max_backtracks, is_sample=False)
-    _fix_rest(batch, rows)
+    _place_rest(batch, rows, is_sample=False)
     return Placements(batch.draws.placement, batch.draws.ending, backtracks)
 
 
@@ -173,45 +171,29 @@ def _search(batch: _Batch, rows: FloatArray, max_backtracks: int, *, is_sample: 
     return solver.backtracks - before
 
 
-def _sample_rest(batch: _Batch, rows: FloatArray) -> None:
-    """Draws the samples without a placement with the adjacent core."""
+def _place_rest(batch: _Batch, rows: FloatArray, *, is_sample: bool) -> None:
+    """Draws the samples without a placement, or repairs their proposals, with the adjacent core."""
     rest = np.flatnonzero(batch.draws.ending == LIMIT)
-    drawn = _by_core(
-        batch, rest, partial(sample_adjacent, batch.problem, _rows_of(rows, rest), num_samples=len(rest))
-    )
-    if drawn is None:
-        return
-    is_valid = _accept(batch, rest, drawn.placement, drawn.status)
-    if batch.rule == "adjacent":
-        batch.draws.ending[rest[is_valid]] = SEARCHED
-
-
-def _fix_rest(batch: _Batch, rows: FloatArray) -> None:
-    """Repairs the proposals without a placement with the adjacent core."""
-    rest = np.flatnonzero(batch.draws.ending == LIMIT)
-    log_probs = _rows_of(rows, rest) if len(rows) else None
-    fixed = _by_core(
-        batch, rest, partial(fix_adjacent, batch.problem, batch.draws.proposal[rest], log_probs=log_probs)
-    )
-    if fixed is None:
-        return
-    is_valid = _accept(batch, rest, fixed.placement, fixed.status)
-    if batch.rule == "adjacent":
-        is_kept = (fixed.placement == batch.draws.proposal[rest]).all(axis=1)
-        batch.draws.ending[rest[is_valid]] = np.where(is_kept, KEPT, SEARCHED)[is_valid]
-
-
-def _by_core(batch: _Batch, rest: LongArray, core: Callable[..., _Made]) -> _Made | None:
-    """Runs the adjacent core on the samples ``rest``; returns ``None`` if ``rest`` is empty or infeasible."""
     if not len(rest):
-        return None
+        return
+    problem, proposals = batch.problem, batch.draws.proposal[rest]
+    log_probs = _rows_of(rows, rest)
     first, last = longest_stretches(unpack_chips(batch.tables.allowed, batch.tables.num_chips))
+    core = (
+        partial(sample_adjacent, problem, log_probs, num_samples=len(rest))
+        if is_sample
+        else partial(fix_adjacent, problem, proposals, log_probs=log_probs if len(rows) else None)
+    )
     try:
-        return core(orders=_rows_of(batch.orders, rest), seed=batch.seed, first_chip=first, last_chip=last)
+        made = core(orders=_rows_of(batch.orders, rest), seed=batch.seed, first_chip=first, last_chip=last)
     except InfeasibleError:
         if batch.rule == "adjacent":
             raise
-        return None
+        return
+    is_valid = _accept(batch, rest, made.placement, made.status)
+    if batch.rule == "adjacent":
+        is_kept = (made.placement == proposals).all(axis=1) & (not is_sample)
+        batch.draws.ending[rest[is_valid]] = np.where(is_kept, KEPT, SEARCHED)[is_valid]
 
 
 def _rows_of(rows: _Rows, samples: LongArray) -> _Rows:

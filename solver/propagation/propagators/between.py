@@ -59,14 +59,14 @@ def _keep_with_an_end(tables: RuleTables, store: Store, u: int, x: int, v: int) 
         status = narrow_range(store, v, 0, store.high[x])
         if status == FAILED:
             return FAILED
-        return _worse(status, narrow_range(store, x, store.low[v], last))
+        return worse(status, narrow_range(store, x, store.low[v], last))
     if store.high[x] < store.low[v]:
         if store.high[x] == store.high[u] and store.low[x] == store.low[u]:
             return UNCHANGED
         status = narrow_range(store, u, store.low[x], last)
         if status == FAILED:
             return FAILED
-        return _worse(status, narrow_range(store, x, 0, store.high[u]))
+        return worse(status, narrow_range(store, x, 0, store.high[u]))
     return leave_out(store, x, store.high[u] + 1, store.low[v] - 1)
 
 
@@ -85,5 +85,5 @@ def leave_out(store: Store, unit: int, low: int, high: int) -> int:
 
 
 @uncounted_inner
-def _worse(status: int, other: int) -> int:
+def worse(status: int, other: int) -> int:
     return FAILED if other == FAILED else max(status, other)

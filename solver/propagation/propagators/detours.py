@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from go_opt.common.arrays import WordArray
 from go_opt.common.compiling import uncounted_inner
-from go_opt.solver.propagation.propagators.between import leave_out
+from go_opt.solver.propagation.propagators.between import leave_out, worse
 from go_opt.solver.propagation.propagators.domains import (
     FAILED,
     NO_BITS,
@@ -183,7 +183,7 @@ def _follow(tables: RuleTables, store: Store, unit: int, a: int) -> int:
         common = store.above[unit, word] & store.reach[a, word]
         if common != NO_BITS:
             highest = word * WORD_BITS + lowest_bit(common)
-            return _worse(status, narrow_range(store, unit, 0, highest))
+            return worse(status, narrow_range(store, unit, 0, highest))
     return status
 
 
@@ -199,13 +199,8 @@ def _precede(tables: RuleTables, store: Store, unit: int, b: int) -> int:
         common = store.below[unit, word] & store.into[b, word]
         if common != NO_BITS:
             lowest = word * WORD_BITS + highest_bit(common)
-            return _worse(status, narrow_range(store, unit, lowest, tables.num_chips - 1))
+            return worse(status, narrow_range(store, unit, lowest, tables.num_chips - 1))
     return status
-
-
-@uncounted_inner
-def _worse(status: int, other: int) -> int:
-    return FAILED if other == FAILED else max(status, other)
 
 
 @uncounted_inner
