@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from go_opt.agents.networks import PolicyConfig
     from go_opt.agents.policy.network import Policy
     from go_opt.agents.training.finetune import FinetuneRequest
-    from go_opt.agents.training.job import BestPlan, Progress, Trained
+    from go_opt.agents.training.job import Progress, Trained
     from go_opt.agents.training.problems.environment import CheckedSession, Environment
 
 PLAN_NAME: Final = "plan.json"
@@ -208,7 +208,7 @@ def finetune(
     stops = of_any_host(should_stop)
     trained = run(request, folder, answers, workers=workers, on_progress=on_progress, should_stop=stops)
     if trained.best_plan is not None:
-        found.insert(0, (trained.best_plan.interval_s, _verified(learnt, on, trained.best_plan)))
+        found.insert(0, (trained.best_plan.expected_s, _verified(learnt, on, trained.best_plan)))
     if not found:
         return _result(folder, trained)
     best_interval_s, plan = min(found, key=operator.itemgetter(0))
@@ -241,8 +241,8 @@ def _result(folder: str | Path, trained: Trained, **of_one_graph: Any) -> Traini
     )
 
 
-def _verified(graph: Graph, target: Target, best: BestPlan) -> Plan:
-    plan = Candidate("policy: finetuned", best.placement, best.order, best.fusion_group).plan(graph, target)
+def _verified(graph: Graph, target: Target, best: Candidate) -> Plan:
+    plan = best.plan(graph, target)
     violations = verify(graph, target, plan)
     if violations:
         raise InfeasibleError(f"the best plan met is not valid: {violations[0].message}")

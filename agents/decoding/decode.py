@@ -98,14 +98,13 @@ def decode(
         group, order = schedule(instance, schedule_priority, fusion_priority)
         if mode == "walk":
             rng = np.random.default_rng((seed, r))
-            case = walk_case(instance, order, group)
-            placed, misses = _walked(case, decisions, draws, rng, misses)
+            part = _walked(instance, order, group, decisions, draws, rng, misses)
+            misses = part.misses
         else:
             cheapest = cheapest_slicing(instance, order, group)
-            placed = _Placed(cheapest.placement[None], np.array([cheapest.expected_s == np.inf]), ())
-        num_plans = len(placed.placement)
-        orders, groups = np.tile(order, (num_plans, 1)), np.tile(group, (num_plans, 1))
-        parts.append(Decoded(placed.placement, orders, groups, placed.is_repaired, placed.walks, misses))
+            fits_nowhere = np.array([cheapest.expected_s == np.inf])
+            part = Decoded(cheapest.placement[None], order[None], group[None], fits_nowhere, (), misses)
+        parts.append(part)
     return _joined(parts)
 
 
@@ -121,19 +120,25 @@ def _joined(parts: Sequence[Decoded]) -> Decoded:
     )
 
 
-class _Placed(NamedTuple):
-    """The placements of one row of keys."""
-
-    placement: IntArray  # [K, N]
-    is_repaired: BoolArray  # [K]
-    walks: tuple[Walked, ...]
-
-
 def _walked(
-    case: WalkCase, decisions: Decisions, draws: int, rng: np.random.Generator, misses: int | None
-) -> tuple[_Placed, int | None]:
+    instance: OrderProblem,
+    order: IntArray,
+    group: IntArray,
+    decisions: Decisions,
+    draws: int,
+    rng: np.random.Generator,
+    misses: int | None,
+) -> Decoded:
+    """Walks of the kernels ``group`` [N] along ``order`` [N]."""
+    case = walk_case(instance, order, group)
     drawn = case.draw(decisions.walk_weights, decisions.walk_head, draws, rng, misses)
     if (drawn.placement < 0).any():
         raise InfeasibleError("no placement was found that uses the chips it must and may use.")
-    walks = tuple(Walked(case, is_cut) for is_cut in drawn.is_cut)
-    return _Placed(drawn.placement[:, case.units.unit_of_op], drawn.is_repaired, walks), drawn.misses
+    return Decoded(
+        drawn.placement[:, case.units.unit_of_op],
+        np.tile(order, (draws, 1)),
+        np.tile(group, (draws, 1)),
+        drawn.is_repaired,
+        tuple(Walked(case, is_cut) for is_cut in drawn.is_cut),
+        drawn.misses,
+    )

@@ -12,7 +12,7 @@ from go_opt.agents.policy.network import Policy
 from go_opt.agents.training.problems.cases import Case
 from go_opt.agents.training.problems.environment import Environment
 from go_opt.agents.training.problems.settings import Settings
-from go_opt.common.arrays import IntArray
+from go_opt.model.plan import Candidate
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,16 +41,6 @@ class Job:
         return math.ceil(self.samples / self.samples_per_step)
 
 
-@dataclass(frozen=True, eq=False)
-class BestPlan:
-    """The fastest plan met, of any graph: of use where there is only one."""
-
-    interval_s: float
-    placement: IntArray  # [N]
-    order: IntArray  # [N]
-    fusion_group: IntArray  # [N]
-
-
 @dataclass(frozen=True)
 class Progress:
     """The progress of a run, after each step."""
@@ -72,7 +62,7 @@ class Trained:
     """The result of a run."""
 
     policy: Policy  # the best on validation, else the last
-    best_plan: BestPlan | None
+    best_plan: Candidate | None  # the fastest met, of any graph: of use where there is only one
     step: int
     steps: int
     samples: int

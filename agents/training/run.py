@@ -17,15 +17,16 @@ from typing import Final
 import jax
 import numpy as np
 
-from go_opt.agents.training.job import BestPlan, Job, Progress, Trained
+from go_opt.agents.training.job import Job, Progress, Trained
 from go_opt.agents.training.metric_log import MetricLog
 from go_opt.agents.training.problems.cases import Case
 from go_opt.agents.training.problems.sessions import Sessions
-from go_opt.agents.training.run_state import RunState, resumed, save_state
+from go_opt.agents.training.run_state import METHOD, RunState, resumed, save_state
 from go_opt.agents.training.updates.learner import Learner
 from go_opt.agents.training.updates.step import Step, take_step
 from go_opt.agents.training.validation import validate
 from go_opt.errors import EnvironmentFailedError
+from go_opt.model.plan import Candidate
 
 CHECKPOINT_EVERY_S: Final = 20.0
 
@@ -127,19 +128,20 @@ def _validated(job: Job, learner: Learner, state: RunState) -> tuple[RunState, d
     return state, score.metrics()
 
 
-def _best(known: BestPlan | None, step: Step) -> BestPlan | None:
+def _best(known: Candidate | None, step: Step) -> Candidate | None:
     for batch in step.batches:
         for episodes in batch.episodes:
             i = int(np.argmin(episodes.interval_s))
             interval_s = float(episodes.interval_s[i])
-            if np.isfinite(interval_s) and (known is None or interval_s < known.interval_s):
+            if np.isfinite(interval_s) and (known is None or interval_s < known.expected_s):
                 decoded = episodes.decoded
-                known = BestPlan(interval_s, decoded.placement[i], decoded.order[i], decoded.fusion_group[i])
+                rows = decoded.placement[i], decoded.order[i], decoded.fusion_group[i]
+                known = Candidate(METHOD, *rows, expected_s=interval_s)
     return known
 
 
 def _best_interval_s(state: RunState) -> float:
-    return np.inf if state.best_plan is None else state.best_plan.interval_s
+    return np.inf if state.best_plan is None else state.best_plan.expected_s
 
 
 def _of_this_host(cases: list[Case]) -> list[Case]:

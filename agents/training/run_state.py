@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,10 +18,13 @@ from go_opt.agents.training.checkpoint import (
     save_checkpoint,
     to_arrays,
 )
-from go_opt.agents.training.job import BestPlan, Job
+from go_opt.agents.training.job import Job
 from go_opt.agents.training.updates.learner import Learner, LearnerState
 from go_opt.agents.training.updates.walk_learner import WalkLearner
 from go_opt.errors import InvalidInputError
+from go_opt.model.plan import Candidate
+
+METHOD: Final = "policy: finetuned"  # that has found the best plan
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +37,7 @@ class RunState:
     score: float | None = None
     best_score: float | None = None
     best_policy: Policy | None = None
-    best_plan: BestPlan | None = None
+    best_plan: Candidate | None = None
 
 
 def save_state(job: Job, state: RunState, folder: str | Path) -> None:
@@ -60,7 +63,7 @@ def save_state(job: Job, state: RunState, folder: str | Path) -> None:
         "samples": state.samples,
         "score": state.score,
         "best_score": state.best_score,
-        "best_interval_s": None if plan is None else plan.interval_s,
+        "best_interval_s": None if plan is None else plan.expected_s,
     }
     save_checkpoint(folder, Checkpoint(job.request, progress, arrays))
 
@@ -76,10 +79,9 @@ def resumed(job: Job, learner: Learner, folder: str | Path) -> RunState:
     progress = found.progress
     plan = None
     if progress["best_interval_s"] is not None:
-        plan = BestPlan(
-            progress["best_interval_s"],
-            *(np.array(arrays[f"plan/{name}"]) for name in ("placement", "order", "fusion")),
-        )
+        rows = (np.array(arrays[f"plan/{name}"]) for name in ("placement", "order", "fusion"))
+        placement, order, group = rows
+        plan = Candidate(METHOD, placement, order, group, expected_s=progress["best_interval_s"])
     best = None
     if progress["best_score"] is not None:
         parameters = from_arrays("best", arrays, job.policy.parameters)

@@ -26,7 +26,7 @@ from go_opt.errors import EnvironmentFailedError, InvalidInputError, PolicyError
 from go_opt.hardware import HardwareEnvironment
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Candidate, Plan
+from go_opt.model.plan import Plan
 from go_opt.solver.verify.verifier import verify
 from tests.agents.training.runs import (
     LESSONS,
@@ -88,14 +88,12 @@ def test_the_best_plan_of_finetuning(finetuned: Path) -> None:
     assert (steps, trained.is_complete, trained.samples) == ([], True, 64)
     best = trained.best_plan
     assert best is not None
-    assert best.interval_s == metrics(finetuned)[-1]["best_interval_s"]
-    plan = Candidate("test", best.placement, best.order, best.fusion_group).plan(
-        request.graph, request.target
-    )
+    assert best.expected_s == metrics(finetuned)[-1]["best_interval_s"]
+    plan = best.plan(request.graph, request.target)
     assert verify(request.graph, request.target, plan) == []
     with open_session(LocalEnvironment(), request.graph, request.target) as session:
         answer = session.evaluate(best.placement[None], best.order[None], best.fusion_group[None])
-    assert answer.objective_s[0] == best.interval_s
+    assert answer.objective_s[0] == best.expected_s
 
 
 def test_progress(tmp_path: Path) -> None:
@@ -125,7 +123,7 @@ def test_finetuning_stopped_and_gone_on_with(finetuned: Path, tmp_path: Path) ->
     trained = finetune(finetuning(), tmp_path, Flaky())
     assert ended_alike(tmp_path, finetuned)
     assert trained.best_plan is not None
-    assert trained.best_plan.interval_s == metrics(finetuned)[-1]["best_interval_s"]
+    assert trained.best_plan.expected_s == metrics(finetuned)[-1]["best_interval_s"]
 
 
 def test_killed_after_the_last_checkpoint(
