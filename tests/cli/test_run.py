@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -78,19 +78,30 @@ def test_inputs_of_ones_own(cli: Cli, plan: Path, tmp_path: Path) -> None:
     run.is_refused("inputs 'x.npz': input 'x' must be float32 of shape (8, 8), not float32 of shape (4, 8)")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
-def test_signals_leave_no_process(plan: Path, user_env: dict[str, str], number: int, code: int) -> None:
-    command = [sys.executable, "-m", "go_opt.cli", "run", str(plan), "--plan", "plan.json"]
-    command += ["--inferences", "1000000"]
-    env = {**user_env, "TMPDIR": str(plan.parent)}
-    with subprocess.Popen(command, cwd=plan.parent, env=env, stderr=subprocess.PIPE, text=True) as run:
-        while len(workers := list(workers_of(run.pid))) < 2 or not all(map(is_at_work, workers)):
+SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+
+
+@SIGNALS
+def test_signals_leave_no_process(plan: Path, user_env: dict[str, str], number: int) -> None:
+    run = [str(plan), "--plan", "plan.json", "--inferences", "1000000"]
+    check_a_signal_leaves_no_process(run, plan.parent, user_env, number, is_at_work)
+
+
+def check_a_signal_leaves_no_process(
+    arguments: list[str], folder: Path, env: dict[str, str], number: int, is_ready: Callable[[int], bool]
+) -> None:
+    """Once all workers of ``run`` are ready, the signal ends them too."""
+    command = [sys.executable, "-m", "go_opt.cli", "run", *arguments]
+    env = {**env, "TMPDIR": str(folder)}
+    with subprocess.Popen(command, cwd=folder, env=env, stderr=subprocess.PIPE, text=True) as run:
+        while len(workers := list(workers_of(run.pid))) < 2 or not all(map(is_ready, workers)):
             assert run.poll() is None
             time.sleep(0.02)
         run.send_signal(number)
         said = run.communicate()[1]
-    assert run.returncode == code
-    assert said == ("go-opt: interrupted.\n" if number == signal.SIGINT else "")
+    is_interrupt = number == signal.SIGINT
+    assert run.returncode == (130 if is_interrupt else -number)
+    assert said == ("go-opt: interrupted.\n" if is_interrupt else "")
     while any(map(is_alive, workers)):  # they end by themselves where the command cannot end them
         time.sleep(0.02)
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Cli
-from tests.cli.test_run import is_alive, workers_of
+from tests.cli.test_run import SIGNALS, check_a_signal_leaves_no_process
 
 pytest.importorskip("jax")
 
@@ -59,17 +55,7 @@ def test_an_export(cli: Cli, plan: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
-def test_signals_leave_no_process(plan: Path, user_env: dict[str, str], number: int, code: int) -> None:
-    command = [sys.executable, "-m", "go_opt.cli", "run", MODEL, "--plan", str(plan)]
-    env = {**user_env, "TMPDIR": str(plan.parent)}
-    with subprocess.Popen(command, cwd=plan.parent, env=env, stderr=subprocess.PIPE, text=True) as run:
-        while len(workers := list(workers_of(run.pid))) < 2:
-            assert run.poll() is None
-            time.sleep(0.02)
-        run.send_signal(number)
-        said = run.communicate()[1]
-    assert run.returncode == code
-    assert said == ("go-opt: interrupted.\n" if number == signal.SIGINT else "")
-    while any(map(is_alive, workers)):  # they end by themselves where the command cannot end them
-        time.sleep(0.02)
+@SIGNALS
+def test_signals_leave_no_process(plan: Path, user_env: dict[str, str], number: int) -> None:
+    run = [MODEL, "--plan", str(plan)]
+    check_a_signal_leaves_no_process(run, plan.parent, user_env, number, lambda worker: True)

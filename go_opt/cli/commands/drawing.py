@@ -20,13 +20,14 @@ from go_opt.cli.commands.options import (
     PlanTargetOption,
     StepOptions,
     read_constraints,
+    refuse_for_step,
     with_options,
 )
 from go_opt.cli.commands.plans import INVALID_PLAN, objective_of
 from go_opt.cli.inputs.loading import load_with_plan, with_costs
 from go_opt.common.outputs import NODE_DATA, PAGE, TRACE
 from go_opt.env.model.metrics import Fidelity
-from go_opt.errors import GraphError, InvalidInputError, ModelError, PlanError
+from go_opt.errors import GraphError, ModelError, PlanError
 
 if TYPE_CHECKING:
     from go_opt.explanations import OpExplanation, PlanExplanation
@@ -108,10 +109,9 @@ def report(
     from go_opt.report.page import claims_of, node_data_text, page_of, step_page, subject_of
 
     if StepOptions().is_step(model):
-        given = {"inferences": inferences, "model-explorer": model_explorer, "costs": costs}
-        for name, value in (given | {"constraints": constraints}).items():
-            if value is not None:
-                raise InvalidInputError(f"--{name} is not for a training step.", field=name)
+        refuse_for_step(
+            inferences=inferences, model_explorer=model_explorer, costs=costs, constraints=constraints
+        )
         answer = loaded_step(plan, None if target is None else api.target(target), model)
         write_atomically(out, step_page(answer, claims_of(plan)))
         typer.echo(

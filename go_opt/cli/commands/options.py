@@ -238,6 +238,13 @@ def _by_keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
+def refuse_for_step(**given: Any) -> None:
+    """Refuse the first option that is given, since training steps have none of them."""
+    for name, value in given.items():
+        if value not in (None, False):
+            raise InvalidInputError(f"--{name.replace('_', '-')} is not for a training step.", field=name)
+
+
 AnyObjective = Literal[Objective, "step"]
 
 BatchOption = Annotated[

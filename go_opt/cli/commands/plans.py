@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +27,7 @@ from go_opt.cli.commands.options import (
     TargetOption,
     models_named,
     read_constraints,
+    refuse_for_step,
     with_options,
 )
 from go_opt.cli.commands.searching import (
@@ -114,7 +117,7 @@ def optimize(
         request = replace(request, start=beginning.start_of(graph))
     else:
         refuse_beside_rate(connection, beginning)
-    try:
+    with _infeasible_printed(as_json=as_json):
         if asked is not None:
             costed = partial(with_costs, target=on, costs=costs)
             serving = rate_here(model, beginning, costed, on, request, asked, search.batch_dim)
@@ -130,12 +133,6 @@ def optimize(
             result = ask_server(connection, graph, target, request)
         else:
             result = search_here(graph, on, request, beginning.remember)
-    except InfeasibleError as error:
-        if as_json:
-            from go_opt.result_json import infeasible_to_dict
-
-            print_json(infeasible_to_dict(error))
-        raise
     whole, graph = graph, planned_graph(graph, result.plan)
     if written.out is not None:
         from go_opt.costs.remembered import costs_fact
@@ -172,11 +169,13 @@ def evaluate(
 
     connection.refuse_without_server()
     if step.is_step(model):
-        given = {"server": connection.server, "placement": judged.placement, "seed": seed}
-        given |= {"constraints": constraints, "costs": costs}
-        for name, value in given.items():
-            if value is not None:
-                raise InvalidInputError(f"--{name} is not for a training step.", field=name)
+        refuse_for_step(
+            server=connection.server,
+            placement=judged.placement,
+            seed=seed,
+            constraints=constraints,
+            costs=costs,
+        )
         _show_blocks(step.answer(model, target, judged.plan), as_json=as_json)
         return
     objective = step.of_plan()
@@ -308,17 +307,24 @@ def _show_result(
             show(sharing_lines(beside))
 
 
-def _of_blocks(
-    search: SizedSearch, connection: Connection, model: str, target: str, *, as_json: bool
-) -> StepAnswer | RangeAnswer | None:
+@contextmanager
+def _infeasible_printed(*, as_json: bool) -> Iterator[None]:
+    """With ``--json``, the answer where there is no plan is a JSON object, too."""
     try:
-        return search.of_blocks(model, target, connection)
+        yield
     except InfeasibleError as error:
         if as_json:
             from go_opt.result_json import infeasible_to_dict
 
             print_json(infeasible_to_dict(error))
         raise
+
+
+def _of_blocks(
+    search: SizedSearch, connection: Connection, model: str, target: str, *, as_json: bool
+) -> StepAnswer | RangeAnswer | None:
+    with _infeasible_printed(as_json=as_json):
+        return search.of_blocks(model, target, connection)
 
 
 def _show_blocks(answer: StepAnswer | RangeAnswer, *, as_json: bool) -> None:

@@ -18,6 +18,7 @@ from go_opt.cli.commands.options import (
     PlanArgument,
     PlanTargetOption,
     StepOptions,
+    refuse_for_step,
     with_options,
 )
 from go_opt.cli.inputs.interrupt import interrupts_raised
@@ -34,7 +35,7 @@ from go_opt.run.manifest import FORMATS, STEP_FORMATS, TORCH_FORMATS
 INFERENCES = 100  # of a run, unless another number is given
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from go_opt.run.manifest import Manifest
     from go_opt.run.profiling.profiling import Profile
@@ -101,16 +102,15 @@ def run(
     if (plan is None) == (serve is None):
         raise InvalidInputError("give --plan or --serve, one of them.", field="plan")
     if StepOptions().is_step(model):
-        refused = {
-            "serve": serve is not None,
-            "inferences": inferences != INFERENCES,
-            "sequences": sequences is not None,
-            "links": links,
-            "costs": costs is not None,
-            "inputs": values.inputs is not None,
-            "outputs": values.outputs is not None,
-        }
-        _refuse_for_step(refused)
+        refuse_for_step(
+            serve=serve,
+            inferences=inferences != INFERENCES,
+            sequences=sequences,
+            links=links,
+            costs=costs,
+            inputs=values.inputs,
+            outputs=values.outputs,
+        )
         assert plan is not None
         _run_step(model, plan, values, target, as_json=as_json)
         return
@@ -149,13 +149,6 @@ def run(
         show(run_lines(result), [""], stages_table(result))
     if failure is not None:
         raise failure
-
-
-def _refuse_for_step(options: Mapping[str, bool]) -> None:
-    """Refuse the first option that is given, since training steps have none of them."""
-    for name, is_given in options.items():
-        if is_given:
-            raise InvalidInputError(f"--{name} is not for a training step.", field=name)
 
 
 def _run_step(model: str, plan: Path, values: Values, target: str | None, *, as_json: bool) -> None:
@@ -209,7 +202,7 @@ def export(
     announce_compilation()
     with interrupts_raised():  # so that no partial output stays behind
         if StepOptions().is_step(model):
-            _refuse_for_step({"costs": costs is not None})
+            refuse_for_step(costs=costs)
             chosen = formats or list(STEP_FORMATS)
             on = None if target is None else api.target(target)
             step = export_step(model, plan, directory, formats=chosen, target=on, force=force)
