@@ -35,7 +35,6 @@ import go_opt
 from go_opt.common.units import parse_duration_s
 from go_opt.env import zoo_entries
 from go_opt.errors import InfeasibleError
-from go_opt.search.methods.events import Miss
 from go_opt.solver import Slicing
 from go_opt.solver.slicing.streamed.forwarded import slice_order_forwarded
 
@@ -79,9 +78,6 @@ def changes() -> dict[str, list[Change]]:
         "splits": [("go_opt.search.optimizer.divisible_ops", no_ops)],
         "forwarded weights": [(FORWARDED, no_slicing)],
         "waiting counted": [(FORWARDED, without_waiting)],
-        "one stage": [
-            ("go_opt.search.methods.slices._one_stage", lambda search, method, *plan: Miss(method))
-        ],
         **{method.name: without(method.name) for method in table.METHODS if method.when != "first"},
     }
 

@@ -40,7 +40,6 @@ STREAMED: Final = ", streaming counted"
 LATENCY: Final = ", latency counted"
 FORWARDED: Final = ", weights forwarded"
 WAITING: Final = ", weights forwarded, waiting counted"
-ONE_STAGE: Final = ", all chips one stage"
 ARRIVAL: Final = ", by arrival"
 NEARLY: Final = 1.01  # times its latency over all sequences: a plan that waits for streamed weights as well
 FAR: Final = 1.1  # times the best plan: chips wait so much that counting it takes long and seldom helps
@@ -59,9 +58,6 @@ def slices(search: SearchView, method: str, order: IntArray, group: IntArray) ->
         yield from _replicated(search, method + REPLICATED, order, group)
         if not search.target.goes_forward:
             return
-        forwards = search.best_plan is not None and bool(search.best_plan.forwards)
-        if forwards and not search.requested.constraints:
-            yield _one_stage(search, method + ONE_STAGE, order, group)
         if search.request.max_latency_s is not None and search.best_plan is not None:
             # The stages that keep to the latency are few: more chips for each cost no latency.
             yield StageRing(search, search.best_plan).allotted().as_it_stands(method + ALLOTTED)
@@ -227,12 +223,6 @@ def _cut_into(
         return None
     chip, chips = stages.first_chip[found.placement], stages.size[found.placement]
     return replace(found, placement=chip, replication=chips)
-
-
-def _one_stage(search: SearchView, method: str, order: IntArray, group: IntArray) -> Proposal:
-    """All chips run the whole model: no other stage takes from the host's link what this one waits for."""
-    first, all_chips = np.zeros_like(order), np.full_like(order, search.target.num_chips)
-    return Proposal(method, first, order, group, replication=all_chips, forwards=(0,))
 
 
 def _in_turn(
