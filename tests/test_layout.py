@@ -59,7 +59,7 @@ WIDE_FOLDERS: Final = {
     "agents.decoding": 17,
     "agents.inputs": 20,
     "agents.policy": 15,
-    "agents.training": 9,
+    "agents.training": 8,
     "agents.training.problems": 22,
     "api": 15,
     "bench": 12,

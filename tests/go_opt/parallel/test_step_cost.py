@@ -17,7 +17,6 @@ from go_opt.parallel.step import pipeline_s
 from tests.benchmarks.bench_vtrain import megatron, our_s, read
 
 GPT3 = Transformer(12288, 96, 96, 2048)
-GPT3_TEXT = "gpt:hidden=12288,layers=96,heads=96,sequence=2048,vocabulary=51200"
 TABLE = 51200 * 12288
 
 
