@@ -93,7 +93,7 @@ WIDE_FOLDERS: Final = {
     "service.calls": 13,
     "service.messages": 29,
     "service.transport": 14,
-    "solver": 33,
+    "solver": 32,
     "solver.certify.problem": 16,
     "solver.certify.states": 15,
     "solver.orders": 19,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from go_opt.env import cost_tables, evaluate_batch
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph, with_sequences
-from go_opt.solver import slice_order_with_latency
+from go_opt.solver import slice_order_streamed
 from tests.strategies import examples, random_target, seeds
 
 
@@ -52,7 +52,7 @@ def test_the_least_interval_of_a_chain(seed: int, num_ops: int, sequences: int) 
     graph = with_sequences(chain(rng, num_ops), sequences)
     tables = cost_tables(graph, target)
     order = np.arange(num_ops, dtype=np.int32)
-    found = slice_order_with_latency(tables, order, order, passing="adjacent")
+    found = slice_order_streamed(tables, order, order, passing="adjacent", counts_latency=True)
     rows = [
         np.searchsorted(np.array(cuts, np.int64), np.arange(num_ops), side="right").astype(np.int32)
         for count in range(min(num_ops, target.num_chips))

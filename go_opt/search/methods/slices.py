@@ -24,7 +24,6 @@ from go_opt.solver import (
     Slicing,
     slice_order,
     slice_order_streamed,
-    slice_order_with_latency,
 )
 from go_opt.solver.orders.arrivals import by_arrival
 from go_opt.solver.orders.cheapest import charged_slicing, streams_weights
@@ -121,7 +120,7 @@ def _cheapest(
     yield from _in_turn(search, method, order, group, cuts, charged)
     if min_chips == 1 and _waits_for_sequences(search):
         options.pop("min_chips")
-        slicing = slice_order_with_latency(*given, at_most_s=at_most_s, **options)
+        slicing = slice_order_streamed(*given, counts_latency=True, at_most_s=at_most_s, **options)
         yield _sliced(search, method + LATENCY, order, group, slicing)
         yield from _by_arrival(search, method + LATENCY, order, group, slicing)
 

@@ -43,6 +43,7 @@ def slice_order_streamed(
     *,
     passing: ForwardingMode,
     replicates: bool = False,
+    counts_latency: bool = False,
     min_chips: int = 1,
     max_chips: int | None = None,
     at_least_s: float = 0.0,
@@ -58,6 +59,9 @@ def slice_order_streamed(
       order, fusion_group, passing, rules: see :func:`~go_opt.solver.slicing.along.problem_along`.
       replicates: slice into replicated stages. Needs a one-directional ring; returns ``None`` unless
         transfers overlap compute. Every link counts as slow as the slowest.
+      counts_latency: the interval is at least latency / sequences, for sequences in flight; without replicas
+        or a least number of chips. Returns ``None`` if chips differ. See
+        :mod:`go_opt.solver.slicing.streamed.latency`.
       min_chips: use no fewer chips than this.
       max_chips: use no more chips than this; all by default.
       at_least_s: a lower bound, such as the optimum without streamed weights.
@@ -71,10 +75,11 @@ def slice_order_streamed(
 
     keeps = replicates and problem.chips_are_alike and tables.sequences > 0
     state_bytes = bytes_of_states(tables, sequence) if keeps else None
+    latency = sample_latency(tables, sequence) if counts_latency else None
 
     def cheapest(memory: SegmentMemory) -> StreamedCuts | None:
         return _cheapest_without_holes(
-            tables, sequence, problem, memory, num_chips, limits_s, replicates, state_bytes=state_bytes
+            tables, sequence, problem, memory, num_chips, limits_s, replicates, latency, state_bytes
         )
 
     def kept(found: StreamedCuts) -> LongArray | None:
@@ -88,34 +93,6 @@ def slice_order_streamed(
     return stages(sequence, *found) if replicates else one_chip_each(sequence, found.cuts, found.interval_s)
 
 
-def slice_order_with_latency(
-    tables: CostTables,
-    order: IntArray,
-    fusion_group: IntArray,
-    *,
-    passing: ForwardingMode,
-    at_least_s: float = 0.0,
-    at_most_s: float = math.inf,
-    **rules: Unpack[SegmentRules],
-) -> Slicing | None:
-    """As :func:`slice_order_streamed`, for sequences in flight: the interval is at least latency / sequences.
-
-    Returns ``None`` also if chips differ. See :mod:`go_opt.solver.slicing.streamed.latency`.
-    """
-    sequence, problem = problem_along(tables, order, fusion_group, passing, **rules)
-    num_chips, limits_s = (1, most_chips(tables, sequence, None)), (at_least_s, at_most_s)
-    latency = sample_latency(tables, sequence)
-
-    def cheapest(memory: SegmentMemory) -> StreamedCuts | None:
-        return _cheapest_without_holes(
-            tables, sequence, problem, memory, num_chips, limits_s, replicates=False, latency=latency
-        )
-
-    memory = segment_memory(tables, sequence, relayed=passing == "relayed")
-    found = with_addresses(memory, None, cheapest, attrgetter("cuts"))
-    return None if found is None else one_chip_each(sequence, found.cuts, found.interval_s)
-
-
 def _cheapest_without_holes(
     tables: CostTables,
     sequence: KernelSequence,
@@ -124,8 +101,8 @@ def _cheapest_without_holes(
     num_chips: tuple[int, int],
     limits_s: tuple[float, float],
     replicates: bool,
-    latency: SampleLatency | None = None,
-    state_bytes: LongArray | None = None,
+    latency: SampleLatency | None,
+    state_bytes: LongArray | None,
 ) -> StreamedCuts | None:
     min_chips, chips = num_chips
     tables = tables._replace(sram_bytes=memory.sram_bytes)
