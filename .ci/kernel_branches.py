@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 FLOOR = 0.96
-FOLDERS = ("solver/certify", "solver/slicing", "solver/verify", "env/model")
+FOLDERS = ("solver/certify", "solver/slicing", "solver/verify", "env/model", "go_opt/serving")
 _SOLVER = (
     "bounds chain_labels fitting_starts forwarded_slicing joint_floors kernel_parts latency_slicing min_cut "
     "refinement refinement_held refinement_stages relay_slicing replica_allocation replicated_slicing "
@@ -27,9 +27,11 @@ _SOLVER = (
     "verify_stages waiting"
 )
 _ENV = "memory op_memory peak_memory"
+_SERVING = "queueing mixed"
 TESTS = (
     *(f"tests/solver/test_{name}.py" for name in _SOLVER.split()),
     *(f"tests/env/test_{name}.py" for name in _ENV.split()),
+    *(f"tests/go_opt/serving/test_{name}.py" for name in _SERVING.split()),
 )
 
 

@@ -181,8 +181,10 @@ class SizedSearch(Search):
                 return StepAnswer(client.optimize_step(model, target, sequences, budget_s=budget_s), model)
         with InterruptAsks() as interrupt:
             if is_laid_out:
+                from go_opt.report.progress import announce_compilation
                 from go_opt.serving.mixed.answers import searched_ranges
 
+                announce_compilation()
                 seed: int = getattr(self, "seed", 0)
                 return searched_ranges(model, target, budget_s, seed, interrupt.is_requested)
             sequences = StepOptions("step", self.batch).sequences()
