@@ -27,6 +27,7 @@ from go_opt.model.rule import Access, Affine, Place, Rule, multiplicands, places
 # Ops whose partial results are added, or joined by another op.
 JOINED_BY: Final[Mapping[str, str]] = {
     "Conv": "Add", "Gemm": "Add", "MatMul": "Add", "ReduceMax": "Max", "ReduceMin": "Min", "ReduceSum": "Add",
+    "ScatterND": "Add",
 }  # fmt: skip
 _BIASED: Final = ("Conv", "Gemm")  # what others read beside the operands of a product may be a scale
 _WINDOWED: Final = ("AveragePool", "Conv", "MaxPool")  # whose padding can be that of a part

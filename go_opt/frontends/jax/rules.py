@@ -116,12 +116,10 @@ def _numbers(params: _Parameters, inputs: Sequence[Value]) -> _Attributes:
 
 
 def _scatter(way: str = "") -> _Maker:
-    """Partial results of ``way`` can be joined if the updated tensor does not count twice."""
+    """How updates are joined; StableHLO has "maximum"."""
 
     def attributes(params: _Parameters, inputs: Sequence[Value]) -> _Attributes:
-        kind = params.get("reduction", way)[:3]  # StableHLO has "maximum"
-        can_join = kind in ("max", "min") or (kind == "add" and inputs[0].scalar == 0)
-        return {**_numbers(params, inputs), "reduction": kind if can_join else ""}
+        return {**_numbers(params, inputs), "reduction": params.get("reduction", way)[:3]}
 
     return attributes
 

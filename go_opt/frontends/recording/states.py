@@ -3,7 +3,8 @@
 Names say it as ``past_key_values.0.key`` and ``present.0.key``, ``h0`` and ``hn``, ``cache`` and
 ``cache_out``: without the words for "before" and "after" they are equal. So does an output with the name of
 an input, if that is a word of a state. Shapes are equal, or the next value is longer along one dimension. A
-name that two inputs or two outputs share says nothing.
+name that two inputs or two outputs share says nothing. Weights that a training step leaves anew are states of
+the model: ``w`` and ``w_new``, of equal shape.
 """
 
 from __future__ import annotations
@@ -80,11 +81,14 @@ def find_states(
                 f"{suggestion(pattern, known)}",
                 field="states",
             )
-        for name, star in matched.items():
-            if following:
-                states[name] = _given(name, following.replace("*", star), outputs, has_value)
-            else:
-                refused.add(name)
+        if not following:
+            refused |= matched.keys()
+            continue
+        named_next = {name: following.replace("*", star) for name, star in matched.items()}
+        found = [name for name, after in named_next.items() if _scope_of(after)[0] in outputs]
+        # Of the inputs that a pattern matches, those are states that have a next value, if any has.
+        for name in (found if "*" in pattern else []) or named_next:
+            states[name] = _given(name, named_next[name], outputs, has_value)
     named = {name: facts for name, facts in inputs.items() if name not in exact}
     free = {name: facts for name, facts in outputs.items() if name not in exact.values()}
     said = {**exact, **dict(_by_name(named, free))}
@@ -113,10 +117,8 @@ def _given(
     outputs: Mapping[str, Facts],
     has_value: Callable[[str], bool],
 ) -> NamedState:
-    scope: Scope = "model" if has_value(name) else "sequence"
-    base, colon, last = following.rpartition(":")
-    if colon and last in get_args(Scope):
-        following, scope = base, cast(Scope, last)
+    following, said = _scope_of(following)
+    scope = said or ("model" if has_value(name) else "sequence")
     if following != name and following not in outputs:
         raise ModelError(
             f"--state {name}={following}: the model has no output {following!r}"
@@ -124,6 +126,30 @@ def _given(
             field="states",
         )
     return NamedState(name, following, scope)
+
+
+def _scope_of(following: str) -> tuple[str, Scope | None]:
+    """The name of a next value, and the scope that is said behind it."""
+    base, colon, last = following.rpartition(":")
+    return (base, cast(Scope, last)) if colon and last in get_args(Scope) else (following, None)
+
+
+def states_of_training(
+    weights: Mapping[str, tuple[int, ...]], outputs: Mapping[str, Facts]
+) -> Mapping[str, str]:
+    """The next values of weights and moments, of these shapes, that names of outputs say: ``w``, ``w_new``."""
+    before, after = dict[tuple[str, ...], list[str]](), dict[tuple[str, ...], list[str]]()
+    for name in weights:
+        before.setdefault(tuple(_words(name)), []).append(name)
+    for name in outputs:
+        words = _words(name)
+        key = tuple(word for word in words if word not in _AFTER)
+        if len(key) < len(words):
+            after.setdefault(key, []).append(name)
+    pairs = {
+        names[0]: after[key][0] for key, names in before.items() if len(names) == len(after.get(key, ())) == 1
+    }
+    return {name: following for name, following in pairs.items() if outputs[following].shape == weights[name]}
 
 
 def _by_name(inputs: Mapping[str, Facts], outputs: Mapping[str, Facts]) -> Iterator[tuple[str, str]]:

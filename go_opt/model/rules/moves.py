@@ -122,12 +122,17 @@ def gathered_nd(op: RuleMaker) -> None:
 
 
 def _scattered_nd(op: RuleMaker) -> None:
-    """ScatterND: slices of a tensor are replaced; independent within a slice."""
+    """ScatterND: slices of a tensor are replaced, or added to; independent within a slice."""
     table, indices, updates = (op.input(place) for place in range(3))
     named = indices[-1]
     rest = op.factors("d", "parallel", table[named:])
     first = op.factors("x", "whole", table[:named])
     op.reads[0] = op.writes[0] = (*first, *rest)
+    if op.attributes.get("reduction") == "add":
+        places = op.factors("i", "reduction", indices[:-1])
+        op.reads[1] = (*places, op.factor("w", "whole", named))
+        op.reads[2] = op.aligned(updates, (*places, *rest))
+        return
     op.reads[1] = op.factors("i", "whole", indices)
     op.reads[2] = op.aligned(updates, (*op.factors("u", "whole", updates[: len(indices) - 1]), *rest))
 
@@ -165,14 +170,14 @@ def scattered_slices(op: RuleMaker) -> None:
     """StableHLO's scatter: slices of a table are replaced, or joined with others.
 
     Slices are independent where they are as long as the table. Updates are parallel to each other only if
-    partial results can be joined, and positions along the table are never divided.
+    partial results can be added, and positions along the table are never divided.
     """
     updates, numbers = op.input(2), op.attributes
     windows, inserted = numbers["update_window_dims"], numbers["inserted_window_dims"]
     batches = dict(
         zip(numbers["operand_batching_dims"], numbers["scatter_indices_batching_dims"], strict=True)
     )
-    kind: FactorKind = "reduction" if numbers.get("reduction") else "whole"
+    kind: FactorKind = "reduction" if numbers.get("reduction") == "add" else "whole"
     of_indices, places = _indices(op, "i", kind, dict.fromkeys(batches.values(), "parallel"))
     op.reads[1] = of_indices
     known = {axis: of_indices[at] for axis, at in batches.items()}
