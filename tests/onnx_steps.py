@@ -129,9 +129,11 @@ class Tape:
         return self.op(op_type, f"{x} {name}", sizes, keepdims=keepdims)
 
     def mean(self, x: str, *axes: int) -> str:
-        """With the axes kept."""
-        result, number = self.reduce("ReduceMean", x, axes, keepdims=1), [self.shape[x][i] for i in axes]
-        share = self.constant(f"share.{len(self.nodes)}", np.float32(1.0 / math.prod(number)))
+        """With the axes kept; by a sum, of which parts of a batch have terms."""
+        number = math.prod(self.shape[x][i] for i in axes)
+        share = self.constant(f"share.{len(self.nodes)}", np.float32(1.0 / number))
+        total = self.reduce("ReduceSum", x, axes, keepdims=1)
+        result = self.op("Mul", f"{total} {share}", self.shape[total])
 
         def gradients(g: str) -> Sequence[tuple[str, str]]:
             shape = self.constant(f"shape.{len(self.nodes)}", np.array(self.shape[x], np.int64))
@@ -307,6 +309,7 @@ def transformer(
 ) -> onnx.ModelProto:
     """Attention and a dense layer, each behind a layer norm; labels as shares of the words."""
     tape, each = Tape(), width // heads
+    by_head = sequences, length, heads, each
     ids = tape.input("ids", sequences, length, elem_type=TensorProto.INT64)
     labels = tape.input("labels", sequences, length, words)
     x = tape.gathered(tape.weight("table", words, width), ids)
@@ -315,8 +318,7 @@ def transformer(
         y = tape.mul(tape.normalized(x, 2), tape.weight(f"n{i}.1", width))
         rows = [
             tape.transpose(
-                tape.reshape(tape.matmul(y, tape.weight(f"{one}{i}", width, width)), sequences, length, heads, each),
-                0, 2, 1, 3,
+                tape.reshape(tape.matmul(y, tape.weight(f"{one}{i}", width, width)), *by_head), 0, 2, 1, 3
             )
             for one in "qkv"
         ]  # fmt: skip

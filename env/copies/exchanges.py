@@ -2,7 +2,7 @@
 
 Each chip hands over what its part has made, and then takes part in the collective, which ends with what its
 part of the next op needs: all pieces (all-gather), the sum of all partial results (all-reduce), a slice of
-this sum (reduce-scatter), or a slice of each piece (all-to-all). All-reduces of a bucket are one collective.
+this sum (reduce-scatter), or a slice of each piece (all-to-all). Those of a bucket are one collective.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def buckets_of(
     """The tensors that the collective of each bucket exchanges, in order.
 
     Raises:
-      PlanError: what a bucket exchanges is no sum, or not among as many chips as the others.
+      PlanError: an op of a bucket has no collective, or another one, or one of other chips, than the others.
     """
     found: dict[int, list[int]] = {}
     of_op = {graph.op_index[one.op]: one.bucket for one in splits if one.bucket}
@@ -66,9 +66,8 @@ def buckets_of(
         exchanged = [k for k in graph.outputs_of(op) if k in exchanges]
         bucket = found.setdefault(number, [])
         bucket += exchanged
-        is_sum = all(exchanges[k].op == CollectiveOp.ALL_REDUCE for k in exchanged)
-        if not exchanged or not is_sum or len({len(exchanges[k].results) for k in bucket}) > 1:
-            problem = f"op {graph.op_names[op]!r} takes part in no all-reduce of bucket {number}"
+        if not exchanged or len({(exchanges[k].op, len(exchanges[k].results)) for k in bucket}) > 1:
+            problem = f"op {graph.op_names[op]!r} takes part in no collective of bucket {number}"
             raise PlanError(f"splits: {problem}.", field="splits")
     return found
 

@@ -372,23 +372,27 @@ class _Expansion:
             self.held[sent] = Held(k, piece, is_partial=is_sum)
             of = sent_name(joining, i, number)
             yield self._move(CollectiveOp.SEND.value, k, of, sent, piece, [source])
+        for piece in filter(None, exchange.results):  # also before the last of a bucket is there
+            self._hold(k, piece_name(tensor, piece), piece)
         number_of, bucket = next((one for one in self._buckets.items() if k in one[1]), (0, [k]))
         if k != bucket[-1]:
             return
         sources = [
             (sent_name(graph.tensor_names[each], i, number), None) for each in bucket for i in range(number)
         ]
-        for i, piece in enumerate(exchange.results):
+        for i in range(number):
             name = copy_name(joining, i, number)
             if number_of:
                 name = copy_name(f"{exchange.op.value} of bucket {number_of}", i, number)
             writes = []
             for each in bucket:
-                whole = graph.tensor_names[each]
+                whole, piece = graph.tensor_names[each], self._exchanges[each].results[i]
                 written = piece_name(whole, piece) if piece else copy_name(whole, i, number)
                 self._hold(each, written, piece)
                 writes.append(self._write(each, written, piece))
-            row = self._move(exchange.op.value, k, writes[0][0] if piece else name, writes[0][0], piece, [])
+            if not number_of and exchange.results[i]:
+                name = writes[0][0]
+            row = self._move(exchange.op.value, k, name, writes[0][0], exchange.results[i], [])
             yield row | {"reads": sources, "writes": writes}
 
     def _terms(
@@ -408,7 +412,9 @@ class _Expansion:
                     continue
                 whole = self._copy_for(k, op, cell_number * number + i)
                 for piece in dict.fromkeys(pieces_of(row, k, ranges)):
-                    taken = _moved(self._taken(k, piece, whole), moves)
+                    # A piece of a copy of a state is read where it lies.
+                    is_held = k in self._copies
+                    taken = whole if is_held else _moved(self._taken(k, piece, whole), moves)
                     reads.append((taken, self._touched(row, k, touched, piece, ranges)))
             writes = []
             for k, tensor in results:

@@ -53,7 +53,7 @@ def costed_exchanges(
         of = CollectiveOp.of(op_type)
         if of is None:
             continue
-        sent = [k for k, _ in graph.reads_of(op)]
+        sent = [k for k, touched in graph.reads_of(op) if touched]  # others are states that it only writes
         makers = graph.tensor_producer[sent]
         is_ours = bool(sent) and (makers != NO_PRODUCER).all()
         if not is_ours or {graph.op_types[one] for one in makers} != {CollectiveOp.SEND}:

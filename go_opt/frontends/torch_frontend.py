@@ -17,7 +17,7 @@ from go_opt.frontends.recording.recorder import Recorder, Value
 from go_opt.frontends.recording.states import Facts, FoundStates, find_states, says_a_state
 from go_opt.frontends.torch.archive import read_program
 from go_opt.frontends.torch.nodes import root_class
-from go_opt.frontends.torch.signature import is_of_sequence, result_names, source_name
+from go_opt.frontends.torch.signature import is_of_sequence, returned, source_name
 from go_opt.frontends.torch.sizes import Sizes
 from go_opt.frontends.torch.walk import Walker
 from go_opt.model.bindings import Bindings
@@ -118,12 +118,15 @@ def _walk(
         for tensor, value in arguments.items()
         if after[tensor].tensor != value.tensor
     }
-    named = list(zip(result_names(program), outputs, strict=True))
-    results |= {given[name]: value for (name, is_new), value in named if is_new}
+    named = list(zip(returned(program), outputs, strict=True))
+    for one, value in named:
+        if one.is_new:
+            source = sources[given[one.name]][0]
+            results[given[one.name]] = walker.updated(source, value) if one.is_gradient else value
     written = frozenset(results)
-    for (name, is_new), value in named:
-        if not is_new:
-            results[f"result_{name}" if name in results else name] = value
+    for one, value in named:
+        if not one.is_new:
+            results[f"result_{one.name}" if one.name in results else one.name] = value
     return _Walk(recorder, sources, results, written)
 
 

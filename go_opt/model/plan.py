@@ -61,7 +61,7 @@ class Split:
     # True: the chips of the parts exchange results in a collective, after which each has what its parts of
     # readers need that do not go on with the parts. False: one op joins or adds the results.
     collective: bool = False
-    bucket: int = 0  # above 0: all-reduces with the same number are one, as gradients of a bucket
+    bucket: int = 0  # above 0: collectives with the same number are one, as gradients of a bucket
 
 
 class NamedTarget(Protocol):

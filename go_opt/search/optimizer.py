@@ -220,13 +220,15 @@ class ReplicaSearch(BoundedTrials):
         return self._complete(found)
 
     def _try_replicas(self, parts: int) -> None:
-        """Cost the plain plan of so many replicas."""
-        way = replicated_way(self._graph, parts)
-        try:
-            split_graph(self._graph, way)
-        except PlanError:  # each would have too little of the batch
-            return
-        if way:
+        """Cost the plain plan of so many replicas, and that in which each updates a slice of the weights."""
+        for shares_updates in (False, True):
+            way = replicated_way(self._graph, parts, shares_updates=shares_updates)
+            try:
+                split_graph(self._graph, way)
+            except PlanError:  # each would have too little of the batch
+                return
+            if not way or self._is_stopped:
+                return
             self._ways.add(way)
             roles = loop_roles(self._graph, self._target.kernel_patterns)
             self._try(way, 0.0, start_of_replicas(self._graph, way, roles))

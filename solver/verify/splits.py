@@ -72,6 +72,9 @@ class _Check:
         for one in splits:
             self._number[one.op] *= one.parts
         self._copied = {one.op for one in splits if not one.factor}
+        names = Counter(self._known(split.tensor_names[state.read]).tensor for state in split.states)
+        whole_states = {self._known(split.tensor_names[state.read]) for state in split.states}
+        self._copied_states = {k for k, n in names.items() if n > 1 and Held(k, ()) in whole_states}
         self._divided = {whole.op_index[name] for name in self._number if name in whole.op_index}
 
     def errors(self) -> Iterator[str]:
@@ -118,7 +121,12 @@ class _Check:
         needed = Counter(self._needs(row, part))
         reads = (one for one in op.reads.elements() if one[1] > 0)  # others only touch a state
         found = Counter((self._content(tensor), touched) for tensor, touched in reads)
-        if found != needed:
+        rest = needed - found
+        # What is needed of a copy of a state may be read where it lies.
+        in_place = Counter(
+            {(Held(held.tensor, ()), n): rest[held, n] for held, n in rest if self._is_copied(held)}
+        )
+        if found - needed != in_place or len(in_place) < len(rest):
             yield f"{where} does not read what its part needs."
         results = Counter[tuple[Held | None, int, int]]()
         for k, access in zip(row.results, row.rule.results, strict=True):
@@ -135,6 +143,10 @@ class _Check:
             yield f"{where} does not have the flops of its part."
         if reduced:
             self._terms |= {tensor: frozenset([part]) for tensor, _, _ in op.writes}
+
+    def _is_copied(self, held: Held) -> bool:
+        """Whether it is a piece of a state of which there are copies."""
+        return bool(held.piece) and held.tensor in self._copied_states
 
     def _is_copy(self, copied: int, op: _Op, of: _Op) -> bool:
         """Whether an op reads and writes, in whole tensors, what the op of the model does."""

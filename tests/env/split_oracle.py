@@ -24,7 +24,14 @@ PRIME: Final = 2**31 - 1
 ABSENT: Final = -1
 NOTHING: Final = -1  # what a tensor holds that has no elements, and only puts ops in order
 Numbers = NDArray[np.int64]  # the elements of a tensor; those that it does not hold are ABSENT
-_ADDED: Final = ("Conv", "Gemm", "ReduceMax", "ReduceMin", "ReduceSum", "ScatterND")  # what is no factor is added once
+_ADDED: Final = (
+    "Conv",
+    "Gemm",
+    "ReduceMax",
+    "ReduceMin",
+    "ReduceSum",
+    "ScatterND",
+)  # what is no factor is added once
 
 
 def whole_values(graph: Graph) -> list[Numbers]:

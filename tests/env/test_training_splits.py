@@ -85,6 +85,35 @@ def test_two_replicas_by_hand() -> None:
     assert graph.op_flops[graph.op_index["update0/copy 2 of 2"]] == 6
 
 
+def test_two_replicas_that_share_the_update_by_hand() -> None:
+    """Each chip sums its half of the gradient and has half of the moment; both get the new weights."""
+    whole = step(widths=(4, 2), momentum=True)
+    graph = checked(whole, *replicated_way(whole, 2, shares_updates=True))
+    first, second = (f"/elements {4 * i} to {4 * i + 4} of 8" for i in range(2))
+    assert reads(graph, "ReduceScatter of bucket 2") == {"g0/sent 1 of 2", "g0/sent 2 of 2"}
+    assert reads(graph, "moment0/part 2 of 2") == {f"m0{second}", f"g0{second}"}
+    touched = {graph.tensor_names[k]: n for k, n in graph.reads_of(graph.op_index["update0/part 2 of 2"])}
+    assert touched.pop("w0/copy 2 of 2") == 4  # its half, read where it lies
+    assert touched == {"moment0/part 2 of 2": 4}
+    assert reads(graph, "AllGather of bucket 3/copy 2 of 2") == {"update0/sent 1 of 2", "update0/sent 2 of 2"}
+    states = {(graph.tensor_names[one.read], graph.tensor_names[one.next]) for one in graph.states}
+    assert states == {
+        ("w0", "update0"),
+        ("w0/copy 2 of 2", "update0/copy 2 of 2"),
+        (f"m0{first}", "moment0/part 1 of 2"),
+        (f"m0{second}", "moment0/part 2 of 2"),
+    }
+    assert graph.op_flops[graph.op_index["update0/part 2 of 2"]] == 4
+    assert graph.op_types.count("AllReduce") == 2  # of the loss alone
+
+
+def test_an_update_that_cannot_be_shared() -> None:
+    """Three rows and five columns are not two equal slices."""
+    assert replicated_way(step(widths=(3, 5)), 2, shares_updates=True) == ()
+    split = {one.op: one.factor for one in replicated_way(step(widths=(3, 2)), 2, shares_updates=True)}
+    assert (split["update0"], split["g0"]) == ("d1", "k")  # columns
+
+
 @settings(max_examples=examples(12))
 @given(seed=seeds)
 def test_replicas_compute_the_step(seed: int) -> None:
@@ -93,6 +122,7 @@ def test_replicas_compute_the_step(seed: int) -> None:
     widths = tuple(rng.integers(2, 5, size=int(rng.integers(2, 4))).tolist())
     graph = step(parts * int(rng.integers(2, 4)), widths, momentum=bool(rng.random() < 0.5))
     checked(graph, *replicated_way(graph, parts))
+    checked(graph, *replicated_way(graph, parts, shares_updates=True))
 
 
 def test_a_gradient_that_is_not_summed_over_all_replicas_is_found() -> None:
@@ -107,6 +137,24 @@ def test_a_gradient_that_is_not_summed_over_all_replicas_is_found() -> None:
         ("AllReduce of bucket 1/copy 3 of 3", {"g0/sent 1 of 3": "loss/sent 1 of 3"}),
         ("g0/sent 1 of 3", {"g0/part 1 of 3": "g0/part 2 of 3"}),
         ("h0/part 1 of 3", {"x/elements 0 to 6 of 18": "x/elements 6 to 12 of 18"}),
+    ):
+        graph = _with_reads(split, op, wrong)
+        assert list(broken_splits(whole, graph, way)), (op, wrong)
+
+
+def test_a_slice_that_no_chip_updates_is_found() -> None:
+    """Sums of other gradients, slices of other chips, an update from one term, weights without a slice."""
+    whole = step(4, (4, 2), momentum=True)
+    way = replicated_way(whole, 2, shares_updates=True)
+    split = split_graph_and_parts(whole, way)
+    first, second = (f"g0/elements {4 * i} to {4 * i + 4} of 8" for i in range(2))
+    for op, wrong in (
+        ("moment0/part 2 of 2", {second: first}),
+        ("moment0/part 2 of 2", {second: "g0/part 2 of 2"}),
+        ("update0/part 2 of 2", {"moment0/part 2 of 2": "moment0/part 1 of 2"}),
+        ("ReduceScatter of bucket 2", {"g0/sent 2 of 2": "g0/sent 1 of 2"}),
+        ("AllGather of bucket 3", {"update0/sent 2 of 2": "update0/sent 1 of 2"}),
+        ("update0/sent 2 of 2", {"update0/part 2 of 2": "update0/part 1 of 2"}),
     ):
         graph = _with_reads(split, op, wrong)
         assert list(broken_splits(whole, graph, way)), (op, wrong)
@@ -129,7 +177,7 @@ def _with_reads(split: SplitGraph, op: str, instead: dict[str, str]) -> Graph:
 def test_faults_are_found(seed: int) -> None:
     rng = np.random.default_rng(seed)
     graph = step(4, (3, 2, 2), momentum=bool(rng.random() < 0.5))
-    way = replicated_way(graph, 2)
+    way = replicated_way(graph, 2, shares_updates=bool(rng.random() < 0.5))
     split = split_graph_and_parts(graph, way)
     for name, mutant in mutants(rng, split):
         assert list(broken_splits(graph, mutant, way)), name

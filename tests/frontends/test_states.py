@@ -17,8 +17,10 @@ from go_opt.errors import ModelError
 from go_opt.frontends.networkx_export import to_networkx
 from go_opt.frontends.networkx_frontend import from_networkx, from_node_link
 from go_opt.frontends.onnx_frontend import import_onnx
+from go_opt.frontends.recording.states import Facts, states_of_training
 from go_opt.model.bindings import Bindings
 from go_opt.model.codecs.graph_json import graph_from_dict, graph_to_dict
+from tests import onnx_steps
 from tests.frontends.state_models import FOUND, GIVEN, NOT_STATE, StateModel
 from tests.torch_programs import FOLDER
 
@@ -127,6 +129,36 @@ def test_states_of_a_program_are_given_by_name() -> None:
     assert (left.states, set(_outputs(left))) == ((), {"mul_2"} | new_values)
     with pytest.raises(ModelError, match="has no output 'h_out'"):
         go_opt.load(FOLDER / "step.pt2", states={"h": "h_out"})
+
+
+def test_an_onnx_training_step_leaves_weights_and_moments_anew() -> None:
+    """Initializers, and outputs with their names and ``next``; a pattern says the same."""
+    proto = onnx_steps.mlp(8, 6, 12, 5)
+    found = _states(graph := from_onnx(proto))
+    layers = [f"{kind}{layer}{moment}" for kind in "wb" for layer in (0, 1) for moment in ("", ".1", ".2")]
+    assert set(found) == set(layers)
+    assert {scope for _, scope, _, _ in found.values()} == {"model"}
+    assert graph.tensor_names[graph.states[0].next] == "Sub.35"
+    assert (_outputs(graph), graph.unpaired_states) == (["Mul.8"], ())
+    assert _states(from_onnx(proto, states=onnx_steps.STATES)) == found
+    assert from_onnx(proto, states={"*": ""}).states == ()
+    said = states_of_training({"a.w": (2,), "b_w": (2,), "b.w": (2,)}, {"new_a_w": Facts((2,), "float32")})
+    assert said == {"a.w": "new_a_w"}
+    outputs = {name: Facts((2,), "float32") for name in ("w_new", "w_next", "v_new", "u_2", "x_new")}
+    assert states_of_training({"w": (2,), "v": (3,), "u": (2,), "x": (2,)}, outputs) == {"x": "x_new"}
+
+
+@pytest.mark.parametrize("name", ["joint_mlp", "joint_transformer"])
+def test_a_torch_program_with_its_gradients(name: str) -> None:
+    """Each parameter is updated by its gradient, by an op that the program does not have."""
+    graph = go_opt.load(FOLDER / f"{name}.pt2")
+    found = _states(graph)
+    assert {each: row[:2] for each, row in found.items()} == {
+        each: (f"{each}.update", "model") for each in found
+    }
+    assert len(found) == {"joint_mlp": 4, "joint_transformer": 13}[name]
+    assert (_outputs(graph), graph.unknown_ops) == (["div" if name == "joint_mlp" else "div_1"], ())
+    assert all(graph.rule_of(op) is not None for op in range(graph.num_ops))
 
 
 def _shape(*sizes: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import pytest
 
 import go_opt
@@ -12,11 +13,14 @@ from go_opt.env import Target, evaluate_plan, load_target, loop_roles
 from go_opt.env.copies.splits import planned_graph, split_graph
 from go_opt.errors import InvalidInputError, ModelError
 from go_opt.model.graph import Graph
+from go_opt.model.plan import CollectiveOp
 from go_opt.model.start import Start
 from go_opt.result import OptimizeResult
 from go_opt.search.methods.given import plan_as_it_stands
 from go_opt.search.replicas.ways import replicated_way, start_of_replicas
+from tests import onnx_steps
 from tests.env.test_training_splits import step
+from tests.torch_programs import FOLDER
 
 
 def searched(graph: Graph, target: Target, evaluations: int = 12, **options: object) -> OptimizeResult:
@@ -111,3 +115,41 @@ def test_a_plan_file_may_say_again_what_the_model_says_its_states_are() -> None:
     name = next(iter(states))
     with pytest.raises(ModelError, match="says itself what its states are"):
         go_opt.load("zoo:mlp_train_b4096", states={name: "another"})
+
+
+@pytest.mark.parametrize(
+    ("proto", "collectives"),
+    [
+        (onnx_steps.mlp(64, 16, 32, 8), {"AllReduce", "ReduceScatter", "AllGather"}),
+        (onnx_steps.conv_net(16, 6, 4, 8), {"AllReduce", "ReduceScatter", "AllGather"}),
+        (onnx_steps.transformer(8, 6, 16, 2, 12), {"AllReduce", "ReduceScatter", "AllGather"}),
+        ("joint_mlp", {"AllReduce", "ReduceScatter", "AllGather"}),
+        ("joint_transformer", {"AllReduce", "ReduceScatter", "AllGather"}),
+    ],
+    ids=["mlp", "conv_net", "transformer", "torch_mlp", "torch_transformer"],
+)
+def test_steps_from_files(proto: onnx.ModelProto | str, collectives: set[str]) -> None:
+    """ONNX training graphs and torch programs with their gradients: all along the batch is divided."""
+    graph = go_opt.load(FOLDER / f"{proto}.pt2") if isinstance(proto, str) else go_opt.from_onnx(proto)
+    target = load_target("h100-sxm-2")
+    way = replicated_way(graph, 2, shares_updates=True)
+    split = split_graph(graph, way)
+    used = {op_type for op_type in split.op_types if CollectiveOp.of(op_type)}
+    assert used == collectives  # no activation is gathered, but the new weights
+    assert split.op_types.count("AllGather") == 2
+    assert plain_s(graph, target, 2) > 0
+    plan = plan_as_it_stands(
+        split, target, start_of_replicas(graph, way, loop_roles(graph, target.kernel_patterns))
+    )
+    assert go_opt.verify(graph, target, replace(plan, splits=way)) == []
+
+
+def test_updates_are_shared_where_that_is_faster() -> None:
+    """Weights of 268 MB, of which each chip updates a quarter, with a quarter of the moments."""
+    graph, target = step(1 << 12, (8192, 8192, 8192), momentum=True), load_target("h100-sxm-4")
+    result = searched(graph, target)
+    found = {
+        method: min(one.objective_s for one in result.history if one.method == method)
+        for method in ("4 replicas", "4 replicas that share updates")
+    }
+    assert result.objective_s <= found["4 replicas that share updates"] < found["4 replicas"]

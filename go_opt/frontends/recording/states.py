@@ -137,7 +137,7 @@ def _scope_of(following: str) -> tuple[str, Scope | None]:
 def states_of_training(
     weights: Mapping[str, tuple[int, ...]], outputs: Mapping[str, Facts]
 ) -> Mapping[str, str]:
-    """The next values of weights and moments, of these shapes, that names of outputs say: ``w``, ``w_new``."""
+    """The next values of weights and moments, of these shapes, that names say: ``w`` and ``w_new``."""
     before, after = dict[tuple[str, ...], list[str]](), dict[tuple[str, ...], list[str]]()
     for name in weights:
         before.setdefault(tuple(_words(name)), []).append(name)

@@ -219,6 +219,23 @@ def _added_rows(op: Ruled) -> Ruled | None:
     return op._replace(op_type="scatter", attributes=attributes)
 
 
+def _put(op: Ruled) -> Ruled | None:
+    """Slices along the first axis, at indices of it, which may be added to those that are there."""
+    if len(op.inputs) != 3:
+        return None
+    table, index, values = (_shape(op, place) for place in range(3))
+    attributes = {
+        "axis": len(index),  # each index is a number
+        "inserted_window_dims": [0],
+        "update_window_dims": [*range(len(index), len(values))],
+        "operand_batching_dims": [],
+        "scatter_indices_batching_dims": [],
+        "reduction": "add" if op.attributes.get("accumulate") else "",
+    }
+    is_known = (*index, *table[1:]) == tuple(values)
+    return op._replace(op_type="scatter", attributes=attributes) if is_known else None
+
+
 def _tiled(op: Ruled) -> Ruled:
     """A tensor of fewer axes than repeats has axes of one element before its own."""
     value, (shape,) = op.inputs[0], op.written
@@ -297,6 +314,7 @@ _MAKERS: Final[Mapping[str, _Maker]] = {
     "vstack": _joined(0, 1),
     **dict.fromkeys(("narrow", "slice"), _slice),
     "select": _select,
+    "index_put": _put,
     "slice_scatter": _with(mode="slice"),
     **dict.fromkeys(("constant_pad_nd", "pad"), _padded()),
     **{f"reflection_pad{axes}d": _padded("reflect") for axes in (1, 2, 3)},

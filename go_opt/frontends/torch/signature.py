@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 _NAMES: Final = ("parameter_name", "buffer_name", "tensor_constant_name")
 
@@ -23,8 +23,16 @@ def is_of_sequence(spec: Mapping[str, Any]) -> bool:
     return kind == "user_input" or (kind == "buffer" and not row.get("persistent", True))
 
 
-def result_names(program: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    """The name of each tensor that the program returns, and whether it is the new value of a source.
+class Returned(NamedTuple):
+    """A tensor that a program returns: by the name of the source of which it is the new value, or its own."""
+
+    name: str
+    is_new: bool
+    is_gradient: bool  # by which the source is to be updated
+
+
+def returned(program: Mapping[str, Any]) -> list[Returned]:
+    """The tensors that the program returns.
 
     Results are named as torch names inputs: ``past_key_values_0_1`` for an entry of a tree.
     """
@@ -39,9 +47,11 @@ def result_names(program: Mapping[str, Any]) -> list[tuple[str, bool]]:
         ((kind, row),) = spec.items()
         name = next(names) if kind == "user_output" else ""
         if "name" in row.get("arg", {}) or "as_tensor" in row.get("arg", {}):
-            keys = (*_NAMES, "user_input_name") if kind.endswith("_mutation") else ()
+            is_gradient = kind == "gradient_to_parameter"
+            keys = (*_NAMES, "user_input_name") if kind.endswith("_mutation") or is_gradient else ()
             source = next((row[key] for key in keys if key in row), "")
-            found.append((source or name or row["arg"].get("name", kind), bool(source)))
+            name = "loss" if kind == "loss_output" else name
+            found.append(Returned(source or name or row["arg"].get("name", kind), bool(source), is_gradient))
     return found
 
 

@@ -176,6 +176,15 @@ class Walker:
             self._recorder.set_rule(*known)
         return values
 
+    def updated(self, weight: Value, gradient: Value) -> Value:
+        """A weight less its gradient, for the update that a graph of losses and gradients does not have."""
+        written, reads = weight.shape, self._recorder.reads([weight, gradient], (None, None))
+        cost = OpCost("vector", float(weight.elements), ())
+        results = [(written, weight.dtype)]
+        (value,) = self._recorder.op(f"{weight.tensor}.update", "Sub", cost, weight.dtype, reads, results)
+        self._recorder.set_rule("Sub", {}, [weight, gradient], [written])
+        return value
+
     def _write(self, target: str, value: Value, names: _Names, op_name: str) -> None:
         """Rebind all names of a tensor after an in-place op."""
         root = names.root[target]

@@ -3,7 +3,7 @@
 Ops along the batch are divided, from the inputs on; sums over the batch, the gradients, end in collectives
 that leave a copy on each chip. What no op along the batch waits for is one collective, as the buckets of
 Li et al., "PyTorch Distributed" (VLDB 2020). All other ops are computed on each chip, from copies of the
-weights.
+weights; or each chip updates a slice of the weights (:mod:`go_opt.search.replicas.updates`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from go_opt.env.kernels.priority_fusion import priority_fusion
 from go_opt.model.graph import INPUT, Graph
 from go_opt.model.plan import CollectiveOp, Split
 from go_opt.model.start import NO_KERNEL, OpStart, Start
+from go_opt.search.replicas.updates import update_factors
 
+_SUMMED, _SLICED, _GATHERED = 1, 2, 3  # buckets: all-reduces, reduce-scatters, all-gathers
 _JOINED: Final = 2.0  # a priority by which an op joins whatever kernel it may
 
 
@@ -62,18 +64,46 @@ def _batch_factor(graph: Graph, op: int, parts: int, periods: dict[int, int]) ->
     return None
 
 
-def replicated_way(graph: Graph, parts: int) -> tuple[Split, ...]:
-    """The step on ``parts`` chips; () if no op has a batch that can be divided into so many."""
+def replicated_way(graph: Graph, parts: int, *, shares_updates: bool = False) -> tuple[Split, ...]:
+    """The step on ``parts`` chips; () if no op has a batch that can be divided into so many.
+
+    Args:
+      shares_updates: each chip updates a slice of the weights; () if none can be divided.
+    """
     factors = batch_factors(graph, parts)
-    if not factors:
-        return ()
     goes_on = _before(graph, factors)
+    updates = {op for op in range(graph.num_ops) if op not in factors and not goes_on[op]}
+    shared = update_factors(graph, updates, parts) if shares_updates and factors else {}
+    if not factors or (shares_updates and not shared):
+        return ()
     return tuple(
-        _split(graph, op, factors, parts, in_bucket=not goes_on[op])
+        _split(graph, op, factors, parts, bucket=0 if goes_on[op] else _bucket_of_sums(graph, op, shared))
         if op in factors
+        else _split_update(graph, op, shared, parts)
+        if op in shared
         else Split(graph.op_names[op], "", parts)
         for op in range(graph.num_ops)
     )
+
+
+def _bucket_of_sums(graph: Graph, op: int, shared: Mapping[int, int]) -> int:
+    """All-reduces are in one bucket, the sums of which each chip needs a slice in another one."""
+    readers = {reader for k in graph.outputs_of(op) for reader in graph.readers_of(k)}
+    return _SLICED if readers and shared.keys() >= readers else _SUMMED
+
+
+def _split_update(graph: Graph, op: int, shared: Mapping[int, int], parts: int) -> Split:
+    """New weights that others read go to all chips; moments stay in slices."""
+    row, name = graph.known_rule_of(op), graph.op_names[op]
+    along = row.rule.factors[shared[op]]
+    if along.kind == "reduction":
+        return Split(name, along.name, parts, collective=True)
+    written = {state.next: state for state in graph.states}
+    is_copied = any(
+        not shared.keys() >= set(graph.readers_of(written[k].read)) for k in row.results if k in written
+    )
+    bucket = _GATHERED if is_copied else 0
+    return Split(name, along.name, parts, joined=is_copied, collective=is_copied, bucket=bucket)
 
 
 def _before(graph: Graph, factors: Mapping[int, int]) -> BoolArray:
@@ -86,11 +116,11 @@ def _before(graph: Graph, factors: Mapping[int, int]) -> BoolArray:
     return found
 
 
-def _split(graph: Graph, op: int, factors: Mapping[int, int], parts: int, *, in_bucket: bool) -> Split:
+def _split(graph: Graph, op: int, factors: Mapping[int, int], parts: int, *, bucket: int) -> Split:
     row, name = graph.known_rule_of(op), graph.op_names[op]
     along = row.rule.factors[factors[op]]
     if along.kind == "reduction":
-        return Split(name, along.name, parts, collective=True, bucket=int(in_bucket))
+        return Split(name, along.name, parts, collective=True, bucket=bucket)
     goes_on = all(
         reader in factors
         and period_in(graph, reader, factors[reader], k) == period_in(graph, op, factors[op], k)
@@ -107,6 +137,7 @@ def start_of_replicas(graph: Graph, way: tuple[Split, ...], roles: LoopRoles) ->
     """
     split = split_graph_and_parts(graph, way)
     after, parts = split.graph, way[0].parts
+    any_shared = any(one.bucket == _SLICED for one in way)
     in_order = np.arange(graph.num_ops, dtype=np.int32)
     kernel = priority_fusion(graph, roles, greedy_fusion(roles, in_order), np.full(graph.num_ops, _JOINED))
     order = list_schedule(graph, kernel, -np.arange(int(kernel.max()) + 1, dtype=np.float64))
@@ -128,7 +159,8 @@ def start_of_replicas(graph: Graph, way: tuple[Split, ...], roles: LoopRoles) ->
         rank = (int(level[op]) * parts + chip) * graph.num_ops + int(place[whole])
         group = NO_KERNEL if is_sent else int(kernel[whole]) * parts + chip
         ops[name] = OpStart(chip, kernel=group, rank=rank)
-    return Start(ops, method=f"{parts} replicas")
+    method = f"{parts} replicas"
+    return Start(ops, method=f"{method} that share updates" if any_shared else method)
 
 
 def _levels(graph: Graph) -> LongArray:
