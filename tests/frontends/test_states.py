@@ -17,7 +17,7 @@ from go_opt.errors import ModelError
 from go_opt.frontends.networkx_export import to_networkx
 from go_opt.frontends.networkx_frontend import from_networkx, from_node_link
 from go_opt.frontends.onnx_frontend import import_onnx
-from go_opt.frontends.recording.states import Facts, states_of_training
+from go_opt.frontends.recording.states import Facts, find_states
 from go_opt.model.bindings import Bindings
 from go_opt.model.codecs.graph_json import graph_from_dict, graph_to_dict
 from tests import onnx_steps
@@ -142,10 +142,11 @@ def test_an_onnx_training_step_leaves_weights_and_moments_anew() -> None:
     assert (_outputs(graph), graph.unpaired_states) == (["Mul.8"], ())
     assert _states(from_onnx(proto, states=onnx_steps.STATES)) == found
     assert from_onnx(proto, states={"*": ""}).states == ()
-    said = states_of_training({"a.w": (2,), "b_w": (2,), "b.w": (2,)}, {"new_a_w": Facts((2,), "float32")})
-    assert said == {"a.w": "new_a_w"}
-    outputs = {name: Facts((2,), "float32") for name in ("w_new", "w_next", "v_new", "u_2", "x_new")}
-    assert states_of_training({"w": (2,), "v": (3,), "u": (2,), "x": (2,)}, outputs) == {"x": "x_new"}
+    names = "w_new", "w_next", "v_new", "u_2", "x_new", "new_a_y", "z_new"
+    outputs = {name: Facts((2,), "float32") for name in names}
+    weights = {"w": (2,), "v": (3,), "u": (2,), "x": (2,), "a.y": (2,), "z": (2,), "Z": (2,)}
+    states = find_states({}, outputs, {}, weights.__contains__, weights=weights).states
+    assert states == (("x", "x_new", "model"), ("a.y", "new_a_y", "model"))
 
 
 @pytest.mark.parametrize("name", ["joint_mlp", "joint_transformer"])

@@ -19,7 +19,7 @@ from go_opt.frontends.onnx.program import Program
 from go_opt.frontends.onnx.state_ops import states_by_ops
 from go_opt.frontends.onnx.structure import GraphReads, inlined
 from go_opt.frontends.recording.binding import Trips
-from go_opt.frontends.recording.states import Facts, FoundStates, find_states, states_of_training
+from go_opt.frontends.recording.states import Facts, FoundStates, find_states
 from go_opt.model.bindings import Bindings
 
 
@@ -41,8 +41,8 @@ class LoweredModel:
         outputs = zip(names, self.outputs, strict=True)
         facts = {name: Facts(value.shape, value.dtype) for name, value in outputs}
         weights = {tensor.name: tuple(tensor.dims) for tensor in self.model.graph.initializer}
-        said = {**states_of_training(weights, facts), **states_by_ops(self.model.graph, given, facts)}
-        return find_states(given, facts, bindings.states, weights.__contains__, weights, said)
+        by_ops = states_by_ops(self.model.graph, given, facts)
+        return find_states(given, facts, bindings.states, weights.__contains__, exact=by_ops, weights=weights)
 
 
 def lower_model(

@@ -58,6 +58,7 @@ def find_states(
     has_value: Callable[[str], bool] = lambda name: False,
     others: Iterable[str] = (),
     exact: Mapping[str, str] = MappingProxyType({}),
+    weights: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
 ) -> FoundStates:
     """The states of a model.
 
@@ -66,12 +67,13 @@ def find_states(
         stands for the same text; empty: these inputs are no states. They come before what names say.
       has_value: whether the model has a value for an input, as for trained weights; its scope is the model.
       others: further tensors that may be named in ``given``, such as weights.
+      weights: the shapes of weights, which may have next values by their names.
       exact: inputs or others -> their next values, where the model or its ops say it; they come before names.
 
     Raises:
       ModelError: an entry of ``given`` names no input or no output.
     """
-    known = [*inputs, *others]
+    known, exact = [*inputs, *others, *weights], {**_of_training(weights, outputs), **exact}
     states, refused = {}, set()
     for pattern, following in given.items():
         matched = {name: star for name in known if (star := star_of(pattern, name)) is not None}
@@ -134,9 +136,7 @@ def _scope_of(following: str) -> tuple[str, Scope | None]:
     return (base, cast(Scope, last)) if colon and last in get_args(Scope) else (following, None)
 
 
-def states_of_training(
-    weights: Mapping[str, tuple[int, ...]], outputs: Mapping[str, Facts]
-) -> Mapping[str, str]:
+def _of_training(weights: Mapping[str, tuple[int, ...]], outputs: Mapping[str, Facts]) -> Mapping[str, str]:
     """The next values of weights and moments, of these shapes, that names say: ``w`` and ``w_new``."""
     before, after = dict[tuple[str, ...], list[str]](), dict[tuple[str, ...], list[str]]()
     for name in weights:
