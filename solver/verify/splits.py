@@ -118,13 +118,17 @@ class _Check:
         reduced = [one for one in part.ranges if row.rule.factors[one.factor].kind == "reduction"]
         if op.kind != of.kind:
             yield f"{where} is of another type than the op."
-        needed = Counter(self._needs(row, part))
+        needed = Counter[tuple[Held | None, int]](self._needs(row, part))
         reads = (one for one in op.reads.elements() if one[1] > 0)  # others only touch a state
         found = Counter((self._content(tensor), touched) for tensor, touched in reads)
         rest = needed - found
         # What is needed of a copy of a state may be read where it lies.
         in_place = Counter(
-            {(Held(held.tensor, ()), n): rest[held, n] for held, n in rest if self._is_copied(held)}
+            {
+                (held._replace(piece=()), n): rest[held, n]
+                for held, n in rest
+                if held is not None and self._is_copied(held)
+            }
         )
         if found - needed != in_place or len(in_place) < len(rest):
             yield f"{where} does not read what its part needs."

@@ -74,7 +74,7 @@ def find_states(
       ModelError: an entry of ``given`` names no input or no output.
     """
     known, exact = [*inputs, *others, *weights], {**_of_training(weights, outputs), **exact}
-    states, refused = {}, set()
+    states, refused = dict[str, NamedState](), set[str]()
     for pattern, following in given.items():
         matched = {name: star for name in known if (star := star_of(pattern, name)) is not None}
         if not matched and pattern != "*":
