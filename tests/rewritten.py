@@ -107,11 +107,35 @@ def branches() -> onnx.ModelProto:
     )  # fmt: skip
 
 
+def unrolled(steps: int = 3, rows: int = 1, opset: int = 20, *, gemm: bool = True) -> onnx.ModelProto:
+    """A recurrent net of two layers, step by step; the tensor that each step reads is an input."""
+    nodes, weights, sources = [], [], [f"x{t}" for t in range(steps)]
+    product = "Gemm" if gemm else "MatMul"
+    for layer, width in enumerate((5, 4)):
+        weights += [weight(f"w{layer}", *((4, width) if gemm else (width, 4))), weight(f"u{layer}", 4, 4)]
+        weights += [weight(f"h{layer}_", rows, 4), *([weight(f"b{layer}", 4)] if gemm else [])]
+        state, bias = f"h{layer}_", f" b{layer}" if gemm else ""
+        attributes = {"transB": 1, "alpha": 0.5} if gemm else {}
+        for t, source in enumerate(sources):
+            at = f"{layer}_{t}"
+            nodes += [
+                node(product, f"{source} w{layer}{bias}", f"p{at}", f"input{at}", **attributes),
+                node("MatMul", f"{state} u{layer}", f"q{at}", f"state{at}"),
+                node("Add", f"p{at} q{at}", f"s{at}", f"sum{at}"),
+                node("Tanh", f"s{at}", f"h{at}", f"tanh{at}"),
+            ]
+            sources[t] = state = f"h{at}"
+    inputs = [info(f"x{t}", [rows, 5]) for t in range(steps)]
+    return model(nodes, inputs, [info(sources[-1], [rows, 4])], weights, opset=opset)
+
+
 MODELS: Final = {
     "convolutions": convolutions,
     "products": products,
     "attention": attention,
     "branches": branches,
+    "unrolled": unrolled,
+    "unrolled, rows": lambda: unrolled(4, 2, gemm=False),
 }
 
 
@@ -153,6 +177,30 @@ def random_siblings(seed: int) -> onnx.ModelProto:
     known = {value.name: value for value in inferred.graph.value_info}
     made_model.graph.output.extend(known[name] for name in outputs)
     return made_model
+
+
+def random_unrolled(seed: int) -> onnx.ModelProto:
+    """Products of one weight: of inputs, of each other, and of what other products wrote."""
+    rng = np.random.default_rng(seed)
+    gemm, size, images = bool(rng.random() < 0.5), int(rng.integers(2, 4)), int(rng.choice([1, 2]))
+    weights = [weight("w", size, size), weight("v", size, size), weight("b", size)]
+    rank = 2 if gemm else int(rng.choice([2, 3]))
+    known, inputs, nodes = [], [], []
+    for i in range(int(rng.integers(2, 5))):
+        rows = int(rng.integers(1, 4)) if images == 2 else 1
+        known.append((f"x{i}", rows))
+        inputs.append(info(f"x{i}", [*[2] * (rank - 2), rows, size]))
+    for i in range(int(rng.integers(2, 9))):
+        name, rows = known[int(rng.integers(len(known)))]
+        if rng.random() < 0.3:
+            nodes.append(node("Tanh", name, f"t{i}", f"tanh{i}"))
+        else:
+            read = f"{name} {rng.choice(['w', 'w', 'v'])}" + " b" * (gemm and rng.random() < 0.5)
+            nodes.append(node("Gemm" if gemm else "MatMul", read, f"t{i}", f"product{i}"))
+        known.append((f"t{i}", rows))
+    outputs = [info(name, [*[2] * (rank - 2), rows, size]) for name, rows in known if name[0] == "t"]
+    used = {name for one in nodes for name in one.input}
+    return model(nodes, [one for one in inputs if one.name in used], outputs, weights)
 
 
 _BEHIND: Final = ("Add", "Mul", "Sub", "Div", "Relu", "Tanh")

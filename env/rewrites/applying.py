@@ -10,14 +10,19 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Final
 
+from go_opt.env.rewrites.batching import BATCH, batch, batches
 from go_opt.env.rewrites.draft import Draft, refused
 from go_opt.env.rewrites.folding import FOLD, fold, folds
 from go_opt.env.rewrites.siblings import MERGE, merge, merges
 from go_opt.errors import PlanError
 from go_opt.model.graph import Graph, Rewrite, with_sequences
 
-_APPLY: Final[Mapping[str, Callable[[Draft, Rewrite], None]]] = {FOLD: fold, MERGE: merge}
-_FIND: Final[Mapping[str, Callable[[Draft], Iterator[Rewrite]]]] = {FOLD: folds, MERGE: merges}
+_APPLY: Final[Mapping[str, Callable[[Draft, Rewrite], None]]] = {FOLD: fold, BATCH: batch, MERGE: merge}
+_FIND: Final[Mapping[str, Callable[[Draft], Iterator[Rewrite]]]] = {
+    FOLD: folds,
+    BATCH: batches,
+    MERGE: merges,
+}
 RULES: Final = tuple(_APPLY)
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from go_opt.common.topological import topological_order
 from go_opt.errors import PlanError
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.dtypes import DTYPES
@@ -111,6 +112,16 @@ class Draft:
     def in_order(self, names: Iterable[str]) -> list[str]:
         """Ops in the order of the graph."""
         return sorted(names, key=self._place.__getitem__)
+
+    def topological(self) -> list[str]:
+        """All ops, each behind those that write what it reads."""
+        names = list(self.ops)
+        place = {name: i for i, name in enumerate(names)}
+        after = [
+            sorted({place[reader] for tensor in op.writes for reader in self.readers.get(tensor, ())})
+            for op in self.ops.values()
+        ]
+        return [names[i] for i in topological_order(after, names)]
 
     def only_reader(self, tensor: str) -> str | None:
         """The op that alone reads a tensor; None if there are others, or the host reads it."""

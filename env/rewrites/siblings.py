@@ -217,16 +217,17 @@ def _merged(
                 results=(source,),
             )
         )
-    return [*made, _split(draft, chains, axis, made[-1])], tensors
+    return [
+        *made,
+        split_of(draft, chains[0][0].name, [chain[-1] for chain in chains], axis, made[-1]),
+    ], tensors
 
 
-def _split(draft: Draft, chains: Sequence[Sequence[DraftOp]], axis: int, last: DraftOp) -> DraftOp:
-    """What splits the merged result into those of the last ops."""
-    assert last.rule is not None
-    tails = [chain[-1] for chain in chains]
-    shapes = tuple(op.rule.shape(op.rule.results[0]) for op in tails if op.rule is not None)
-    whole = last.rule.shape(last.rule.results[0])
-    name, writes = split_name(chains[0][0].name, len(chains)), tuple(op.writes[0] for op in tails)
+def split_of(draft: Draft, head: str, tails: Sequence[DraftOp], axis: int, last: DraftOp) -> DraftOp:
+    """What splits the result of ``last`` into those of ``tails``; ``head`` is the first product."""
+    shapes = tuple(op.known_rule.shape(op.known_rule.results[0]) for op in tails)
+    whole = last.known_rule.shape(last.known_rule.results[0])
+    name, writes = split_name(head, len(tails)), tuple(op.writes[0] for op in tails)
     elements = sum(draft.tensors[one].elements for one in writes)
     return DraftOp(
         name,

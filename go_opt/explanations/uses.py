@@ -12,7 +12,7 @@ import numpy as np
 from go_opt.env import Target, cost_tables
 from go_opt.env.copies.relays import relay_name
 from go_opt.env.copies.splits import JOIN
-from go_opt.env.rewrites import siblings
+from go_opt.env.rewrites import batching, folding, siblings
 from go_opt.explanations.terms import KernelPart, Place, TensorPart, Terms
 from go_opt.model.graph import WEIGHT, Graph
 from go_opt.model.plan import Plan, Split
@@ -92,7 +92,7 @@ class RewriteUse:
     op: str  # that computes what the first of them did
     number: int  # of products among them
     kind: str  # "convolution" or "product"
-    source: str  # the tensor that the first reads; empty if the op is split
+    source: str  # the tensor, or of a batch the weight, that all of them read; empty if the op is split
 
 
 def rewrite_uses(graph: Graph, plan: Plan) -> tuple[RewriteUse, ...]:
@@ -101,7 +101,7 @@ def rewrite_uses(graph: Graph, plan: Plan) -> tuple[RewriteUse, ...]:
     for one in plan.rewrites:
         names = {siblings.merged_name(one.ops[0], number): number for number in range(2, len(one.ops) + 1)}
         here = (name for name in names if name in graph.op_index or graph.ops_named(f"{name}/part 1 of "))
-        op = next(here, one.ops[0]) if one.rule == siblings.MERGE else one.ops[0]
+        op = one.ops[0] if one.rule == folding.FOLD else next(here, one.ops[0])
         number = names.get(op, 1)
         row = graph.rule_of(graph.op_index[op]) if op in graph.op_index else None
         is_convolution = op in graph.op_index and graph.op_types[graph.op_index[op]] == "Conv"
@@ -112,7 +112,7 @@ def rewrite_uses(graph: Graph, plan: Plan) -> tuple[RewriteUse, ...]:
                 op=op,
                 number=number,
                 kind="convolution" if is_convolution else "product",
-                source="" if row is None else graph.tensor_names[row.operands[0]],
+                source="" if row is None else graph.tensor_names[row.operands[one.rule == batching.BATCH]],
             )
         )
     return tuple(found)

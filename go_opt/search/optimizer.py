@@ -30,8 +30,7 @@ from go_opt.search.compiling.warm_up import bound_families, load
 from go_opt.search.final_simulation import is_simulated, load_simulator, simulated_answer
 from go_opt.search.host_states import HostStateSearch
 from go_opt.search.replicas.ways import replicated_way, start_of_replicas
-from go_opt.search.rewriting.choices import rewrites_are_open
-from go_opt.search.rewriting.race import search_rewritten
+from go_opt.search.rewriting.undoing import search_rewritten
 from go_opt.search.sequences import BoundedTrials, SequenceSearch
 from go_opt.search.shared.context import Context
 from go_opt.search.shared.policies import find_policy
@@ -88,10 +87,8 @@ def optimize_request(
         answer = partial(_search_places, target=target, answer=answer, around=context)
     if replicates:
         found = ReplicaSearch(graph, target, request, context, answer, watch).answer()
-    elif rewrites_are_open(request):
-        found = search_rewritten(graph, target, request, context, answer, watch)
     else:
-        found = answer(graph, request, watch)
+        found = search_rewritten(graph, target, request, context, answer, watch)
     if is_step and found.metrics.makespan_s > limit_s:
         limit, least = map(format_duration, (limit_s, found.metrics.makespan_s))
         raise InfeasibleError(f"no plan was found with a step of at most {limit}; the shortest is {least}.")

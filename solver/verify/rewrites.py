@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from go_opt.env.rewrites import folding, siblings
+from go_opt.env.rewrites import batching, folding, siblings
 from go_opt.model.dtypes import IS_FLOATING
-from go_opt.model.graph import DATA_MOVEMENT, WEIGHT, Graph, Rewrite
-from go_opt.model.rule import Access, Dimension, Rule, factors_in, places
+from go_opt.model.graph import ACTIVATION, DATA_MOVEMENT, WEIGHT, Graph, Rewrite
+from go_opt.model.rule import Access, Dimension, Factor, Rule, factors_in, places
 
 _SCALES: Final = {
     "Mul": (0, 1),
@@ -27,6 +27,7 @@ _SHIFTS: Final = {"Add": (0, 1), "Sub": (0, 1), "BatchNormalization": (0,)}
 _WEIGHTED: Final = {"Add", "Mul"}
 _FUNCTIONS: Final = {"Abs", "Erf", "Exp", "Neg", "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh"}
 _PRODUCTS: Final = {"Conv", "Gemm", "MatMul"}
+_BATCHED: Final = {"Gemm", "MatMul"}
 
 
 class _Tensor(NamedTuple):
@@ -95,6 +96,8 @@ class _Check:
             self._fold(rewrite.ops, ops)
         elif rewrite.rule == "merge":
             self._merge(rewrite.ops, ops)
+        elif rewrite.rule == "batch":
+            self._batch(rewrite.ops, ops)
         else:
             raise _WrongError("there is no such rule")
 
@@ -144,6 +147,76 @@ class _Check:
             written = joined.writes[0]
         made[siblings.split_name(names[0], number)] = self._parted(joined, ops[length - 1 :: length], ops[0])
         self._replace(names, made)
+
+    def _batch(self, names: Sequence[str], ops: Sequence[_Op]) -> None:
+        number, weights = len(ops), ops[0].operands[1:]
+        if number < 2 or len({op.operands[0] for op in ops}) < number:
+            raise _WrongError("it has no two products of different tensors")
+        if {op.op_type for op in ops} - _BATCHED or {op.operands[1:] for op in ops} != {weights}:
+            raise _WrongError("its ops are no products with one weight")
+        if not weights or not all(map(self._is_constant, weights)):
+            raise _WrongError("what its products share is no weight")
+        self._check_apart(names)
+        rows = [self._row_of(name, op) for name, op in zip(names, ops, strict=True)]
+        (axis, _), total = rows[0], sum(size for _, size in rows)
+        rules = {_with_rows(_rule(op), axis, total) for op in ops}
+        kinds = {(*op[:2], *op[3:5], *(self._tensors[k].dtype for k in (op.operands[0], *op.writes)))
+                 for op in ops}  # fmt: skip
+        if len({axis for axis, _ in rows}) > 1 or len(rules) > 1 or len(kinds) > 1:
+            raise _WrongError("its ops differ in more than their rows")
+        source, result = (
+            siblings.joined_constant(names[0], number, 0),
+            siblings.merged_name(ops[0].writes[0], number),
+        )
+        read = [op.operands[0] for op in ops]
+        self._add_sum(source, read)
+        self._tensors[source] = self._tensors[source]._replace(kind=ACTIVATION)
+        self._add_sum(result, [op.writes[0] for op in ops])
+        made = self._with_operands(ops[0], [source, *weights], rules.pop(), sum(o.flops for o in ops), result)
+        reads = tuple(sorted((one, self._tensors[one].elements) for one in read))
+        concat = _Op("Concat", DATA_MOVEMENT, 0.0, made.dtype, made.on_chips, reads, (source,))
+        split = self._split(made, [op.writes[0] for op in ops])
+        self._replace(names, {
+            batching.concat_name(names[0], number): concat,
+            siblings.merged_name(names[0], number): made,
+            siblings.split_name(names[0], number): split,
+        })  # fmt: skip
+
+    def _row_of(self, name: str, op: _Op) -> tuple[int, int]:
+        """The axis of the rows of a product, in its activation as in its result, and their number.
+
+        The last axes are those of the inner elements and of the columns. Of others, one without a factor may
+        be another in the result, unless there are no others.
+        """
+        rule, tensor = _rule(op), self._tensors[op.operands[0]]
+        read, written = rule.operands[0], rule.results[0]
+        if tensor.kind == WEIGHT or dict(op.reads)[op.operands[0]] != tensor.elements:
+            raise _WrongError(f"op {name!r} is no product of a whole activation")
+        of_weights = {piece for access in rule.operands[1:] for one in access for piece in one}
+        inner = {piece for one in rule.operands[1] for piece in one} - factors_in(rule.results[0])
+        if not read[-1] or {*read[-1]} != inner or not written[-1] or not {*written[-1]} <= of_weights:
+            raise _WrongError(f"op {name!r} does not end with inner elements and columns")
+        if len(read) == 2 == len(written) and read[0] == written[0] == ():
+            return 0, 1
+        for axis, (one, other) in enumerate(zip(read[:-1], written[:-1], strict=False)):
+            if len(read) != len(written) or read[:-1] != written[:-1]:
+                break
+            if one == other and len(one) == 1 and not {*one} & of_weights:
+                return axis, rule.size(one[0])
+        raise _WrongError(f"op {name!r} has no rows")
+
+    def _check_apart(self, names: Sequence[str]) -> None:
+        """No op needs the result of another: of all that each needs, none is among them."""
+        producer = {tensor: name for name, op in self._ops.items() for tensor in op.writes}
+        left, needed = list(names), set[str]()
+        while left:
+            for tensor, _ in self._ops[left.pop()].reads:
+                before = producer.get(tensor)
+                if before is not None and before not in needed:
+                    needed.add(before)
+                    left.append(before)
+        if not needed.isdisjoint(names):
+            raise _WrongError("one of its products needs the result of another")
 
     def _place_in_chain(
         self, ops: Sequence[_Op], names: Sequence[str], i: int, length: int
@@ -212,8 +285,11 @@ class _Check:
         others = {(*shape[:axis], *shape[axis + 1 :]) for shape in (*shapes, whole)}
         if sum(along) != whole[axis] or len(others) > 1:
             raise _WrongError("the results do not make up what is split")
-        size = self._tensors[last.writes[0]].elements
-        return _Op("Split", DATA_MOVEMENT, 0.0, last.dtype, last.on_chips, ((last.writes[0], size),), writes)
+        return self._split(last, writes)
+
+    def _split(self, last: _Op, writes: Sequence[str]) -> _Op:
+        reads = ((last.writes[0], self._tensors[last.writes[0]].elements),)
+        return _Op("Split", DATA_MOVEMENT, 0.0, last.dtype, last.on_chips, reads, tuple(writes))
 
     def _with_operands(self, op: _Op, operands: Sequence[str], rule: Rule, flops: float, writes: str) -> _Op:
         touched = dict(op.reads)
@@ -311,7 +387,7 @@ class _Check:
             yield f"op {name!r} is {'missing' if name in self._ops else 'not of a rewrite'}."
         for name in self._ops.keys() & ops.keys():
             want, found = self._ops[name], ops[name]
-            if want.op_type == "Split" and want.rule is None:  # its rule follows from its shapes
+            if want.op_type in ("Concat", "Split") and want.rule is None:  # its rule follows from its shapes
                 found = found._replace(rule=None, operands=(), results=())
             if abs(want.flops - found.flops) > 1e-9 * want.flops or want._replace(flops=found.flops) != found:
                 yield f"op {name!r} is not what the rewrites make of it."
@@ -373,6 +449,18 @@ def _rule(op: _Op) -> Rule:
 def _with_size(rule: Rule, factor: int, size: int) -> Rule:
     factors = [one._replace(size=size) if i == factor else one for i, one in enumerate(rule.factors)]
     return rule._replace(factors=tuple(factors))
+
+
+def _with_rows(rule: Rule, axis: int, number: int) -> Rule:
+    """The rule of a product with so many rows, along an axis of the activation and the result."""
+    if rule.operands[0][axis]:
+        (factor,) = rule.operands[0][axis]
+        assert isinstance(factor, int), "rows are not read through a window"
+        return _with_size(rule, factor, number)
+    new: Dimension = (len(rule.factors),)
+    read, written = ((*one[:axis], new, *one[axis + 1 :]) for one in (rule.operands[0], rule.results[0]))
+    factors = (*rule.factors, Factor("i", "parallel", number))
+    return Rule(factors, (read, *rule.operands[1:]), (written,))
 
 
 def _states(graph: Graph) -> Iterator[tuple]:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from tests.cli.conftest import Cli
 from tests.exports import saved
-from tests.rewritten import branches
+from tests.rewritten import branches, unrolled
 
-COMMON = ("toy.onnx", "--target", "gpu-2", "--objective", "latency", "--max-evaluations", "40")
+COMMON = ("toy.onnx", "--target", "h100-sxm-1", "--objective", "latency", "--max-evaluations", "40")
 MERGED = "3 convolutions read `r` and are one: `conv1`, `conv2`, `conv3`"
 FOLDED = "1 product takes over the scales and shifts behind it: `conv2`"
 
@@ -38,6 +38,16 @@ def test_from_the_search_to_the_page(cli: Cli, tmp_path: Path) -> None:
     )
 
 
+def test_steps_that_became_one_product_are_named(cli: Cli, tmp_path: Path) -> None:
+    saved(unrolled(8), tmp_path)
+    line = "8 products read `w0` and are one: `input0_0`, `input0_1`, `input0_2`"
+    found = cli("optimize", *COMMON, "--rewrite", "--out", "plan.json").out
+    assert f"rewritten   {line}" in found
+    assert cli("verify", "toy.onnx", "plan.json").code == 0
+    assert line in cli("explain", "plan.json").out
+    assert cli("export", "toy.onnx", "plan.json", "-o", "stages").code == 0
+
+
 def test_a_plan_that_rewrites_what_is_not_there_is_refused(cli: Cli, tmp_path: Path) -> None:
     saved(branches(), tmp_path)
     cli("optimize", *COMMON, "--rewrite", "--out", "plan.json")
@@ -45,7 +55,7 @@ def test_a_plan_that_rewrites_what_is_not_there_is_refused(cli: Cli, tmp_path: P
     first, second = plan["rewrites"]
     for rewrites, sentence in (
         ([{"rule": "fold", "ops": ["conv9", "norm2"]}], "names op 'conv9', which is not there"),
-        ([{"rule": "join", "ops": ["conv1"]}], "is of no rule: fold, merge"),
+        ([{"rule": "join", "ops": ["conv1"]}], "is of no rule: fold, batch, merge"),
         ([second, first], "do not follow each other alone"),
         ([first], "placement has"),
         ("fold", "rewrites must be a list"),

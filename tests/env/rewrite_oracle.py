@@ -40,6 +40,8 @@ def evaluated(graph: Graph, given: Mapping[str, Numbers]) -> Values:
         operands = [values[graph.tensor_names[k]] for k in row.operands]
         if op_type == "Split":
             results = _parted(row, operands[0])
+        elif op_type == "Concat":
+            results = [_joined(row, operands)]
         elif op_type in _PRODUCTS:
             results = [_product(row.rule, operands)]
         else:
@@ -116,6 +118,13 @@ def _parted(row: OpRule, values: Numbers) -> list[Numbers]:
     axis = next(i for i, size in enumerate(whole) if size != shapes[0][i])
     stops = np.cumsum([shape[axis] for shape in shapes])[:-1]
     return [one.ravel() for one in np.split(values.reshape(whole), stops, axis)]
+
+
+def _joined(row: OpRule, values: Sequence[Numbers]) -> Numbers:
+    shapes, whole = map(row.rule.shape, row.rule.operands), row.rule.shape(row.rule.results[0])
+    arrays = [one.reshape(shape) for one, shape in zip(values, shapes, strict=True)]
+    axis = next(i for i, size in enumerate(whole) if size != arrays[0].shape[i])
+    return np.concatenate(arrays, axis).ravel()
 
 
 def rewritten_values(sent: Graph, made: Graph, rewrites: Sequence[Rewrite], given: Values) -> Values:

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import go_opt
 from go_opt import from_onnx
 from go_opt.env.rewrites.applying import possible_rewrites, with_rewrites
+from go_opt.env.rewrites.columns import PRODUCTS
 from go_opt.errors import PlanError
 from go_opt.model.graph import Graph, Rewrite, with_sequences
 from go_opt.solver.verify.rewrites import broken_rewrites
 from tests.env.rewrite_oracle import evaluated, random_values, rewritten_values
 from tests.exports import info, model, node, saved, weight
-from tests.rewritten import attention, branches, convolutions, random_siblings
+from tests.rewritten import (
+    attention,
+    branches,
+    convolutions,
+    random_siblings,
+    random_unrolled,
+    unrolled,
+)
 from tests.strategies import examples, seeds
 
 
@@ -57,10 +67,47 @@ def test_biases_go_with_products() -> None:
     assert merged.ops == ("matmul_q", "bias_q", "matmul_k", "bias_k", "matmul_v", "bias_v")
 
 
+def test_steps_become_rows() -> None:
+    graph = from_onnx(unrolled())
+    found = possible_rewrites(graph)
+    # The products of the states of all steps depend on each other, and stay.
+    assert found == tuple(Rewrite("batch", tuple(f"input{i}_{t}" for t in range(3))) for i in range(2))
+    made = with_rewrites(graph, found)
+    first = made.op_index["input0_0 and 2 more"]
+    assert made.op_names[first - 1 : first + 2] == (
+        "input0_0 and 2 more/concat", "input0_0 and 2 more", "input0_0 and 2 more/split")  # fmt: skip
+    # 3 rows of 5 elements, 4 columns; the bias is added.
+    assert made.op_flops[first - 1 : first + 2].tolist() == [0, 2 * 3 * 5 * 4 + 12, 0]
+    rule = made.known_rule_of(first).rule
+    assert [rule.shape(one) for one in (*rule.operands, *rule.results)] == [(3, 5), (4, 5), (4,), (3, 4)]
+    assert made.num_ops == graph.num_ops + 2 * (3 - 3)
+    assert made.op_flops.sum() == graph.op_flops.sum()
+
+
+def test_what_is_not_batched() -> None:
+    join = node("Add", "a b", "y", "add")
+    turn = node("Transpose", "x", "z", "turn", perm=[1, 0])
+    for nodes in (
+        [node("Gemm", "x k", "a", "one"), node("Gemm", "a k", "b", "two")],  # of each other
+        [node("Gemm", "x k", "a", "one"), node("Tanh", "a", "t", "f"), node("Gemm", "t k", "b", "two")],
+        [node("Gemm", "x k", "a", "one"), turn, node("Gemm", "z k", "b", "two", transA=1)],  # by columns
+        [node("Gemm", "x k", "a", "one"), node("Tanh", "x", "z", "f"), node("Gemm", "z k s", "b", "two")],
+        [node("Gemm", "x k", "a", "one"), node("Tanh", "x", "z", "f"), node("MatMul", "z k", "b", "two")],
+        [node("Gemm", "x k rows", "a", "one"), node("Tanh", "x", "z", "f"),
+         node("Gemm", "z k rows", "b", "two")],
+    ):  # fmt: skip
+        weights = [weight("k", 4, 4), weight("s", 4), weight("rows", 3, 1)]
+        graph = from_onnx(model([*nodes, join], [info("x", [3, 4])], [info("y", [3, 4])], weights))
+        assert possible_rewrites(graph, ("batch",)) == ()
+        names = [name for name, kind in zip(graph.op_names, graph.op_types, strict=True) if kind in PRODUCTS]
+        with pytest.raises(PlanError, match="rewrites: batch"):
+            with_rewrites(graph, (Rewrite("batch", tuple(names)),))
+
+
 @settings(max_examples=examples(60), deadline=None)
-@given(seed=seeds)
-def test_random_graphs_over_a_prime_field(seed: int) -> None:
-    graph = from_onnx(random_siblings(seed))
+@given(seed=seeds, kind=st.sampled_from([random_siblings, random_unrolled]))
+def test_random_graphs_over_a_prime_field(seed: int, kind: Callable[[int], onnx.ModelProto]) -> None:
+    graph = from_onnx(kind(seed))
     rewrites = possible_rewrites(graph)
     made = with_rewrites(graph, rewrites)
     assert list(broken_rewrites(graph, made, rewrites)) == []
@@ -137,7 +184,9 @@ def test_a_rewritten_graph_is_made_once() -> None:
         with_rewrites(made, rewrites[:1])
 
 
-@pytest.mark.parametrize("name", ["resnet50", "inception_v2", "detr_r50", "gpt2_step", "tinyllama_1b_step"])
+@pytest.mark.parametrize(
+    "name", ["resnet50", "inception_v2", "detr_r50", "gpt2_step", "tinyllama_1b_step", "tree_lstm"]
+)
 def test_zoo(name: str) -> None:
     graph = go_opt.load(f"zoo:{name}")
     rewrites = possible_rewrites(graph)

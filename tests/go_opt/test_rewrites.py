@@ -8,12 +8,13 @@ import pytest
 
 import go_opt
 from go_opt import Pin, from_onnx
-from go_opt.env.rewrites.applying import possible_rewrites
+from go_opt.env.rewrites.applying import possible_rewrites, with_rewrites
 from go_opt.errors import PlanError
 from go_opt.model.graph import Graph
 from go_opt.model.start import Start
 from go_opt.result import Request
-from go_opt.search.rewriting.choices import ways_to_rewrite
+from go_opt.search.rewriting.choices import rewrites_for
+from go_opt.search.rewriting.undoing import plan_as_sent
 from tests.rewritten import branches, convolutions
 
 FEW = {"max_evaluations": 40, "objective": "latency", "rewrite": True}
@@ -43,10 +44,9 @@ def test_equal_requests_have_equal_answers(graph: Graph) -> None:
 def test_ops_that_constraints_name_stay(graph: Graph) -> None:
     target = go_opt.target("gpu-2")
     request = Request(constraints=(Pin(("relu1",), 0),), rewrite=True)
-    for way in ways_to_rewrite(graph, target, request):
-        assert all("relu1" not in one.ops for one in way)
+    assert all("relu1" not in one.ops for one in rewrites_for(graph, target, request))
     by_type = Request(constraints=(Pin(op_types=("BatchNormalization",), chip=0),), rewrite=True)
-    assert not any(one.rule == "fold" for way in ways_to_rewrite(graph, target, by_type) for one in way)
+    assert not any(one.rule == "fold" for one in rewrites_for(graph, target, by_type))
     found = go_opt.optimize(graph, "gpu-2", constraints=(Pin(("relu1",), 1),), **FEW)
     assert found.plan.placement[[*graph.op_index].index("relu1")] >= 0
     assert go_opt.verify(graph, "gpu-2", found.plan, (Pin(("relu1",), 1),)) == []
@@ -55,7 +55,7 @@ def test_ops_that_constraints_name_stay(graph: Graph) -> None:
 def test_a_start_without_rewrites_names_all_ops(graph: Graph) -> None:
     plan = go_opt.optimize(graph, "gpu-2", **FEW | {"rewrite": False}).plan
     start = Start.of_plan(plan, graph.op_names)
-    assert ways_to_rewrite(graph, go_opt.target("gpu-2"), Request(start=start, rewrite=True)) == []
+    assert rewrites_for(graph, go_opt.target("gpu-2"), Request(start=start, rewrite=True)) == ()
 
 
 def test_a_start_with_rewrites_is_no_worse(graph: Graph) -> None:
@@ -70,7 +70,22 @@ def test_a_start_with_rewrites_is_no_worse(graph: Graph) -> None:
 
 def test_a_graph_in_which_nothing_can_be_rewritten_is_searched_as_ever() -> None:
     graph = go_opt.load("zoo:gpt2_step")
-    assert ways_to_rewrite(graph, go_opt.target("mcm-6x6"), Request(rewrite=True)) == []
+    assert rewrites_for(graph, go_opt.target("mcm-6x6"), Request(rewrite=True)) == ()
+
+
+def test_a_plan_without_rewrites_is_costed_last(graph: Graph) -> None:
+    """Each op as sent runs where, and in the kernel in which, what replaced it does."""
+    found = go_opt.optimize(graph, "h100-sxm-1", **FEW)
+    made = with_rewrites(graph, found.plan.rewrites)
+    sent = plan_as_sent(graph, made, found.plan)
+    assert go_opt.verify(graph, "h100-sxm-1", sent) == []
+    kernel = dict(zip(graph.op_names, sent.fusion_group.tolist(), strict=True))
+    assert kernel["conv2"] == kernel["norm2"] == kernel["relu2"]
+    assert kernel["conv2"] not in (kernel["conv1"], kernel["conv3"])
+    assert go_opt.evaluate(graph, "h100-sxm-1", sent).makespan_s > found.objective_s
+    pair = go_opt.optimize(graph, "gpu-2", **FEW)
+    assert pair.status != "OPTIMAL"
+    assert [step.method for step in pair.history[-1:]] == ["as sent"]
 
 
 def test_a_plan_of_another_graph_is_refused(graph: Graph) -> None:
@@ -79,9 +94,17 @@ def test_a_plan_of_another_graph_is_refused(graph: Graph) -> None:
         go_opt.verify(from_onnx(convolutions()), "gpu-2", found.plan)
 
 
+def test_products_stay_apart_where_chips_share_them(graph: Graph) -> None:
+    """One kernel of three convolutions takes longer than one of them: the longest path of two chips."""
+    request = Request(objective="latency", rewrite=True)
+    alone, pair = (rewrites_for(graph, go_opt.target(name), request) for name in ("h100-sxm-1", "gpu-2"))
+    assert [one.rule for one in alone] == ["fold", "merge"]
+    assert [one.rule for one in pair] == ["fold"]
+
+
 def test_files_and_explanations(graph: Graph, tmp_path: Path) -> None:
-    found = go_opt.optimize(graph, "gpu-2", **FEW)
-    explained = go_opt.explain(graph, "gpu-2", found.plan, objective="latency")
+    found = go_opt.optimize(graph, "h100-sxm-1", **FEW)
+    explained = go_opt.explain(graph, "h100-sxm-1", found.plan, objective="latency")
     folded, merged = explained.rewrites
     assert (folded.rule, folded.op, folded.ops) == ("fold", "conv2", ("conv2",))
     assert (merged.kind, merged.number, merged.source) == ("convolution", 3, "r")

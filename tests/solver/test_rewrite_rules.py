@@ -10,12 +10,12 @@ import pytest
 
 from go_opt import from_onnx
 from go_opt.common.arrays import frozen
-from go_opt.env.rewrites import folding, siblings
+from go_opt.env.rewrites import batching, folding, siblings
 from go_opt.env.rewrites.applying import possible_rewrites, with_rewrites
 from go_opt.model.graph import Graph, Rewrite
 from go_opt.solver.verify.rewrites import broken_rewrites
 from tests.exports import info, model, node, weight
-from tests.rewritten import branches, convolutions
+from tests.rewritten import branches, convolutions, unrolled
 
 
 def _changed(graph: Graph, field: str, at: int, value: object) -> Graph:
@@ -104,6 +104,52 @@ WRONG: dict[str, tuple[Graph, Rewrite]] = {
              ("Add", "c d", "y", "add")),
         Rewrite("merge", ("gemm", "relu", "other", "tanh"))),
 }  # fmt: skip
+
+
+STEPS: dict[str, tuple[Graph, Rewrite]] = {
+    "a path": (from_onnx(unrolled()), Rewrite("batch", ("state0_0", "state0_1"))),
+    "a path through others": (from_onnx(unrolled()), Rewrite("batch", ("state0_0", "state0_2"))),
+    "weights differ": (from_onnx(unrolled()), Rewrite("batch", ("input0_0", "input1_0"))),
+    "one twice": (from_onnx(unrolled()), Rewrite("batch", ("input0_0", "input0_0"))),
+    "no product": (from_onnx(unrolled()), Rewrite("batch", ("tanh0_0", "tanh1_0"))),
+    "one tensor": (
+        _toy(GEMM, ("Gemm", "x w", "b", "other"), ("Add", "a b", "y", "add")),
+        Rewrite("batch", ("gemm", "other"))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_products_that_cannot_be_batched_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the rule did not look for paths."""
+    sent, rewrite = STEPS[name]
+    monkeypatch.setattr(batching, "_are_connected", lambda *_: False)
+    try:
+        made = with_rewrites(sent, (rewrite,))
+    except Exception:
+        made = replace(sent, rewrites=(rewrite,))
+    assert list(broken_rewrites(sent, made, (rewrite,)))
+
+
+BATCHED: dict[str, Callable[[Graph], Graph]] = {
+    "rows": lambda graph: _with_rule(graph, graph.op_index["input0_0 and 2 more"], 7),
+    "size": lambda graph: _changed(
+        graph, "tensor_elements", graph.tensor_index["input0_0 and 2 more/operand 0"], 14
+    ),
+    "kind": lambda graph: _changed(
+        graph, "tensor_kind", graph.tensor_index["input0_0 and 2 more/operand 0"], 1
+    ),
+    "flops": lambda graph: _changed(graph, "op_flops", graph.op_index["input0_0 and 2 more/concat"], 1.0),
+    "weight": lambda graph: _changed(graph, "tensor_elements", graph.tensor_index["w0"], 60),
+}
+
+
+@pytest.mark.parametrize("name", BATCHED)
+def test_mutants_of_batched_steps_are_found(name: str) -> None:
+    sent = from_onnx(unrolled())
+    rewrites = possible_rewrites(sent)
+    made = with_rewrites(sent, rewrites)
+    assert list(broken_rewrites(sent, made, rewrites)) == []
+    assert list(broken_rewrites(sent, BATCHED[name](made), rewrites)) != []
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from go_opt.env.rewrites import batching, draft, folding, siblings
 from go_opt.env.rewrites import columns as products
-from go_opt.env.rewrites import draft, folding, siblings
 from go_opt.env.rewrites.applying import apply
 from go_opt.errors import ModelError
 from go_opt.model.graph import Graph, Rewrite
@@ -50,7 +50,12 @@ class _Maker:
         for one in rewrites:
             ops = [self._draft.ops[name] for name in one.ops if name in self._draft.ops]
             columns = products.columns_of(self._draft, ops[0]) if ops else None
+            rows = batching.rows_of(self._draft, ops[0]) if ops else None
             apply(self._draft, one)  # refuses what the rule does not hold for
+            if one.rule == batching.BATCH:
+                assert rows is not None
+                self._batch(ops, rows)
+                continue
             assert columns is not None
             if one.rule == folding.FOLD:
                 self._fold(ops, columns)
@@ -122,20 +127,49 @@ class _Maker:
             joined = self._joined(alike, source, before, columns)
             new[str(joined.name)] = joined
             source, before = joined.outputs[0], alike[0]
-        tails = [self._node[chain[-1].name] for chain in chains]
-        sizes = [sizes_of(tail.outputs[0])[columns.axis] for tail in tails]
-        name = siblings.split_name(chains[0][0].name, len(chains))
+        self._split([chain[-1] for chain in chains], chains[0][0].name, columns.axis, source, new)
+        self._replace([op for chain in chains for op in chain], new)
+
+    def _split(
+        self,
+        tails: Sequence[draft.DraftOp],
+        head: str,
+        axis: int,
+        source: ir.Value | None,
+        new: dict[str, ir.Node],
+    ) -> None:
+        """Add to ``new`` what splits ``source`` into the results of ``tails``, and put all in their place."""
+        last = [self._node[op.name] for op in tails]
+        sizes = [sizes_of(node.outputs[0])[axis] for node in last]
+        name = siblings.split_name(head, len(tails))
         inputs: list[ir.Value | None] = [source]
-        attributes: dict[str, int | list[int]] = {"axis": columns.axis}
+        attributes: dict[str, int | list[int]] = {"axis": axis}
         if self._nodes.opset_imports[""] >= _SPLIT_READS_SIZES:
             inputs.append(self._constant(f"{name}/sizes", np.array(sizes), ir.DataType.INT64))
         else:
             attributes |= {"split": sizes}
         split = new[name] = ir.node(siblings.SPLIT, inputs, attributes, name=name, num_outputs=len(tails))
-        self._nodes.insert_before(tails[0], list(new.values()))
-        for tail, result in zip(tails, split.outputs, strict=True):
-            stand_for(tail.outputs[0], result)
-        self._replace([op for chain in chains for op in chain], new)
+        self._nodes.insert_before(last[0], list(new.values()))
+        for node, result in zip(last, split.outputs, strict=True):
+            stand_for(node.outputs[0], result)
+
+    def _batch(self, ops: Sequence[draft.DraftOp], rows: batching.Rows) -> None:
+        nodes, number, head = [self._node[op.name] for op in ops], len(ops), ops[0].name
+        first = nodes[0]
+        figures = {(_number_of(node, "alpha", 1.0), _number_of(node, "beta", 1.0)) for node in nodes}
+        if len(figures) > 1:
+            raise ModelError(f"op {head!r} cannot be batched: its alpha or beta is not that of the others.")
+        concat = ir.node("Concat", [node.inputs[0] for node in nodes], {"axis": rows.axis},
+                         name=batching.concat_name(head, number))  # fmt: skip
+        joined = siblings.joined_constant(head, number, products.ACTIVATION)
+        _name_sum(concat.outputs[0], joined, [node.inputs[0] for node in nodes], rows.axis)
+        made = _like(first, siblings.merged_name(head, number), [concat.outputs[0], *first.inputs[1:]],
+                     sets_bias=False)  # fmt: skip
+        result = siblings.merged_name(str(first.outputs[0].name), number)
+        _name_sum(made.outputs[0], result, [node.outputs[0] for node in nodes], rows.axis)
+        new = {str(node.name): node for node in (concat, made)}
+        self._split(ops, head, rows.axis, made.outputs[0], new)
+        self._replace(ops, new)
 
     def _joined(
         self,
@@ -172,14 +206,9 @@ class _Maker:
                 )
             )
         new = _like(nodes[0], made, inputs, sets_bias=before is None, sets_weight=before is None)
-        old, output = nodes[0].outputs[0], new.outputs[0]
-        sizes, axis = sizes_of(old), columns.axis
-        sizes[axis] = sum(sizes_of(node.outputs[0])[axis] for node in nodes)
-        output.name, output.type, output.shape = (
-            siblings.merged_name(str(old.name), len(alike)),
-            old.type,
-            ir.Shape(sizes),
-        )
+        results = [node.outputs[0] for node in nodes]
+        name = siblings.merged_name(str(results[0].name), len(alike))
+        _name_sum(new.outputs[0], name, results, columns.axis)
         return new
 
     def _numbers(self, node: ir.Node, place: int) -> _Floats:
@@ -205,6 +234,14 @@ class _Maker:
             self._nodes.remove(node, safe=True)
             left += [one for one in sources if one is not None and one.graph is self._nodes]
         self._node |= new
+
+
+def _name_sum(value: ir.Value, name: str, of: Sequence[ir.Value | None], axis: int) -> None:
+    """Say what a value is that joins others along an axis."""
+    known = [one for one in of if one is not None]
+    sizes = sizes_of(known[0])
+    sizes[axis] = sum(sizes_of(one)[axis] for one in known)
+    value.name, value.type, value.shape = name, known[0].type, ir.Shape(sizes)
 
 
 def _with_scaled_columns(

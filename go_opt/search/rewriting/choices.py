@@ -1,44 +1,46 @@
-"""Which ops of a graph are rewritten: sets of rewrites that are worth a search."""
+"""Which ops of a graph are rewritten: decided by cost before the search, which then has the whole budget."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import numpy as np
 
-from go_opt.common.arrays import FloatArray
-from go_opt.env import Target, cost_tables
+from go_opt.common.arrays import FloatArray, IntArray
+from go_opt.env import Target, cost_tables, greedy_fusion, loop_roles
 from go_opt.env.kernels.numbering import kernel_seconds
-from go_opt.env.rewrites import columns, folding, siblings
+from go_opt.env.rewrites import batching, columns, folding, siblings
 from go_opt.env.rewrites.applying import possible_rewrites, with_rewrites
 from go_opt.errors import PlanError
 from go_opt.model.graph import VECTOR, Graph, Rewrite
 from go_opt.model.op_costs import is_reduction
 from go_opt.result import ONLY, Request
+from go_opt.search.splits.tensor_ways import longest_path_s
 
-LEAST_GAIN: Final = 0.005  # of the time of all ops, for products that become one to be tried
+LEAST_GAIN: Final = 0.005  # of the estimate of the objective, for products that become one
 Rewrites = tuple[Rewrite, ...]
 
 
-def rewrites_are_open(request: Request) -> bool:
-    """Whether plans may rewrite ops."""
-    return request.rewrite and request.decide == "all" and request.policy != ONLY
+def rewrites_for(graph: Graph, target: Target, request: Request) -> Rewrites:
+    """The rewrites of the plans that are searched; none removes an op that the request names.
 
-
-def ways_to_rewrite(graph: Graph, target: Target, request: Request) -> list[Rewrites]:
-    """Sets of rewrites, most first; none of them removes an op that the request names.
-
-    All constants that products can take over; with them, products that are faster as one.
+    Those of a start plan. Else all constants that products can take over on no chip kind at a loss; with
+    them, products that are faster as one, if the estimate of the objective is lower by ``LEAST_GAIN``.
     """
+    if not request.rewrite or request.decide != "all" or request.policy == ONLY:
+        return ()
     names = _named_ops(graph, request)
     if given := _given_rewrites(graph, request):
-        return [given]
+        return given
     folded = tuple(one for one in possible_rewrites(graph, (folding.FOLD,)) if names.isdisjoint(one.ops[1:]))
-    merges = possible_rewrites(graph, (siblings.MERGE,), folded)
-    merges = tuple(one for one in merges if names.isdisjoint(one.ops))
-    merges = _faster(graph, target, folded, merges) if merges else ()
-    ways = [(*folded, *merges), folded]
-    return [way for way in dict.fromkeys(ways) if way]
+    folded = _no_slower(graph, target, folded) if folded else ()
+    add = partial(_with_faster, graph, target, names)
+    batched = add(folded, batching.BATCH)
+    ways = (folded, batched, add(folded, siblings.MERGE), add(batched, siblings.MERGE))
+    seconds = {way: _estimate_s(with_rewrites(graph, way), target, request) for way in dict.fromkeys(ways)}
+    best = min(seconds, key=lambda way: seconds[way])
+    return best if seconds[best] < (1.0 - LEAST_GAIN) * seconds[folded] else folded
 
 
 def _given_rewrites(graph: Graph, request: Request) -> Rewrites:
@@ -61,25 +63,45 @@ def _named_ops(graph: Graph, request: Request) -> set[str]:
     return constrained | of_types | (set() if request.start is None else {*request.start.ops})
 
 
-def _faster(graph: Graph, target: Target, folded: Rewrites, merges: Rewrites) -> Rewrites:
-    """Merges whose product and split take less time than the products, each as a kernel of its own.
+def _no_slower(graph: Graph, target: Target, folded: Rewrites) -> Rewrites:
+    """Products that take no longer than one kernel of them and of what they take over, on any chip kind."""
+    kernel_of = np.arange(graph.num_ops, dtype=np.int32)
+    for one in folded:
+        ops = [graph.op_index[name] for name in one.ops]
+        kernel_of[ops] = ops[0]
+    kernel_of = np.unique(kernel_of, return_inverse=True)[1].astype(np.int32)
+    made = with_rewrites(graph, folded)
+    before_s, after_s = kernel_seconds(cost_tables(graph, target), kernel_of), _alone_s(made, target)
 
-    None, if together they are no ``LEAST_GAIN``: another graph to search costs evaluations.
+    def is_slower(product: str) -> bool:
+        was_s, is_s = before_s[:, kernel_of[graph.op_index[product]]], after_s[:, made.op_index[product]]
+        return bool((is_s > was_s * (1.0 + 1e-9)).any())
+
+    return tuple(one for one in folded if not is_slower(one.ops[0]))
+
+
+def _with_faster(graph: Graph, target: Target, names: set[str], given: Rewrites, rule: str) -> Rewrites:
+    """``given``, and those of a rule whose product, with what joins and splits, takes less time than before.
+
+    Each op is a kernel of its own; none of ``names`` is removed.
     """
-    before, after = (with_rewrites(graph, way) for way in (folded, (*folded, *merges)))
-    before_s, after_s = (_least_s(one, target) for one in (before, after))
+    more = [one for one in possible_rewrites(graph, (rule,), given) if names.isdisjoint(one.ops)]
+    if not more:
+        return given
+    before, after = (with_rewrites(graph, way) for way in (given, (*given, *more)))
+    before_s, after_s = (_alone_s(one, target).min(axis=0) for one in (before, after))
 
-    def gain_s(merge: Rewrite) -> float:
-        ops = [before.op_index[name] for name in merge.ops]
+    def gain_s(rewrite: Rewrite) -> float:
+        ops = [before.op_index[name] for name in rewrite.ops]
         products = [op for op in ops if before.op_types[op] in columns.PRODUCTS]
-        names = [name(merge.ops[0], len(products)) for name in (siblings.merged_name, siblings.split_name)]
+        made = (siblings.merged_name, siblings.split_name, batching.concat_name)
+        names = [name for one in made if (name := one(rewrite.ops[0], len(products))) in after.op_index]
         length = len(ops) // len(products)
         # What could share the kernel of a product reads a slice then.
         names += [before.op_names[op] for last in ops[length - 1 :: length] for op in _fusible(before, last)]
         return float(before_s[products].sum() - after_s[[after.op_index[name] for name in names]].sum())
 
-    gains = {merge: gain for merge in merges if (gain := gain_s(merge)) > 0.0}
-    return tuple(gains) if sum(gains.values()) >= LEAST_GAIN * before_s.sum() else ()
+    return (*given, *(one for one in more if gain_s(one) > 0.0))
 
 
 def _fusible(graph: Graph, op: int) -> list[int]:
@@ -92,8 +114,19 @@ def _fusible(graph: Graph, op: int) -> list[int]:
     return readers if len(same) == 1 and not is_reduction(graph.op_types[readers[0]]) else []
 
 
-def _least_s(graph: Graph, target: Target) -> FloatArray:
-    """[N] seconds of each op as a kernel of its own, on the kind of chip where it is fastest."""
-    alone = np.arange(graph.num_ops, dtype=np.int32)
-    least: FloatArray = kernel_seconds(cost_tables(graph, target), alone).min(axis=0)
-    return least
+def _alone_s(graph: Graph, target: Target) -> FloatArray:
+    """[Q, N] seconds of each op as a kernel of its own."""
+    return kernel_seconds(cost_tables(graph, target), np.arange(graph.num_ops, dtype=np.int32))
+
+
+def _estimate_s(graph: Graph, target: Target, request: Request) -> float:
+    """The objective if all chips were busy, but no kernel were in parts: at least its longest path.
+
+    Kernels are those that the first plans join, each on the kind of chip where it is fastest.
+    """
+    roles = loop_roles(graph, target.kernel_patterns)
+    kernel_of: IntArray = greedy_fusion(roles, np.arange(graph.num_ops, dtype=np.int32))
+    kernel_s = kernel_seconds(cost_tables(graph, target), kernel_of).min(axis=0)
+    is_latency = request.objective == "latency"
+    longest_s = longest_path_s(graph, kernel_of, kernel_s) if is_latency else float(kernel_s.max())
+    return max(float(kernel_s.sum()) / target.num_chips, longest_s)
