@@ -113,13 +113,16 @@ def unrolled(steps: int = 3, rows: int = 1, opset: int = 20, *, gemm: bool = Tru
     product = "Gemm" if gemm else "MatMul"
     for layer, width in enumerate((5, 4)):
         weights += [weight(f"w{layer}", *((4, width) if gemm else (width, 4))), weight(f"u{layer}", 4, 4)]
-        weights += [weight(f"h{layer}_", rows, 4), *([weight(f"b{layer}", 4)] if gemm else [])]
+        weights += [weight(f"h{layer}_", rows, 4), weight(f"b{layer}", 4)]
         state, bias = f"h{layer}_", f" b{layer}" if gemm else ""
         attributes = {"transB": 1, "alpha": 0.5} if gemm else {}
         for t, source in enumerate(sources):
             at = f"{layer}_{t}"
+            nodes.append(node(product, f"{source} w{layer}{bias}", f"p{at}", f"input{at}", **attributes))
+            if not gemm:
+                nodes[-1].output[0] = f"m{at}"
+                nodes.append(node("Add", f"b{layer} m{at}", f"p{at}", f"bias{at}"))
             nodes += [
-                node(product, f"{source} w{layer}{bias}", f"p{at}", f"input{at}", **attributes),
                 node("MatMul", f"{state} u{layer}", f"q{at}", f"state{at}"),
                 node("Add", f"p{at} q{at}", f"s{at}", f"sum{at}"),
                 node("Tanh", f"s{at}", f"h{at}", f"tanh{at}"),
@@ -192,8 +195,9 @@ def random_unrolled(seed: int) -> onnx.ModelProto:
         inputs.append(info(f"x{i}", [*[2] * (rank - 2), rows, size]))
     for i in range(int(rng.integers(2, 9))):
         name, rows = known[int(rng.integers(len(known)))]
-        if rng.random() < 0.3:
-            nodes.append(node("Tanh", name, f"t{i}", f"tanh{i}"))
+        kind = rng.choice(["Tanh", "Mul", "product", "product", "product"])
+        if kind != "product":
+            nodes.append(node(kind, name if kind == "Tanh" else f"b {name}", f"t{i}", f"op{i}"))
         else:
             read = f"{name} {rng.choice(['w', 'w', 'v'])}" + " b" * (gemm and rng.random() < 0.5)
             nodes.append(node("Gemm" if gemm else "MatMul", read, f"t{i}", f"product{i}"))

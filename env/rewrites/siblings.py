@@ -21,8 +21,8 @@ from go_opt.model.rules.table import rule_of
 MERGE: Final = "merge"
 SPLIT: Final = "Split"
 # Element-wise ops behind products that may be merged: without attributes, or with a weight for each column.
-_FUNCTIONS: Final = frozenset({"Abs", "Erf", "Exp", "Neg", "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh"})
-_WITH_WEIGHT: Final = frozenset({"Add", "Mul"})
+FUNCTIONS: Final = frozenset({"Abs", "Erf", "Exp", "Neg", "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh"})
+WITH_WEIGHT: Final = frozenset({"Add", "Mul"})
 
 
 def merged_name(name: str, number: int) -> str:
@@ -123,9 +123,9 @@ def _behind(draft: Draft, chain: Sequence[DraftOp], columns: Columns) -> list[Dr
         result, place = rule.results[0], op.operands.index(tensor)
         is_same = rule.operands[place] == result and rule.shape(result) == shape
         rest = [i for i in range(len(op.operands)) if i != place]
-        is_function = op.op_type in _FUNCTIONS and not rest
+        is_function = op.op_type in FUNCTIONS and not rest
         is_weighted = (
-            op.op_type in _WITH_WEIGHT
+            op.op_type in WITH_WEIGHT
             and len(rest) == 1
             and all(
                 draft.is_constant(op.operands[i]) and _pieces(rule.operands[i]) == result[columns.axis] != ()

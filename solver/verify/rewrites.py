@@ -149,38 +149,75 @@ class _Check:
         self._replace(names, made)
 
     def _batch(self, names: Sequence[str], ops: Sequence[_Op]) -> None:
-        number, weights = len(ops), ops[0].operands[1:]
-        if number < 2 or len({op.operands[0] for op in ops}) < number:
-            raise _WrongError("it has no two products of different tensors")
-        if {op.op_type for op in ops} - _BATCHED or {op.operands[1:] for op in ops} != {weights}:
-            raise _WrongError("its ops are no products with one weight")
-        if not weights or not all(map(self._is_constant, weights)):
-            raise _WrongError("what its products share is no weight")
-        self._check_apart(names)
-        rows = [self._row_of(name, op) for name, op in zip(names, ops, strict=True)]
+        heads = [i for i, op in enumerate(ops) if op.op_type in _BATCHED]
+        number, length = len(heads), len(ops) // max(len(heads), 1)
+        if number < 2 or heads != list(range(0, len(ops), length)) or length * number != len(ops):
+            raise _WrongError("its ops are not products, each with as many ops behind it")
+        read = [ops[i].operands[0] for i in heads]
+        if len({*read}) < number:
+            raise _WrongError("it has products of one tensor")
+        self._check_apart([names[i] for i in heads])
+        rows = [self._row_of(names[i], ops[i]) for i in heads]
         (axis, _), total = rows[0], sum(size for _, size in rows)
-        rules = {_with_rows(_rule(op), axis, total) for op in ops}
-        kinds = {(*op[:2], *op[3:5], *(self._tensors[k].dtype for k in (op.operands[0], *op.writes)))
-                 for op in ops}  # fmt: skip
-        if len({axis for axis, _ in rows}) > 1 or len(rules) > 1 or len(kinds) > 1:
-            raise _WrongError("its ops differ in more than their rows")
-        source, result = (
-            siblings.joined_constant(names[0], number, 0),
-            siblings.merged_name(ops[0].writes[0], number),
-        )
-        read = [op.operands[0] for op in ops]
+        if len({axis for axis, _ in rows}) > 1:
+            raise _WrongError("its products have rows along different axes")
+        source = siblings.joined_constant(names[0], number, 0)
         self._add_sum(source, read)
         self._tensors[source] = self._tensors[source]._replace(kind=ACTIVATION)
-        self._add_sum(result, [op.writes[0] for op in ops])
-        made = self._with_operands(ops[0], [source, *weights], rules.pop(), sum(o.flops for o in ops), result)
         reads = tuple(sorted((one, self._tensors[one].elements) for one in read))
-        concat = _Op("Concat", DATA_MOVEMENT, 0.0, made.dtype, made.on_chips, reads, (source,))
-        split = self._split(made, [op.writes[0] for op in ops])
-        self._replace(names, {
-            batching.concat_name(names[0], number): concat,
-            siblings.merged_name(names[0], number): made,
-            siblings.split_name(names[0], number): split,
-        })  # fmt: skip
+        on_chips, dtype = ops[0].on_chips, ops[0].dtype
+        made = {batching.concat_name(names[0], number): _Op("Concat", DATA_MOVEMENT, 0.0, dtype, on_chips,
+                                                             reads, (source,))}  # fmt: skip
+        for step in range(length):
+            alike, before = ops[step::length], ops[step - 1 :: length] if step else ()
+            for i, (op, last) in enumerate(zip(alike, before, strict=False)):
+                self._check_in_batch(ops[i * length], last, op, names[i * length + step], axis)
+            name = siblings.merged_name(names[step], number)
+            made[name] = self._stacked(alike, before, source, axis, total)
+            source = made[name].writes[0]
+        tails = [op.writes[0] for op in ops[length - 1 :: length]]
+        made[siblings.split_name(names[0], number)] = self._split(made[name], tails)
+        self._replace(names, made)
+
+    def _check_in_batch(self, product: _Op, before: _Op, op: _Op, name: str, axis: int) -> None:
+        """An op is a function of each element of what ``before`` writes, and of a constant for all rows."""
+        place = self._follows(before, op, name)
+        self._check_same_view(product, op, name)
+        rest, rule = [i for i in range(len(op.operands)) if i != place], _rule(op)
+        if op.op_type not in (_WEIGHTED if rest else _FUNCTIONS) or len(rest) > 1:
+            raise _WrongError(f"op {name!r} cannot be batched")
+        for i in rest:
+            if not self._is_constant(op.operands[i]) or {*rule.results[0][axis]} & factors_in(
+                rule.operands[i]
+            ):
+                raise _WrongError(f"op {name!r} reads something else than a constant for all rows")
+
+    def _stacked(
+        self, alike: Sequence[_Op], before: Sequence[_Op], source: str, axis: int, total: int
+    ) -> _Op:
+        """Ops that differ in their rows alone, as one that reads ``source``."""
+        places = (
+            {op.operands.index(last.writes[0]) for op, last in zip(alike, before, strict=True)}
+            if before
+            else {0}
+        )
+        if len(places) > 1:
+            raise _WrongError("its ops read the result before at different places")
+        (place,) = places
+        kinds = {
+            (*op[:2], *op[3:5], op.operands[:place], op.operands[place + 1 :],
+             _with_rows(_rule(op), place, axis, total),
+             *(self._tensors[k].dtype for k in (op.operands[place], *op.writes)))
+            for op in alike
+        }  # fmt: skip
+        if len(kinds) > 1:
+            raise _WrongError("its ops differ in more than their rows")
+        first, number = alike[0], len(alike)
+        operands = [source if i == place else one for i, one in enumerate(first.operands)]
+        result = siblings.merged_name(first.writes[0], number)
+        self._add_sum(result, [op.writes[0] for op in alike])
+        rule = _with_rows(_rule(first), place, axis, total)
+        return self._with_operands(first, operands, rule, sum(op.flops for op in alike), result)
 
     def _row_of(self, name: str, op: _Op) -> tuple[int, int]:
         """The axis of the rows of a product, in its activation as in its result, and their number.
@@ -188,6 +225,8 @@ class _Check:
         The last axes are those of the inner elements and of the columns. Of others, one without a factor may
         be another in the result, unless there are no others.
         """
+        if len(op.operands) < 2 or not all(map(self._is_constant, op.operands[1:])):
+            raise _WrongError(f"op {name!r} is no product of a weight")
         rule, tensor = _rule(op), self._tensors[op.operands[0]]
         read, written = rule.operands[0], rule.results[0]
         if tensor.kind == WEIGHT or dict(op.reads)[op.operands[0]] != tensor.elements:
@@ -451,16 +490,16 @@ def _with_size(rule: Rule, factor: int, size: int) -> Rule:
     return rule._replace(factors=tuple(factors))
 
 
-def _with_rows(rule: Rule, axis: int, number: int) -> Rule:
-    """The rule of a product with so many rows, along an axis of the activation and the result."""
-    if rule.operands[0][axis]:
-        (factor,) = rule.operands[0][axis]
+def _with_rows(rule: Rule, place: int, axis: int, number: int) -> Rule:
+    """The rule of an op with so many rows, along an axis of one operand and the result."""
+    if rule.results[0][axis]:
+        (factor,) = rule.results[0][axis]
         assert isinstance(factor, int), "rows are not read through a window"
         return _with_size(rule, factor, number)
     new: Dimension = (len(rule.factors),)
-    read, written = ((*one[:axis], new, *one[axis + 1 :]) for one in (rule.operands[0], rule.results[0]))
-    factors = (*rule.factors, Factor("i", "parallel", number))
-    return Rule(factors, (read, *rule.operands[1:]), (written,))
+    read, written = ((*one[:axis], new, *one[axis + 1 :]) for one in (rule.operands[place], rule.results[0]))
+    operands = (*rule.operands[:place], read, *rule.operands[place + 1 :])
+    return Rule((*rule.factors, Factor("i", "parallel", number)), operands, (written,))
 
 
 def _states(graph: Graph) -> Iterator[tuple]:

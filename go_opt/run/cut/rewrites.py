@@ -54,7 +54,7 @@ class _Maker:
             apply(self._draft, one)  # refuses what the rule does not hold for
             if one.rule == batching.BATCH:
                 assert rows is not None
-                self._batch(ops, rows)
+                self._batch(siblings.chains_of(ops), rows)
                 continue
             assert columns is not None
             if one.rule == folding.FOLD:
@@ -153,23 +153,26 @@ class _Maker:
         for node, result in zip(last, split.outputs, strict=True):
             stand_for(node.outputs[0], result)
 
-    def _batch(self, ops: Sequence[draft.DraftOp], rows: batching.Rows) -> None:
-        nodes, number, head = [self._node[op.name] for op in ops], len(ops), ops[0].name
-        first = nodes[0]
-        figures = {(_number_of(node, "alpha", 1.0), _number_of(node, "beta", 1.0)) for node in nodes}
-        if len(figures) > 1:
+    def _batch(self, chains: Sequence[Sequence[draft.DraftOp]], rows: batching.Rows) -> None:
+        number, head = len(chains), chains[0][0].name
+        heads = [self._node[chain[0].name] for chain in chains]
+        if len({(_number_of(one, "alpha", 1.0), _number_of(one, "beta", 1.0)) for one in heads}) > 1:
             raise ModelError(f"op {head!r} cannot be batched: its alpha or beta is not that of the others.")
-        concat = ir.node("Concat", [node.inputs[0] for node in nodes], {"axis": rows.axis},
-                         name=batching.concat_name(head, number))  # fmt: skip
-        joined = siblings.joined_constant(head, number, products.ACTIVATION)
-        _name_sum(concat.outputs[0], joined, [node.inputs[0] for node in nodes], rows.axis)
-        made = _like(first, siblings.merged_name(head, number), [concat.outputs[0], *first.inputs[1:]],
-                     sets_bias=False)  # fmt: skip
-        result = siblings.merged_name(str(first.outputs[0].name), number)
-        _name_sum(made.outputs[0], result, [node.outputs[0] for node in nodes], rows.axis)
-        new = {str(node.name): node for node in (concat, made)}
-        self._split(ops, head, rows.axis, made.outputs[0], new)
-        self._replace(ops, new)
+        sources = [node.inputs[products.ACTIVATION] for node in heads]
+        name, joined = batching.concat_name(head, number), batching.CONCAT
+        new = {name: ir.node(joined, sources, {"axis": rows.axis}, name=name)}
+        source, read = new[name].outputs[0], chains[0][0].operands[products.ACTIVATION]
+        whole = siblings.joined_constant(head, number, products.ACTIVATION)
+        _name_sum(source, whole, sources, rows.axis)
+        for alike in zip(*chains, strict=True):
+            nodes, place = [self._node[op.name] for op in alike], alike[0].operands.index(read)
+            inputs = [source if i == place else one for i, one in enumerate(nodes[0].inputs)]
+            name, read = siblings.merged_name(alike[0].name, number), alike[0].writes[0]
+            new[name] = _like(nodes[0], name, inputs, sets_bias=False)
+            results, source = [node.outputs[0] for node in nodes], new[name].outputs[0]
+            _name_sum(source, siblings.merged_name(str(results[0].name), number), results, rows.axis)
+        self._split([chain[-1] for chain in chains], head, rows.axis, source, new)
+        self._replace([op for chain in chains for op in chain], new)
 
     def _joined(
         self,

@@ -13,7 +13,7 @@ from go_opt.env.kernels.numbering import kernel_seconds
 from go_opt.env.rewrites import batching, columns, folding, siblings
 from go_opt.env.rewrites.applying import possible_rewrites, with_rewrites
 from go_opt.errors import PlanError
-from go_opt.model.graph import VECTOR, Graph, Rewrite
+from go_opt.model.graph import NO_PRODUCER, VECTOR, Graph, Rewrite
 from go_opt.model.op_costs import is_reduction
 from go_opt.result import ONLY, Request
 from go_opt.search.splits.tensor_ways import longest_path_s
@@ -105,11 +105,13 @@ def _with_faster(graph: Graph, target: Target, names: set[str], given: Rewrites,
 
 
 def _fusible(graph: Graph, op: int) -> list[int]:
-    """The op that alone reads what ``op`` writes, if it goes over the same elements."""
+    """The op that alone reads what ``op`` writes, over the same elements, and nothing else computed."""
     (tensor,) = graph.outputs_of(op)
     readers = graph.readers_of(tensor)
     if len(readers) != 1 or graph.tensor_is_output[tensor] or graph.op_class[readers[0]] != VECTOR:
         return []
+    if sum(graph.tensor_producer[k] != NO_PRODUCER for k, _ in graph.reads_of(readers[0])) > 1:
+        return []  # it can share the kernel of another
     same = {int(graph.tensor_elements[k]) for k in (tensor, *graph.outputs_of(readers[0]))}
     return readers if len(same) == 1 and not is_reduction(graph.op_types[readers[0]]) else []
 
