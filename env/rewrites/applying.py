@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Final
 
-from go_opt.env.rewrites.batching import BATCH, batch, batches
+from go_opt.env.rewrites.batching import batch, batches
 from go_opt.env.rewrites.draft import Draft, refused
-from go_opt.env.rewrites.folding import FOLD, fold, folds
-from go_opt.env.rewrites.siblings import MERGE, merge, merges
+from go_opt.env.rewrites.folding import fold, folds
+from go_opt.env.rewrites.names import BATCH, FOLD, MERGE
+from go_opt.env.rewrites.siblings import merge, merges
 from go_opt.errors import PlanError
 from go_opt.model.graph import Graph, Rewrite, with_sequences
 

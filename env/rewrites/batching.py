@@ -12,22 +12,15 @@ from dataclasses import replace
 from itertools import takewhile, zip_longest
 from typing import Final, NamedTuple
 
-from go_opt.env.rewrites.columns import ACTIVATION, WEIGHT
+from go_opt.env.rewrites.columns import ACTIVATION, WEIGHT, chains_of
 from go_opt.env.rewrites.draft import Draft, DraftOp, Tensor, ops_of, refused
-from go_opt.env.rewrites.siblings import (
-    FUNCTIONS,
-    WITH_WEIGHT,
-    chains_of,
-    joined_constant,
-    merged_name,
-    split_of,
-)
+from go_opt.env.rewrites.names import BATCH, concat_name, joined_operand, merged_name
+from go_opt.env.rewrites.siblings import FUNCTIONS, WITH_WEIGHT, split_of
 from go_opt.model.graph import Rewrite
 from go_opt.model.op_costs import OpSignature
-from go_opt.model.rule import Access, Factor, Rule, factors_in
+from go_opt.model.rule import factors_in
 from go_opt.model.rules.table import rule_of
 
-BATCH: Final = "batch"
 CONCAT: Final = "Concat"
 _BATCHED: Final = ("Gemm", "MatMul")
 
@@ -37,11 +30,6 @@ class Rows(NamedTuple):
 
     axis: int
     size: int
-
-
-def concat_name(name: str, number: int) -> str:
-    """The name of the op that joins the activations, if the first of the products has this name."""
-    return f"{merged_name(name, number)}/concat"
 
 
 def rows_of(draft: Draft, op: DraftOp) -> Rows | None:
@@ -150,7 +138,7 @@ def _kinds(draft: Draft, chain: Sequence[DraftOp], rows: Rows) -> Iterator[tuple
     source = chain[0].operands[ACTIVATION]
     for op in chain:
         place = op.operands.index(source)
-        rule = _with_rows(op.known_rule, place, rows.axis, 2)
+        rule = op.known_rule.with_length(place, rows.axis, 2)
         types = [draft.tensors[name].dtype for name in (source, *op.writes)]
         others = (*op.operands[:place], *op.operands[place + 1 :])
         yield (op.op_type, op.op_class, op.dtype, op.excluded_kinds, rows.axis, place, others, rule, *types)
@@ -180,23 +168,6 @@ def _are_connected(draft: Draft, names: Sequence[str], tails: Sequence[str]) -> 
     return False
 
 
-def _with_rows(rule: Rule, place: int, axis: int, size: int) -> Rule:
-    """The rule of an op with so many rows, along an axis of its operand at ``place`` and of its result."""
-    if dimension := rule.results[0][axis]:
-        (factor,) = dimension
-        assert isinstance(factor, int), "rows are not read through a window"
-        factors = list(rule.factors)
-        factors[factor] = factors[factor]._replace(size=size)
-        return rule._replace(factors=tuple(factors))
-
-    def changed(access: Access) -> Access:
-        return (*access[:axis], (len(rule.factors),), *access[axis + 1 :])
-
-    operands = (changed(one) if i == place else one for i, one in enumerate(rule.operands))
-    factors = [*rule.factors, Factor("i", "parallel", size)]
-    return Rule(tuple(factors), tuple(operands), (changed(rule.results[0]),))
-
-
 def _batched(
     draft: Draft, chains: Sequence[Sequence[DraftOp]], rows: Sequence[Rows]
 ) -> tuple[list[DraftOp], dict[str, Tensor]]:
@@ -210,7 +181,7 @@ def _batched(
         tensors[name] = draft.tensors[of[0]]._replace(elements=elements, kind="activation")
         return name
 
-    source = joined(joined_constant(head.name, number, ACTIVATION), sources)
+    source = joined(joined_operand(head.name, number, ACTIVATION), sources)
     shapes = tuple(chain[0].known_rule.shape(chain[0].known_rule.operands[ACTIVATION]) for chain in chains)
     whole = tuple(total if i == axis else size for i, size in enumerate(shapes[0]))
     made = [
@@ -242,7 +213,7 @@ def _batched(
                 flops=sum(op.flops for op in alike),
                 reads=reads,
                 writes=(source,),
-                rule=_with_rows(first.known_rule, place, axis, total),
+                rule=first.known_rule.with_length(place, axis, total),
                 operands=operands,
                 results=(source,),
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from go_opt.env.rewrites.draft import Draft, DraftOp
@@ -45,6 +46,16 @@ def columns_of(draft: Draft, op: DraftOp) -> Columns | None:
     if not is_plain or not is_in_weight or (has_bias and _flat(rule, BIAS) != found.factors):
         return None
     return found
+
+
+def chains_of(ops: Sequence[DraftOp]) -> list[list[DraftOp]]:
+    """Each product with the ops behind it."""
+    chains: list[list[DraftOp]] = []
+    for op in ops:
+        if op.op_type in PRODUCTS or not chains:
+            chains.append([])
+        chains[-1].append(op)
+    return chains
 
 
 def _flat(rule: Rule, place: int) -> Dimension:

@@ -11,22 +11,12 @@ from typing import Final
 
 from go_opt.env.rewrites.columns import ACTIVATION, BIAS, PRODUCTS, WEIGHT, Columns, columns_of
 from go_opt.env.rewrites.draft import Draft, DraftOp, Tensor, ops_of, refused
+from go_opt.env.rewrites.names import FOLD, folded_bias, folded_weight
 from go_opt.model.graph import Rewrite
 
-FOLD: Final = "fold"
 _SCALES: Final = ("BatchNormalization", "Div", "Mul")
 _SHIFTS: Final = ("Add", "BatchNormalization", "Sub")
 _AFFINE: Final = {*_SCALES, *_SHIFTS}
-
-
-def folded_weight(product: str) -> str:
-    """The name of the scaled weight of a product."""
-    return f"{product}/folded weight"
-
-
-def folded_bias(product: str) -> str:
-    """The name of its bias."""
-    return f"{product}/folded bias"
 
 
 def fold(draft: Draft, rewrite: Rewrite) -> None:

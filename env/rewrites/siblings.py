@@ -11,43 +11,18 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Final
 
-from go_opt.env.rewrites.columns import ACTIVATION, PRODUCTS, Columns, columns_of
+from go_opt.env.rewrites.columns import ACTIVATION, PRODUCTS, Columns, chains_of, columns_of
 from go_opt.env.rewrites.draft import Draft, DraftOp, Tensor, ops_of, refused
+from go_opt.env.rewrites.names import MERGE, joined_operand, merged_name, split_name
 from go_opt.model.graph import Rewrite
 from go_opt.model.op_costs import OpSignature
-from go_opt.model.rule import Access, Rule
+from go_opt.model.rule import Access
 from go_opt.model.rules.table import rule_of
 
-MERGE: Final = "merge"
 SPLIT: Final = "Split"
 # Element-wise ops behind products that may be merged: without attributes, or with a weight for each column.
 FUNCTIONS: Final = frozenset({"Abs", "Erf", "Exp", "Neg", "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh"})
 WITH_WEIGHT: Final = frozenset({"Add", "Mul"})
-
-
-def merged_name(name: str, number: int) -> str:
-    """The name of what ``number`` ops or tensors became, of which one has this name."""
-    return f"{name} and {number - 1} more"
-
-
-def joined_constant(name: str, number: int, place: int) -> str:
-    """The name of the operand of ``number`` ops at ``place``, if the first of them has this name."""
-    return f"{merged_name(name, number)}/operand {place}"
-
-
-def split_name(name: str, number: int) -> str:
-    """The name of the op that splits the result again, if the first of the products has this name."""
-    return f"{merged_name(name, number)}/split"
-
-
-def chains_of(ops: Sequence[DraftOp]) -> list[list[DraftOp]]:
-    """Each product with the ops behind it."""
-    chains: list[list[DraftOp]] = []
-    for op in ops:
-        if op.op_type in PRODUCTS or not chains:
-            chains.append([])
-        chains[-1].append(op)
-    return chains
 
 
 def merge(draft: Draft, rewrite: Rewrite) -> None:
@@ -166,17 +141,11 @@ def _are_alike(
         ]
         column = columns.factors[0] if i == 0 else a.rule.results[0][columns.axis][0]
         assert isinstance(column, int), "a result is not read through a window"
-        if kinds[0] != kinds[1] or _resized(a.rule, column, 2) != _resized(b.rule, column, 2):
+        if kinds[0] != kinds[1] or a.rule.with_size(column, 2) != b.rule.with_size(column, 2):
             return False
         if i and a.operands.index(chain[i - 1].writes[0]) != b.operands.index(other[i - 1].writes[0]):
             return False
     return True
-
-
-def _resized(rule: Rule, factor: int, size: int) -> Rule:
-    factors = list(rule.factors)
-    factors[factor] = factors[factor]._replace(size=size)
-    return rule._replace(factors=tuple(factors))
 
 
 def _merged(
@@ -199,7 +168,7 @@ def _merged(
         assert isinstance(column, int)
         constants = zip(*(op.operands for op in alike), strict=True)
         operands = tuple(
-            source if j == place else joined(joined_constant(first.name, number, j), of)
+            source if j == place else joined(joined_operand(first.name, number, j), of)
             for j, of in enumerate(constants)
         )
         touched = dict(first.reads)
@@ -212,7 +181,7 @@ def _merged(
                 flops=sum(op.flops for op in alike),
                 reads=reads,
                 writes=(source,),
-                rule=_resized(rule, column, sum(op.known_rule.factors[column].size for op in alike)),
+                rule=rule.with_size(column, sum(op.known_rule.factors[column].size for op in alike)),
                 operands=operands,
                 results=(source,),
             )

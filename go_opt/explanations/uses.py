@@ -12,7 +12,7 @@ import numpy as np
 from go_opt.env import Target, cost_tables
 from go_opt.env.copies.relays import relay_name
 from go_opt.env.copies.splits import JOIN
-from go_opt.env.rewrites import batching, folding, siblings
+from go_opt.env.rewrites import names as rewritten
 from go_opt.explanations.terms import KernelPart, Place, TensorPart, Terms
 from go_opt.model.graph import WEIGHT, Graph
 from go_opt.model.plan import Plan, Split
@@ -99,9 +99,9 @@ def rewrite_uses(graph: Graph, plan: Plan) -> tuple[RewriteUse, ...]:
     """The rewrites of a plan; ``graph`` is the one that it places."""
     found = []
     for one in plan.rewrites:
-        names = {siblings.merged_name(one.ops[0], number): number for number in range(2, len(one.ops) + 1)}
+        names = {rewritten.merged_name(one.ops[0], number): number for number in range(2, len(one.ops) + 1)}
         here = (name for name in names if name in graph.op_index or graph.ops_named(f"{name}/part 1 of "))
-        op = one.ops[0] if one.rule == folding.FOLD else next(here, one.ops[0])
+        op = one.ops[0] if one.rule == rewritten.FOLD else next(here, one.ops[0])
         number = names.get(op, 1)
         row = graph.rule_of(graph.op_index[op]) if op in graph.op_index else None
         is_convolution = op in graph.op_index and graph.op_types[graph.op_index[op]] == "Conv"
@@ -112,7 +112,7 @@ def rewrite_uses(graph: Graph, plan: Plan) -> tuple[RewriteUse, ...]:
                 op=op,
                 number=number,
                 kind="convolution" if is_convolution else "product",
-                source="" if row is None else graph.tensor_names[row.operands[one.rule == batching.BATCH]],
+                source="" if row is None else graph.tensor_names[row.operands[one.rule == rewritten.BATCH]],
             )
         )
     return tuple(found)

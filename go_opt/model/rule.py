@@ -98,6 +98,29 @@ class Rule(NamedTuple):
 
         return Rule(factors, *(tuple(map(changed, of)) for of in (self.operands, self.results)))
 
+    def with_size(self, factor: int, size: int) -> Rule:
+        """The rule with so many elements along a factor."""
+        factors = [one._replace(size=size) if i == factor else one for i, one in enumerate(self.factors)]
+        return self._replace(factors=tuple(factors))
+
+    def with_length(self, place: int, axis: int, size: int) -> Rule:
+        """The rule with so many elements along an axis of its operand at ``place`` and of its first result.
+
+        Both have one parallel factor there, or none as yet.
+        """
+        if dimension := self.results[0][axis]:
+            (factor,) = dimension
+            assert isinstance(factor, int), "results are not read through a window"
+            return self.with_size(factor, size)
+        new = len(self.factors)
+
+        def changed(access: Access) -> Access:
+            return (*access[:axis], (new,), *access[axis + 1 :])
+
+        operands = tuple(changed(one) if i == place else one for i, one in enumerate(self.operands))
+        results = (changed(self.results[0]), *self.results[1:])
+        return Rule((*self.factors, Factor(f"n{new}", "parallel", size)), operands, results)
+
 
 class Place(NamedTuple):
     """Where a factor, or a dimension that is read through a window, lies in a tensor."""

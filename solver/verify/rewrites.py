@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from go_opt.env.rewrites import batching, folding, siblings
+from go_opt.env.rewrites import names as made_names
 from go_opt.model.dtypes import IS_FLOATING
 from go_opt.model.graph import ACTIVATION, DATA_MOVEMENT, WEIGHT, Graph, Rewrite
-from go_opt.model.rule import Access, Dimension, Factor, Rule, factors_in, places
+from go_opt.model.rule import Access, Dimension, Rule, factors_in, places
 
 _SCALES: Final = {
     "Mul": (0, 1),
@@ -119,10 +119,10 @@ class _Check:
             raise _WrongError("a MatMul has no bias")
         operands, rule, flops = list(product.operands), _rule(product), product.flops
         if scaled:
-            operands[1] = folding.folded_weight(names[0])
+            operands[1] = made_names.folded_weight(names[0])
             self._add(operands[1], self._tensors[weights[0]])
         if shifted or len(weights) > 1:
-            operands[2:] = [folding.folded_bias(names[0])]
+            operands[2:] = [made_names.folded_bias(names[0])]
             self._add(operands[2], self._tensors[weights[0]]._replace(elements=column.size))
         if shifted and len(weights) == 1:
             flops += self._tensors[product.writes[0]].elements
@@ -143,9 +143,11 @@ class _Check:
         for step in range(length):
             alike = ops[step::length]
             joined = self._joined(alike, found[step::length], written, names[step])
-            made[siblings.merged_name(names[step], number)] = joined
+            made[made_names.merged_name(names[step], number)] = joined
             written = joined.writes[0]
-        made[siblings.split_name(names[0], number)] = self._parted(joined, ops[length - 1 :: length], ops[0])
+        made[made_names.split_name(names[0], number)] = self._parted(
+            joined, ops[length - 1 :: length], ops[0]
+        )
         self._replace(names, made)
 
     def _batch(self, names: Sequence[str], ops: Sequence[_Op]) -> None:
@@ -161,22 +163,22 @@ class _Check:
         (axis, _), total = rows[0], sum(size for _, size in rows)
         if len({axis for axis, _ in rows}) > 1:
             raise _WrongError("its products have rows along different axes")
-        source = siblings.joined_constant(names[0], number, 0)
+        source = made_names.joined_operand(names[0], number, 0)
         self._add_sum(source, read)
         self._tensors[source] = self._tensors[source]._replace(kind=ACTIVATION)
         reads = tuple(sorted((one, self._tensors[one].elements) for one in read))
         on_chips, dtype = ops[0].on_chips, ops[0].dtype
-        made = {batching.concat_name(names[0], number): _Op("Concat", DATA_MOVEMENT, 0.0, dtype, on_chips,
+        made = {made_names.concat_name(names[0], number): _Op("Concat", DATA_MOVEMENT, 0.0, dtype, on_chips,
                                                              reads, (source,))}  # fmt: skip
         for step in range(length):
             alike, before = ops[step::length], ops[step - 1 :: length] if step else ()
             for i, (op, last) in enumerate(zip(alike, before, strict=False)):
                 self._check_in_batch(ops[i * length], last, op, names[i * length + step], axis)
-            name = siblings.merged_name(names[step], number)
+            name = made_names.merged_name(names[step], number)
             made[name] = self._stacked(alike, before, source, axis, total)
             source = made[name].writes[0]
         tails = [op.writes[0] for op in ops[length - 1 :: length]]
-        made[siblings.split_name(names[0], number)] = self._split(made[name], tails)
+        made[made_names.split_name(names[0], number)] = self._split(made[name], tails)
         self._replace(names, made)
 
     def _check_in_batch(self, product: _Op, before: _Op, op: _Op, name: str, axis: int) -> None:
@@ -206,7 +208,7 @@ class _Check:
         (place,) = places
         kinds = {
             (*op[:2], *op[3:5], op.operands[:place], op.operands[place + 1 :],
-             _with_rows(_rule(op), place, axis, total),
+             _rule(op).with_length(place, axis, total),
              *(self._tensors[k].dtype for k in (op.operands[place], *op.writes)))
             for op in alike
         }  # fmt: skip
@@ -214,9 +216,9 @@ class _Check:
             raise _WrongError("its ops differ in more than their rows")
         first, number = alike[0], len(alike)
         operands = [source if i == place else one for i, one in enumerate(first.operands)]
-        result = siblings.merged_name(first.writes[0], number)
+        result = made_names.merged_name(first.writes[0], number)
         self._add_sum(result, [op.writes[0] for op in alike])
-        rule = _with_rows(_rule(first), place, axis, total)
+        rule = _rule(first).with_length(place, axis, total)
         return self._with_operands(first, operands, rule, sum(op.flops for op in alike), result)
 
     def _row_of(self, name: str, op: _Op) -> tuple[int, int]:
@@ -291,20 +293,20 @@ class _Check:
                 *op[:2],
                 *op[3:5],
                 *(self._tensors[k].dtype for k in op.operands),
-                _with_size(_rule(op), factor, 2),
+                _rule(op).with_size(factor, 2),
             )
             for op in alike
         }
         if len({*found}) > 1 or len(kinds) > 1:
             raise _WrongError("its ops differ in more than their columns")
-        operands = [siblings.joined_constant(name, number, i) for i in range(len(first.operands))]
+        operands = [made_names.joined_operand(name, number, i) for i in range(len(first.operands))]
         for i, constant in enumerate(operands):
             if i != place:
                 self._add_sum(constant, [op.operands[i] for op in alike])
         operands[place] = source
-        writes = siblings.merged_name(first.writes[0], number)
+        writes = made_names.merged_name(first.writes[0], number)
         self._add_sum(writes, [op.writes[0] for op in alike])
-        rule = _with_size(_rule(first), factor, sum(_rule(op).factors[factor].size for op in alike))
+        rule = _rule(first).with_size(factor, sum(_rule(op).factors[factor].size for op in alike))
         return self._with_operands(first, operands, rule, sum(op.flops for op in alike), writes)
 
     def _parted(self, last: _Op, tails: Sequence[_Op], product: _Op) -> _Op:
@@ -483,23 +485,6 @@ def _rule(op: _Op) -> Rule:
     if op.rule is None:
         raise _WrongError("an op has no rule")
     return op.rule
-
-
-def _with_size(rule: Rule, factor: int, size: int) -> Rule:
-    factors = [one._replace(size=size) if i == factor else one for i, one in enumerate(rule.factors)]
-    return rule._replace(factors=tuple(factors))
-
-
-def _with_rows(rule: Rule, place: int, axis: int, number: int) -> Rule:
-    """The rule of an op with so many rows, along an axis of one operand and the result."""
-    if rule.results[0][axis]:
-        (factor,) = rule.results[0][axis]
-        assert isinstance(factor, int), "rows are not read through a window"
-        return _with_size(rule, factor, number)
-    new: Dimension = (len(rule.factors),)
-    read, written = ((*one[:axis], new, *one[axis + 1 :]) for one in (rule.operands[place], rule.results[0]))
-    operands = (*rule.operands[:place], read, *rule.operands[place + 1 :])
-    return Rule((*rule.factors, Factor("i", "parallel", number)), operands, (written,))
 
 
 def _states(graph: Graph) -> Iterator[tuple]:

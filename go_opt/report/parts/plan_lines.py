@@ -9,7 +9,7 @@ from typing import Final
 from go_opt.common.units import format_bytes, format_duration
 from go_opt.env import Metrics
 from go_opt.env.peak_memory import Held
-from go_opt.env.rewrites import batching, folding, siblings
+from go_opt.env.rewrites import names as rewritten
 from go_opt.explanations import PlanExplanation
 from go_opt.explanations.plan_diff import PlanDiff
 from go_opt.explanations.uses import RewriteUse, SplitUse
@@ -106,12 +106,12 @@ def origin_lines(explanation: PlanExplanation) -> Iterator[str]:
 
 def rewrite_lines(rewrites: Sequence[RewriteUse]) -> Iterator[str]:
     """A line for all constants that products take over, and one for each of the first that became one."""
-    folded = [use for use in rewrites if use.rule == folding.FOLD]
+    folded = [use for use in rewrites if use.rule == rewritten.FOLD]
     if folded:
         verb = "takes over the scales and shifts behind it" if len(folded) == 1 else _TAKE_OVER
         named = listed([f"`{use.op}`" for use in folded], MOST_NAMES)
         yield f"{counted(len(folded), 'product')} {verb}: {named}"
-    for rule, shared in ((siblings.MERGE, "tensor"), (batching.BATCH, "weight")):
+    for rule, shared in ((rewritten.MERGE, "tensor"), (rewritten.BATCH, "weight")):
         joined = [use for use in rewrites if use.rule == rule]
         for use in joined[:_MOST_NAMED]:
             source = f"`{use.source}`" if use.source else f"the same {shared}"

@@ -10,8 +10,9 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from go_opt.env.rewrites import batching, draft, folding, siblings
+from go_opt.env.rewrites import batching, draft
 from go_opt.env.rewrites import columns as products
+from go_opt.env.rewrites import names as made_names
 from go_opt.env.rewrites.applying import apply
 from go_opt.errors import ModelError
 from go_opt.model.graph import Graph, Rewrite
@@ -52,15 +53,15 @@ class _Maker:
             columns = products.columns_of(self._draft, ops[0]) if ops else None
             rows = batching.rows_of(self._draft, ops[0]) if ops else None
             apply(self._draft, one)  # refuses what the rule does not hold for
-            if one.rule == batching.BATCH:
+            if one.rule == made_names.BATCH:
                 assert rows is not None
-                self._batch(siblings.chains_of(ops), rows)
+                self._batch(products.chains_of(ops), rows)
                 continue
             assert columns is not None
-            if one.rule == folding.FOLD:
+            if one.rule == made_names.FOLD:
                 self._fold(ops, columns)
             else:
-                self._merge(siblings.chains_of(ops), columns)
+                self._merge(products.chains_of(ops), columns)
         self._nodes.sort()
         outputs = set(self._nodes.outputs)
         for name, value in list(self._nodes.initializers.items()):
@@ -141,14 +142,14 @@ class _Maker:
         """Add to ``new`` what splits ``source`` into the results of ``tails``, and put all in their place."""
         last = [self._node[op.name] for op in tails]
         sizes = [sizes_of(node.outputs[0])[axis] for node in last]
-        name = siblings.split_name(head, len(tails))
+        name = made_names.split_name(head, len(tails))
         inputs: list[ir.Value | None] = [source]
         attributes: dict[str, int | list[int]] = {"axis": axis}
         if self._nodes.opset_imports[""] >= _SPLIT_READS_SIZES:
             inputs.append(self._constant(f"{name}/sizes", np.array(sizes), ir.DataType.INT64))
         else:
             attributes |= {"split": sizes}
-        split = new[name] = ir.node(siblings.SPLIT, inputs, attributes, name=name, num_outputs=len(tails))
+        split = new[name] = ir.node("Split", inputs, attributes, name=name, num_outputs=len(tails))
         self._nodes.insert_before(last[0], list(new.values()))
         for node, result in zip(last, split.outputs, strict=True):
             stand_for(node.outputs[0], result)
@@ -159,18 +160,18 @@ class _Maker:
         if len({(_number_of(one, "alpha", 1.0), _number_of(one, "beta", 1.0)) for one in heads}) > 1:
             raise ModelError(f"op {head!r} cannot be batched: its alpha or beta is not that of the others.")
         sources = [node.inputs[products.ACTIVATION] for node in heads]
-        name, joined = batching.concat_name(head, number), batching.CONCAT
+        name, joined = made_names.concat_name(head, number), "Concat"
         new = {name: ir.node(joined, sources, {"axis": rows.axis}, name=name)}
         source, read = new[name].outputs[0], chains[0][0].operands[products.ACTIVATION]
-        whole = siblings.joined_constant(head, number, products.ACTIVATION)
+        whole = made_names.joined_operand(head, number, products.ACTIVATION)
         _name_sum(source, whole, sources, rows.axis)
         for alike in zip(*chains, strict=True):
             nodes, place = [self._node[op.name] for op in alike], alike[0].operands.index(read)
             inputs = [source if i == place else one for i, one in enumerate(nodes[0].inputs)]
-            name, read = siblings.merged_name(alike[0].name, number), alike[0].writes[0]
+            name, read = made_names.merged_name(alike[0].name, number), alike[0].writes[0]
             new[name] = _like(nodes[0], name, inputs, sets_bias=False)
             results, source = [node.outputs[0] for node in nodes], new[name].outputs[0]
-            _name_sum(source, siblings.merged_name(str(results[0].name), number), results, rows.axis)
+            _name_sum(source, made_names.merged_name(str(results[0].name), number), results, rows.axis)
         self._split([chain[-1] for chain in chains], head, rows.axis, source, new)
         self._replace([op for chain in chains for op in chain], new)
 
@@ -188,7 +189,7 @@ class _Maker:
         """
         nodes, first = [self._node[op.name] for op in alike], alike[0]
         place = 0 if before is None else first.operands.index(before.writes[0])
-        made = siblings.merged_name(first.name, len(alike))
+        made = made_names.merged_name(first.name, len(alike))
         inputs: list[ir.Value | None] = []
         for i in range(len(first.operands)):
             if i == place:
@@ -205,12 +206,12 @@ class _Maker:
             dtype = None if value is None else value.dtype
             inputs.append(
                 self._constant(
-                    siblings.joined_constant(first.name, len(alike), i), np.concatenate(arrays, along), dtype
+                    made_names.joined_operand(first.name, len(alike), i), np.concatenate(arrays, along), dtype
                 )
             )
         new = _like(nodes[0], made, inputs, sets_bias=before is None, sets_weight=before is None)
         results = [node.outputs[0] for node in nodes]
-        name = siblings.merged_name(str(results[0].name), len(alike))
+        name = made_names.merged_name(str(results[0].name), len(alike))
         _name_sum(new.outputs[0], name, results, columns.axis)
         return new
 

@@ -7,16 +7,17 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.common.arrays import FloatArray, IntArray
+from go_opt.common.arrays import FloatArray
 from go_opt.env import Target, cost_tables, greedy_fusion, loop_roles
-from go_opt.env.kernels.numbering import kernel_seconds
-from go_opt.env.rewrites import batching, columns, folding, siblings
+from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
+from go_opt.env.rewrites import columns
+from go_opt.env.rewrites import names as made_names
 from go_opt.env.rewrites.applying import possible_rewrites, with_rewrites
 from go_opt.errors import PlanError
 from go_opt.model.graph import NO_PRODUCER, VECTOR, Graph, Rewrite
 from go_opt.model.op_costs import is_reduction
 from go_opt.result import ONLY, Request
-from go_opt.search.splits.tensor_ways import longest_path_s
+from go_opt.solver import upward_ranks
 
 LEAST_GAIN: Final = 0.005  # of the estimate of the objective, for products that become one
 Rewrites = tuple[Rewrite, ...]
@@ -33,11 +34,13 @@ def rewrites_for(graph: Graph, target: Target, request: Request) -> Rewrites:
     names = _named_ops(graph, request)
     if given := _given_rewrites(graph, request):
         return given
-    folded = tuple(one for one in possible_rewrites(graph, (folding.FOLD,)) if names.isdisjoint(one.ops[1:]))
+    folded = tuple(
+        one for one in possible_rewrites(graph, (made_names.FOLD,)) if names.isdisjoint(one.ops[1:])
+    )
     folded = _no_slower(graph, target, folded) if folded else ()
     add = partial(_with_faster, graph, target, names)
-    batched = add(folded, batching.BATCH)
-    ways = (folded, batched, add(folded, siblings.MERGE), add(batched, siblings.MERGE))
+    batched = add(folded, made_names.BATCH)
+    ways = (folded, batched, add(folded, made_names.MERGE), add(batched, made_names.MERGE))
     seconds = {way: _estimate_s(with_rewrites(graph, way), target, request) for way in dict.fromkeys(ways)}
     best = min(seconds, key=lambda way: seconds[way])
     return best if seconds[best] < (1.0 - LEAST_GAIN) * seconds[folded] else folded
@@ -94,7 +97,7 @@ def _with_faster(graph: Graph, target: Target, names: set[str], given: Rewrites,
     def gain_s(rewrite: Rewrite) -> float:
         ops = [before.op_index[name] for name in rewrite.ops]
         products = [op for op in ops if before.op_types[op] in columns.PRODUCTS]
-        made = (siblings.merged_name, siblings.split_name, batching.concat_name)
+        made = (made_names.merged_name, made_names.split_name, made_names.concat_name)
         names = [name for one in made if (name := one(rewrite.ops[0], len(products))) in after.op_index]
         length = len(ops) // len(products)
         # What could share the kernel of a product reads a slice then.
@@ -126,9 +129,9 @@ def _estimate_s(graph: Graph, target: Target, request: Request) -> float:
 
     Kernels are those that the first plans join, each on the kind of chip where it is fastest.
     """
-    roles = loop_roles(graph, target.kernel_patterns)
-    kernel_of: IntArray = greedy_fusion(roles, np.arange(graph.num_ops, dtype=np.int32))
-    kernel_s = kernel_seconds(cost_tables(graph, target), kernel_of).min(axis=0)
+    order, tables = np.arange(graph.num_ops, dtype=np.int32), cost_tables(graph, target)
+    kernel_of = number_kernels(order, greedy_fusion(loop_roles(graph, target.kernel_patterns), order))
+    kernel_s = kernel_seconds(tables, kernel_of).min(axis=0)
     is_latency = request.objective == "latency"
-    longest_s = longest_path_s(graph, kernel_of, kernel_s) if is_latency else float(kernel_s.max())
-    return max(float(kernel_s.sum()) / target.num_chips, longest_s)
+    longest_s = (upward_ranks(tables, order, kernel_of, 0.0) if is_latency else kernel_s).max()
+    return max(float(kernel_s.sum()) / target.num_chips, float(longest_s))

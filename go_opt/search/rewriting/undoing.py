@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 
 from go_opt.env import Target
+from go_opt.env.rewrites import names as made_names
 from go_opt.env.rewrites.applying import with_rewrites
-from go_opt.env.rewrites.siblings import merged_name
 from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
@@ -91,8 +91,8 @@ def plan_as_sent(graph: Graph, made: Graph, plan: Plan) -> Plan:
     where = {name: (op, 0) for name, op in made.op_index.items()}  # op of ``made``, and which of its products
     for one in reversed(plan.rewrites):
         numbers = range(len(one.ops), 1, -1)
-        number = next((n for n in numbers if merged_name(one.ops[0], n) in where), 1)
-        op, nth = where[one.ops[0] if number == 1 else merged_name(one.ops[0], number)]
+        number = next((n for n in numbers if made_names.merged_name(one.ops[0], n) in where), 1)
+        op, nth = where[one.ops[0] if number == 1 else made_names.merged_name(one.ops[0], number)]
         length = len(one.ops) // number
         where |= {name: (op, nth * number + i // length) for i, name in enumerate(one.ops)}
     at, nth = np.array([where[name] for name in graph.op_names], np.int64).T

@@ -42,7 +42,7 @@ def tensor_ways(graph: Graph, target: Target) -> tuple[tuple[Split, ...], ...]:
     kernel_of = greedy_fusion(roles, np.arange(graph.num_ops, dtype=np.int32))
     kernel_s = kernel_seconds(tables, kernel_of).min(axis=0)
     overhead_s = float(tables.kernel_overhead_s.min())
-    whole_s = max(longest_path_s(graph, kernel_of, kernel_s), float(kernel_s.sum()) / target.num_chips)
+    whole_s = max(_longest_path_s(graph, kernel_of, kernel_s), float(kernel_s.sum()) / target.num_chips)
     if CLEARLY * whole_s < len(kernel_s) * overhead_s:  # launches alone take longer
         return ()
     blocks = [dict(block) for block in blocks_of(graph)]
@@ -61,7 +61,7 @@ def tensor_ways(graph: Graph, target: Target) -> tuple[tuple[Split, ...], ...]:
     return tuple(best)
 
 
-def longest_path_s(graph: Graph, kernel_of: IntArray, kernel_s: FloatArray) -> float:
+def _longest_path_s(graph: Graph, kernel_of: IntArray, kernel_s: FloatArray) -> float:
     """Of kernels, which are numbered in order."""
     end_s = kernel_s.tolist()
     for first, second in sorted(set(zip(kernel_of[graph.edge_src], kernel_of[graph.edge_dst], strict=True))):
