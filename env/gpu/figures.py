@@ -41,6 +41,18 @@ class KernelFigures:
     decode_split_s: float
     cache_bytes: float = 0.0
     cache_bytes_per_s: float = 0.0
+    attention_matrix_ratio: float = 0.0  # of attention's matrix rate to that of products; 0: the peak
+    attention_memory_ratio: float = 1.0  # the same of bandwidths
+
+    @property
+    def attention_matrix_share(self) -> float:
+        """Matrix rate of attention, as a share of the peak."""
+        return self.attention_matrix_ratio * self.matrix_share or 1.0
+
+    @property
+    def attention_memory_share(self) -> float:
+        """Memory bandwidth of attention, as a share of the peak."""
+        return self.attention_memory_ratio * self.memory_share
 
 
 @dataclass(frozen=True)

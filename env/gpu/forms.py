@@ -184,7 +184,7 @@ class Attentions(NamedTuple):
 
 def attention_s(of: Attentions, figures: KernelFigures, bytes_per_s: float) -> FloatArray:
     """[N] seconds of attention kernels: one row decodes, several prefill."""
-    memory = figures.memory_share * bytes_per_s
+    memory = figures.attention_memory_share * bytes_per_s
     prefill_s = _prefill_s(of, figures, memory)
     decode_s = _decode_s(of, figures, memory)
     return np.where(of.rows == 1, decode_s, np.maximum(prefill_s, decode_s))  # never less than one row
@@ -196,8 +196,14 @@ def _scores(of: Attentions) -> FloatArray:
     return np.where(of.is_causal > 0, seen, np.maximum(seen, of.rows * of.keys))
 
 
+def _score_s(of: Attentions, figures: KernelFigures) -> FloatArray:
+    """[N] seconds of one score on all processors."""
+    rate = figures.attention_matrix_share * of.flops_per_s
+    return np.asarray(4.0 * of.depth / rate + 1.0 / figures.scores_per_s, np.float64)
+
+
 def _prefill_s(of: Attentions, figures: KernelFigures, memory: float) -> FloatArray:
-    score_s = 4.0 * of.depth / of.flops_per_s + 1.0 / figures.scores_per_s
+    score_s = _score_s(of, figures)
     blocks = of.batch * of.heads * np.ceil(of.rows / _BLOCK_ROWS)
     block_s = figures.prefill_block_s
     total_s = of.batch * of.heads * _scores(of) * score_s + blocks * block_s / figures.tiles_at_once
@@ -221,12 +227,11 @@ def _decode_s(of: Attentions, figures: KernelFigures, memory: float) -> FloatArr
 
 def least_attention_s(of: Attentions, figures: KernelFigures, bytes_per_s: float) -> FloatArray:
     """[N] at most what parts of attention ops take together, without the start of a kernel."""
-    score_s = 4.0 * of.depth / of.flops_per_s + 1.0 / figures.scores_per_s
     pairs = of.rows * (of.keys - np.where(of.is_causal > 0, 0.5 * of.rows, 0.0))
     # Parts of one row decode.
     key_bytes = 2.0 * of.element_bytes * of.batch * of.groups * of.rows * of.keys * of.depth
-    keys_s = key_bytes / (figures.memory_share * bytes_per_s)
-    scores_s = of.batch * of.heads * pairs * score_s
+    keys_s = key_bytes / (figures.attention_memory_share * bytes_per_s)
+    scores_s = of.batch * of.heads * pairs * _score_s(of, figures)
     return np.where(of.rows == 1, keys_s, np.minimum(scores_s, keys_s))
 
 

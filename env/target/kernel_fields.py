@@ -27,6 +27,12 @@ KERNEL_FIGURES: Final = table(
             "Operands of a product up to this size are in the cache.", is_optional=True
         ),
         "cache_bytes_per_s": NON_NEGATIVE("Bandwidth of this cache (default: 0, none).", is_optional=True),
+        "attention_matrix_ratio": NON_NEGATIVE(
+            "Matrix rate of attention, in times that of products (default: 0, the peak).", is_optional=True
+        ),
+        "attention_memory_ratio": POSITIVE(
+            "Bandwidth of attention, in times that of products (default: 1).", is_optional=True
+        ),
     },
     KernelFigures,
 )

@@ -2,11 +2,13 @@
 
 The figures minimise the sum of the absolute logarithms of predicted over measured seconds, and of a penalty
 that pulls each figure to the one given; so few rows suffice. The search starts from least squares, which is
-fast, and goes on with the simplex of Nelder and Mead (1965). It draws nothing, so it repeats.
+fast, at the figures given and at the rates that the rows reach, since the target may be of another GPU. It
+goes on with the simplex of Nelder and Mead (1965). It draws nothing, so it repeats.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
@@ -46,11 +48,17 @@ _CACHES: Final = (4e6, 12e6, 30e6)  # bytes from which the search starts
 _CACHE_RATE: Final = 2.5  # of that of the memory, the same
 _SCALE: Final = 0.07  # of the logarithms of errors
 _PROCESSORS: Final = 132  # where no file says how many
+_SOLD: Final = (  # numbers of processors of GPUs
+    20, 24, 28, 34, 40, 46, 56, 60, 68, 72, 80, 84, 92, 108, 114, 128, 132, 142, 148, 160, 170, 188,
+)  # fmt: skip
+_MOST_TRIED: Final = 100  # rows that decide on processors, evenly spaced
+_FEWEST_TRIED: Final = {"products": 100, "prefill": 12, "decode": 12}
+_WORTH_PROCESSORS: Final = 0.85
 _FOLDS: Final = 5
 _WORTH: Final = 0.9  # further figures must lower the error of rows held out to this share
 _MOST_COMPARED: Final = 300  # rows, evenly spaced, that decide on further figures
 _FEWEST: Final = 20  # rows for further figures
-_MOST_OFF: Final = 30.0  # median of predicted over measured seconds, or its inverse: another unit
+_MOST_OFF: Final = 100.0  # median of predicted over measured seconds, or its inverse: another unit
 Seconds = Callable[[FloatArray], FloatArray]  # of the figures that are fitted
 
 
@@ -63,16 +71,26 @@ class KernelFit:
     errors: dict[str, tuple[int, float]]  # rows, and mean relative error of those held out, by what they are
 
 
-def fit_kernels(tables: Sequence[KernelTable], given: Predictor) -> KernelFit:
+def fit_kernels(
+    tables: Sequence[KernelTable], given: Predictor, *, processors: int | None = None
+) -> KernelFit:
     """Figures for measured tables, from those of ``given``; what no table is about stays.
+
+    Args:
+      processors: of the measured GPU; None: those of ``given``, or fitted where many rows call for it.
 
     Raises:
       InvalidInputError: the measured times are of another unit.
     """
-    fit = KernelFit(given, frozenset(), {})
-    for what, table in _by_subject(tables):
-        _check_unit(what, table, fit.predictor)
-        fitted = _fitter(what, fit.predictor)
+    by_subject = dict(_by_subject(tables))
+    for what, table in by_subject.items():
+        _check_unit(what, table, given)
+    number = _processors(by_subject, given) if processors is None else processors
+    is_fitted = processors is None and number != given.figures.tiles_at_once
+    counted = replace(given, figures=replace(given.figures, tiles_at_once=number))
+    fit = KernelFit(counted, frozenset(["tiles_at_once"] if is_fitted else []), {})
+    for what, table in by_subject.items():
+        fitted = _fitter(what, fit.predictor, by_subject)
         held_out = _error(table, fitted, fit.predictor)
         predictor, names = fitted(table)
         errors = fit.errors | {what: (len(table.sizes), held_out)}
@@ -80,8 +98,13 @@ def fit_kernels(tables: Sequence[KernelTable], given: Predictor) -> KernelFit:
     return fit
 
 
-def fitted_target(target: Target, tables: Sequence[KernelTable]) -> tuple[Target, str, KernelFit]:
+def fitted_target(
+    target: Target, tables: Sequence[KernelTable], *, processors: int | None = None
+) -> tuple[Target, str, KernelFit]:
     """The target with figures fitted to tables, its text with their provenance, and the fit.
+
+    Args:
+      processors: as in :func:`fit_kernels`.
 
     Raises:
       InvalidInputError: the target has several kinds of chips, or times are of another unit.
@@ -93,7 +116,7 @@ def fitted_target(target: Target, tables: Sequence[KernelTable]) -> tuple[Target
         )
     kind = target.kinds[0]
     given = predictor_of(target, kind, kind.kernels or _assumed(target))
-    fit = fit_kernels(tables, given)
+    fit = fit_kernels(tables, given, processors=processors)
     plain = replace(kind.simulator, tile_rows=1, tile_inner=1, tile_columns=1, tiles_at_once=1, fill_s=0.0)
     found = replace(
         target,
@@ -110,6 +133,8 @@ def fitted_target(target: Target, tables: Sequence[KernelTable]) -> tuple[Target
     ]
     otherwise = f"as in {target.name}" if kind.kernels else "assumed"
     marks = {name: "fitted" if name in fit.fitted else otherwise for name in names}
+    if processors is not None:
+        marks["tiles_at_once"] = "given"
     text = "# Written by `go-opt calibrate`.\n" + target_to_toml(found, marks)
     return parse_target(text, target.source.removesuffix(PAPER)), text, fit
 
@@ -125,7 +150,7 @@ def _assumed(target: Target) -> KernelFigures:
 
 
 def _by_subject(tables: Sequence[KernelTable]) -> Iterator[tuple[str, KernelTable]]:
-    """The rows of all tables on products, prefill, decode and each collective, in this order."""
+    """The rows of all tables on products, decode, prefill and each collective, in this order."""
     found: dict[str, list[KernelTable]] = {}
     for table in tables:
         if table.kind == "collectives":
@@ -137,7 +162,7 @@ def _by_subject(tables: Sequence[KernelTable]) -> Iterator[tuple[str, KernelTabl
         for name, is_of in parts:
             if is_of.any():
                 found.setdefault(name, []).append(table.rows(is_of))
-    for name in ("products", "prefill", "decode", *COLLECTIVES):
+    for name in ("products", "decode", "prefill", *COLLECTIVES):
         if name in found:
             same = found[name]
             yield (
@@ -170,13 +195,49 @@ def _check_unit(what: str, table: KernelTable, given: Predictor) -> None:
 Fitter = Callable[[KernelTable], tuple[Predictor, frozenset[str]]]
 
 
-def _fitter(what: str, given: Predictor) -> Fitter:
+def _fitter(what: str, given: Predictor, tables: Mapping[str, KernelTable]) -> Fitter:
+    """What fits figures of one subject of ``tables``."""
     if what in COLLECTIVES:
         return lambda table: _fitted_collective(what, table, given)
     if what == "products":
         return lambda table: _fitted_products(table, given)
-    spreads = PREFILL_SPREADS if what == "prefill" else DECODE_SPREADS
+    figures = given.figures
+    if not figures.attention_matrix_ratio:
+        given = replace(given, figures=replace(figures, attention_matrix_ratio=1.0 / figures.matrix_share))
+    spreads = _spreads(what, tables)
     return lambda table: (_fitted_figures(table, given, spreads), frozenset(spreads))
+
+
+def _spreads(what: str, tables: Mapping[str, KernelTable]) -> dict[str, float]:
+    """The figures that are fitted to products, prefill or decode; the last says most of the bandwidth."""
+    bandwidth = {} if what == "prefill" and "decode" in tables else {"attention_memory_ratio": 0.2}
+    of_attention = {"decode": DECODE_SPREADS, "prefill": PREFILL_SPREADS | {"attention_matrix_ratio": 0.2}}
+    return of_attention[what] | bandwidth if what in of_attention else PRODUCT_SPREADS
+
+
+def _processors(tables: Mapping[str, KernelTable], given: Predictor) -> int:
+    """The number of processors: another than that given only if many rows say so."""
+    earlier = given.figures.tiles_at_once
+    some = {
+        what: table.rows(slice(None, None, -(-len(table.sizes) // _MOST_TRIED)))
+        for what, table in tables.items()
+        if len(table.sizes) >= _FEWEST_TRIED.get(what, math.inf)
+    }
+
+    def off(number: int) -> float:
+        figures = replace(given.figures, tiles_at_once=number)
+        ratio = figures.attention_matrix_ratio or 1.0 / figures.matrix_share
+        with_number = replace(given, figures=replace(figures, attention_matrix_ratio=ratio))
+        return sum(
+            _off(_fitted_figures(rows, with_number, _spreads(what, {what: rows}), is_quick=True), rows)
+            for what, rows in some.items()
+        )
+
+    if not some:
+        return earlier
+    found = {number: off(number) for number in {earlier, *_SOLD}}
+    best = min(found, key=lambda number: found[number])
+    return best if found[best] < _WORTH_PROCESSORS * found[earlier] else earlier
 
 
 def _error(table: KernelTable, fitted: Fitter, given: Predictor) -> float:
@@ -205,10 +266,56 @@ def _fitted_figures(
         named: dict[str, Any] = dict(zip(names, figures.tolist(), strict=True))
         return replace(given, figures=replace(given.figures, **named))
 
-    prior, at = ([getattr(one.figures, name) for name in names] for one in (given, start or given))
-    pull = np.log(prior), np.array(list(spreads.values()))
+    def of_names(one: Predictor) -> list[float]:
+        return [getattr(one.figures, name) for name in names]
+
+    starts = [given, _reached(table, given)] if start is None else [start]
+    pull = np.log(of_names(given)), np.array(list(spreads.values()))
     return of(
-        _fitted(_measured(table), lambda figures: of(figures).seconds(table), pull, at, is_quick=is_quick)
+        _fitted(
+            _measured(table),
+            lambda figures: of(figures).seconds(table),
+            pull,
+            [of_names(one) for one in starts],
+            is_quick=is_quick,
+        )
+    )
+
+
+def _reached(table: KernelTable, given: Predictor) -> Predictor:
+    """Figures scaled by the largest rates of any row: a start that is near for whatever GPU was measured."""
+    figures, measured_s = given.figures, _measured(table)
+    size = given.element_bytes
+    if table.kind == "products":
+        batch, rows, columns, inner = table.batched().sizes.T
+        flops = 2.0 * batch * rows * columns * inner
+        moved = size * batch * (rows * inner + inner * columns + rows * columns)
+        matrix = float((flops / measured_s).max()) / (figures.matrix_share * given.flops_per_s)
+        memory = float((moved / measured_s).max()) / (figures.memory_share * given.bytes_per_s)
+        return replace(
+            given,
+            figures=replace(
+                figures,
+                matrix_share=figures.matrix_share * matrix,
+                feed_bytes_per_s=figures.feed_bytes_per_s * matrix,
+                step_s=figures.step_s / matrix,
+                memory_share=figures.memory_share * memory,
+                store_bytes_per_s=figures.store_bytes_per_s * memory,
+            ),
+        )
+    batch, rows, cached, heads, groups, depth = table.sizes.T
+    scores = batch * heads * rows * (cached + rows / 2.0)
+    moved = size * batch * depth * (2.0 * rows * heads + 2.0 * (rows + cached) * groups)
+    matrix = float((4.0 * depth * scores / measured_s).max()) / given.flops_per_s
+    memory = float((moved / measured_s).max()) / (figures.memory_share * given.bytes_per_s)
+    return replace(
+        given,
+        figures=replace(
+            figures,
+            attention_matrix_ratio=2.0 * matrix / figures.matrix_share,
+            attention_memory_ratio=memory,
+            scores_per_s=2.0 * float((scores / measured_s).max()),
+        ),
     )
 
 
@@ -222,7 +329,7 @@ def _fitted_products(
     some = table.rows(slice(None, None, -(-len(table.sizes) // _MOST_COMPARED)))
     if len(some.sizes) < _FEWEST:
         return plain, frozenset(PRODUCT_SPREADS)
-    rate = _CACHE_RATE * given.figures.memory_share * given.bytes_per_s
+    rate = _CACHE_RATE * plain.figures.memory_share * given.bytes_per_s
     priors = [
         replace(given, figures=replace(given.figures, cache_bytes=size, cache_bytes_per_s=rate))
         for size in _CACHES
@@ -295,18 +402,18 @@ def _fitted_row(
 
     at = [getattr(row, name) for name in spreads]
     pull = np.log(at), np.array(list(spreads.values()))
-    return of(_fitted(_measured(table), seconds, pull, at, is_quick=is_quick))
+    return of(_fitted(_measured(table), seconds, pull, [at], is_quick=is_quick))
 
 
 def _fitted(
     measured_s: FloatArray,
     seconds: Seconds,
     pull: tuple[FloatArray, FloatArray],
-    start: Sequence[float],
+    starts: Sequence[Sequence[float]],
     *,
     is_quick: bool = False,
 ) -> FloatArray:
-    """The figures that fit best; ``pull`` has mean and deviation of their logarithms."""
+    """The figures that fit best, from the best start; ``pull`` has mean and deviation of logarithms."""
     from scipy.optimize import least_squares, minimize
 
     measured, (prior, spread) = np.log(measured_s), pull
@@ -324,7 +431,8 @@ def _fitted(
         pulls = np.sqrt(1.0 + each[len(measured) :] ** 2)
         return float(np.abs(each[: len(measured)]).sum() + pulls.sum())
 
-    first = least_squares(smooth, np.log(start), diff_step=1e-3, max_nfev=20).x
+    found = [least_squares(smooth, np.log(start), diff_step=1e-3, max_nfev=20).x for start in starts]
+    first = min(found, key=loss)
     if is_quick:
         return np.asarray(np.exp(first), np.float64)
     corners = np.vstack([first, first + 0.05 * np.eye(len(first))])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from go_opt.env import load_target, parse_target
-from go_opt.env.gpu.figures import Collective
+from go_opt.env.gpu.figures import Collective, scaled_figures
 from go_opt.env.target.toml import target_to_toml
 from go_opt.errors import InvalidInputError
 from go_opt.kernels.fitting import fit_kernels
@@ -126,6 +126,7 @@ def test_other_mistakes_are_refused_in_a_sentence(cli: Cli, tmp_path: Path) -> N
     cli(*fit, "zoo:resnet50").is_refused("either MODEL or --kernels")
     cli("calibrate", "-o", "a.toml").is_refused("either MODEL or --kernels")
     cli(*fit, "--run").is_refused("measures no plan")
+    cli("calibrate", "-o", "a.toml", "zoo:resnet50", "--processors", 5).is_refused("give --kernels")
     cli("costs", "--kernels", "s.csv", "--target", "mcm-2x2").is_refused("no figures of kernels")
     assert not (tmp_path / "a.toml").exists()
 
@@ -136,16 +137,20 @@ def test_a_target_is_fitted_to_tables(cli: Cli, tmp_path: Path) -> None:
         head, *lines = (DATA / f"{name}.csv").read_text().splitlines()
         (tmp_path / f"{name}.csv").write_text("\n".join([head, *lines[:: len(lines) // rows]]))
     tables = ("--kernels", "a100_gemm_bf16.csv", "--kernels", "a100_nccl_half.csv")
-    run = cli("calibrate", *tables, "--target", "h100-pcie-2", "-o", "mine.toml")
+    run = cli("calibrate", *tables, "--target", "h100-pcie-2", "--processors", 108, "-o", "mine.toml")
     assert run.code == 0, run.err
     assert "of products" in run.out
     text = (tmp_path / "mine.toml").read_text()
     assert "matrix_share" in text
     assert text.count("# fitted") == 7 + 4 * 4
     assert "# as in h100-pcie-2" in text
+    assert "tiles_at_once = 108 # given" in text
     found = load_target("mine.toml")
     assert found.fitted_to.startswith("products: ")
-    assert cli("calibrate", *tables, "--target", "h100-pcie-2", "-o", "again.toml").code == 0
+    assert (
+        cli("calibrate", *tables, "--target", "h100-pcie-2", "--processors", 108, "-o", "again.toml").code
+        == 0
+    )
     assert (tmp_path / "again.toml").read_text() == text  # nothing is drawn
     rest = read_kernel_table(DATA / "a100_gemm_bf16.csv")
     assert np.abs(predictor(found).seconds(rest) / rest.measured_s - 1.0).mean() < 0.11
@@ -164,6 +169,33 @@ def test_a_fit_finds_the_figures_of_a_made_up_gpu() -> None:
         assert getattr(fit.predictor.figures, name) == pytest.approx(getattr(figures, name), rel=rel)
     assert fit.predictor.figures.cache_bytes == 0.0
     assert all(error < 0.06 for _, error in fit.errors.values())
+
+
+@pytest.mark.parametrize("base", ["h100-sxm-1", "gpu-2"])
+def test_a_gpu_that_is_no_shipped_one(base: str) -> None:
+    """28 processors, a twentieth of an H100's matrix rate: what is held out is as far off as its noise."""
+    given = predictor(load_target(base))
+    small = scaled_figures(51e12, 360e9, 28)
+    small = replace(
+        small, start_s=4e-6, step_s=2.5e-7, attention_matrix_ratio=1.1, attention_memory_ratio=1.2
+    )
+    truth = Predictor(small, 51e12, 360e9, 2.0)
+    fit = fit_kernels([measured(truth, PRODUCTS, 50), measured(truth, ATTENTION, 100, 1)], given)
+    assert fit.predictor.figures.tiles_at_once == 28
+    assert {"tiles_at_once", "attention_matrix_ratio"} <= fit.fitted
+    for columns in (PRODUCTS, ATTENTION):
+        rest = measured(truth, columns, 200, seed=7)
+        assert np.abs(fit.predictor.seconds(rest) / rest.measured_s - 1.0).mean() < 0.06
+
+
+def test_processors_are_as_given() -> None:
+    given = predictor(load_target("h100-sxm-1"))
+    truth = replace(given, figures=replace(given.figures, tiles_at_once=40))
+    tables = [measured(truth, ATTENTION, 60, 1)]
+    assert fit_kernels(tables, given).predictor.figures.tiles_at_once == 40
+    told = fit_kernels(tables, given, processors=44)
+    assert told.predictor.figures.tiles_at_once == 44
+    assert "tiles_at_once" not in told.fitted
 
 
 def test_a_cache_is_found_where_there_is_one() -> None:

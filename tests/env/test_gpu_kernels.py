@@ -146,6 +146,25 @@ def test_the_floor_of_parts_is_reached() -> None:
         assert FEW.product_parts_s(of, nothing, in_waves=False)[0] < share * whole_s
 
 
+def test_attention_at_rates_of_its_own() -> None:
+    """As in times of the reached rates of products, and of the peak without a ratio."""
+    long = attention(8, 32, 32, 8192, 8192, 128, 0)
+    plain_s, rated_s, slow_s = (
+        float(
+            GpuKernels(replace(H100, scores_per_s=1e30, attention_matrix_ratio=ratio), 1e30).attention_s(
+                long
+            )[0]
+        )
+        for ratio in (0.0, 1.0 / H100.matrix_share, 0.5 / H100.matrix_share)
+    )
+    assert plain_s == pytest.approx(rated_s)
+    assert slow_s == pytest.approx(2.0 * plain_s, rel=0.01)
+    step = attention(64, 8, 8, 1, 8192, 128, 1)
+    fast = GpuKernels(replace(H100, attention_memory_ratio=2.0), 3.35e12)
+    flops = float(PLAIN.attention_s(step)[0]), float(fast.attention_s(step)[0])
+    assert 1.7 < flops[0] / flops[1] < 2.0
+
+
 @given(data=st.data(), causal=st.booleans())
 def test_parts_of_attention_take_at_least_the_floor(data: st.DataObject, causal: bool) -> None:
     sizes = [data.draw(st.integers(2, most)) for most in (64, 16, 4096)]  # samples, groups, rows

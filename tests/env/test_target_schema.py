@@ -42,6 +42,7 @@ def full(topology: str) -> dict[str, Any]:
     gpus = tomllib.loads(target_text("h100-sxm-2"))
     gpu = gpus["kinds"][0] | {"count": 1, "not_op_types": ["LSTM"], "name": "another"}
     gpu["kernels"] |= {"cache_bytes": 4e6, "cache_bytes_per_s": 5e12}
+    gpu["kernels"] |= {"attention_matrix_ratio": 1.1, "attention_memory_ratio": 1.2}
     data["kinds"] = [data["kinds"][0] | {"count": 3}, gpu]
     data["collectives"] = [gpus["collectives"][0] | {"group": 2}]
     level = tomllib.loads(target_text("dgx-h100-16"))["levels"][0]

@@ -46,6 +46,10 @@ class Machine:
         list[Path] | None,
         typer.Option(metavar="FILE", help="Without MODEL: a CSV table of kernels measured on it."),
     ] = None
+    processors: Annotated[
+        int | None,
+        typer.Option(min=1, max=4096, help="Processors of its GPU, such as SMs, with --kernels."),
+    ] = None
 
     def opened(self, model: str, on: Target) -> tuple[Environment, Target, str]:
         """The environment, the target to pass to it, and its name in the samples file."""
@@ -130,10 +134,12 @@ def calibrate(
     check_installed("calibrate", "scipy")
     if (model is None) == (not machine.kernels):
         raise InvalidInputError("give either MODEL or --kernels.", field="model")
+    if machine.processors and not machine.kernels:
+        raise InvalidInputError("--processors is of tables: give --kernels.", field="processors")
     if model is None:
         if any([machine.simulator, machine.environment, machine.run, plan, export]):
             raise InvalidInputError("--kernels is of tables, and measures no plan.", field="kernels")
-        _calibrate_kernels(machine.kernels or [], target, out)
+        _calibrate_kernels(machine.kernels or [], machine.processors, target, out)
         return
     from go_opt import api
     from go_opt.calibration.calibrating import Calibration
@@ -168,7 +174,7 @@ def calibrate(
     typer.echo(f"measured  first {_measured(first_s)}, best {_measured(best_s)}")
 
 
-def _calibrate_kernels(files: list[Path], target: str, out: Path) -> None:
+def _calibrate_kernels(files: list[Path], processors: int | None, target: str, out: Path) -> None:
     from go_opt import api
     from go_opt.common.files import write_atomically
     from go_opt.kernels.fitting import fitted_target
@@ -180,7 +186,7 @@ def _calibrate_kernels(files: list[Path], target: str, out: Path) -> None:
         if table.ignored:
             typer.echo(f"{table.source}: ignored {', '.join(table.ignored)}", err=True)
     on = api.target(target)
-    found, text, fit = fitted_target(on, tables)
+    found, text, fit = fitted_target(on, tables, processors=processors)
     write_atomically(out, text)
     for line in fitted_lines(on, found, fit.errors):
         typer.echo(line)
