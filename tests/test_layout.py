@@ -64,7 +64,7 @@ WIDE_FOLDERS: Final = {
     "api": 15,
     "bench": 12,
     "cli.inputs": 19,
-    "common": 60,
+    "common": 61,
     "env": 47,
     "env.copies": 38,
     "env.cost": 20,

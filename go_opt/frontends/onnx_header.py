@@ -69,7 +69,7 @@ def _read(path: str | Path, bindings: Bindings) -> OnnxHeader:
     table = DimTable(file.name, bindings.dims, given)
     graph = with_values(model, bindings.values, table).graph
     inputs = model_inputs(graph)
-    unbound = tuple(dict.fromkeys(name for info in inputs for name in table.unbound(info)))
+    unbound = table.to_bind(inputs)
     if unbound and (unknown := table.of_no_input(given)):
         raise ModelError(f"no input of model {file.name!r} has a dimension {unknown[0]!r}.", field="dims")
     return OnnxHeader(

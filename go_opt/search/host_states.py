@@ -49,6 +49,8 @@ class HostStateSearch(BoundedTrials):
         self._bounds: dict[Names, Bound] = {}  # of the sets that were tried
         self._quick: dict[Names, Bound] = {}  # of sets without a search
         self._failures: dict[Names, InfeasibleError] = {}
+        with context.compiling():
+            self._quick_bound(Names())
 
     def answer(self) -> OptimizeResult:
         """The best plan.
@@ -56,7 +58,12 @@ class HostStateSearch(BoundedTrials):
         Raises:
           InfeasibleError: no valid plan was found, wherever states lie.
         """
-        self._try(Names(), FIRST_SHARE)
+        if self._request.start is None:
+            # Of all choices this one fits the smallest memories.
+            graph = with_sequences(self._with(self._everything), self._request.sequences or 1)
+            self._plan_quickly(graph)
+        if self._best is None or not self._is_over:
+            self._try(Names(), FIRST_SHARE)
         given = self._request.start and self._request.start.plan
         if given and given.host_states:
             self._try(self._everything & set(given.host_states), SHARE)
@@ -83,7 +90,8 @@ class HostStateSearch(BoundedTrials):
 
         try:
             # The first goes on beyond its share if others promise no gain.
-            request = self._request_of(share if self._history else 1.0)
+            has_tried = bool(self._bounds or self._failures)
+            request = self._request_of(share if has_tried else 1.0)
             watch = Watch(self._take_step, self._take, should_stop, self._stop)
             found = self._answer(graph, request, watch)
         except InfeasibleError as error:
@@ -96,7 +104,9 @@ class HostStateSearch(BoundedTrials):
     def _next(self) -> Names | None:
         """The next set of states to leave to the host; None: no further one promises a gain."""
         tried = {*self._bounds, *self._failures}
-        sets = [self._everything, self._binding()] if self._best else [self._fitting(), self._everything]
+        sets = [self._everything] if Names() in self._bounds else [self._fitting(), self._everything]
+        if self._best is not None and not self._is_quick:
+            sets.append(self._binding())
         for names in sets:
             if names not in tried and self._may_gain(self._quick_bound(names)):
                 return names

@@ -25,7 +25,7 @@ from go_opt.errors import InfeasibleError
 from go_opt.model.graph import WEIGHT, Graph, with_sequences
 from go_opt.model.plan import Plan
 from go_opt.model.start import Start
-from go_opt.result import OptimizeResult, Request
+from go_opt.result import ONLY, OptimizeResult, Request
 from go_opt.search.bounds import against_bound, lower_bound, path_bound, waiting_bound
 from go_opt.search.final_simulation import is_simulated, load_simulator, simulated_answer
 from go_opt.search.methods.events import may_replicate
@@ -36,6 +36,7 @@ from go_opt.search.splits.starts import start_of_way
 from go_opt.search.splits.ways import divisible_ops
 from go_opt.search.state import Search
 from go_opt.search.trials.trials import Answer, Trials
+from go_opt.search.whole_ops import WholeOpsSearch
 from go_opt.solver import Bound
 
 MOST_TRIALS: Final = 6  # numbers of sequences
@@ -44,6 +45,8 @@ FIRST_SHARE: Final = 2 / 5  # of the budget, at most, until there is a plan
 SHARE: Final = 1 / 7  # of the budget for each further number, at most
 CUT_SHARE: Final = 1 / 16  # of the budget, at most, to cut the orders of the best plan for another number
 LAST_SHARE: Final = 1 / 4  # of the budget for the number that was best; then the number is looked at again
+QUICK_SHARE: Final = 1 / 4  # of the budget, at most, for a plan with fewer sequences than the first number
+QUICK_STEPS: Final = 4  # for each number, at most
 ROUNDS: Final = 2  # inferences of a replica, if there were one for each chip: few replicas then differ much
 MOST_FEWER: Final = 64  # numbers tried for the best plan
 EQUAL: Final = 1e-6  # relative difference of intervals that are equal
@@ -57,6 +60,32 @@ class BoundedTrials(Trials):
 
     def _certified(self, found: OptimizeResult) -> OptimizeResult:
         return against_bound(found, self._request, self._bound())
+
+    def _plan_quickly(self, graph: Graph) -> None:
+        """Take the first valid plan of whole ops, if the first evaluations find one: greedy, or slices.
+
+        Raises:
+          InfeasibleError: they do not, and there are no more.
+        """
+        request = self._request_of(1.0)
+        most = min(QUICK_STEPS, request.max_evaluations or QUICK_STEPS)
+        request = replace(request, splits=False, simulate=False, max_evaluations=most)
+        try:
+            with self._context.excludes_compilation():
+                search = WholeOpsSearch(
+                    graph,
+                    request,
+                    target=self._target,
+                    context=self._context,
+                    policy=None,
+                    on_step=self._take_step,
+                    on_improvement=lambda found: None,
+                )
+                search.advance(lambda: search.has_plan or self._must_stop())
+                self._keep(search.answer(), is_quick=True)
+        except InfeasibleError:
+            if len(self._history) >= (self._request.max_evaluations or math.inf):
+                raise
 
 
 class SequenceSearch(BoundedTrials):
@@ -112,12 +141,12 @@ class SequenceSearch(BoundedTrials):
         fewest, most = self._fewest, self._most
         low, high = fewest - 1, most + 1  # with so few, sequences wait; so many do not fit, or gain nothing
         number = min(max(self._first_number(), fewest), most)
+        self._plan_for_fewer(number)
         share = SHARE if self._is_given else FIRST_SHARE
         for _ in range(MOST_TRIALS):
+            plan = None if self._best is None or self._is_quick else self._best.plan
             try:
-                found = (
-                    self._search(number, share) if self._best is None else self._cut(number, self._best.plan)
-                )
+                found = self._search(number, share) if plan is None else self._cut(number, plan)
             except InfeasibleError:
                 if self._best is None and (number == fewest or self._is_over):
                     raise
@@ -135,11 +164,21 @@ class SequenceSearch(BoundedTrials):
             self._search(fewest, share=1.0)
         for share in (LAST_SHARE, 1.0):
             if self._best is not None and not self._is_over:
-                self._is_open = self._has_replicas()
+                self._is_open = self._is_quick or self._has_replicas()
                 with suppress(InfeasibleError):  # it begins with the best plan; no evaluation may be left
                     self._search(self._number_again(self._best), share)
         if self._best is not None:
             self._take(self._with_fewer(self._best))
+
+    def _plan_for_fewer(self, number: int) -> None:
+        """Take a first plan for half as many sequences, for a quarter and so on, until there is one."""
+        if self._request.start is not None or self._request.policy == ONLY:
+            return
+        is_late = self._context.after(QUICK_SHARE * self._request.time_limit_s)
+        most = QUICK_SHARE * (self._request.max_evaluations or math.inf) - QUICK_STEPS
+        while number > self._fewest and self._best is None and len(self._history) <= most and not is_late():
+            number = max(number // 2, self._fewest)
+            self._plan_quickly(with_sequences(self._graph, number))
 
     def _cut(self, number: int, plan: Plan) -> OptimizeResult:
         """Cut the orders of a plan anew for so many sequences, with replicas and without.
@@ -151,6 +190,8 @@ class SequenceSearch(BoundedTrials):
         failure: InfeasibleError | None = None
         best: OptimizeResult | None = None
         for start in self._starts(graph, plan):
+            if best is not None and self._is_over:
+                break
             request = replace(self._request_of(CUT_SHARE), splits=False, start=start)
             search = Search(graph, self._target, request, self._take_step, self._context)
             for event in given(search):
@@ -231,6 +272,7 @@ class SequenceSearch(BoundedTrials):
         request = self._request_of(share)
         request = replace(request, replication=request.replication and self._is_open)
         found = self._answer(graph, request, watch)
+        self._is_quick = False
         bound = Bound(found.lower_bound_s, found.bound_reason)
         number = 1 if self._is_free else number
         known = self._loads.get(number)

@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray
+from go_opt.common.topological import strong_components
 from go_opt.env.cost import kinds_that_run
 from go_opt.env.kernels.schedule import list_schedule
 from go_opt.env.target import Target
@@ -120,13 +121,13 @@ class OpConstraints:
             joined[np.isin(joined, together)] = together[0]
         if not self.colocated or not self.target.constraints.acyclic:
             return joined
-        import networkx as nx  # slow to load, and seldom needed
-
         source, reader = joined[self.graph.edge_src], joined[self.graph.edge_dst]
-        between = np.unique(np.stack([source, reader], axis=1)[source != reader], axis=0)
-        for cycle in nx.strongly_connected_components(nx.DiGraph(between.tolist())):
+        readers: list[list[int]] = [[] for _ in range(int(joined.max()) + 1)]
+        for one, other in np.unique(np.stack([source, reader], axis=1)[source != reader], axis=0).tolist():
+            readers[one].append(other)
+        for cycle in strong_components(readers):
             if len(cycle) > 1:
-                joined[np.isin(joined, list(cycle))] = min(cycle)
+                joined[np.isin(joined, cycle)] = min(cycle)
         return joined
 
     def contiguous(self, order: IntArray, fusion_group: IntArray) -> IntArray:

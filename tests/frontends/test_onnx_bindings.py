@@ -49,6 +49,22 @@ def test_dimensions_without_a_name_are_bound_by_input_and_axis(unknown: Size) ->
         from_onnx(proto, dims={"x[0]": 2})
 
 
+@pytest.mark.parametrize(
+    ("dims", "missing"),
+    [
+        ({}, r"'past', 'new': use"),
+        ({"past": 3}, r"'new': use"),
+        ({"new": 1}, r"'past': use"),
+        ({"past": 3, "new": 2}, r"'past - 2\*new': use"),  # which is no size
+    ],
+)
+def test_a_dimension_that_follows_from_others_is_not_asked_for(dims: dict[str, int], missing: str) -> None:
+    inputs = [info("x", ["past + new", "past"]), info("z", ["new", "past - 2*new"])]
+    proto = model([helper.make_node("Relu", ["x"], ["y"])], inputs)
+    with pytest.raises(ModelError, match=f"unbound dimensions {missing}"):
+        from_onnx(proto, dims=dims)
+
+
 def test_a_size_by_input_and_axis_is_that_of_the_symbol_there() -> None:
     proto = model(
         [helper.make_node("Add", ["x", "z"], ["y"])], [info("x", ["n", 4]), info("z", ["n", "2*n"])]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from types import SimpleNamespace
+
 import pytest
 from rich.console import Console
 
@@ -18,6 +22,7 @@ from go_opt.report.tables import print_result
 from go_opt.result import Request
 from go_opt.result_json import result_to_dict
 from go_opt.search.bounds import bound_with_host_states
+from go_opt.search.shared import context
 from tests.env.test_states import decoder, in_us
 from tests.strategies import small_mcm
 
@@ -72,6 +77,27 @@ def test_states_that_fit_no_memory_go_to_the_host(crowded: go_opt.OptimizeResult
     assert crowded.plan.host_states == ("past",)
     assert crowded.metrics.valid
     assert go_opt.verify(graph, target, crowded.plan) == []
+
+
+@pytest.mark.parametrize("sequences", [None, 6])
+@pytest.mark.parametrize("most", [1, 2, 5])
+def test_there_is_a_plan_after_one_evaluation(sequences: int | None, most: int) -> None:
+    """Of a graph whose states leave no room on the chips for the number of sequences that is tried first."""
+    graph, target = decoder(), small_mcm(2, sram_bytes=12_000)
+    options = {"sequences": sequences, "replication": False}
+    result = go_opt.optimize(graph, target, max_evaluations=most, **options)
+    assert result.evaluations <= most
+    assert result.history[0].objective_s < math.inf
+    assert go_opt.verify(graph, target, result.plan) == []
+    if most == 1:
+        assert (result.plan.host_states, result.plan.sequences) == (("past",), sequences or 1)
+
+
+def test_there_is_a_plan_when_the_time_is_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = itertools.count(0.0, 1000.0)
+    monkeypatch.setattr(context, "time", SimpleNamespace(monotonic=lambda: next(now_s)))
+    result = go_opt.optimize(decoder(), small_mcm(2, sram_bytes=12_000), sequences=6, replication=False)
+    assert result.plan.host_states == ("past",)
 
 
 def test_what_is_said_of_states_on_the_host(crowded: go_opt.OptimizeResult) -> None:

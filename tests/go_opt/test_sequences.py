@@ -86,6 +86,17 @@ def test_states_that_fit_no_memory_are_infeasible() -> None:
         go_opt.optimize(decoder(), small_mcm(2, sram_bytes=9000), sequences=9, max_evaluations=40)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_search_takes_no_more_evaluations_than_are_allowed(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    target = random_target(rng, num_chips=3, num_kinds=1)
+    graph = with_random_states(rng, random_graph(rng, 8, kinds=kind_names(target)), scopes=["sequence"])
+    plain = {"is_constrained": False, "starts": False, "fidelity": "analytical"}
+    for most in range(2, 9):
+        result = search(graph, target, max_evaluations=most, seed=seed, **plain)
+        assert result is None or result.evaluations <= most
+
+
 def test_a_number_of_sequences_is_above_zero() -> None:
     with pytest.raises(InvalidInputError, match="sequences must be 1"):
         go_opt.optimize(decoder(), small_mcm(2), sequences=0)

@@ -36,6 +36,7 @@ class Trials:
         self._history: list[Step] = []
         self._best: OptimizeResult | None = None
         self._is_stopped = False
+        self._is_quick = False  # whether the best plan was made without a search: trials do not begin with it
 
     def _certified(self, found: OptimizeResult) -> OptimizeResult:
         """A trial's answer with the status that it has among all that is open."""
@@ -48,7 +49,7 @@ class Trials:
         budget_s = max(min(left_s, share * request.time_limit_s), 1e-3)
         left = None if limit is None else max(min(limit - len(self._history), math.ceil(share * limit)), 1)
         start = request.start
-        if self._best is not None:
+        if self._best is not None and not self._is_quick:
             plan = self._best.plan
             names = planned_graph(self._graph, plan).op_names
             start = replace(Start.of_plan(plan, names), method=self._best.method)
@@ -62,9 +63,9 @@ class Trials:
         self._history.append(replace(step, best_s=best_s, evaluations=number, elapsed_s=elapsed_s))
         self._watch.on_step(self._history[-1])
 
-    def _keep(self, found: OptimizeResult) -> None:
+    def _keep(self, found: OptimizeResult, *, is_quick: bool = False) -> None:
         """Take a plan for the best."""
-        self._best = found
+        self._best, self._is_quick = found, is_quick
         self._watch.on_improvement(self._complete(found))
 
     def _complete(self, found: OptimizeResult) -> OptimizeResult:

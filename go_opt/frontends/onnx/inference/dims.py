@@ -93,7 +93,7 @@ class DimTable:
                 raise ModelError(
                     f"dimension {name!r} is not one of model {self._model_name!r}; it has {names}."
                 )
-        unbound = dict.fromkeys(name for info in inputs for name in self.unbound(info))
+        unbound = self.to_bind(inputs)
         if unbound:
             names = ", ".join(repr(name) for name in unbound)
             raise ModelError(
@@ -133,6 +133,14 @@ class DimTable:
             raise ModelError(f"input {info.name!r} has a value and an unknown shape{wanted}.", field="values")
         others = math.prod(size for size in shape if size is not None)
         return tuple(elements // max(1, others) if size is None else size for size in shape)
+
+    def to_bind(self, inputs: Sequence[Any]) -> tuple[str, ...]:
+        """The dimensions to bind; not those that follow from others, such as ``past + 1`` from ``past``."""
+        names = dict.fromkeys(name for info in inputs for name in self.unbound(info))
+        open_parts = {name: _parts(name) - self._bindings.keys() for name in names}
+        return tuple(
+            name for name, parts in open_parts.items() if not parts or name in parts or parts - names.keys()
+        )
 
     def unbound(self, info: Any) -> list[str]:
         """Names of the dimensions that no binding decides."""
