@@ -343,27 +343,46 @@ def with_op_rules(graph: Graph, rules: Sequence[OpRule | None]) -> Graph:
     if not any(row is not None for row in rules):
         return graph
     elements = graph.tensor_elements.tolist()
+    read_pointers, by_op = graph.op_reads
+    reads, starts = graph.reader_tensor[by_op].tolist(), read_pointers.tolist()
+    pointers, outputs = (column.tolist() for column in graph.op_outputs)
+    known: dict[int, tuple[str, list[int]]] = {}  # by identity: many ops share a rule, slow to hash
     for op, row in enumerate(rules):
-        if row is not None:
-            _check_rule(graph, op, row, elements)
+        if row is None:
+            continue
+        if id(row.rule) not in known:
+            known[id(row.rule)] = _fault_and_elements(row.rule)
+        read, written = reads[starts[op] : starts[op + 1]], outputs[pointers[op] : pointers[op + 1]]
+        if fault := _misfit(row, read, written, elements, *known[id(row.rule)]):
+            raise GraphError(f"op {graph.op_names[op]!r}: rule{fault}.", field="rule")
     return replace(graph, op_rules=tuple(rules))
 
 
-def _check_rule(graph: Graph, op: int, row: OpRule, elements: Sequence[int]) -> None:
-    rule, what = row.rule, f"op {graph.op_names[op]!r}: rule"
+def _fault_and_elements(rule: Rule) -> tuple[str, list[int]]:
+    """What is wrong with a rule, or the elements of its results."""
+    fault = fault_of(rule)
+    return fault, [] if fault else [math.prod(rule.shape(access)) for access in rule.results]
+
+
+def _misfit(
+    row: OpRule, read: list[int], outputs: list[int], elements: list[int], fault: str, of_results: list[int]
+) -> str:
+    """In what a rule does not fit its op, whose reads and outputs are given; empty if it fits."""
+    rule = row.rule
     if len(rule.operands) != len(row.operands) or len(rule.results) != len(row.results):
-        raise GraphError(f"{what} must have an access for each operand and result.", field="rule")
-    if not {k for k, _ in graph.reads_of(op)}.issuperset(row.operands):
-        raise GraphError(f"{what} names an operand that the op does not read.", field="rule")
+        return " must have an access for each operand and result"
+    if not set(read).issuperset(row.operands):
+        return " names an operand that the op does not read"
     # A tensor without elements may stand beside them, which only puts ops in order.
-    written = [k for k in graph.outputs_of(op) if elements[k] > 0 or k in row.results]
+    written = [k for k in outputs if elements[k] > 0 or k in row.results]
     if sorted(row.results) != written:
-        raise GraphError(f"{what} must have the results that the op writes.", field="rule")
-    if fault := fault_of(rule):
-        raise GraphError(f"{what}: {fault}.", field="rule")
-    for k, access in zip(row.results, rule.results, strict=True):
-        if math.prod(rule.shape(access)) != elements[k]:
-            raise GraphError(f"{what}: a result has not its {elements[k]} elements.", field="rule")
+        return " must have the results that the op writes"
+    if fault:
+        return f": {fault}"
+    for k, size in zip(row.results, of_results, strict=True):
+        if size != elements[k]:
+            return f": a result has not its {elements[k]} elements"
+    return ""
 
 
 def by_kind(rows: Sequence[Mapping], missing: float | bool, dtype: type) -> Mapping[str, NDArray]:

@@ -176,17 +176,18 @@ def rules_from_proto(message: graph_pb2.Graph, graph: Graph) -> Graph:
         return graph
     known = [_rule(row) for row in message.rules]
     names = [tensor.name for tensor in message.tensors]
-    place = list(range(len(names)))
+    valid, place = set(range(len(names))), []
     if tuple(names) != graph.tensor_names:  # those that nothing reads are dropped
         place = [graph.tensor_index.get(name, NO_FACTOR) for name in names]
     found: dict[str, OpRule] = {}
     for op in message.ops:
         if not op.rule:
             continue
-        tensors = (*op.operands, *op.results)
-        if not 0 < op.rule <= len(known) or any(not 0 <= k < len(names) for k in tensors):
+        operands, results = tuple(op.operands), tuple(op.results)
+        if not 0 < op.rule <= len(known) or not valid.issuperset(operands + results):
             raise GraphError(f"op {op.name!r}: rule names a rule or tensor that is not there.", field="rule")
-        operands, results = (tuple(place[k] for k in row) for row in (op.operands, op.results))
+        if place:
+            operands, results = (tuple(place[k] for k in row) for row in (operands, results))
         found[op.name] = OpRule(known[op.rule - 1], operands, results)
     rules = [found.get(name) for name in graph.op_names]
     return with_op_rules(graph, rules)

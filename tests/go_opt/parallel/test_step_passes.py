@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -38,13 +39,17 @@ for path, model, parallel in json.loads(sys.argv[1]):
     weights, sums = rank._weights(0), state.sums(rank._names[0])
     tokens = np.zeros((chosen.data, chosen.expert * chosen.micro_batch, 9), int)
     tokens = rank._layout.put("tokens", tokens)
-    result, kept = passes.forward(weights, (), tokens)
-    calls = [(passes.forward, weights, (), tokens), (passes.backward, weights, kept, rank._ones, sums)]
-    if chosen.zero < 2:
-        calls.append((state._sum, sums))
-    summed = state.summed(sums)
-    calls.append((state._update, weights, summed, state.moments, 1.0))
-    found[parallel] = [call.lower(*given).compile().as_text() for call, *given in calls]
+    texts = found[parallel] = []
+
+    def compiled(call, *given):
+        program = call.lower(*given).compile()
+        texts.append(program.as_text())
+        return program
+
+    _, kept = compiled(passes.forward, weights, (), tokens)(weights, (), tokens)
+    compiled(passes.backward, weights, kept, rank._ones, sums)
+    summed = compiled(state._sum, sums)(sums) if chosen.zero < 2 else state.summed(sums)
+    compiled(state._update, weights, summed, state.moments, 1.0)
 json.dump(found, sys.stdout)
 """
 
@@ -59,8 +64,9 @@ def collectives(tmp_path: Path, given: Mapping[str, str]) -> dict[str, list[set[
         path = tmp_path / f"{number}.py"
         path.write_text(jax_text(Shardings(cost_step(Case.read(model, target, 8), parallel)), model))
         jobs.append((str(path), model, parallel))
-    flags = "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
-    env = {**module_environment(), "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    flags = os.environ.get("XLA_FLAGS", "")
+    flags += " --xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
+    env = {**module_environment(), "XLA_FLAGS": flags.strip(), "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-c", COMPILED, json.dumps(jobs)]
     out = subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE, text=True).stdout
     kinds = r" (all-reduce|all-gather|reduce-scatter|all-to-all)(?:-start)?\("
