@@ -1,10 +1,12 @@
 """Two models on one package at once, against taking turns on it.
 
-    python tests/benchmarks/bench_models.py [--evaluations N]
+    python tests/benchmarks/bench_models.py [--evaluations N] [--pairs N]
 
 In turns each model has the whole package and its best plan, with or without replicated stages, whichever is
 shorter. Between turns the host sends the weights that the package cannot keep beside those of the other
 model, and nothing else: no pipeline is drained or filled, and plans fit around each other on every chip.
+*Turns as quick* are the longest whose inferences are answered as soon as with both at once; *drained*: the same
+if each pipeline is emptied before the next is filled.
 Times are of a unit, one inference of each model, simulated. Fails where a plan is invalid.
 """
 
@@ -33,13 +35,16 @@ PAIRS: Final = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--evaluations", type=int, default=200)
-    evaluations = parser.parse_args().evaluations
+    parser.add_argument("--pairs", type=int, default=len(PAIRS))
+    parsed = parser.parse_args()
+    evaluations = parsed.evaluations
     request = Request(max_evaluations=evaluations)
     print(
-        "| target | models | at once | gap | sent between turns | turns of 1 | of 10 | endless | break-even |"
+        "| target | models | at once | gap | sent between turns | turns of 1 | of 10 | endless | break-even "
+        "| answered | turns as quick | drained |"
     )
-    print("|---|---|---:|---:|---:|---:|---:|---:|---:|", flush=True)
-    for target, *models in PAIRS:
+    print("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|", flush=True)
+    for target, *models in PAIRS[: parsed.pairs]:
         on = go_opt.target(target)
         name = union_name([f"zoo:{model}" for model in models], (1, 1))
         graph = go_opt.load(name)
@@ -53,7 +58,11 @@ def main() -> None:
             format_bytes(sharing.turns[-1].sent_bytes),
             *(f"{seconds / unit_s:.2f}x" for seconds in gains),
         ]
-        print(f"| {' | '.join(row)} | {sharing.break_even:.0f} |", flush=True)
+        row += [f"{sharing.break_even:.0f}", format_duration(sharing.answered_s)]
+        for turns in (sharing, sharing.drained()):
+            units, quick_s = turns.turns_as_quick()
+            row.append(f"{quick_s / unit_s:.2f}x, of {units}" if units else "none")
+        print(f"| {' | '.join(row)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,12 @@ def test_both_are_planned_and_verified(cli: Cli, tmp_path: Path) -> None:
     assert [(one["model"], one["rate"]) for one in answer["models"]] == [(MODELS[0], 2), (MODELS[1], 1)]
     assert answer["models"][0]["interval_s"] == pytest.approx(answer["interval_s"] / 2)
     assert answer["turns"]["sent_bytes"] == 0
+    parts = [one["plan"] for one in answer["models"]]
+    assert [name for part in parts for name in part["op_names"]] == answer["op_names"]
+    for name in ("placement", "fusion_group", "replication"):
+        assert [chip for part in parts for chip in part[name]] == answer[name]
+    assert all(sorted(part["order"]) == list(range(len(part["op_names"]))) for part in parts)
+    assert answer["answered_s"] == pytest.approx(answer["interval_s"] + answer["latency_s"])
     assert cli("verify", "union:2*zoo:shufflenet+1*zoo:mobilenet_v2", plan).code == 0
     assert "turns" in cli("optimize", *MODELS, *SEARCH).out
 

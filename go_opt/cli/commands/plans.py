@@ -294,7 +294,7 @@ def _show_result(
         if isinstance(beside, RatePlan):
             facts = {"serving": rate_to_dict(beside)}
         else:
-            facts = {} if beside is None else sharing_to_dict(beside)
+            facts = {} if beside is None else sharing_to_dict(beside, graph)
         print_json(result_to_dict(graph, result, target.native_dtype) | facts)
     else:
         from go_opt.report.parts.screen import console

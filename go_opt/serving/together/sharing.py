@@ -2,11 +2,14 @@
 
 In turns, each model has the whole package and its own best plan, for as many units of the rates as a turn
 has. Between turns the host sends the weights that the package cannot keep beside those of the other models.
+Who asks within the turns of others waits for them, so turns are also compared as short as plans at once are
+quick.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +18,7 @@ from go_opt.common.units import format_bytes, format_duration
 from go_opt.env import Target
 from go_opt.frontends.union.names import Share
 from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
 from go_opt.result import OptimizeResult, Request
 from go_opt.search.optimizer import optimize_request
 
@@ -26,13 +30,38 @@ class Turns:
     shares: tuple[Share, ...]
     plans: tuple[OptimizeResult, ...]
     sent_bytes: int  # of weights
-    sent_s: float
+    sent_s: float  # between the turns of a round
 
     @property
     def endless_s(self) -> float:
         """Seconds of a unit in turns that never end."""
         plans = zip(self.shares, self.plans, strict=True)
         return sum(copies * taken_s(result) for (copies, _), result in plans)
+
+    def unit_s(self, units: float) -> float:
+        """Seconds of a unit in turns of so many."""
+        return self.endless_s + self.sent_s / units
+
+    def answered_s(self, units: float) -> float:
+        """The longest from arrival to answer in turns of so many, with as many arrivals as they take.
+
+        An inference that comes when the turn of its model ends waits for the turns of the others, and for
+        what is sent; then it is the first.
+        """
+        round_s, plans = units * self.unit_s(units), zip(self.shares, self.plans, strict=True)
+        return max(
+            round_s - units * copies * taken_s(one) + one.metrics.latency_s for (copies, _), one in plans
+        )
+
+    def drained(self) -> Turns:
+        """The same if each pipeline is empty before the next is filled."""
+        idle_s = sum(max(0.0, one.metrics.latency_s - taken_s(one)) for one in self.plans)
+        return replace(self, sent_s=self.sent_s + idle_s)
+
+    def units_within(self, limit_s: float) -> int:
+        """The most units of a turn whose inferences are answered within the limit; 0 if none are."""
+        least_s, more_s = self.answered_s(1), self.answered_s(2) - self.answered_s(1)
+        return 0 if least_s > limit_s else 1 + int((limit_s - least_s) / max(more_s, 1e-30) + 1e-9)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +82,27 @@ class Sharing:
 
     def turns_s(self, units: float) -> float:
         """Seconds of a unit in turns of so many, in the way that is the shorter for it."""
-        return min(one.endless_s + one.sent_s / units for one in self.turns)
+        return min(one.unit_s(units) for one in self.turns)
+
+    @property
+    def answered_s(self) -> float:
+        """The longest from arrival to answer with all models at once: a unit may just have left."""
+        return self.unit_s + self.at_once.metrics.latency_s
+
+    def drained(self) -> Sharing:
+        """With turns that begin when the pipeline of the one before is empty."""
+        return replace(self, turns=tuple(one.drained() for one in self.turns))
+
+    def turns_as_quick(self) -> tuple[int, float]:
+        """Units of the longest turns that answer as quickly as all at once, and the seconds of such a unit.
+
+        0 and infinity if the shortest turns answer later.
+        """
+        found = [(one, one.units_within(self.answered_s)) for one in self.turns]
+        unit_s, units = min(
+            ((one.unit_s(units), units) for one, units in found if units), default=(math.inf, 0)
+        )
+        return units, unit_s
 
     @property
     def break_even(self) -> float:
@@ -104,8 +153,8 @@ def taken_s(result: OptimizeResult) -> float:
     return max(result.metrics.interval_s, result.simulated_interval_s or 0.0)
 
 
-def sharing_to_dict(sharing: Sharing) -> dict[str, Any]:
-    """What ``--json`` has beside the plan of the union."""
+def sharing_to_dict(sharing: Sharing, graph: Graph) -> dict[str, Any]:
+    """What ``--json`` has beside the plan of the union, whose planned graph is ``graph``."""
     return {
         "models": [
             {
@@ -113,15 +162,36 @@ def sharing_to_dict(sharing: Sharing) -> dict[str, Any]:
                 "rate": copies,
                 "interval_s": sharing.unit_s / copies,
                 "alone_interval_s": taken_s(result),
+                "plan": _part_of_plan(sharing.at_once.plan, graph, number),
             }
-            for (copies, model), result in zip(sharing.shares, sharing.turns[0].plans, strict=True)
+            for number, ((copies, model), result) in enumerate(
+                zip(sharing.shares, sharing.turns[0].plans, strict=True), 1
+            )
         ],
-        "turns": {
-            "sent_bytes": sharing.turns[-1].sent_bytes,
-            "unit_s": {str(units): sharing.turns_s(units) for units in (1, 10, 100)},
-            "endless_unit_s": sharing.turns_s(math.inf),
-        },
+        "turns": {"sent_bytes": sharing.turns[-1].sent_bytes, **_turns_to_dict(sharing)}
+        | {"drained": _turns_to_dict(sharing.drained())},
+        "answered_s": sharing.answered_s,
     }
+
+
+def _turns_to_dict(sharing: Sharing) -> dict[str, Any]:
+    units, quick_s = sharing.turns_as_quick()
+    return {
+        "unit_s": {str(number): sharing.turns_s(number) for number in (1, 10, 100)},
+        "endless_unit_s": sharing.turns_s(math.inf),
+        "as_quick_units": units,
+        "as_quick_unit_s": quick_s if units else None,
+    }
+
+
+def _part_of_plan(plan: Plan, graph: Graph, number: int) -> dict[str, Any]:
+    """The decisions for the ops of one model: lists over them, ``order`` with numbers in these lists."""
+    own = [i for i, name in enumerate(graph.op_names) if re.match(rf"{number}(\.\d+)?/", name)]
+    at = {op: i for i, op in enumerate(own)}
+    rows = {"placement": plan.placement, "fusion_group": plan.fusion_group, "replication": plan.replication}
+    chosen = {name: row[own].tolist() for name, row in rows.items()}
+    order = [at[op] for op in plan.order.tolist() if op in at]
+    return {"op_names": [graph.op_names[op] for op in own], "order": order} | chosen
 
 
 def sharing_lines(sharing: Sharing) -> Iterator[str]:
@@ -131,3 +201,8 @@ def sharing_lines(sharing: Sharing) -> Iterator[str]:
     sent = f"{format_bytes(sharing.turns[-1].sent_bytes)} of weights sent between turns"
     yield f"turns       {sharing.turns_s(1) / sharing.unit_s:.2f}x as long one by one, {sent}"
     yield f"            {sharing.turns_s(math.inf) / sharing.unit_s:.2f}x in turns that never end"
+    limit = format_duration(sharing.answered_s)
+    for turns, how in ((sharing, ""), (sharing.drained(), ", if pipelines are emptied between turns")):
+        units, quick_s = turns.turns_as_quick()
+        quick = f"{quick_s / sharing.unit_s:.2f}x in turns of {units}, the longest" if units else "no turns"
+        yield f"            {quick} that answer within {limit}, as all at once do{how}"

@@ -88,9 +88,14 @@ def test_rates() -> None:
             shares_of(name)
 
 
-def result_of(interval_s: float, weights: list[int], peaks: list[int]) -> go_opt.OptimizeResult:
+def result_of(
+    interval_s: float, weights: list[int], peaks: list[int], latency_s: float = 0.0
+) -> go_opt.OptimizeResult:
     metrics = SimpleNamespace(
-        interval_s=interval_s, weight_bytes=np.array(weights), peak_bytes=np.array(peaks)
+        interval_s=interval_s,
+        latency_s=latency_s,
+        weight_bytes=np.array(weights),
+        peak_bytes=np.array(peaks),
     )
     return cast("Any", SimpleNamespace(metrics=metrics, simulated_interval_s=None))
 
@@ -115,6 +120,40 @@ def test_turns_by_hand() -> None:
     both = replace(sharing, turns=(*sharing.turns, slower))
     assert both.turns_s(1) == pytest.approx(7e-3)
     assert both.turns_s(100) == pytest.approx(5.04e-3)
+
+
+def turns_in_time(one: Turns, units: int) -> float:
+    """The longest from arrival to answer, inference by inference, as many arriving as turns take."""
+    round_s, longest_s = units * one.unit_s(units), 0.0
+    for (copies, _), plan in zip(one.shares, one.plans, strict=True):
+        number, interval_s = copies * units, plan.metrics.interval_s
+        for i in range(3 * number):
+            begun_s = (i // number) * round_s + (i % number) * interval_s  # the first turn begins at 0
+            arrived_s = number * interval_s - round_s + i * round_s / number  # when the last turn ends
+            assert begun_s >= arrived_s - 1e-12
+            longest_s = max(longest_s, begun_s - arrived_s + plan.metrics.latency_s)
+    return longest_s
+
+
+def test_how_long_turns_let_wait() -> None:
+    shares = ((2, "a"), (1, "b"))
+    plans = (result_of(2e-3, [0], [0], 7e-3), result_of(1e-3, [0], [0], 3e-3))
+    one = Turns(shares, plans, 120, 4e-3)
+    # A round of one unit is 9 ms: one of b, whose turn takes 1, waits for 8 and 3 more; one of a, 5 and 7.
+    assert one.answered_s(1) == pytest.approx(12e-3)
+    # Of two, 14 ms: b waits for 12.
+    assert one.answered_s(2) == pytest.approx(15e-3)
+    for units in (1, 2, 5):
+        assert turns_in_time(one, units) == pytest.approx(one.answered_s(units))
+    assert [one.units_within(s) for s in (11e-3, 12.1e-3, 15.1e-3, 19e-3)] == [0, 1, 2, 3]
+    sharing = Sharing(shares, result_of(6e-3, [0], [0], 10e-3), (one,))
+    assert sharing.answered_s == pytest.approx(16e-3)
+    assert sharing.turns_as_quick() == (2, pytest.approx(7e-3))
+    # Emptied pipelines: 5 and 2 ms more in each round.
+    assert sharing.drained().turns_s(1) == pytest.approx(16e-3)
+    assert sharing.drained().turns_as_quick() == (0, np.inf)
+    late = replace(sharing, at_once=result_of(2e-3, [0], [0], 1e-3))
+    assert late.turns_as_quick() == (0, np.inf)
 
 
 def test_states_are_refused() -> None:
