@@ -5,8 +5,8 @@
 In turns each model has the whole package and its best plan, with or without replicated stages, whichever is
 shorter. Between turns the host sends the weights that the package cannot keep beside those of the other
 model, and nothing else: no pipeline is drained or filled, and plans fit around each other on every chip.
-*Turns as quick* are the longest whose inferences are answered as soon as with both at once; *drained*: the same
-if each pipeline is emptied before the next is filled.
+*Turns as quick* are the longest whose inferences are answered as soon as with both at once; *drained*: the
+same if each pipeline is emptied before the next is filled.
 Times are of a unit, one inference of each model, simulated. Fails where a plan is invalid.
 """
 

@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.cli.conftest import Cli
+from tests.decoders import recurrent_stack
 
 SEARCH = ("--target", "mcm-2x2", "--max-evaluations", "30", "--policy", "none", "--no-simulate")
 
@@ -49,8 +50,31 @@ def test_the_least_p99_on_all_chips(cli: Cli, model: Path) -> None:
     assert "copies of" in run.out
 
 
+def test_tokens_of_a_step_with_states(cli: Cli, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    onnx.save(recurrent_stack(), tmp_path / "step.onnx")
+    asked = ("--rate", "500000/s", "--p99", "100us", "--tokens", "20", "--fewest-chips", "--out", plan)
+    quick = ("--target", "mcm-2x2", "--max-evaluations", "6", "--policy", "none", "--no-simulate")
+    run = cli("optimize", "step.onnx", *quick, *asked, "--json")
+    assert run.err[0] == "batch: a token of each sequence in flight"
+    serving = run.json["serving"]
+    assert serving["sequences"] == run.json["sequences"]
+    assert serving["tokens_per_sequence"] == 20
+    assert serving["capacity_per_s"] >= 500_000
+    assert serving["token_s"] <= max(serving["p99_s"].values()) <= 100e-6
+    assert serving["least_chips"] <= serving["chips"] <= 4
+    assert cli("verify", "step.onnx", plan).code == 0
+    shown = cli("optimize", "step.onnx", *quick, *asked[:-2]).out
+    assert "p99 first" in shown
+
+
 def test_what_is_refused(cli: Cli, model: Path) -> None:
     cli("optimize", model, "--p99", "1ms").is_refused("--p99 needs --rate")
+    cli("optimize", model, "--tokens", "9").is_refused("--tokens needs --rate")
+    tokens = cli("optimize", model, *SEARCH, "--rate", "1/s", "--tokens", "9")
+    assert tokens.err[-1] == "go-opt: --tokens is for models with states."
+    few = cli("optimize", model, *SEARCH, "--rate", "1/s", "--tokens", "0.5")
+    assert "tokens must be 1 or more" in few.err[-1]
     none = cli("optimize", model, *SEARCH, "--rate", "1000/s", "--p99", "1us")
     assert none.code in (3, 5)
     assert "no plan serves 1000 inputs a second with a p99 of 1 us" in none.err[-1]

@@ -113,8 +113,8 @@ class SizedSearch(Search):
     rate: Annotated[
         str | None,
         typer.Option(
-            help="Inputs a second, such as 40000/s: at the least p99, with --p99 within it, or with "
-            "--fewest-chips alone as the reciprocal of the interval."
+            help="Inputs (with states: tokens) a second, such as 40000/s: at the least p99, with --p99 "
+            "within it, or with --fewest-chips alone as the reciprocal of the interval."
         ),
     ] = None
     p99: Annotated[
@@ -127,6 +127,11 @@ class SizedSearch(Search):
             metavar="NAME",
             help="The dimension of batches. [default: the first of all inputs of an ONNX file]",
         ),
+    ] = None
+
+    tokens: Annotated[
+        float | None,
+        typer.Option(help="Tokens of a sequence in the mean, of models with states. [default: 128]"),
     ] = None
 
     rates: Annotated[
@@ -193,7 +198,7 @@ class SizedSearch(Search):
     def rate_per_s(self) -> float | None:
         """The requested rate; None if there is none."""
         if self.rate is None:
-            for option in ("p99", "batch_dim"):
+            for option in ("p99", "batch_dim", "tokens"):
                 if getattr(self, option) is not None:
                     raise InvalidInputError(f"{_flag(option)} needs --rate.", field=option)
             return None
@@ -207,7 +212,7 @@ class SizedSearch(Search):
         from go_opt.serving.rate.planning import RateRequest
 
         limit_s = math.inf if self.p99 is None else parse_duration_s(self.p99, "--p99")
-        return RateRequest(rate_per_s, limit_s, self.fewest_chips)
+        return RateRequest(rate_per_s, limit_s, self.fewest_chips, self.tokens)
 
 
 def refuse_beside_rate(connection: Connection, loading: StartOptions) -> None:
@@ -237,12 +242,16 @@ def rate_here(
     from go_opt.serving.rate.planning import plan_for_rate
 
     name = batch_dim or batch_dimension(model, loading)
-    batches = f"batches along dimension {name}" if name else "no dimension of batches, so one input at a time"
-    typer.echo(f"batch: {batches}", err=True)
 
     def load(batch: int) -> Graph:
         dims = [] if name is None else [f"{name}={batch}"]
-        return load_costs(replace(loading, dim=[*(loading.dim or ()), *dims] or None).load(model))
+        graph = load_costs(replace(loading, dim=[*(loading.dim or ()), *dims] or None).load(model))
+        if batch == 1:
+            alone = "no dimension of batches, so one input at a time"
+            batches = f"batches along dimension {name}" if name else alone
+            what = "batch: " + ("a token of each sequence in flight" if graph.states else batches)
+            typer.echo(what, err=True)
+        return graph
 
     announce_compilation()
     with InterruptAsks() as interrupt:

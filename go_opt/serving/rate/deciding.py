@@ -11,21 +11,25 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from go_opt.common.arrays import FloatArray
-from go_opt.serving.rate.queueing import Server, arrivals_s, p99_s
+from go_opt.common.arrays import FloatArray, LongArray
+from go_opt.serving.rate.queueing import Server, arrivals_s, first_token_p99_s, p99_s, sequence_tokens
 
 _WINDOWS: Final = (0.0, 0.25, 0.5, 0.75, 1.0)  # shares of the time that the limit leaves
 
 
 @dataclass(frozen=True)
 class Served:
-    """What one copy of a plan serves."""
+    """What one copy of a plan serves.
+
+    With states a batch is a token of each sequence in flight, and its latency the time per token.
+    """
 
     batch: int
     chips: int
     interval_s: float  # of batches, simulated if that is longer
     latency_s: float  # of a batch
     host_s: float  # of a batch, on the busier direction of the host's link, which all copies share
+    is_decoding: bool = False  # with states
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,11 @@ class Choice:
         return max(self.p99_s.values())
 
     @property
+    def token_s(self) -> float:
+        """Seconds from token to token of a sequence."""
+        return _server(self.served, self.replicas, 0.0).latency_s
+
+    @property
     def capacity_per_s(self) -> float:
         return self.replicas * self.served.batch / _server(self.served, self.replicas, 0.0).interval_s
 
@@ -57,6 +66,7 @@ def decide(
     limit_s: float,
     *,
     is_fewest: bool,
+    tokens: float | None = None,
     seed: int = 0,
 ) -> Choice | None:
     """The choice of fewest chips, or of the least p99, that passes both simulations; None if none does.
@@ -64,8 +74,10 @@ def decide(
     Args:
       chips: of the package.
       limit_s: on p99; infinite: none.
+      tokens: of a sequence in the mean; then the rate is of tokens, and the p99 that of first tokens.
     """
-    arrived = arrivals_s(rate_per_s, seed)
+    arrived = arrivals_s(rate_per_s / (tokens or 1.0), seed)
+    lengths = None if tokens is None else sequence_tokens(tokens, seed)
     best: Choice | None = None
     candidates = [
         (served, replicas)
@@ -77,7 +89,11 @@ def decide(
     for served, replicas in candidates:
         if is_fewest and best is not None and served.chips * replicas > best.chips:
             break
-        for choice in _windows(served, replicas, limit_s, arrived):
+        if lengths is None:
+            choices = _windows(served, replicas, limit_s, arrived)
+        else:
+            choices = _places(served, replicas, arrived, lengths)
+        for choice in choices:
             if choice.worst_s <= limit_s and (best is None or choice.worst_s < best.worst_s):
                 best = choice
     return best
@@ -91,7 +107,16 @@ def _may_serve(served: Served, replicas: int, rate_per_s: float, limit_s: float)
 
 def _server(served: Served, replicas: int, window_s: float) -> Server:
     interval_s = max(served.interval_s, replicas * served.host_s)
-    return Server(served.batch, window_s, replicas, interval_s, served.latency_s)
+    latency_s = max(served.latency_s, interval_s) if served.is_decoding else served.latency_s
+    return Server(served.batch, window_s, replicas, interval_s, latency_s)
+
+
+def _places(
+    served: Served, replicas: int, arrived: dict[str, FloatArray], lengths: LongArray
+) -> Iterator[Choice]:
+    server = _server(served, replicas, 0.0)
+    found = {name: first_token_p99_s(times_s, lengths, server) for name, times_s in arrived.items()}
+    yield Choice(served, replicas, 0.0, found)
 
 
 def _windows(

@@ -1,10 +1,13 @@
-"""Plans for batches of 1, 2, 4, … on parts of a package, and the choice of them that serves a rate."""
+"""Plans for batches of 1, 2, 4, … on parts of a package, and the choice of them that serves a rate.
+
+Of a model with states, numbers of sequences in flight take the place of batches, and the rate is of tokens.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from go_opt.api.chips import ChipCount, chip_counts
@@ -18,7 +21,9 @@ from go_opt.search.bounds import bound_over_states
 from go_opt.search.splits.ways import divisible_ops
 from go_opt.serving.rate.deciding import Choice, Served, decide
 
-MOST_BATCH: Final = 64
+BATCHES: Final = (1, 2, 4, 8, 16, 32, 64)
+SEQUENCES: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
+MEAN_TOKENS: Final = 128.0  # of a sequence
 _LEAST_GAIN: Final = 1.02  # in inputs a second of the package, of a batch twice as large
 
 
@@ -29,11 +34,17 @@ class RateRequest:
     Args:
       limit_s: on the 99th percentile of the seconds from arrival to answer; infinite: none.
       is_fewest: on the fewest chips; else at the least p99 on all.
+      tokens: of a sequence in the mean, of models with states.
     """
 
     rate_per_s: float
     limit_s: float = math.inf
     is_fewest: bool = False
+    tokens: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.tokens is not None and not 1.0 <= self.tokens < math.inf:
+            raise InvalidInputError(f"tokens must be 1 or more, not {self.tokens}.", field="tokens")
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,23 +77,29 @@ def plan_for_rate(
 
     Raises:
       InfeasibleError: no choice passes the simulations.
-      InvalidInputError: the graph has states.
+      InvalidInputError: the graph has states of scope ``model``, or none and tokens are given.
     """
     counts = sorted({target.num_chips // copies for copies in range(1, target.num_chips + 1)})
     found: dict[Served, tuple[Graph, OptimizeResult]] = {}
-    least_chips, most_per_s, batch = target.num_chips + 1, 0.0, 1
-    while batch <= (MOST_BATCH if has_batch else 1) and not should_stop():
-        graph = load(batch)
-        if graph.states:
-            raise InvalidInputError("--p99 and --rate are not for models with states.", field="rate")
-        least_chips = min(least_chips, _least_chips(graph, target, request, batch / asked.rate_per_s))
+    least_chips, most_per_s = target.num_chips + 1, 0.0
+    first = load(1)
+    is_decoding = _is_decoding(first, asked)
+    if is_decoding:
+        asked = replace(asked, tokens=asked.tokens or MEAN_TOKENS)
+    for batch in SEQUENCES if is_decoding else BATCHES if has_batch else (1,):
+        if should_stop():
+            break
+        graph = first if is_decoding or batch == 1 else load(batch)
+        inputs = 1 if is_decoding else batch  # of an inference
+        least_chips = min(least_chips, _least_chips(graph, target, request, inputs / asked.rate_per_s))
+        sized = replace(request, sequences=batch) if is_decoding else request
         rate_per_s = 0.0
         for one in chip_counts(
-            graph, target, request, counts=_worthwhile(graph, target, request, counts, batch, asked)
+            graph, target, sized, counts=_worthwhile(graph, target, sized, counts, inputs, asked)
         ):
             on_count(batch, one)
             if one.result is not None:
-                served = _served(batch, one.chips, one.result)
+                served = _served(batch, one.chips, one.result, is_decoding=is_decoding)
                 found[served] = graph, one.result
                 copies = target.num_chips // one.chips
                 rate_per_s = max(rate_per_s, batch / max(served.interval_s / copies, served.host_s))
@@ -91,20 +108,38 @@ def plan_for_rate(
         is_late = all(served.latency_s > asked.limit_s for served in found if served.batch == batch)
         if is_late or rate_per_s < most_per_s * _LEAST_GAIN:
             break
-        most_per_s, batch = max(rate_per_s, most_per_s), 2 * batch
+        most_per_s = max(rate_per_s, most_per_s)
     choice = decide(
-        found, target.num_chips, asked.rate_per_s, asked.limit_s, is_fewest=asked.is_fewest, seed=request.seed
+        found,
+        target.num_chips,
+        asked.rate_per_s,
+        asked.limit_s,
+        is_fewest=asked.is_fewest,
+        tokens=asked.tokens,
+        seed=request.seed,
     )
     if choice is None:
         raise _unserved(found, target, asked, is_proven=least_chips > target.num_chips)
     return RatePlan(asked, choice, *found[choice.served], least_chips, tuple(found))
 
 
-def _served(batch: int, chips: int, result: OptimizeResult) -> Served:
+def _is_decoding(graph: Graph, asked: RateRequest) -> bool:
+    """Whether the rate is of tokens: the graph is a step of sequences."""
+    if graph.has_scope("model"):
+        raise InvalidInputError("--rate is not for models with a state of scope 'model'.", field="rate")
+    if asked.tokens is not None and not graph.states:
+        raise InvalidInputError("--tokens is for models with states.", field="tokens")
+    return bool(graph.states)
+
+
+def _served(batch: int, chips: int, result: OptimizeResult, *, is_decoding: bool) -> Served:
     metrics = result.metrics
     interval_s = max(metrics.interval_s, result.simulated_interval_s or 0.0)
     host_s = float(metrics.link_s[-2:].max())
-    return Served(batch, chips, interval_s, metrics.latency_s, host_s)
+    if not is_decoding:
+        return Served(batch, chips, interval_s, metrics.latency_s, host_s)
+    token_s = max(batch * interval_s, metrics.latency_s)
+    return Served(batch, chips, batch * interval_s, token_s, batch * host_s, is_decoding=True)
 
 
 def _worthwhile(
@@ -138,7 +173,8 @@ def _least_chips(graph: Graph, target: Target, request: Request, interval_s: flo
 def _unserved(
     found: dict[Served, tuple[Graph, OptimizeResult]], target: Target, asked: RateRequest, *, is_proven: bool
 ) -> InfeasibleError:
-    wanted = f"{asked.rate_per_s:g} inputs a second"
+    what = "inputs" if asked.tokens is None else "tokens"
+    wanted = f"{asked.rate_per_s:g} {what} a second"
     if math.isfinite(asked.limit_s):
         wanted += f" with a p99 of {format_duration(asked.limit_s)}"
     if not found:
@@ -148,7 +184,8 @@ def _unserved(
         served.batch / max(served.interval_s / (target.num_chips // served.chips), served.host_s)
         for served in found
     )
-    best = f"the best take {most_per_s:.4g} inputs a second, and {format_duration(least_s)} for a batch"
+    each = "a batch" if asked.tokens is None else "a token"
+    best = f"the best take {most_per_s:.4g} {what} a second, and {format_duration(least_s)} for {each}"
     return InfeasibleError(
         f"no plan serves {wanted} on {target.num_chips} chips: {best}.", is_proven=is_proven
     )

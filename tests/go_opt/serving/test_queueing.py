@@ -7,7 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from go_opt.serving.rate.queueing import Server, answer, arrivals_s
+from go_opt.serving.rate.queueing import (
+    Server,
+    answer,
+    arrivals_s,
+    first_token_p99_s,
+    sequence_tokens,
+    take_places,
+)
 
 
 def answered(arrived: list[float], server: Server) -> list[float]:
@@ -76,3 +83,28 @@ def test_one_server_of_fixed_time_has_the_p99_of_theory() -> None:
     answered_s = np.zeros(len(arrived))
     answer(arrived, Server(1, 0.0, 1, 1.0, 1.0), np.zeros(1), answered_s)
     assert (answered_s - arrived).mean() == pytest.approx(1.5, rel=0.05)
+
+
+def test_places_of_sequences_by_hand() -> None:
+    # Two places, a token each second, half a second until a place begins. The third sequence waits for the
+    # shorter of the first two, which has two tokens: free at 2.5.
+    first = np.zeros(4)
+    arrived = np.array([0.0, 0.0, 1.0, 9.0])
+    take_places(arrived, np.array([2, 3, 1, 1]), 0.5, 1.0, np.zeros(2), first)
+    assert first.tolist() == [1.5, 1.5, 4.0, 10.5]
+
+
+def test_sequences_end_with_the_mean_number_of_tokens() -> None:
+    tokens = sequence_tokens(20.0)
+    assert tokens.min() == 1
+    assert tokens.mean() == pytest.approx(20.0, rel=0.02)
+
+
+def test_one_place_has_the_wait_of_theory() -> None:
+    # M/M/1 at half load, about: sequences of 100 tokens of 5 ms, one a second; the mean wait is their time.
+    arrived, tokens = arrivals_s(1.0)["poisson"], sequence_tokens(100.0)
+    first = np.zeros(len(arrived))
+    take_places(arrived, tokens, 0.0, 5e-3, np.zeros(1), first)
+    assert (first - arrived).mean() == pytest.approx(0.5, rel=0.1)
+    more = Server(8, 0.0, 1, 8 * 5e-3, 5e-3)
+    assert first_token_p99_s(arrived, tokens, more) < 0.1 < np.quantile(first - arrived, 0.99)

@@ -52,3 +52,21 @@ def test_copies_share_the_host() -> None:
     busy = replace(ONE, host_s=0.5e-3)
     assert decide([busy], 64, 2500.0, 1.0, is_fewest=True) is None  # 2,000 a second through the host
     assert decide([busy], 64, 1500.0, 1.0, is_fewest=True) is not None
+
+
+def test_sequences_share_places() -> None:
+    # Four sequences in flight, a token of each every 2 ms: 2,000 tokens a second for each copy.
+    four = Served(batch=4, chips=4, interval_s=2e-3, latency_s=2e-3, host_s=1e-6, is_decoding=True)
+    assert decide([four], 64, 33_000.0, math.inf, is_fewest=True, tokens=50.0) is None
+    choice = decide([four], 64, 8_000.0, 20e-3, is_fewest=True, tokens=50.0)
+    assert choice is not None
+    assert choice.capacity_per_s == pytest.approx(choice.replicas * 2_000)
+    assert choice.token_s == 2e-3
+    assert choice.worst_s <= 20e-3
+    fewer = decide([four], choice.chips - 4, 8_000.0, 20e-3, is_fewest=True, tokens=50.0)
+    assert fewer is None
+    # Where the host is the bottleneck, tokens come later.
+    busy = replace(four, host_s=1e-3)
+    slow = decide([busy], 64, 3_000.0, math.inf, is_fewest=False, tokens=50.0)
+    assert slow is not None
+    assert slow.token_s == pytest.approx(max(2e-3, slow.replicas * 1e-3))
