@@ -2,7 +2,8 @@
 
 Run: PYTHONPATH=. python tests/benchmarks/bench_rewrites.py plans [--split test] [--most-ops N]
          [NAME ...] [--evaluations N] [--on TARGET:OBJECTIVE ...] [--without RULE ...]
-     PYTHONPATH=. python tests/benchmarks/bench_rewrites.py ort [--repeats N] [--simplifiers] [FILE ...]
+     PYTHONPATH=. python tests/benchmarks/bench_rewrites.py ort [--repeats N] [--simplifiers] [--unrolled]
+         [FILE ...]
 
 ``plans``: graphs of a split of the zoo, at equal evaluations. *sent* is the search without rewrites,
 *rewritten* with them, *gain* the objective of the first over that of the second; with ``--without``, the
@@ -14,7 +15,8 @@ without the softmax at the end. Each is rewritten wholly, by ``fold`` and by all
 ``--simplifiers`` (onnxslim, onnxscript, if installed). Processor time of one thread by ONNX Runtime with all
 of its levels, the least of some interleaved runs; and the largest difference of an output, relative to the
 largest output. *noise* is that of ONNX Runtime's own levels. Asserts that rewritten models differ by no more
-than 1e-5, or ten times the noise.
+than 1e-5, or ten times the noise. ``--unrolled``: LSTMs of as many steps, widths of inputs and of states as
+their names say, one row a step, as exporters write them that unroll loops.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ def bench_plans(arguments: argparse.Namespace) -> None:
         "gain",
         *(f"without {one}" for one in arguments.without),
     ]
-    header([*columns, "fold", "merge", "sent, s", "rewritten, s"], texts=2)
+    header([*columns, *RULES, "sent, s", "rewritten, s"], texts=2)
     gains: dict[str, list[list[float]]] = {on: [] for on in arguments.on}
     for name in names:
         graph = go_opt.load(f"zoo:{name}")
@@ -155,6 +157,11 @@ def session(path: Path, *, is_optimized: bool = True) -> ort.InferenceSession:
 def bench_ort(arguments: argparse.Namespace) -> None:
     names = [Path(one) for one in arguments.names] or sorted(LIGHT.glob("*.onnx"))
     header(["model", "by", "nodes", "time, ms", "gain", "difference", "noise"], texts=2)
+    if arguments.unrolled:
+        with tempfile.TemporaryDirectory() as folder:
+            for sizes in UNROLLED:
+                _bench_model(unrolled_lstm(*sizes, Path(folder)), Path(folder), arguments)
+        return
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
             path = name if arguments.names else with_random_weights(name, Path(folder))
@@ -187,9 +194,46 @@ def with_random_weights(path: Path, folder: Path) -> Path:
     return to
 
 
+UNROLLED: Final = ((16, 80, 512), (32, 256, 128), (32, 256, 256), (32, 1024, 256), (64, 512, 256))
+
+
+def unrolled_lstm(steps: int, width: int, hidden: int, folder: Path) -> Path:
+    """An LSTM whose steps are nodes, each with products of what it reads and of its state."""
+    rng, helper = np.random.default_rng(0), onnx.helper
+    sizes = {"w": (4 * hidden, width), "u": (4 * hidden, hidden), "b": (4 * hidden,), "h": (1, hidden),
+             "c": (1, hidden)}  # fmt: skip
+    weights = [
+        onnx.numpy_helper.from_array((rng.normal(size=of) / math.sqrt(of[-1])).astype(np.float32), name)
+        for name, of in sizes.items()
+    ]
+    weights.append(onnx.numpy_helper.from_array(np.full(4, hidden), "gates"))
+    nodes, (h, c) = [], ("h", "c")
+    for t in range(steps):
+        weights.append(onnx.numpy_helper.from_array(np.array(t), f"at{t}"))
+        rows = [
+            ("Gather", f"x at{t}", f"x{t}"), ("Gemm", f"x{t} w b", f"xw{t}"), ("Gemm", f"{h} u", f"hu{t}"),
+            ("Add", f"xw{t} hu{t}", f"z{t}"), ("Split", f"z{t} gates", f"i{t} f{t} g{t} o{t}"),
+            *(("Sigmoid", f"{one}{t}", f"{one}s{t}") for one in "ifo"), ("Tanh", f"g{t}", f"gs{t}"),
+            ("Mul", f"fs{t} {c}", f"fc{t}"), ("Mul", f"is{t} gs{t}", f"ig{t}"),
+            ("Add", f"fc{t} ig{t}", f"c{t}"), ("Tanh", f"c{t}", f"ct{t}"), ("Mul", f"os{t} ct{t}", f"h{t}"),
+        ]  # fmt: skip
+        named = {"Gemm": {"transB": 1}, "Split": {"axis": 1}}
+        nodes += [
+            helper.make_node(kind, read.split(), written.split(), written.split()[0], **named.get(kind, {}))
+            for kind, read, written in rows
+        ]
+        h, c = f"h{t}", f"c{t}"
+    given = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [steps, 1, width])
+    result = helper.make_tensor_value_info(h, onnx.TensorProto.FLOAT, [1, hidden])
+    graph = helper.make_graph(nodes, "lstm", [given], [result], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.save(model, path := folder / f"lstm_{steps}_{width}_{hidden}.onnx")
+    return path
+
+
 def _bench_model(path: Path, folder: Path, arguments: argparse.Namespace) -> None:
     models = {"as sent": path}
-    for rules in (RULES[:1], RULES):
+    for rules in (("fold",), ("fold", "batch"), RULES):
         made, number = rewritten_model(path, rules)
         name = f"{number} of {' and '.join(rules)}"
         if number:
@@ -245,6 +289,7 @@ def main() -> None:
     parser.add_argument("--without", nargs="*", default=(), choices=RULES)
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--simplifiers", action="store_true")
+    parser.add_argument("--unrolled", action="store_true")
     arguments = parser.parse_args()
     (bench_plans if arguments.what == "plans" else bench_ort)(arguments)
 

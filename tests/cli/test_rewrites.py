@@ -69,3 +69,11 @@ def test_a_model_runs_rewritten(cli: Cli, tmp_path: Path) -> None:
     saved(branches(), tmp_path)
     cli("optimize", "toy.onnx", "--max-evaluations", "20", "--rewrite", "--out", "plan.json")
     assert cli("run", "toy.onnx", "--plan", "plan.json", "--inferences", "4").code == 0
+
+
+def test_a_model_alone_is_simplified(cli: Cli, tmp_path: Path) -> None:
+    saved(unrolled(), tmp_path)
+    assert "2 batch" in cli("export", "toy.onnx", "--simplify", "-o", "out").out
+    cli("export", "toy.onnx", "-o", "other").is_refused("give PLAN, or --simplify")
+    cli("export", "toy.onnx", "plan.json", "-o", "x", "--simplify").is_refused("--simplify takes no PLAN")
+    cli("export", "toy.onnx", "plan.json", "-o", "x", "--dim", "n=1").is_refused("--dim is that of PLAN")

@@ -86,7 +86,9 @@ OptionalModelArgument = Annotated[str | None, _MODEL]
 TargetOption = Annotated[
     str, typer.Option("--target", help="Target name or .toml file.", autocompletion=targets_named)
 ]
-PlanArgument = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan written by optimize --out.")]
+_PLAN = typer.Argument(metavar="PLAN", help="A plan written by optimize --out.")
+PlanArgument = Annotated[Path, _PLAN]
+OptionalPlanArgument = Annotated[Path | None, _PLAN]
 PlanTargetOption = Annotated[
     str | None,
     typer.Option(

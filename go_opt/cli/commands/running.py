@@ -13,9 +13,9 @@ from go_opt.cli.commands.options import (
     CostsOption,
     JsonOption,
     ModelArgument,
+    OptionalPlanArgument,
     Output,
     OverwriteOption,
-    PlanArgument,
     PlanTargetOption,
     StepOptions,
     refuse_for_step,
@@ -35,7 +35,7 @@ from go_opt.run.manifest import FORMATS, STEP_FORMATS, TORCH_FORMATS
 INFERENCES = 100  # of a run, unless another number is given
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from go_opt.run.manifest import Manifest
     from go_opt.run.profiling.profiling import Profile
@@ -174,7 +174,8 @@ def _run_step(model: str, plan: Path, values: Values, target: str | None, *, as_
 @with_options
 def export(
     model: ModelArgument,
-    plan: PlanArgument,
+    plan: OptionalPlanArgument = None,
+    *,
     directory: Annotated[
         Path, Output({}), typer.Option("--out", "-o", metavar="DIR", help="Write to this folder.")
     ],
@@ -191,6 +192,10 @@ def export(
     target: PlanTargetOption = None,
     costs: CostsOption = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the files of an earlier export.")] = False,
+    simplify: Annotated[
+        bool, typer.Option("--simplify", help="Without PLAN: write the model alone, with fewer ops.")
+    ] = False,
+    dim: DimOption = None,
 ) -> None:
     """Write each stage of PLAN as an ONNX model of its own, or the plan for other tools."""
     from go_opt import api
@@ -199,6 +204,13 @@ def export(
     from go_opt.run.export.exporting import export as export_plan
     from go_opt.run.export.torch_export import export_torch
 
+    if simplify:
+        given = {"PLAN": plan, "--format": formats, "--target": target, "--costs": costs, "--force": force}
+        _simplify(model, directory, dim, [name for name, value in given.items() if value])
+        return
+    if plan is None or dim:
+        problem = "give PLAN, or --simplify" if plan is None else "--dim is that of PLAN"
+        raise InvalidInputError(f"{problem}.", field="plan")
     announce_compilation()
     with interrupts_raised():  # so that no partial output stays behind
         if StepOptions().is_step(model):
@@ -222,6 +234,18 @@ def export(
     typer.echo(f"{directory}: {text}; {', '.join(dict.fromkeys(chosen))}")
     for note in notes:
         typer.echo(note)
+
+
+def _simplify(model: str, directory: Path, dim: list[str] | None, refused: Sequence[str]) -> None:
+    from go_opt.run.simplifying.simplifying import SIMPLIFIED, simplify
+
+    if refused:
+        raise InvalidInputError(f"--simplify takes no {refused[0]}.", field="simplify")
+    with interrupts_raised():
+        found = simplify(model, directory, parse_bindings(dim, None, None))
+    counts = ", ".join(f"{number} {rule}" for rule, number in found.rewrites.items()) or "nothing to rewrite"
+    typer.echo(f"{directory / SIMPLIFIED}: {counts}")
+    typer.echo(f"outputs differ by {found.difference:.1e}, of ONNX Runtime's levels by {found.noise:.1e}")
 
 
 def _exported(manifest: Manifest) -> str:
