@@ -8,13 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from go_opt.common.suggestion import suggestion
-from go_opt.env import Target, cost_tables, evaluate_plan
-from go_opt.env.copies.relays import expand_plan
+from go_opt.env import Target
 from go_opt.env.critical_path import KernelSlack, critical_path
 from go_opt.errors import InvalidInputError
 from go_opt.explanations.loads import Loads
 from go_opt.explanations.moves import Cost, Move, Mover, plan_cost
-from go_opt.explanations.terms import KernelPart, Place, Terms, original_names
+from go_opt.explanations.terms import KernelPart, Place, Terms, terms_of
 from go_opt.model.codecs.fields import shown
 from go_opt.model.dtypes import DTYPES
 from go_opt.model.graph import NO_PRODUCER, OP_CLASSES, TENSOR_KINDS, Graph
@@ -98,11 +97,9 @@ def explain_op(
     i = graph.op_index.get(op)
     if i is None:
         raise InvalidInputError(_unknown(graph, op), field="op")
-    expanded, placed = expand_plan(graph, target, plan)
-    loads = Loads(expanded, cost_tables(expanded, target), placed)
-    metrics = evaluate_plan(graph, target, plan)
-    terms = Terms(target, loads, metrics, original_names(plan))
-    kernel = int(loads.kernel_of[expanded.op_index[op]])
+    terms = terms_of(graph, target, plan)
+    loads, metrics = terms.loads, terms.metrics
+    kernel = int(loads.kernel_of[loads.graph.op_index[op]])
     chip = int(plan.placement[i])
     on_chip = np.flatnonzero(loads.kernel_chip == chip)
     moves: tuple[Move, ...] = ()

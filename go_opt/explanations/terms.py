@@ -12,11 +12,11 @@ from typing import Literal
 import numpy as np
 
 from go_opt.common.arrays import FloatArray
-from go_opt.env import Metrics, Target
-from go_opt.env.copies.relays import relay_name
+from go_opt.env import Metrics, Target, cost_tables, evaluate_plan
+from go_opt.env.copies.relays import expand_plan, relay_name
 from go_opt.env.cost.tables import COPY_TYPE
 from go_opt.explanations.loads import Loads, forwarded_over, streamed_weights
-from go_opt.model.graph import INPUT
+from go_opt.model.graph import INPUT, Graph
 from go_opt.model.plan import Plan
 
 BoundBy = Literal["compute", "SRAM", "overhead", "measured"]
@@ -281,6 +281,13 @@ class Terms:
     def _place(self, op: int) -> Place:
         chip = int(self.loads.op_chip[op])
         return Place(self.loads.graph.op_names[op], chip, self.replicas(chip))
+
+
+def terms_of(graph: Graph, target: Target, plan: Plan) -> Terms:
+    """The terms of ``plan``, with its relays as ops."""
+    expanded, placed = expand_plan(graph, target, plan)
+    loads = Loads(expanded, cost_tables(expanded, target), placed)
+    return Terms(target, loads, evaluate_plan(graph, target, plan), original_names(plan))
 
 
 def original_names(plan: Plan) -> dict[str, str]:

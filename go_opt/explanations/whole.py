@@ -8,16 +8,14 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.env import Metrics, Target, cost_tables, evaluate_plan
+from go_opt.env import Metrics, Target
 from go_opt.env.chip_buffers import ChipBuffers
-from go_opt.env.copies.relays import expand_plan
 from go_opt.env.critical_path import CriticalPath, critical_path
 from go_opt.env.model.metrics import objective_s
 from go_opt.env.peak_memory import PeakMemory, peak_memory, plan_buffers
-from go_opt.explanations.loads import Loads
 from go_opt.explanations.moves import Mover, Neighbourhood, Resize, best_resize
 from go_opt.explanations.state_use import StateUse, state_use
-from go_opt.explanations.terms import TensorPart, Term, Terms, original_names
+from go_opt.explanations.terms import TensorPart, Term, terms_of
 from go_opt.explanations.uses import (
     ChipUse,
     LinkUse,
@@ -118,11 +116,8 @@ def explain_plan(
       PlanError: the plan was made for another graph or target, or its arrays do not fit them.
     """
     violations = tuple(rules_broken(graph, target, plan, constraints))
-    expanded, placed = expand_plan(graph, target, plan)
-    tables = cost_tables(expanded, target)
-    metrics = evaluate_plan(graph, target, plan)
-    loads = Loads(expanded, tables, placed)
-    terms = Terms(target, loads, metrics, original_names(plan))
+    terms = terms_of(graph, target, plan)
+    loads, metrics = terms.loads, terms.metrics
     total_s = terms.total_s()
     largest_first = np.argsort(-total_s, kind="stable")
     num_binding = int((total_s >= total_s.max() * (1.0 - EQUAL)).sum())
@@ -133,6 +128,7 @@ def explain_plan(
     at_fault = next((i for i in binding if i < target.num_chips), None)
     # An illegal plan may not even have a valid kernel graph.
     runs_alone = objective == "latency" and not violations
+    may_grow = runs_alone and not constraints
     # The time that a changed plan waits for streamed weights has no closed form.
     can_move = objective == "throughput" and not violations and not metrics.waits
     mover = Mover(graph, target, plan, constraints) if can_move else None
@@ -144,7 +140,7 @@ def explain_plan(
         num_kernels=len(loads.kernel_chip),
         num_chips=target.num_chips,
         may_replicate=target.num_chips > 1,
-        chips_used=int(loads.stage_size[np.unique(placed.placement)].sum()),
+        chips_used=int(loads.stage_size[np.unique(loads.plan.placement)].sum()),
         metrics=metrics,
         violations=violations,
         bound=bound,
@@ -171,7 +167,7 @@ def explain_plan(
         states=state_use(graph, target, plan, metrics),
         objective=objective,
         path=critical_path(graph, target, plan) if runs_alone else None,
-        one_more_chip=one_more_chip(expanded, target, placed) if runs_alone and not constraints else None,
+        one_more_chip=one_more_chip(loads.graph, target, loads.plan) if may_grow else None,
     )
 
 

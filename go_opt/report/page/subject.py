@@ -10,11 +10,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.env import Metrics, Target, cost_tables
-from go_opt.env.copies.relays import expand_plan
+from go_opt.env import Metrics, Target
 from go_opt.explanations import PlanExplanation
 from go_opt.explanations.loads import Loads
-from go_opt.explanations.terms import Terms, original_names
+from go_opt.explanations.terms import Terms, terms_of
 from go_opt.explanations.uses import ChipUse
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
@@ -69,15 +68,14 @@ class Subject:
         return seconds / self.whole_s if self.whole_s else 0.0
 
     @cached_property
-    def loads(self) -> Loads:
-        """The loads of the plan, with relays as ops."""
-        expanded, placed = expand_plan(self.graph, self.target, self.plan)
-        return Loads(expanded, cost_tables(expanded, self.target), placed)
-
-    @cached_property
     def terms(self) -> Terms:
         """The terms of the interval."""
-        return Terms(self.target, self.loads, self.metrics, original_names(self.plan))
+        return terms_of(self.graph, self.target, self.plan)
+
+    @property
+    def loads(self) -> Loads:
+        """The loads of the plan, with relays as ops."""
+        return self.terms.loads
 
     @cached_property
     def names(self) -> StageNames:

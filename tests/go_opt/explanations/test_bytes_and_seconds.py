@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from go_opt.common.units import parse_amount
 from go_opt.env import Target, evaluate_plan
 from go_opt.explanations import explain_op, explain_plan
-from go_opt.explanations.terms import Term, Terms
+from go_opt.explanations.terms import Term, Terms, terms_of
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.report.op_explanation import print_op_explanation
@@ -23,7 +23,6 @@ from go_opt.report.parts.wording import StageNames
 from go_opt.solver.verify.verifier import verify
 from tests.env.test_replication import random_case, random_case_anywhere
 from tests.go_opt.explanations.test_replicated import printed, toy
-from tests.go_opt.explanations.test_terms import terms_of
 from tests.replicated import anywhere, random_forwards
 from tests.strategies import examples, kind_names, random_graph, random_plan, random_simulated_target, seeds
 

@@ -16,7 +16,7 @@ from go_opt.common.arrays import IntArray
 from go_opt.env import Target, evaluate_plan
 from go_opt.explanations import explain_op, explain_plan
 from go_opt.explanations.moves import Mover, best_resize
-from go_opt.explanations.terms import Place
+from go_opt.explanations.terms import Place, terms_of
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.report.explanation import print_plan_explanation
@@ -26,7 +26,6 @@ from go_opt.result_json import explanation_to_dict
 from go_opt.solver.verify.verifier import verify
 from tests.copies import with_legal_relays
 from tests.env.test_replication import random_case, random_case_anywhere, with_states
-from tests.go_opt.explanations.test_terms import terms_of
 from tests.replicated import replicated_plan
 from tests.strategies import examples, seeds, small_mcm, toy_graph
 

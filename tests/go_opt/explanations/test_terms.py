@@ -8,12 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from go_opt.env import Target, cost_tables, evaluate_plan
-from go_opt.env.copies.relays import expand_plan
-from go_opt.explanations.loads import Loads
-from go_opt.explanations.terms import Place, TensorPart, Terms, original_names
-from go_opt.model.graph import Graph
-from go_opt.model.plan import Plan, Relay
+from go_opt.explanations.terms import Place, TensorPart, terms_of
+from go_opt.model.plan import Relay
 from tests.strategies import (
     examples,
     kind_names,
@@ -25,13 +21,6 @@ from tests.strategies import (
     small_mcm,
     toy_graph,
 )
-
-
-def terms_of(graph: Graph, target: Target, plan: Plan) -> Terms:
-    expanded, placed = expand_plan(graph, target, plan)
-    loads = Loads(expanded, cost_tables(expanded, target), placed)
-    return Terms(target, loads, evaluate_plan(graph, target, plan), original_names(plan))
-
 
 # --------------------------------------------------------------------------- by hand
 
