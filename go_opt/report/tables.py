@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -48,10 +48,9 @@ def print_result(
         f"{graph.name} on {target.name}: {plan_text(graph, target, plan)}",
         *_fitted_lines(target),
         *_unknown_lines(graph),
-        *_state_lines(graph, target),
-        *_host_state_lines(graph, target, plan, metrics),
-        *_rewrite_lines(graph, plan),
-        *_split_lines(graph, target, plan),
+        *_labelled("states", states_texts(sized_states(graph, target.native_dtype))),
+        *_labelled("host", host_state_lines(host_states(graph, target, plan, metrics))),
+        *_change_lines(graph, target, plan),
         *_answer_lines(plan, metrics, result.objective, path, _against(result)),
         *_simulated_lines(result),
         f"bound       {format_duration(result.lower_bound_s or math.inf)}: {result.bound_reason}",
@@ -132,12 +131,8 @@ def _unknown_lines(graph: Graph) -> Iterator[str]:
         yield f"unknown     {len(types) - MOST_LINES} more types of ops"
 
 
-def _state_lines(graph: Graph, target: Target) -> Iterator[str]:
-    return (f"states      {text}" for text in states_texts(sized_states(graph, target.native_dtype)))
-
-
-def _host_state_lines(graph: Graph, target: Target, plan: Plan, metrics: Metrics) -> Iterator[str]:
-    return (f"host        {text}" for text in host_state_lines(host_states(graph, target, plan, metrics)))
+def _labelled(label: str, texts: Iterable[str]) -> Iterator[str]:
+    return (f"{label:<11} {text}" for text in texts)
 
 
 def _unpaired_lines(graph: Graph) -> Iterator[str]:
@@ -146,12 +141,10 @@ def _unpaired_lines(graph: Graph) -> Iterator[str]:
         yield f"unpaired    {text}"
 
 
-def _rewrite_lines(graph: Graph, plan: Plan) -> Iterator[str]:
-    return (f"rewritten   {line}" for line in rewrite_lines(rewrite_uses(graph, plan)))
-
-
-def _split_lines(graph: Graph, target: Target, plan: Plan) -> Iterator[str]:
-    return (f"split       {line}" for line in split_lines(split_uses(graph, target, plan)))
+def _change_lines(graph: Graph, target: Target, plan: Plan) -> Iterator[str]:
+    """How ops were rewritten and split."""
+    yield from _labelled("rewritten", rewrite_lines(rewrite_uses(graph, plan)))
+    yield from _labelled("split", split_lines(split_uses(graph, target, plan)))
 
 
 def print_metrics(
@@ -163,9 +156,8 @@ def print_metrics(
         path = _path(graph, target, plan, metrics, objective)
         lines = [
             *_unknown_lines(graph),
-            *_state_lines(graph, target),
-            *_rewrite_lines(graph, plan),
-            *_split_lines(graph, target, plan),
+            *_labelled("states", states_texts(sized_states(graph, target.native_dtype))),
+            *_change_lines(graph, target, plan),
             *_answer_lines(plan, metrics, objective, path, ""),
         ]
         lines += [f"status      {validity}{_relays_text(plan)}", *_unpaired_lines(graph)]

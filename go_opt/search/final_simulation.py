@@ -17,6 +17,7 @@ from typing import Final
 from go_opt.env import Metrics, Target, evaluate_plan
 from go_opt.env.copies.splits import planned_graph
 from go_opt.env.evaluation import with_waiting
+from go_opt.env.model.metrics import objective_s
 from go_opt.env.target.simulator_parameters import EFFECTS
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
@@ -149,11 +150,7 @@ def _rank(one: OptimizeResult, other: OptimizeResult) -> tuple[float, ...]:
 def _simulated_s(result: OptimizeResult) -> float:
     assert result.simulated_interval_s is not None
     assert result.simulated_makespan_s is not None
-    return _of(result.objective, result.simulated_interval_s, result.simulated_makespan_s)
-
-
-def _of(objective: Objective, interval_s: float, makespan_s: float) -> float:
-    return makespan_s if objective == "latency" else interval_s
+    return result.simulated_makespan_s if result.objective == "latency" else result.simulated_interval_s
 
 
 def simulation_note(
@@ -169,8 +166,7 @@ def simulation_note(
         return _simulate(graph, target, plan).reason
 
     def distance(effect: str) -> float:
-        metrics = _simulate(graph, target, plan, (effect,))
-        return abs(_of(objective, metrics.interval_s, metrics.makespan_s) - predicted_s)
+        return abs(objective_s(_simulate(graph, target, plan, (effect,)), objective) - predicted_s)
 
     left_out = [effect for effect in EFFECTS if effect in _BLAME]
     nearest, effect = min((distance(effect), effect) for effect in left_out)

@@ -369,6 +369,5 @@ def ask_server(connection: Connection, graph: Graph, target: str, request: Reque
 
 
 def _as_step(improvement: OptimizeResult) -> Step:
-    metrics = improvement.metrics
-    best_s = metrics.makespan_s if improvement.objective == "latency" else metrics.interval_s
+    best_s = improvement.objective_s
     return Step(improvement.method, best_s, best_s, improvement.evaluations, improvement.wall_s)

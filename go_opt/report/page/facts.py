@@ -11,6 +11,7 @@ from typing import Any, Final, cast, get_args
 from go_opt.common.files import read_json
 from go_opt.common.units import format_duration, format_ratio
 from go_opt.env.evaluation import evaluate_plan
+from go_opt.env.model.metrics import objective_s
 from go_opt.errors import PlanError
 from go_opt.model.states import sized_states
 from go_opt.report.page.subject import Subject
@@ -126,7 +127,7 @@ def _simulated(subject: Subject) -> Iterator[_Fact]:
         return  # in the simulator, all transfers overlap with compute
     objective, predicted_s = subject.explanation.objective, subject.whole_s
     seen = evaluate_plan(subject.graph, subject.target, subject.plan, fidelity="simulated")
-    simulated_s = seen.makespan_s if objective == "latency" else seen.interval_s
+    simulated_s = objective_s(seen, objective)
     note = simulation_note(subject.graph, subject.target, subject.plan, objective, predicted_s, simulated_s)
     if not math.isfinite(simulated_s):
         yield "simulated", "does not run", note
