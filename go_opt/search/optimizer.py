@@ -8,27 +8,33 @@ of methods depends only on request and policy: equal seeds and budgets give equa
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numba.core import event
 
+from go_opt.common.interpreted import interpreted_until_compiled
 from go_opt.common.units import format_duration
 from go_opt.env import Target, divided_tables, loop_roles
 from go_opt.env.copies.splits import planned_graph, split_graph, unsplit_graph
 from go_opt.errors import InfeasibleError, InvalidInputError, PlanError
-from go_opt.model.graph import Graph
-from go_opt.model.plan import Split
+from go_opt.model.graph import Graph, with_sequences
+from go_opt.model.plan import Plan, Split
 from go_opt.model.start import Start
 from go_opt.model.states import sized_states
 from go_opt.result import ONLY, OptimizeResult, Request, Step
 from go_opt.search.bounds import bound_over_states, lower_bound, may_keep_states, without_false_claim
-from go_opt.search.compiling.warm_up import bound_families, load
+from go_opt.search.compiling.kernel_cache import start_compiling
+from go_opt.search.compiling.warm_up import bound_families, load, loading
 from go_opt.search.final_simulation import is_simulated, load_simulator, simulated_answer
 from go_opt.search.host_states import HostStateSearch
+from go_opt.search.methods import first_plans
 from go_opt.search.replicas.ways import replicated_way, start_of_replicas
 from go_opt.search.rewriting.undoing import search_rewritten
 from go_opt.search.sequences import BoundedTrials, SequenceSearch
@@ -37,11 +43,14 @@ from go_opt.search.shared.policies import find_policy
 from go_opt.search.shared.watch import Watch
 from go_opt.search.split_race import search_with_splits
 from go_opt.search.splits.ways import divisible_ops
+from go_opt.search.state import Search
 from go_opt.search.trials.trials import Answer
 from go_opt.search.whole_ops import WholeOpsSearch
 from go_opt.solver import Bound
 
 WHOLE_SHARE: Final = 1 / 3  # of the budget, for a training step of whole ops
+MOST_INTERPRETED_OPS: Final = 5_000  # of graphs that have a plan before kernels are compiled
+_UNPROVEN: Final = Bound(0.0, "none is proven before kernels are compiled")
 FIRST_STEPS: Final = 2  # of the plain plan of replicas: its kernels joined, or as they come
 
 
@@ -85,10 +94,17 @@ def optimize_request(
         answer = partial(_search_numbers, target=target, answer=answer, around=context)
     if may_keep_states(graph, request):
         answer = partial(_search_places, target=target, answer=answer, around=context)
-    if replicates:
-        found = ReplicaSearch(graph, target, request, context, answer, watch).answer()
-    else:
-        found = search_rewritten(graph, target, request, context, answer, watch)
+    begun = None if is_step or replicates else _plan_at_once(graph, target, request, context, watch)
+    try:
+        if replicates:
+            found = ReplicaSearch(graph, target, request, context, answer, watch).answer()
+        else:
+            with event.install_listener("numba:compile", _Stops(begun, should_stop)):
+                found = search_rewritten(graph, target, request, context, answer, watch)
+    except (KeyboardInterrupt, InfeasibleError):  # no other plan was found so far
+        if begun is None:
+            raise
+        found = begun
     if is_step and found.metrics.makespan_s > limit_s:
         limit, least = map(format_duration, (limit_s, found.metrics.makespan_s))
         raise InfeasibleError(f"no plan was found with a step of at most {limit}; the shortest is {least}.")
@@ -152,6 +168,49 @@ def _search(
                 raise
             watch.on_interrupt()
         return search.answer()
+
+
+def _plan_at_once(
+    graph: Graph, target: Target, request: Request, context: Context, watch: Watch
+) -> OptimizeResult | None:
+    """In the first run after an install a plan before kernels are compiled; else, or without one, None."""
+    is_plain = request.start is None and not request.constraints and request.policy != ONLY
+    is_small = graph.num_ops <= MOST_INTERPRETED_OPS and request.fidelity == "analytical"
+    is_first_run = loading() == (0, 0) and start_compiling()
+    if not (is_plain and is_small and is_first_run):
+        return None
+    search: Search | None = None
+    with context.compiling(), context.tolerates("plan at once"), interpreted_until_compiled():
+        whole = with_sequences(graph, request.sequences or 1) if graph.has_scope("sequence") else graph
+        search = _InterpretedSearch(whole, target, request, watch.on_step, context, _UNPROVEN)
+        start = first_plans.Start(search)
+        for proposal in chain(first_plans.greedy(start), islice(first_plans.sliced(start), 1)):
+            if search.take(proposal):
+                watch.on_improvement(search.result())
+    return search.result() if search and search.best else None
+
+
+class _InterpretedSearch(Search):
+    """Costs plans in a moment while kernels are not compiled: nothing is simulated."""
+
+    def _is_quick(self, plan: Plan) -> bool:
+        return False
+
+
+class _Stops(event.Listener):
+    """Ends a search that is to stop before the next kernel compiles, where there is a plan ``begun``."""
+
+    def __init__(self, begun: OptimizeResult | None, should_stop: Callable[[], bool]) -> None:
+        self._begun, self._should_stop = begun, should_stop
+        self._thread = threading.get_ident()
+
+    def on_start(self, event: Any) -> None:
+        if self._begun is not None and threading.get_ident() == self._thread and self._should_stop():
+            self._begun = None  # once: what the answer needs may compile
+            raise KeyboardInterrupt
+
+    def on_end(self, event: Any) -> None:
+        """Nothing ends here."""
 
 
 class ReplicaSearch(BoundedTrials):

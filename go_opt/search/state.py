@@ -31,7 +31,7 @@ from go_opt.search.final_simulation import (
 from go_opt.search.methods.events import EQUAL, Event, Miss, NoPlan, Proposal, may_replicate, passing_of
 from go_opt.search.shared.context import Context
 from go_opt.search.shared.gains import Gains
-from go_opt.solver import needed_relays, relays_of_arrays
+from go_opt.solver import Bound, needed_relays, relays_of_arrays
 from go_opt.solver.constraints.plans import constrained_tables
 from go_opt.solver.problem.op_constraints import op_constraints
 from go_opt.solver.problem.segment_rules import SegmentRules, segment_rules
@@ -39,7 +39,11 @@ from go_opt.solver.verify.verifier import verify
 
 
 class Search:
-    """Evaluates proposals and counts misses; methods see it as a :class:`SearchView`."""
+    """Evaluates proposals and counts misses; methods see it as a :class:`SearchView`.
+
+    Args:
+      bound: in place of :func:`lower_bound`.
+    """
 
     def __init__(
         self,
@@ -48,6 +52,7 @@ class Search:
         request: Request,
         on_step: Callable[[Step], None] = lambda step: None,
         context: Context | None = None,
+        bound: Bound | None = None,
     ) -> None:
         self.graph, self.target, self.request = graph, target, request
         self.context = context = context or Context(request.time_limit_s)
@@ -68,7 +73,7 @@ class Search:
         self.is_exhausted = False  # whether every method has ended
         self.violating: list[IntArray] = []  # proposed placements that violate a rule or constraint
         self._on_step = on_step
-        self._bound = lower_bound(graph, target, request)
+        self._bound = bound or lower_bound(graph, target, request)
         self._history: list[Step] = []
         self.reference_s = math.inf  # of the greedy plan
         self._rejection = ""  # the first reason, other than memory, why a plan was not valid

@@ -18,7 +18,6 @@ from go_opt.search.methods.first_plans import Start
 from go_opt.search.methods.given import given
 from go_opt.search.methods.guesses import guesses
 from go_opt.search.methods.improvement import improvements
-from go_opt.search.methods.slices import slices
 from go_opt.search.placements import local
 from go_opt.search.placements.enumerated import enumerated
 
@@ -96,9 +95,7 @@ METHODS: Final = (
     Method("start", "first", lambda v: v.request.start is not None, lambda s: given(s.search), MISSION),
     # Chips filled along the default order with equal shares of the work: the reference of comparisons.
     Method("greedy", "first", lambda v: True, first_plans.greedy, REFERENCE),
-    # The cheapest cuts of the default order: without relays, with relays, into replicated stages.
-    Method("slicing", "first", lambda v: True,
-           lambda s: slices(s.search, "slice: default order", s.order, s.kernels), MISSION),
+    Method("slicing", "first", lambda v: True, first_plans.sliced, MISSION),
     # Placements of the propagation engine that keep the user's constraints and run every op on a kind that
     # can, or a proof that there are none.
     Method("constraints", "first", is_restricted, first_plans.constrained, MISSION),

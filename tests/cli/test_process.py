@@ -70,6 +70,21 @@ def test_ctrl_c_prints_the_plan_reached(user_env: dict[str, str], tmp_path: Path
         assert "bottleneck" in out
 
 
+def test_ctrl_c_while_kernels_compile(user_env: dict[str, str], tmp_path: Path) -> None:
+    """The first plan after an install comes before them; the process that compiles beside is not started."""
+    env = {**user_env, "NUMBA_CACHE_DIR": str(tmp_path / "kernels"), "GO_OPT_COMPILES_KERNELS": "1"}
+    env.pop("NUMBA_DISABLE_JIT", None)
+    with start(env, tmp_path, *LONG_SEARCH, *FOR_AN_HOUR, "--out", "plan.json") as process:
+        assert process.stderr is not None
+        assert "compiling 1 of" in (line := next(process.stderr))
+        assert "best interval" in line
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, err
+    assert "none is proven before kernels are compiled" in out
+    assert (tmp_path / "plan.json").exists()
+
+
 def test_ctrl_c_before_there_is_a_plan(user_env: dict[str, str], tmp_path: Path) -> None:
     fifo = tmp_path / "model.json"
     os.mkfifo(fifo)

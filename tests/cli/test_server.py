@@ -208,7 +208,8 @@ def test_ctrl_c_keeps_the_best_plan_sent(
     search = ("optimize", "m.json", "--seed", str(RESTLESS), "--json", "--out", "plan.json")
     with start(user_env, tmp_path, *search, *secured) as process:
         assert process.stderr is not None
-        next(line for line in process.stderr if "evaluations" in line)
+        # There is a plan; one that the first line shows may come before kernels are compiled.
+        assert any("best interval" in line for line in process.stderr)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err

@@ -44,10 +44,14 @@ def are_compiled() -> bool:
     return process is not None and process.poll() is not None
 
 
-def start_compiling() -> None:
-    """Let the process begin where a core is left for what is compiled here, so that both share the work."""
+def start_compiling() -> bool:
+    """Let the process begin where a core is left for what is compiled here, so that both share the work.
+
+    Returns whether kernels are missing that no earlier run has left in the cache.
+    """
     if num_cores() > 1:
         are_compiled()
+    return not (_is_interpreted() or marker().exists())
 
 
 def _is_interpreted() -> bool:

@@ -78,6 +78,11 @@ def greedy(start: Start) -> Iterator[Event]:
     yield Proposal("greedy", slicing.placement, start.order, start.kernels)
 
 
+def sliced(start: Start) -> Iterator[Event]:
+    """The cheapest cuts of the default order: without relays, with relays, into replicated stages."""
+    return slices(start.search, "slice: default order", start.order, start.kernels)
+
+
 def constrained(start: Start) -> Iterator[Event]:
     """Placements of the propagation engine, close to the best plan so far; a proof where there are none.
 
