@@ -28,6 +28,7 @@ from go_opt.search.optimizer import optimize_request
 from go_opt.search.splits.ways import divisible_ops
 
 _Count = Callable[[int], "ChipCount"]
+_Search = Callable[[Graph, Target, Request], OptimizeResult]  # a search here, or at a service
 TOLERANCE: Final = 1e-9  # relative, of an interval
 
 
@@ -145,15 +146,19 @@ def chip_counts(
     counts: Sequence[int] | None = None,
     on_step: Callable[[Step], None] = lambda step: None,
     should_stop: Callable[[], bool] = lambda: False,
+    search: _Search | None = None,
     **options: Any,
 ) -> Iterator[ChipCount]:
     """Yields the result for each number of chips once it is known; by default 1, 2, 4, … and all.
 
     Args and errors as :func:`fewest_chips`; a number above the target's chips raises TargetError.
+
+    Args:
+      search: for a plan on the first chips of the target; by default in this process.
     """
     on = as_target(target)
     doubled = [2**power for power in range(on.num_chips.bit_length())]
-    count = _counter(graph, on, as_request(request, options, graph), on_step, should_stop)
+    count = _counter(graph, on, as_request(request, options, graph), on_step, should_stop, search)
     return map(count, sorted({*doubled, on.num_chips}) if counts is None else counts)
 
 
@@ -163,13 +168,17 @@ def _counter(
     request: Request,
     on_step: Callable[[Step], None],
     should_stop: Callable[[], bool],
+    search: _Search | None = None,
 ) -> _Count:
     """Returns a function that searches for a plan on the first ``chips`` chips of ``target``."""
+
+    def here(graph: Graph, part: Target, request: Request) -> OptimizeResult:
+        return optimize_request(graph, part, request, on_step=on_step, should_stop=should_stop)
 
     def count(chips: int) -> ChipCount:
         part = first_chips(target, chips)
         try:
-            result = optimize_request(graph, part, request, on_step=on_step, should_stop=should_stop)
+            result = (search or here)(graph, part, request)
         except InfeasibleError as error:
             return ChipCount(chips, None, error.is_proven, str(error))
         return ChipCount(chips, on_package(graph, target, request, result), result.status == "OPTIMAL", "")

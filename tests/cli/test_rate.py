@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.cli.conftest import Cli
 from tests.decoders import recurrent_stack
+from tests.serving import serve_in_thread
 
 SEARCH = ("--target", "mcm-2x2", "--max-evaluations", "30", "--policy", "none", "--no-simulate")
 
@@ -66,6 +68,19 @@ def test_tokens_of_a_step_with_states(cli: Cli, tmp_path: Path) -> None:
     assert cli("verify", "step.onnx", plan).code == 0
     shown = cli("optimize", "step.onnx", *quick, *asked[:-2]).out
     assert "p99 first" in shown
+
+
+def without_times(answer: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in answer.items() if name not in ("wall_s", "history")}
+
+
+def test_a_service_finds_the_same(cli: Cli, model: Path) -> None:
+    asked = ("--rate", "300000/s", "--p99", "1ms", "--fewest-chips", "--json")
+    here = cli("optimize", model, *SEARCH, *asked)
+    with serve_in_thread() as address:
+        there = cli("optimize", model, *SEARCH, *asked, "--server", address)
+    assert without_times(there.json) == without_times(here.json)
+    assert there.err == here.err
 
 
 def test_what_is_refused(cli: Cli, model: Path) -> None:

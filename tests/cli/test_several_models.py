@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli
+from tests.serving import serve_in_thread
 
 SEARCH = ("--target", "mcm-2x2", "--max-evaluations", "20", "--policy", "none", "--no-simulate")
 MODELS = ("zoo:shufflenet", "zoo:mobilenet_v2")
@@ -26,6 +27,15 @@ def test_both_are_planned_and_verified(cli: Cli, tmp_path: Path) -> None:
     assert answer["answered_s"] == pytest.approx(answer["interval_s"] + answer["latency_s"])
     assert cli("verify", "union:2*zoo:shufflenet+1*zoo:mobilenet_v2", plan).code == 0
     assert "turns" in cli("optimize", *MODELS, *SEARCH).out
+
+
+def test_a_service_finds_the_same(cli: Cli) -> None:
+    here = cli("optimize", *MODELS, *SEARCH, "--json").json
+    with serve_in_thread() as address:
+        there = cli("optimize", *MODELS, *SEARCH, "--json", "--server", address).json
+    for answer in (here, there):
+        del answer["wall_s"], answer["history"]
+    assert there == here
 
 
 def test_what_is_refused(cli: Cli) -> None:

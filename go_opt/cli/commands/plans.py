@@ -38,6 +38,7 @@ from go_opt.cli.commands.searching import (
     rate_here,
     refuse_beside_rate,
     search_here,
+    search_there,
     sharing_here,
 )
 from go_opt.cli.inputs.loading import (
@@ -116,11 +117,12 @@ def optimize(
         graph = with_costs(beginning.load(model), on, costs)
         request = replace(request, start=beginning.start_of(graph))
     else:
-        refuse_beside_rate(connection, beginning)
+        refuse_beside_rate(beginning)
     with _infeasible_printed(as_json=as_json):
         if asked is not None:
             costed = partial(with_costs, target=on, costs=costs)
-            serving = rate_here(model, beginning, costed, on, request, asked, search.batch_dim)
+            there = search_there(connection)
+            serving = rate_here(model, beginning, costed, on, request, asked, search.batch_dim, there)
             graph, result = serving.graph, serving.result
         elif search.fewest_chips:
             if connection.server is None:
@@ -141,8 +143,9 @@ def optimize(
 
         facts = plan_facts(graph, result) | costs_fact(whole, costs)
         save_plan(replace(result.plan, model=model), written.out, facts)
-    is_compared = len(models) > 1 and asked is None and connection.server is None
-    sharing = sharing_here(model, result, beginning, on, request) if is_compared else None
+    sharing = None
+    if len(models) > 1 and asked is None:
+        sharing = sharing_here(model, result, beginning, on, request, search_there(connection))
     _show_result(graph, on, result, serving or sharing, as_json=as_json, verbose=verbose)
 
 

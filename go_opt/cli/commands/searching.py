@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from go_opt.parallel.plans import StepAnswer
     from go_opt.result import OptimizeResult
     from go_opt.serving.mixed.answers import RangeAnswer
-    from go_opt.serving.rate.planning import RatePlan, RateRequest
+    from go_opt.serving.rate.planning import RatePlan, RateRequest, SearchOf
     from go_opt.serving.together.sharing import Sharing
 
 _T = TypeVar("_T")
@@ -215,10 +216,9 @@ class SizedSearch(Search):
         return RateRequest(rate_per_s, limit_s, self.fewest_chips, self.tokens)
 
 
-def refuse_beside_rate(connection: Connection, loading: StartOptions) -> None:
+def refuse_beside_rate(loading: StartOptions) -> None:
     """Raise if options are given that a search for a rate does not take."""
     for option, given in (
-        ("server", connection.server),
         ("start", loading.start),
         ("placement", loading.placement),
     ):
@@ -234,8 +234,13 @@ def rate_here(
     request: Request,
     asked: RateRequest,
     batch_dim: str | None,
+    search: SearchOf | None,
 ) -> RatePlan:
-    """Batch, window, copies and plan for a rate; reports each plan on stderr, and what batches are."""
+    """Batch, window, copies and plan for a rate; reports each plan on stderr, and what batches are.
+
+    Args:
+      search: for each plan; by default in this process.
+    """
     from go_opt.cli.inputs.interrupt import InterruptAsks
     from go_opt.report.parts.chip_tables import count_line
     from go_opt.report.progress import announce_compilation
@@ -263,11 +268,17 @@ def rate_here(
             has_batch=name is not None,
             on_count=lambda batch, found: typer.echo(f"batch {batch}, {count_line(found)}", err=True),
             should_stop=interrupt.is_requested,
+            search=search,
         )
 
 
 def sharing_here(
-    union: str, at_once: OptimizeResult, loading: Loading, target: Target, request: Request
+    union: str,
+    at_once: OptimizeResult,
+    loading: Loading,
+    target: Target,
+    request: Request,
+    search: SearchOf | None,
 ) -> Sharing:
     """Plans each model of a union alone, for comparison."""
     from go_opt.cli.inputs.interrupt import InterruptAsks
@@ -276,7 +287,26 @@ def sharing_here(
 
     with InterruptAsks() as interrupt:
         alone = replace(request, start=None)
-        return share_package(shares_of(union), at_once, loading.load, target, alone, interrupt.is_requested)
+        return share_package(
+            shares_of(union), at_once, loading.load, target, alone, interrupt.is_requested, search
+        )
+
+
+def search_there(connection: Connection) -> SearchOf | None:
+    """Asks the service for the plans of several searches; None if there is none."""
+    if connection.server is None:
+        return None
+
+    def search(graph: Graph, target: Target, request: Request) -> OptimizeResult:
+        from go_opt.env.target.toml import target_to_toml
+        from go_opt.search.final_simulation import on_package
+
+        with TemporaryDirectory() as folder, connection.client() as client:
+            part = Path(folder) / "part.toml"  # a part of a package is no file of its own
+            part.write_text(target_to_toml(target), "utf-8")
+            return on_package(graph, target, request, client.optimize(graph, part, request=request))
+
+    return search
 
 
 def batch_dimension(model: str, loading: StartOptions) -> str | None:

@@ -21,6 +21,7 @@ from go_opt.search.bounds import bound_over_states
 from go_opt.search.splits.ways import divisible_ops
 from go_opt.serving.rate.deciding import Choice, Served, decide
 
+SearchOf = Callable[[Graph, Target, Request], OptimizeResult]  # here, or at a service
 BATCHES: Final = (1, 2, 4, 8, 16, 32, 64)
 SEQUENCES: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 MEAN_TOKENS: Final = 128.0  # of a sequence
@@ -68,12 +69,14 @@ def plan_for_rate(
     has_batch: bool = True,
     on_count: Callable[[int, ChipCount], None] = lambda batch, found: None,
     should_stop: Callable[[], bool] = lambda: False,
+    search: SearchOf | None = None,
 ) -> RatePlan:
     """Batch, window, copies and plan that serve the rate; the budget of ``request`` is for each plan.
 
     Args:
       load: the graph of a batch.
       has_batch: whether it takes others than 1.
+      search: for each plan; by default in this process.
 
     Raises:
       InfeasibleError: no choice passes the simulations.
@@ -94,9 +97,8 @@ def plan_for_rate(
         least_chips = min(least_chips, _least_chips(graph, target, request, inputs / asked.rate_per_s))
         sized = replace(request, sequences=batch) if is_decoding else request
         rate_per_s = 0.0
-        for one in chip_counts(
-            graph, target, sized, counts=_worthwhile(graph, target, sized, counts, inputs, asked)
-        ):
+        worthwhile = _worthwhile(graph, target, sized, counts, inputs, asked)
+        for one in chip_counts(graph, target, sized, counts=worthwhile, search=search):
             on_count(batch, one)
             if one.result is not None:
                 served = _served(batch, one.chips, one.result, is_decoding=is_decoding)

@@ -21,6 +21,7 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import OptimizeResult, Request
 from go_opt.search.optimizer import optimize_request
+from go_opt.serving.rate.planning import SearchOf
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +121,7 @@ def share_package(
     target: Target,
     request: Request,
     should_stop: Callable[[], bool] = lambda: False,
+    search: SearchOf | None = None,
 ) -> Sharing:
     """The comparison for a plan of the union; plans each model alone, with the budget of ``request`` each.
 
@@ -127,8 +129,11 @@ def share_package(
     """
     graphs = [load(model) for _, model in shares]
 
+    def here(graph: Graph, target: Target, asked: Request) -> OptimizeResult:
+        return optimize_request(graph, target, asked, should_stop=should_stop)
+
     def turns(asked: Request) -> Turns:
-        plans = tuple(optimize_request(graph, target, asked, should_stop=should_stop) for graph in graphs)
+        plans = tuple((search or here)(graph, target, asked) for graph in graphs)
         sent = len(plans) * excess_bytes(plans, target)
         return Turns(tuple(shares), plans, sent, sent / target.host_in_bytes_per_s)
 
