@@ -14,7 +14,7 @@ from go_opt.common.arrays import IntArray, LongArray, frozen, row_pointers
 from go_opt.errors import ModelError
 from go_opt.frontends.union.names import shares_of
 from go_opt.model.bindings import Bindings
-from go_opt.model.graph import NO_PRODUCER, WEIGHT, Graph, OpRule, UnknownOp, with_op_rules
+from go_opt.model.graph import NO_PRODUCER, WEIGHT, Graph, OpRule, State, UnknownOp, with_op_rules
 
 
 def load_union(name: str, load: Callable[[str], Graph], bindings: Bindings) -> Graph:
@@ -27,7 +27,7 @@ def union(graphs: Sequence[Graph], copies: Sequence[int], name: str, bindings: B
     """The ops of all graphs, each ``copies`` times; names begin with the number of model and copy.
 
     Raises:
-      ModelError: a graph has states.
+      ModelError: a graph has states of the model, or on the host.
     """
     parts = [
         _Part(graph, f"{model + 1}/" if copy == 0 else f"{model + 1}.{copy + 1}/", is_first=copy == 0)
@@ -37,8 +37,8 @@ def union(graphs: Sequence[Graph], copies: Sequence[int], name: str, bindings: B
     num_ops = num_tensors = 0
     first = parts[0].tensors
     for part in parts:
-        if part.graph.states or part.graph.host_states:
-            problem = "has states, so that it shares a package with no other"
+        if part.graph.has_scope("model") or part.graph.host_states:
+            problem = "has states that are not of sequences, so that it shares a package with no other"
             raise ModelError(f"model {part.graph.name[:100]!r} {problem}.", field="model")
         first = part.tensors if part.is_first else first
         part.number(num_ops, num_tensors, first)
@@ -72,6 +72,10 @@ def union(graphs: Sequence[Graph], copies: Sequence[int], name: str, bindings: B
         bindings=bindings,
         precision=parts[0].graph.precision,
         unknown_ops=tuple(op for part in parts if part.is_first for op in part.unknown_ops()),
+        states=tuple(state for part in parts for state in part.states()),
+        unpaired_states=tuple(
+            part.prefix + name for part in parts if part.is_first for name in part.graph.unpaired_states
+        ),
     )
     return with_op_rules(made, [rule for part in parts for rule in part.rules()])
 
@@ -124,6 +128,12 @@ class _Part:
         return [
             row and row._replace(operands=self._moved(row.operands), results=self._moved(row.results))
             for row in rows
+        ]
+
+    def states(self) -> list[State]:
+        return [
+            state._replace(read=int(self.tensors[state.read]), next=int(self.tensors[state.next]))
+            for state in self.graph.states
         ]
 
     def _moved(self, tensors: tuple[int, ...]) -> tuple[int, ...]:

@@ -15,8 +15,9 @@ from go_opt.frontends.union.graphs import union
 from go_opt.frontends.union.names import parse_rates, shares_of, union_name
 from go_opt.model.bindings import NO_BINDINGS
 from go_opt.model.builder import GraphBuilder
-from go_opt.model.graph import WEIGHT, Graph
+from go_opt.model.graph import STATE, WEIGHT, Graph
 from go_opt.serving.together.sharing import Sharing, Turns, excess_bytes
+from tests.decoders import recurrent_stack
 
 
 def chain(name: str, ops: int, flops: float, weight: int = 1000) -> Graph:
@@ -156,6 +157,28 @@ def test_how_long_turns_let_wait() -> None:
     assert late.turns_as_quick() == (0, np.inf)
 
 
-def test_states_are_refused() -> None:
-    with pytest.raises(ModelError, match="has states"):
-        go_opt.load("union:1*zoo:gpt2_step+1*zoo:shufflenet")
+def test_models_with_states_keep_those_of_each_copy() -> None:
+    on = go_opt.target("mcm-2x2")
+    step, other = go_opt.from_onnx(recurrent_stack()), chain("other", 3, 1e6)
+    both = union([step, other], [2, 1], "both", NO_BINDINGS)
+    read = [both.tensor_names[state.read] for state in both.states]
+    alone = [step.tensor_names[state.read] for state in step.states]
+    assert read == [f"{copy}{name}" for copy in ("1/", "1.2/") for name in alone]
+    for state in both.states:
+        assert both.tensor_kind[state.read] == STATE
+        assert both.tensor_names[state.next].split("/")[0] == both.tensor_names[state.read].split("/")[0]
+    found = go_opt.optimize(both, on, max_evaluations=30, policy=None)
+    assert go_opt.verify(both, on, found.plan) == []
+    simulated = go_opt.evaluate(both, on, found.plan, fidelity="simulated")
+    assert simulated.interval_s == pytest.approx(found.metrics.interval_s, rel=0.05)
+    assert found.lower_bound_s <= found.metrics.interval_s * (1 + 1e-9)
+    # A token of both copies and an inference of the other: the loads are those of all three.
+    parts = [go_opt.optimize(graph, on, max_evaluations=30, policy=None) for graph in (step, other)]
+    assert found.lower_bound_s >= max(part.lower_bound_s for part in parts) * (1 - 1e-9)
+
+
+def test_states_of_the_model_are_refused() -> None:
+    step = go_opt.from_onnx(recurrent_stack())
+    trained = replace(step, states=tuple(state._replace(scope="model") for state in step.states))
+    with pytest.raises(ModelError, match="not of sequences"):
+        union([trained, chain("other", 3, 1e6)], [1, 1], "both", NO_BINDINGS)
