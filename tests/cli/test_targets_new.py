@@ -119,6 +119,21 @@ def test_a_gpu_gets_figures_of_kernels(cli: Cli) -> None:
     assert kernels.feed_bytes_per_s == pytest.approx(0.031 * 362e12)
 
 
+def test_rates_of_op_types_and_what_figures_were_fitted_to(cli: Cli) -> None:
+    rates = "flops_per_s_by_op_type=Conv=5 TFLOPS, com.microsoft.LSTM = 1 TFLOPS"
+    figures = (rates, "fitted_to=50 products, 8% off", "native_dtype=int8", "processors=84")
+    assert cli("targets", "new", "-o", "box.toml", *(f"--set={one}" for one in figures)).code == 0
+    target = load_target("box.toml")
+    assert target.fitted_to == "50 products, 8% off"
+    of_types = {name: dict(rate) for name, rate in target.kinds[0].flops_per_s_by_op_type.items()}
+    assert of_types == {"Conv": {"int8": 5e12}, "com.microsoft.LSTM": {"int8": 1e12}}
+    assert target.kinds[0].kernels is not None
+    for wrong in ("Conv", "Conv=", "=5 TFLOPS", "Conv=5 TFLOPS,Conv=6 TFLOPS", "Conv=fast"):
+        cli("targets", "new", "-o", "b.toml", "--set", f"flops_per_s_by_op_type={wrong}").is_refused(
+            "flops_per_s_by_op_type must be"
+        )
+
+
 def test_a_cluster_of_gpus(cli: Cli) -> None:
     figures = (
         "chips=4",

@@ -158,7 +158,8 @@ def new_target(
     Figures: name, topology, chips, columns, native_dtype, matrix_flops_per_s, vector_flops_per_s,
     memory_bytes, memory_bytes_per_s, kernel_overhead_s, processors, dependency_overhead_s,
     link_bytes_per_s, link_latency_s, host_in_bytes_per_s, host_out_bytes_per_s, overlap, op_types,
-    not_op_types, devices, node_bytes_per_s, node_latency_s. Missing figures are marked as assumed.
+    not_op_types, flops_per_s_by_op_type, fitted_to, devices, node_bytes_per_s, node_latency_s.
+    Missing figures are marked as assumed.
     With processors the chips are GPUs, and get figures of kernels and collectives; with devices
     (chips of a cluster) the target gets levels, for training steps.
     """

@@ -12,11 +12,11 @@ from go_opt.common.units import parse_amount
 from go_opt.env.gpu.figures import Collective, scaled_figures
 from go_opt.env.target import parse_target
 from go_opt.env.target.definition import MAX_CHIPS, MAX_ROUTED_CHIPS
-from go_opt.env.target.toml import toml_value
+from go_opt.env.target.toml import toml_key, toml_value
 from go_opt.errors import InvalidInputError
 from go_opt.model.dtypes import DTYPE_BITS, DTYPES, dtype_code
 
-Answer = str | int | float | bool | list[str]
+Answer = str | int | float | bool | list[str] | dict[str, float]
 TOPOLOGIES: Final = ("all_to_all", "ring", "chain", "mesh2d", "host_star")  # not `listed`, written by hand
 
 
@@ -85,6 +85,19 @@ def _names(text: str, key: str) -> list[str]:
     return names
 
 
+def _rates(text: str, key: str) -> dict[str, float]:
+    rates: dict[str, float] = {}
+    for one in text.split(","):
+        name, equals, amount = (part.strip() for part in one.partition("="))
+        if not (name and equals) or name in rates:
+            raise InvalidInputError(
+                f"{key} must be such as Conv=5 TFLOPS,LSTM=1 TFLOPS, each type once, not {text[:60]!r}.",
+                field=key,
+            )
+        rates[name] = _amount("FLOP/s")(amount, key)
+    return rates
+
+
 def _flag(text: str, key: str) -> bool:
     meant = {"yes": True, "y": True, "true": True, "no": False, "n": False, "false": False}.get(text.lower())
     if meant is None:
@@ -122,6 +135,8 @@ MORE: Final = (
     Figure("processors", "Processors of a GPU, such as SMs", "", _count),
     Figure("op_types", "The only op types that chips run", "", _names),
     Figure("not_op_types", "Op types that chips do not run", "", _names),
+    Figure("flops_per_s_by_op_type", "Other rates of op types, in the native type", "", _rates),
+    Figure("fitted_to", "What figures were fitted to, with their error", "", _name),
     Figure("devices", "Chips of a cluster of such nodes", "", _count),
     Figure("node_bytes_per_s", "Bandwidth of a node to others", "50 GB/s", _amount("bytes/s")),
     Figure("node_latency_s", "Latency between nodes", "5us", _amount("s", may_be_zero=True)),
@@ -177,6 +192,7 @@ def machine_text(given: Mapping[str, Answer], source: str) -> str:
         line("name", "name"),
         line("native_dtype", "native_dtype"),
         line("overlap", "overlap"),
+        *([line("fitted_to", "fitted_to")] if "fitted_to" in given else []),
         "",
         "[constraints]",
         f"acyclic = {is_forward}",
@@ -209,12 +225,28 @@ def machine_text(given: Mapping[str, Answer], source: str) -> str:
         "[kinds.vector_flops_per_s]",
         line("default", "vector_flops_per_s"),
         "",
+        *_op_type_lines(values),
         *_kernel_lines(values),
         *_level_lines(values, line),
     ]
     text = "\n".join(lines)
     parse_target(text, source)
     return text
+
+
+def _op_type_lines(values: Mapping[str, Answer]) -> list[str]:
+    rates = values.get("flops_per_s_by_op_type", {})
+    assert isinstance(rates, dict)
+    native = values["native_dtype"]
+    return [
+        line
+        for name, rate in rates.items()
+        for line in (
+            f"[kinds.flops_per_s_by_op_type.{toml_key(name)}]",
+            f"{native} = {_written(rate)}",
+            "",
+        )
+    ]
 
 
 def _kernel_lines(values: Mapping[str, Answer]) -> list[str]:
