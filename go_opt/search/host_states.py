@@ -185,4 +185,6 @@ class HostStateSearch(BoundedTrials):
         are_all = len(self._failures) == 2 ** len(self._graph.states)
         is_proven = are_all and all(error.is_proven for error in self._failures.values())
         first = self._failures[Names()]
-        return InfeasibleError(str(first), is_proven=is_proven, conflict=first.conflict)
+        # What is proven of the chips is not so of states on the host.
+        reason = str(first) if first.is_proven <= is_proven else f"with all states on the chips, {first}"
+        return InfeasibleError(reason, is_proven=is_proven, conflict=first.conflict)

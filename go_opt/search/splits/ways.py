@@ -129,8 +129,7 @@ def ways_for_samples(graph: Graph, target: Target, request: Request, rows: Rows)
 def _shared_ways(graph: Graph, target: Target, request: Request) -> Sequence[tuple[Split, ...]]:
     """Ways in which chips share all layers, where a short sample is asked for."""
     is_asked = request.objective == "latency" or request.max_latency_s is not None
-    is_free = not (has_static_constraints(target) or graph.states)
-    if not (_splits_are_open(request) and is_asked and is_free):
+    if not (_splits_are_open(request) and is_asked) or has_static_constraints(target):
         return ()
     ways = tensor_ways(graph, target)
     if request.objective == "latency":
