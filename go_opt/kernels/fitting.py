@@ -150,7 +150,7 @@ def _assumed(target: Target) -> KernelFigures:
 
 
 def _by_subject(tables: Sequence[KernelTable]) -> Iterator[tuple[str, KernelTable]]:
-    """The rows of all tables on products, decode, prefill and each collective, in this order."""
+    """The rows of all tables on products, attention and each collective; of attention what has more first."""
     found: dict[str, list[KernelTable]] = {}
     for table in tables:
         if table.kind == "collectives":
@@ -162,7 +162,10 @@ def _by_subject(tables: Sequence[KernelTable]) -> Iterator[tuple[str, KernelTabl
         for name, is_of in parts:
             if is_of.any():
                 found.setdefault(name, []).append(table.rows(is_of))
-    for name in ("products", "decode", "prefill", *COLLECTIVES):
+    attention = sorted(
+        ("decode", "prefill"), key=lambda name: -sum(len(one.sizes) for one in found.get(name, ()))
+    )
+    for name in ("products", *attention, *COLLECTIVES):
         if name in found:
             same = found[name]
             yield (
@@ -209,8 +212,9 @@ def _fitter(what: str, given: Predictor, tables: Mapping[str, KernelTable]) -> F
 
 
 def _spreads(what: str, tables: Mapping[str, KernelTable]) -> dict[str, float]:
-    """The figures that are fitted to products, prefill or decode; the last says most of the bandwidth."""
-    bandwidth = {} if what == "prefill" and "decode" in tables else {"attention_memory_ratio": 0.2}
+    """The figures that are fitted to products, prefill or decode; what has most rows says the bandwidth."""
+    first = next((one for one in tables if one != "products"), "")
+    bandwidth = {"attention_memory_ratio": 0.2} if what == first else {}
     of_attention = {"decode": DECODE_SPREADS, "prefill": PREFILL_SPREADS | {"attention_matrix_ratio": 0.2}}
     return of_attention[what] | bandwidth if what in of_attention else PRODUCT_SPREADS
 
