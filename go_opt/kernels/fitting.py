@@ -273,15 +273,15 @@ def _fitted_figures(
     def of_names(one: Predictor) -> list[float]:
         return [getattr(one.figures, name) for name in names]
 
-    starts = [given, _reached(table, given)] if start is None else [start]
-    pull = np.log(of_names(given)), np.array(list(spreads.values()))
+    # The target's own GPU, or another of the reached rates.
+    priors = [given, _reached(table, given)] if start is None else [given]
+    pairs = [
+        (np.log(of_names(prior)), np.log(of_names(prior if start is None else start))) for prior in priors
+    ]
+    spread = np.array(list(spreads.values()))
     return of(
         _fitted(
-            _measured(table),
-            lambda figures: of(figures).seconds(table),
-            pull,
-            [of_names(one) for one in starts],
-            is_quick=is_quick,
+            _measured(table), lambda figures: of(figures).seconds(table), pairs, spread, is_quick=is_quick
         )
     )
 
@@ -405,41 +405,49 @@ def _fitted_row(
         return replace(given, collectives=(of(figures),)).seconds(table)
 
     at = [getattr(row, name) for name in spreads]
-    pull = np.log(at), np.array(list(spreads.values()))
-    return of(_fitted(_measured(table), seconds, pull, [at], is_quick=is_quick))
+    pairs, spread = [(np.log(at), np.log(at))], np.array(list(spreads.values()))
+    return of(_fitted(_measured(table), seconds, pairs, spread, is_quick=is_quick))
 
 
 def _fitted(
     measured_s: FloatArray,
     seconds: Seconds,
-    pull: tuple[FloatArray, FloatArray],
-    starts: Sequence[Sequence[float]],
+    pairs: Sequence[tuple[FloatArray, FloatArray]],
+    spread: FloatArray,
     *,
     is_quick: bool = False,
 ) -> FloatArray:
-    """The figures that fit best, from the best start; ``pull`` has mean and deviation of logarithms."""
+    """The figures that fit best.
+
+    Args:
+      pairs: means of the logarithms of figures, and where the search begins; the best pair counts.
+      spread: deviations of the logarithms.
+    """
     from scipy.optimize import least_squares, minimize
 
-    measured, (prior, spread) = np.log(measured_s), pull
+    measured = np.log(measured_s)
 
-    def off(at: FloatArray) -> FloatArray:
+    def off(at: FloatArray, prior: FloatArray) -> FloatArray:
         errors = (np.log(seconds(np.exp(at))) - measured) / _SCALE
         return np.concatenate([errors, (at - prior) / spread])
 
-    def smooth(at: FloatArray) -> FloatArray:  # absolute, but squared near zero
-        each = off(at)
+    def smooth(at: FloatArray, prior: FloatArray) -> FloatArray:  # absolute, but squared near zero
+        each = off(at, prior)
         return np.sign(each) * np.sqrt(2.0 * (np.sqrt(1.0 + each**2) - 1.0))
 
-    def loss(at: FloatArray) -> float:
-        each = off(at)
+    def loss(at: FloatArray, prior: FloatArray) -> float:
+        each = off(at, prior)
         pulls = np.sqrt(1.0 + each[len(measured) :] ** 2)
         return float(np.abs(each[: len(measured)]).sum() + pulls.sum())
 
-    found = [least_squares(smooth, np.log(start), diff_step=1e-3, max_nfev=20).x for start in starts]
-    first = min(found, key=loss)
+    found = [
+        (least_squares(smooth, start, args=(prior,), diff_step=1e-3, max_nfev=20).x, prior)
+        for prior, start in pairs
+    ]
+    first, prior = min(found, key=lambda one: loss(*one))
     if is_quick:
         return np.asarray(np.exp(first), np.float64)
     corners = np.vstack([first, first + 0.05 * np.eye(len(first))])
     options = {"maxfev": 30 * len(first), "initial_simplex": corners}
-    best = np.exp(minimize(loss, first, method="Nelder-Mead", options=options).x)
+    best = np.exp(minimize(loss, first, (prior,), method="Nelder-Mead", options=options).x)
     return np.array([float(f"{figure:.4g}") for figure in best])
