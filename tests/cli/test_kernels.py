@@ -163,7 +163,8 @@ def test_a_fit_finds_the_figures_of_a_made_up_gpu() -> None:
         given.figures, start_s=4e-6, matrix_share=0.6, memory_share=0.7, step_s=2e-7, decode_block_s=4e-6
     )
     truth = replace(given, figures=figures, collectives=(Collective("all_reduce", 9e-6, 3e11, 2e-6, 4e11),))
-    fit = fit_kernels([measured(truth, PRODUCTS, 200), measured(truth, ATTENTION, 100, 1)], given)
+    tables = [measured(truth, PRODUCTS, 200), measured(truth, ATTENTION, 100, 1)]
+    fit = fit_kernels(tables, given, processors=132)
     within = {"start_s": 0.15, "matrix_share": 0.06, "memory_share": 0.06, "decode_block_s": 0.15}
     for name, rel in within.items():
         assert getattr(fit.predictor.figures, name) == pytest.approx(getattr(figures, name), rel=rel)
