@@ -123,13 +123,12 @@ def _simulator(parameters: SimulatorParameters) -> dict[str, Any]:
 def toml_value(value: Any) -> str:
     """A string, number, flag, list or table as a TOML value."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{toml_key(key)} = {toml_value(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_key(key)} = {toml_value(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(toml_value, value)) + "]"
     # JSON writes strings, numbers and flags as TOML does, except for one control character.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def toml_key(name: str) -> str:
-    """A name as a TOML key."""
+def _key(name: str) -> str:
     return name if re.fullmatch("[A-Za-z0-9_-]+", name) else toml_value(name)

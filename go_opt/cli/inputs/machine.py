@@ -12,7 +12,7 @@ from go_opt.common.units import parse_amount
 from go_opt.env.gpu.figures import Collective, scaled_figures
 from go_opt.env.target import parse_target
 from go_opt.env.target.definition import MAX_CHIPS, MAX_ROUTED_CHIPS
-from go_opt.env.target.toml import toml_key, toml_value
+from go_opt.env.target.toml import toml_value
 from go_opt.errors import InvalidInputError
 from go_opt.model.dtypes import DTYPE_BITS, DTYPES, dtype_code
 
@@ -218,6 +218,7 @@ def machine_text(given: Mapping[str, Answer], source: str) -> str:
         line("dependency_overhead_s", "dependency_overhead_s"),
         "pays_transfers = true",
         *(line(key, key) for key in ("op_types", "not_op_types") if key in given),
+        *_op_type_lines(values),
         "",
         "[kinds.matrix_flops_per_s]",
         line(str(values["native_dtype"]), "matrix_flops_per_s"),
@@ -225,7 +226,6 @@ def machine_text(given: Mapping[str, Answer], source: str) -> str:
         "[kinds.vector_flops_per_s]",
         line("default", "vector_flops_per_s"),
         "",
-        *_op_type_lines(values),
         *_kernel_lines(values),
         *_level_lines(values, line),
     ]
@@ -235,18 +235,12 @@ def machine_text(given: Mapping[str, Answer], source: str) -> str:
 
 
 def _op_type_lines(values: Mapping[str, Answer]) -> list[str]:
-    rates = values.get("flops_per_s_by_op_type", {})
-    assert isinstance(rates, dict)
+    rates = values.get("flops_per_s_by_op_type")
+    if not isinstance(rates, dict):
+        return []
     native = values["native_dtype"]
-    return [
-        line
-        for name, rate in rates.items()
-        for line in (
-            f"[kinds.flops_per_s_by_op_type.{toml_key(name)}]",
-            f"{native} = {_written(rate)}",
-            "",
-        )
-    ]
+    stated = {name: {native: rate} for name, rate in rates.items()}
+    return [f"flops_per_s_by_op_type = {toml_value(stated)}"]
 
 
 def _kernel_lines(values: Mapping[str, Answer]) -> list[str]:
