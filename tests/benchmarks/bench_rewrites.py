@@ -1,13 +1,14 @@
 """What rewrites are worth: plans with and without them, and models that ONNX Runtime runs.
 
 Run: PYTHONPATH=. python tests/benchmarks/bench_rewrites.py plans [--split test] [--most-ops N]
-         [NAME ...] [--evaluations N] [--on TARGET:OBJECTIVE ...] [--without RULE ...]
+         [NAME ...] [--evaluations N] [--seeds N] [--on TARGET:OBJECTIVE ...] [--without RULE ...]
      PYTHONPATH=. python tests/benchmarks/bench_rewrites.py ort [--repeats N] [--simplifiers] [--unrolled]
          [FILE ...]
 
 ``plans``: graphs of a split of the zoo, at equal evaluations. *sent* is the search without rewrites,
 *rewritten* with them, *gain* the objective of the first over that of the second; with ``--without``, the
-gain of the search that lacks a rule. Asserts that every plan is verified. Graphs in which nothing can be
+gain of the search that lacks a rule. With ``--seeds`` a gain is the geometric mean over seeds from 0, and the
+other columns are those of the last. Asserts that every plan is verified. Graphs in which nothing can be
 rewritten count as 1 in the means.
 
 ``ort``: models, by default those that the package onnx ships, with random weights in place of theirs and
@@ -84,28 +85,32 @@ def bench_plans(arguments: argparse.Namespace) -> None:
         graph = go_opt.load(f"zoo:{name}")
         for on in arguments.on:
             target, _, objective = on.partition(":")
-            options = {"objective": objective, "max_evaluations": arguments.evaluations}
-            began_s = time.process_time()
-            try:
-                sent = asked(graph, target, options)
-            except InfeasibleError:
+            gain: list[list[float]] = []
+            for seed in range(arguments.seeds):
+                options = {"objective": objective, "max_evaluations": arguments.evaluations, "seed": seed}
+                began_s = time.process_time()
+                try:
+                    sent = asked(graph, target, options)
+                except InfeasibleError:
+                    break
+                between_s = time.process_time()
+                made = asked(graph, target, options | {"rewrite": True})
+                ended_s = time.process_time()
+                used = [sum(one.rule == rule for one in made.plan.rewrites) for rule in RULES]
+                without = (
+                    asked(graph, target, options | {"rewrite": True}, without=rule)
+                    if used[RULES.index(rule)]
+                    else made
+                    for rule in arguments.without
+                )
+                gain.append([sent.objective_s / one.objective_s for one in (made, *without)])
+            if not gain:
                 continue
-            between_s = time.process_time()
-            made = asked(graph, target, options | {"rewrite": True})
-            ended_s = time.process_time()
-            gain = sent.objective_s / made.objective_s
-            used = [sum(one.rule == rule for one in made.plan.rewrites) for rule in RULES]
-            lacking = [
-                sent.objective_s / asked(graph, target, options | {"rewrite": True}, without=rule).objective_s
-                if used[RULES.index(rule)]
-                else gain
-                for rule in arguments.without
-            ]
-            gains[on].append([gain, *lacking])
+            means = np.exp(np.log(gain).mean(axis=0)).tolist()
+            gains[on].append(means)
             figures = [f"{1e6 * one.objective_s:.2f}" for one in (sent, made)]
             times = [f"{one:.1f}" for one in (between_s - began_s, ended_s - between_s)]
-            shown = [f"{one:.3f}" for one in (gain, *lacking)]
-            row([name, on, *figures, *shown, *(str(one) for one in used), *times])
+            row([name, on, *figures, *(f"{one:.3f}" for one in means), *map(str, used), *times])
     for on, rows in gains.items():
         means = [math.exp(float(np.mean(np.log([each[i] for each in rows])))) for i in range(len(rows[0]))]
         least = min(each[0] for each in rows)
@@ -285,6 +290,7 @@ def main() -> None:
     parser.add_argument("--split", default="test")
     parser.add_argument("--most-ops", type=int, default=1300)
     parser.add_argument("--evaluations", type=int, default=100)
+    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--on", nargs="*", default=ON)
     parser.add_argument("--without", nargs="*", default=(), choices=RULES)
     parser.add_argument("--repeats", type=int, default=20)

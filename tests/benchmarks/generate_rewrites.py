@@ -175,10 +175,12 @@ class Generator:
                     refuted += 1
                 else:
                     pairs.append((other, first))
-        pairs.sort(
-            key=lambda pair: (sum(len(self.terms[n].ops) for n in pair), -len(self._variables(pair[0])))
-        )
+        pairs.sort(key=lambda pair: (sum(map(self._size, pair)), -len(self._variables(pair[0]))))
         return len(groups), pairs, refuted
+
+    def _size(self, n: int) -> int:
+        """The ops of a graph, each as often as it is read: with more variables, none is read twice."""
+        return bool(self.terms[n].operands) + sum(map(self._size, self.terms[n].operands))
 
     def _variables(self, n: int) -> frozenset[str]:
         op, operands, _ = self.terms[n]
@@ -209,15 +211,7 @@ class Generator:
                 kept.append(pair)
                 self._apply(*pair)
                 self._apply(*reversed(pair))
-        return [pair for pair in kept if not any(self._is_instance(pair, of) for of in kept if of != pair)]
-
-    def _is_instance(self, pair: tuple[int, int], of: tuple[int, int]) -> bool:
-        """Whether a rule is another one with something in the place of its variables."""
-        return any(
-            next((True for found in self._matches(one, a, {}) for _ in self._matches(other, b, found)), False)
-            for one, other in (of, of[::-1])
-            for a, b in (pair,)
-        )
+        return kept
 
     def _apply(self, left: int, right: int) -> None:
         """Each graph that is an instance of one side is the same as that of the other, if enumerated."""

@@ -83,9 +83,16 @@ def test_a_plan_without_rewrites_is_costed_last(graph: Graph) -> None:
     assert kernel["conv2"] == kernel["norm2"] == kernel["relu2"]
     assert kernel["conv2"] not in (kernel["conv1"], kernel["conv3"])
     assert go_opt.evaluate(graph, "h100-sxm-1", sent).makespan_s > found.objective_s
-    pair = go_opt.optimize(graph, "gpu-2", **FEW)
-    assert pair.status != "OPTIMAL"
-    assert [step.method for step in pair.history[-1:]] == ["as sent"]
+
+
+def test_rewrites_are_undone_where_they_do_not_pay() -> None:
+    """Kernels that take less time hide less of the weights that stream."""
+    options = {"max_evaluations": 20, "splits": False, "simulate": False}
+    found = go_opt.optimize(go_opt.load("zoo:unet_segmentation"), "mcm-6x6", rewrite=True, **options)
+    *_, before, last = found.history
+    assert (last.method, last.evaluations) == ("as sent", 20)
+    assert last.objective_s < before.best_s
+    assert found.plan.rewrites == ()
 
 
 def test_a_plan_of_another_graph_is_refused(graph: Graph) -> None:
@@ -94,12 +101,12 @@ def test_a_plan_of_another_graph_is_refused(graph: Graph) -> None:
         go_opt.verify(from_onnx(convolutions()), "gpu-2", found.plan)
 
 
-def test_products_stay_apart_where_chips_share_them(graph: Graph) -> None:
-    """One kernel of three convolutions takes longer than one of them: the longest path of two chips."""
-    request = Request(objective="latency", rewrite=True)
+def test_products_stay_apart_where_chips_share_them() -> None:
+    """On two chips the list schedule of what is batched is longer; plans with it took 1.17 times as long."""
+    request, graph = Request(objective="latency", rewrite=True), go_opt.load("zoo:transformer_xl_2")
     alone, pair = (rewrites_for(graph, go_opt.target(name), request) for name in ("h100-sxm-1", "gpu-2"))
-    assert [one.rule for one in alone] == ["fold", "merge"]
-    assert [one.rule for one in pair] == ["fold"]
+    assert {one.rule for one in alone} == {"batch"}
+    assert pair == ()
 
 
 def test_files_and_explanations(graph: Graph, tmp_path: Path) -> None:

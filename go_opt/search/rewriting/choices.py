@@ -9,6 +9,7 @@ import numpy as np
 
 from go_opt.common.arrays import FloatArray
 from go_opt.env import Target, cost_tables, greedy_fusion, loop_roles
+from go_opt.env.evaluation import objectives_s
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.env.rewrites import columns
 from go_opt.env.rewrites import names as made_names
@@ -17,7 +18,7 @@ from go_opt.errors import PlanError
 from go_opt.model.graph import NO_PRODUCER, VECTOR, Graph, Rewrite
 from go_opt.model.op_costs import is_reduction
 from go_opt.result import ONLY, Request
-from go_opt.solver import upward_ranks
+from go_opt.solver import list_scheduling, upward_ranks
 
 LEAST_GAIN: Final = 0.005  # of the estimate of the objective, for products that become one
 Rewrites = tuple[Rewrite, ...]
@@ -125,13 +126,17 @@ def _alone_s(graph: Graph, target: Target) -> FloatArray:
 
 
 def _estimate_s(graph: Graph, target: Target, request: Request) -> float:
-    """The objective if all chips were busy, but no kernel were in parts: at least its longest path.
+    """The objective of the kernels that the first plans join.
 
-    Kernels are those that the first plans join, each on the kind of chip where it is fastest.
+    On one chip the sum of their seconds; the makespan of a list schedule on several. For the interval, all
+    chips are as busy, but no kernel is in parts.
     """
     order, tables = np.arange(graph.num_ops, dtype=np.int32), cost_tables(graph, target)
-    kernel_of = number_kernels(order, greedy_fusion(loop_roles(graph, target.kernel_patterns), order))
+    group = greedy_fusion(loop_roles(graph, target.kernel_patterns), order)
+    kernel_of = number_kernels(order, group)
     kernel_s = kernel_seconds(tables, kernel_of).min(axis=0)
-    is_latency = request.objective == "latency"
-    longest_s = (upward_ranks(tables, order, kernel_of, 0.0) if is_latency else kernel_s).max()
-    return max(float(kernel_s.sum()) / target.num_chips, float(longest_s))
+    if request.objective == "latency" and target.num_chips > 1:
+        schedule = list_scheduling(tables, order, group, upward_ranks(tables, order, kernel_of, 1.0))
+        return float(objectives_s(tables, "latency", *(row[None] for row in schedule))[0][0])
+    longest_s = 0.0 if request.objective == "latency" else float(kernel_s.max())
+    return max(float(kernel_s.sum()) / target.num_chips, longest_s)
