@@ -139,6 +139,7 @@ def test_an_onnx_training_step_leaves_weights_and_moments_anew() -> None:
     assert set(found) == set(layers)
     assert {scope for _, scope, _, _ in found.values()} == {"model"}
     assert graph.tensor_names[graph.states[0].next] == "Sub.35"
+    assert "Mul.24" in graph.op_names  # of a moment and a number: no constant, since the moment changes
     assert (_outputs(graph), graph.unpaired_states) == (["Mul.8"], ())
     assert _states(from_onnx(proto, states=onnx_steps.STATES)) == found
     assert from_onnx(proto, states={"*": ""}).states == ()

@@ -56,7 +56,21 @@ def lower_model(
     Raises:
       ModelError, GraphError: one sentence that names the op, tensor or dimension at fault.
     """
-    file = read_model(source)
+    lowered = _lowered(source, bindings, checkpoint, frozenset())
+    weights = {tensor.name for tensor in lowered.model.graph.initializer}
+    held = lowered.states(bindings).reads & weights
+    # Weights that are states are no constants, which would be computed with ahead of time.
+    return _lowered(lowered.file, bindings, checkpoint, held) if held else lowered
+
+
+def _lowered(
+    source: str | os.PathLike[str] | onnx.ModelProto | ModelFile,
+    bindings: Bindings,
+    checkpoint: Callable[[], None],
+    held: frozenset[str],
+) -> LoweredModel:
+    """The model; the initializers ``held`` are no constants."""
+    file = source if isinstance(source, ModelFile) else read_model(source)
     model = inlined(file.model)
     if not model.graph.output:
         raise ModelError(f"model {file.name!r} has no outputs.")
@@ -68,7 +82,8 @@ def lower_model(
 
     trips = Trips(bindings.trips)
     scope = Scope(
-        Context(file, table, ShapeInference(model), trips, GraphReads(checkpoint), checkpoint), Program()
+        Context(file, table, ShapeInference(model), trips, GraphReads(checkpoint), checkpoint, held),
+        Program(),
     )
     values = tuple(
         scope.activation(info.name, info.type.tensor_type.elem_type, table.shape_of_input(info))

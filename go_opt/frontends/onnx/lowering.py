@@ -49,6 +49,7 @@ class Context:
     trips: Trips
     reads: GraphReads
     checkpoint: Callable[[], None]  # called before each node; raises to end the import
+    held: frozenset[str] = frozenset()  # initializers that are states
 
     @property
     def opset(self) -> int:
@@ -124,13 +125,15 @@ class Scope:
 
     def _add_initializers(self, graph: onnx.GraphProto) -> None:
         for tensor in graph.initializer:
-            self._add_tensor(tensor.name, tensor)
+            value = self._add_tensor(tensor.name, tensor)
+            if tensor.name in self.context.held and self._parent is None:
+                self.bind(tensor.name, replace(value, is_constant=False))
         for sparse in graph.sparse_initializer:
             self.constant(sparse.values.name, sparse.values.data_type, tuple(sparse.dims), lambda: None)
 
-    def _add_tensor(self, name: str, tensor: onnx.TensorProto) -> None:
+    def _add_tensor(self, name: str, tensor: onnx.TensorProto) -> Value:
         read = functools.cache(functools.partial(self.context.file.values_of, tensor))
-        self.constant(name, tensor.data_type, tuple(tensor.dims), read)
+        return self.constant(name, tensor.data_type, tuple(tensor.dims), read)
 
     def _lower_node(self, name: str, node: onnx.NodeProto) -> None:
         self.context.checkpoint()

@@ -15,7 +15,7 @@ from go_opt.env.copies.divisions import JOINED_BY
 from go_opt.env.copies.pieces import Cut, Piece, Range, piece_of, sum_name
 from go_opt.env.copies.splits import JOIN, TAKE, Held, split_graph_and_parts
 from go_opt.errors import ModelError
-from go_opt.model.graph import STATE, Graph, NamedState, OpRule
+from go_opt.model.graph import INPUT, STATE, Graph, NamedState, OpRule
 from go_opt.model.plan import CollectiveOp, Split
 from go_opt.model.rule import Access
 from go_opt.model.rules.strided import row_major
@@ -26,6 +26,7 @@ from go_opt.run.manifest import elements_in
 
 _GEMM_WITHOUT_BIAS: Final = 11  # operator sets
 _SLICE_READS_LIMITS: Final = 10
+_SPLIT_READS_SIZES: Final = 13
 _Loops = list[
     list[tuple[int, int]]
 ]  # of each axis, major to minor: sizes, and steps in the tensor; 0: copies
@@ -90,6 +91,8 @@ class _Maker:
         self._divided = {self._reads.op_node[split.op] for split in splits}
         self._whole = {str(value.name): value for value in (*nodes.inputs, *self._reads.written.values())}
         self._values = dict(self._whole)  # by name, with those of the split graph
+        self._values |= {state.read: nodes.initializers[state.read] for state in states
+                         if state.read in nodes.initializers}  # fmt: skip
         self._slices: dict[tuple[str, ir.Value, tuple[int, ...]], ir.Value] = {}  # of constants
         self._joined: dict[ir.Value, ir.Value] = {}  # results of divided ops, joined again
         self._helpers: dict[str, Held] = {}  # what nodes hold on the way to the result of a collective
@@ -100,11 +103,16 @@ class _Maker:
     def made(self) -> SplitNodes:
         """Make all nodes; returns what else there is."""
         states = {state.read: state for state in self._named}
+        kept = states.keys() & {read for read, _ in self._state_parts()}  # the first of copies
         outputs = {str(value.name): value for value in self._nodes.outputs}
         rows = [row for row in self._state_parts() if row[0] in self._pieces]
         wholes = [states[self._graph.tensor_names[self._held(read).tensor]] for read, _ in rows]
         gone = {
-            str(value.name) for whole in wholes for value in (outputs.get(whole.next),) if value is not None
+            str(value.name)
+            for whole in wholes
+            if whole.read not in kept
+            for value in (outputs.get(whole.next),)
+            if value is not None
         }
         self._nodes.outputs[:] = [value for value in self._nodes.outputs if value.name not in gone]
         sent = self._sent_parts()
@@ -113,9 +121,9 @@ class _Maker:
             for (read, following), whole in zip(rows, wholes, strict=True)
         ]
         self._nodes.extend(self._new)
-        self._replace_inputs({whole.read for whole in wholes})
+        self._replace_inputs({whole.read for whole in wholes}, kept)
         self._nodes.sort()
-        left = [state for state in self._named if state not in wholes]
+        left = [state for state in self._named if state not in wholes or state.read in kept]
         return SplitNodes(sent, (*left, *(one.part for one in divided)), divided)
 
     def _state_parts(self) -> list[tuple[str, str]]:
@@ -159,8 +167,11 @@ class _Maker:
         part = NamedState(read, next_name, whole.scope)
         return DividedState(part, whole, held.piece, tuple(values))
 
-    def _replace_inputs(self, names: Collection[str]) -> None:
-        """Put parts in the place of inputs of the model; views of these that nothing reads go."""
+    def _replace_inputs(self, names: Collection[str], kept: Collection[str]) -> None:
+        """Put parts in the place of inputs of the model, or copies behind those ``kept``.
+
+        Views of inputs that nothing reads go.
+        """
         for node in reversed(list(self._nodes)):
             is_op = node.name in self._graph.op_index or node.name in self._split.graph.op_index
             is_used = any(one.uses() or one in self._nodes.outputs for one in node.outputs)
@@ -178,6 +189,7 @@ class _Maker:
             if name in self._pieces:
                 pieces[self._graph.tensor_names[self._held(name).tensor]].append(self._pieces[name])
         whole = [value for value in self._nodes.inputs if value.name not in self._pieces]
+        pieces |= {str(one.name): [one, *pieces[str(one.name)]] for one in whole if one.name in kept}
         self._nodes.inputs[:] = [one for value in whole for one in pieces.get(str(value.name), [value])]
         for name in names & self._nodes.initializers.keys():
             if not self._nodes.initializers[name].uses():
@@ -188,6 +200,9 @@ class _Maker:
         graph, split = self._graph, self._split
         place = {node: i for i, node in enumerate(self._nodes)}
         last: ir.Node | None = None  # of the nodes that are being replaced
+        for k in np.flatnonzero(split.graph.tensor_kind == INPUT).tolist():
+            if (tensor := split.graph.tensor_names[k]) in split.held:  # what a replica has of the batch
+                self._add_move(tensor, TAKE, [graph.tensor_names[self._held(tensor).tensor]], tensor)
         for op, name in enumerate(split.graph.op_names):
             # What has no elements, or is read without any, only touches a state.
             reads = [split.graph.tensor_names[k] for k, touched in split.graph.reads_of(op) if touched]
@@ -201,7 +216,7 @@ class _Maker:
                 last = None
                 continue
             elif (collective := CollectiveOp.of(split.graph.op_types[op])) is not None:
-                self._add_exchange(name, collective, reads, writes[0])
+                self._add_exchange(name, collective, reads, writes)
             else:
                 self._add_move(name, split.graph.op_types[op], reads, writes[0])
             if last is not None and self._whole_of(writes[0]).producer() in self._divided:
@@ -227,11 +242,11 @@ class _Maker:
 
     def _whole_of(self, tensor: str) -> ir.Value:
         """The value of the whole model of which a tensor holds a piece."""
-        return self._whole[self._graph.tensor_names[self._held(tensor).tensor]]
+        name = self._graph.tensor_names[self._held(tensor).tensor]
+        return self._whole[name] if name in self._whole else self._nodes.initializers[name]
 
     def _add_part(self, name: str, node: ir.Node, reads: Sequence[str], writes: Sequence[str]) -> None:
-        part = self._split.parts[name]
-        row = self._graph.known_rule_of(part.op)
+        part, row = self._split.parts[name], self._graph.rule_of(self._split.parts[name].op)
         written = {self._whole_of(tensor): tensor for tensor in writes}
         results = []
         for output in node.outputs:
@@ -240,6 +255,9 @@ class _Maker:
                 _leave(loops, cut, node)
             results.append((written.get(output, ""), _sizes(loops), output))
         inputs = self._inputs(name, node, row, part.ranges, reads, results[0][1])
+        if node.op_type == "ScatterND" and inputs[0] is None:  # what the first part adds to
+            zeros = np.zeros(results[0][1], node.inputs[0].dtype.numpy())
+            inputs[0] = self._constant(f"{name}/zeros", zeros, node.inputs[0].dtype)
         while inputs and inputs[-1] is None:
             inputs.pop()
         is_bare = node.op_type == "Gemm" and len(inputs) < len(node.inputs)
@@ -254,31 +272,45 @@ class _Maker:
             name=name,
             num_outputs=len(results),
         )
-        made.attributes.update(attributes_of_part(node, row, part.ranges))
+        made.attributes.update(
+            attributes_of_part(node, row, part.ranges) if row is not None and part.ranges else node.attributes
+        )
         self._add(made, results)
+        for output, tensor in written.items():
+            if tensor == output.name:  # the first of copies
+                self._joined[output] = self._values[tensor]
 
     def _inputs(
         self,
         name: str,
         node: ir.Node,
-        row: OpRule,
+        row: OpRule | None,
         ranges: tuple[Range, ...],
         reads: Sequence[str],
         result: Sequence[int],
     ) -> list[ir.Value | None]:
-        """What a part reads, seen as the node sees it; None for what another part adds."""
+        """What a part or copy reads, seen as the node sees it; None for what another part adds."""
         tensors = {self._held(tensor)[:2]: tensor for tensor in reads}
         inputs: list[ir.Value | None] = []
         accesses: dict[int, list[Access]] = {}
-        for k, access in zip(row.operands, row.rule.operands, strict=True):
-            accesses.setdefault(k, []).append(access)
+        if row is not None and ranges:
+            for k, access in zip(row.operands, row.rule.operands, strict=True):
+                accesses.setdefault(k, []).append(access)
         for place, value in enumerate(node.inputs):
             k = -1 if value is None else self._graph.tensor_index.get(self._tensor_of(value), -1)
-            if value is None or not accesses.get(k):
+            view = f"{name}/view {place}"
+            if value is not None and not ranges and (k, ()) in tensors:
+                inputs.append(self._seen(node, value, tensors[k, ()], view, result))
+                continue
+            if value is None or row is None or not accesses.get(k):
                 inputs.append(value)
                 continue
             piece = piece_of(row.rule, accesses[k].pop(0), ranges)
-            tensor, view = tensors.get((k, piece)), f"{name}/view {place}"
+            tensor = tensors.get((k, piece))
+            if tensor is None and (k, ()) in tensors:  # read where it lies, in a copy of a state
+                tensor = f"{tensors[k, ()]}/read by {name}"
+                self._helpers[tensor] = Held(k, piece)
+                self._add_move(tensor, TAKE, [tensors[k, ()]], tensor)
             inputs.append(None if tensor is None else self._seen(node, value, tensor, view, result))
         return inputs
 
@@ -304,9 +336,10 @@ class _Maker:
         if has_copies:
             loops = _with_copies(loops, sizes_of(value), sizes_of(node.outputs[0]), result)
         sizes = _sizes(loops)
-        if not piece and sizes == sizes_of(value):
+        is_copy = tensor != self._tensor_of(value)
+        if not piece and sizes == sizes_of(value) and not is_copy:
             return value
-        if is_constant:
+        if is_constant and not is_copy:
             if array is None:
                 array = values_of(value).reshape(_flat(_loops_of(value)))
             return self._slice(tensor, value, loops, name, array)
@@ -352,8 +385,36 @@ class _Maker:
                 problem = f"its parts lie along no axis of the output {whole.name!r} of the model"
                 raise ModelError(f"op {name!r} cannot be split: {problem}.")
 
-    def _add_exchange(self, name: str, of: CollectiveOp, reads: Sequence[str], written: str) -> None:
-        """Add what a chip has after a collective: all that is exchanged, joined or added, or a slice."""
+    def _add_exchange(self, name: str, of: CollectiveOp, reads: Sequence[str], writes: Sequence[str]) -> None:
+        """Add what a chip has after a collective; of a bucket in one array, which the op parts."""
+        if len(writes) == 1:
+            self._add_exchanged(name, of, reads, writes[0])
+            return
+        flat: list[ir.Value] = []
+        for i, written in enumerate(writes):
+            helper, k = f"{name}/of {i + 1}", self._held(written).tensor
+            self._helpers[helper] = self._held(written)
+            sent = [read for read in reads if self._held(read).tensor == k]
+            self._add_exchanged(helper, of, sent, helper)
+            size = math.prod(sizes_of(self._values[helper]))
+            flat.append(self._reshaped(self._values[helper], [size], f"{helper}/flat"))
+        if len({one.dtype for one in flat}) > 1:
+            raise ModelError(f"op {name!r} cannot be run: its bucket has tensors of several types.")
+        numbers = [math.prod(sizes_of(one)) for one in flat]
+        joined = ir.node(JOIN, flat, {"axis": 0}, name=f"{name}/joined")
+        self._add(joined, [(f"{name}/joined", [sum(numbers)], flat[0])])
+        is_old = self._nodes.opset_imports[""] < _SPLIT_READS_SIZES
+        inputs = joined.outputs if is_old else [*joined.outputs, self._integers(f"{name}/sizes", numbers)]
+        given = {"axis": 0, "split": numbers} if is_old else {"axis": 0}
+        parted = ir.node("Split", inputs, given, name=name, num_outputs=len(flat))
+        self._add(parted, [(one, [n], flat[0]) for one, n in zip(writes, numbers, strict=True)])
+        for one in writes:
+            if one in self._graph.tensor_index:
+                whole = self._whole_of(one)
+                self._joined[whole] = self._reshaped(self._values[one], sizes_of(whole), f"{one}/seen")
+
+    def _add_exchanged(self, name: str, of: CollectiveOp, reads: Sequence[str], written: str) -> None:
+        """Add all that is exchanged of a tensor, joined or added, or a slice of it."""
         result = self._held(written)
         whole = f"{name}/whole" if result.piece else written
         self._helpers[whole] = Held(result.tensor, ())
