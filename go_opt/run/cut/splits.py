@@ -336,7 +336,7 @@ class _Maker:
         if has_copies:
             loops = _with_copies(loops, sizes_of(value), sizes_of(node.outputs[0]), result)
         sizes = _sizes(loops)
-        is_copy = tensor != self._tensor_of(value)
+        is_copy = tensor != self._tensor_of(value) and tensor in self._values
         if not piece and sizes == sizes_of(value) and not is_copy:
             return value
         if is_constant and not is_copy:
