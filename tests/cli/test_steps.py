@@ -113,6 +113,14 @@ def test_a_model_that_does_not_fit_anywhere(cli: Cli) -> None:
     cli(*args).is_refused("fits into 80 GB", code=3)
 
 
+def test_a_plan_file_of_a_given_configuration(cli: Cli, tmp_path: Path) -> None:
+    plan = str(tmp_path / "plan.json")
+    answer = cli("evaluate", MODEL, *STEP, "--parallel", PARALLEL, "--out", plan, "--json").json
+    assert cli("evaluate", MODEL, plan, "--json").json == answer
+    assert cli("verify", MODEL, plan).code == 0
+    cli("evaluate", "zoo:resnet50", plan, "--out", f"{plan}.2").is_refused("--out is for a training step")
+
+
 def test_a_plan_file(cli: Cli, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     answer = cli("optimize", SMALL, *SMALL_STEP, "--budget", "60s", "--json", "--out", plan).json

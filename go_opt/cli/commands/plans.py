@@ -155,6 +155,7 @@ def evaluate(
     judged: PlanOptions,
     connection: Connection,
     step: StepOptions,
+    written: PlanOut,
     target: PlanTargetOption = None,
     fidelity: Annotated[
         Fidelity, typer.Option(help="A closed form, or a simulation of the package in time.")
@@ -179,8 +180,13 @@ def evaluate(
             constraints=constraints,
             costs=costs,
         )
-        _show_blocks(step.answer(model, target, judged.plan), as_json=as_json)
+        answer = step.answer(model, target, judged.plan)
+        if written.out is not None:
+            answer.save(written.out)
+        _show_blocks(answer, as_json=as_json)
         return
+    if written.out is not None:
+        raise InvalidInputError("--out is for a training step with --parallel.", field="out")
     objective = step.of_plan()
     requested = read_constraints(constraints)
     graph, on, loaded = judged.read(model, target, costs)

@@ -82,4 +82,6 @@ def _said(folder: Path, name: str) -> str:
 def _failure(name: str, code: int, words: str) -> str:
     if code < 0:
         return f"the process of {name} was ended by {signal.Signals(-code).name}."
+    if "DEADLINE_EXCEEDED" in words or "timeout" in words.lower():
+        return f"the process of {name} waited too long for another one, as on a machine with too much to do."
     return f"the process of {name} failed: {words}."

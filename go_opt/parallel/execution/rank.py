@@ -95,6 +95,17 @@ class Rank:
             all_sums |= sums
         jax.block_until_ready(self._state.updated(self._state.summed(all_sums), 1))
 
+    def connect(self, actions: Iterable[Action]) -> None:
+        """Exchange one message with each peer: gloo gives up where a first one waits half a minute.
+
+        All ranks come here together; later messages wait for as long as passes take.
+        """
+        ends, pipeline = (0, self._chosen.pipeline - 1), self._chosen.pipeline
+        peers = {one.peer for one in actions if one.kind in ("send", "receive")}
+        peers |= {ends[self._rank == 0]} if pipeline > 1 and self._rank in ends else set()
+        for peer in sorted(peers):
+            self._messages.add(self._hidden, peer)
+
     def _act(self, action: Action) -> float:
         """Run a pass, or take part in a message; returns the loss of a micro-batch, zero of other actions."""
         key = action.stage, action.micro_batch, action.is_backward

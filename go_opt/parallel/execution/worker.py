@@ -82,6 +82,7 @@ def _rank(job: Job, exported: Exported, results: Results) -> Kept:
     actions = [Action(*row) for row in job.actions]
     rank.compile()
     _meet(Path(job.out), parse_configuration(job.parallel).pipeline)
+    rank.connect(actions)
     for step in range(job.steps):
         tokens = drawn_tokens(results.model, exported["BATCH"], job.seed, step)
         loss, gradients = rank.step(actions, tokens, step + 1)
