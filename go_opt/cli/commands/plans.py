@@ -74,6 +74,11 @@ class PlanOut:
     overwrite: OverwriteOption = False
 
 
+@dataclass(frozen=True)
+class CostedStep(StepOptions, PlanOut):
+    """A training step in a given configuration, and the file to which its plan is written."""
+
+
 @with_options
 def optimize(
     models: ModelsArgument,
@@ -154,8 +159,7 @@ def evaluate(
     model: ModelArgument,
     judged: PlanOptions,
     connection: Connection,
-    step: StepOptions,
-    written: PlanOut,
+    step: CostedStep,
     target: PlanTargetOption = None,
     fidelity: Annotated[
         Fidelity, typer.Option(help="A closed form, or a simulation of the package in time.")
@@ -181,11 +185,11 @@ def evaluate(
             costs=costs,
         )
         answer = step.answer(model, target, judged.plan)
-        if written.out is not None:
-            answer.save(written.out)
+        if step.out is not None:
+            answer.save(step.out)
         _show_blocks(answer, as_json=as_json)
         return
-    if written.out is not None:
+    if step.out is not None:
         raise InvalidInputError("--out is for a training step with --parallel.", field="out")
     objective = step.of_plan()
     requested = read_constraints(constraints)
