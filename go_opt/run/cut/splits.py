@@ -255,9 +255,10 @@ class _Maker:
                 _leave(loops, cut, node)
             results.append((written.get(output, ""), _sizes(loops), output))
         inputs = self._inputs(name, node, row, part.ranges, reads, results[0][1])
-        if node.op_type == "ScatterND" and inputs[0] is None:  # what the first part adds to
-            zeros = np.zeros(results[0][1], node.inputs[0].dtype.numpy())
-            inputs[0] = self._constant(f"{name}/zeros", zeros, node.inputs[0].dtype)
+        dtype = node.outputs[0].dtype
+        if node.op_type == "ScatterND" and inputs[0] is None and dtype is not None:
+            zeros = np.zeros(results[0][1], dtype.numpy())  # only the first part adds to what is there
+            inputs[0] = self._constant(f"{name}/zeros", zeros, dtype)
         while inputs and inputs[-1] is None:
             inputs.pop()
         is_bare = node.op_type == "Gemm" and len(inputs) < len(node.inputs)
@@ -405,8 +406,9 @@ class _Maker:
         self._add(joined, [(f"{name}/joined", [sum(numbers)], flat[0])])
         is_old = self._nodes.opset_imports[""] < _SPLIT_READS_SIZES
         inputs = joined.outputs if is_old else [*joined.outputs, self._integers(f"{name}/sizes", numbers)]
-        given = {"axis": 0, "split": numbers} if is_old else {"axis": 0}
-        parted = ir.node("Split", inputs, given, name=name, num_outputs=len(flat))
+        parted = ir.node("Split", inputs, {"axis": 0}, name=name, num_outputs=len(flat))
+        if is_old:
+            parted.attributes.add(ir.AttrInt64s("split", numbers))
         self._add(parted, [(one, [n], flat[0]) for one, n in zip(writes, numbers, strict=True)])
         for one in writes:
             if one in self._graph.tensor_index:
