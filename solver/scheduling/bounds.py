@@ -17,7 +17,7 @@ import numpy as np
 from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, csr
 from go_opt.common.compiling import compiled
 from go_opt.env.cost import CostTables
-from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, LoopRoles, may_share
+from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, REDUCTION, LoopRoles, may_share
 from go_opt.env.model.package import package_of
 from go_opt.model.graph import INPUT, NO_PRODUCER, Graph
 from go_opt.solver.certify.problem.bounds import Bound, OpFloors, host_seconds, op_floors
@@ -101,10 +101,15 @@ def _ops(
         # A kernel lasts at least as long as the compute of its ops on the path. Only matrix ops and
         # ops that never fuse surely have an overhead that no other op of the path counts.
         compute_s = np.where(tables.can_run, tables.own_s(), np.inf).min(axis=0)
-        overhead_s = float(tables.kernel_overhead_s.min()) * is_matrix
-        path_s = np.where(is_alone | tables.is_measured(), floors.op_s, compute_s + overhead_s)
+        overhead_s = float(tables.kernel_overhead_s.min())
+        path_s = np.where(is_alone | tables.is_measured(), floors.op_s, compute_s + overhead_s * is_matrix)
     share = np.where(is_split, 1.0 / tables.num_chips, 1.0)
-    return _Ops(floor_s * share, path_s * share, is_matrix & ~is_split)
+    floor_s, path_s = floor_s * share, path_s * share
+    if fusion_is_open:
+        # Whatever its parts are, each of those that need each other has a kernel of its own.
+        launched_s = np.where(is_split & ~is_alone & ~tables.is_measured(), (1.0 - share) * overhead_s, 0.0)
+        floor_s, path_s = floor_s + launched_s, path_s + launched_s * is_matrix
+    return _Ops(floor_s, path_s, is_matrix & ~is_split)
 
 
 def _flows(
@@ -117,10 +122,15 @@ def _flows(
     counts_transfers: bool,
     fuses: bool,
 ) -> tuple[Flow, Flow]:
-    """The graph and the reversed one. Parts of a split op may share kernels with all its neighbours."""
+    """The graph and the reversed one.
+
+    Parts of a split op may share kernels with all its neighbours; but nothing follows a reduction in its
+    kernel.
+    """
     first, second, last = graph.edge_src, graph.edge_dst, graph.num_ops - 1
     is_in_parts = is_split[first] | is_split[second]
-    shares = (may_share(roles, first, second) | is_in_parts) & fuses
+    ends = roles.role == REDUCTION
+    shares = (may_share(roles, first, second) | (is_in_parts & ~ends[first])) & fuses
     sent_s = np.where(~is_in_parts & counts_transfers, _transfer_s(tables, first, second), 0.0)
 
     def flow(before: IntArray, behind: IntArray, of_floor_s: FloatArray) -> Flow:

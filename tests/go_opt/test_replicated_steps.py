@@ -9,13 +9,14 @@ import onnx
 import pytest
 
 import go_opt
-from go_opt.env import Target, evaluate_plan, load_target, loop_roles
+from go_opt.env import Target, cost_tables, evaluate_plan, load_target, loop_roles
 from go_opt.env.copies.splits import planned_graph, split_graph
 from go_opt.errors import InvalidInputError, ModelError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import CollectiveOp
 from go_opt.model.start import Start
-from go_opt.result import OptimizeResult
+from go_opt.result import OptimizeResult, Request
+from go_opt.search.bounds import lower_bound
 from go_opt.search.methods.given import plan_as_it_stands
 from go_opt.search.replicas.ways import replicated_way, start_of_replicas
 from tests import onnx_steps
@@ -54,6 +55,14 @@ def test_replicas_share_a_large_batch() -> None:
         chips = {int(result.plan.placement[op]) for op in planned.readers_of(state.read)}
         assert len(chips) == 1
     assert result.objective_s <= min(plain_s(graph, target, parts) for parts in (2, 4))
+
+
+def test_the_bound_counts_a_launch_for_each_product_of_a_path() -> None:
+    """Eight layers forwards, seven backwards, and the gradient of the first weight, in whatever parts."""
+    graph, target = step(64, (8,) * 9), load_target("h100-sxm-8")
+    bound = lower_bound(graph, target, Request(objective="latency"), np.ones(graph.num_ops, np.bool_))
+    launch_s = float(cost_tables(graph, target).kernel_overhead_s.min())
+    assert 16 * launch_s < bound.seconds < plain_s(graph, target, 2)
 
 
 def test_a_small_batch_is_not_shared() -> None:
