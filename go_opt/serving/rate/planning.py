@@ -108,7 +108,8 @@ def plan_for_rate(
             if should_stop():
                 break
         is_late = all(served.latency_s > asked.limit_s for served in found if served.batch == batch)
-        if is_late or rate_per_s < most_per_s * _LEAST_GAIN:
+        # More sequences gain at last what more copies gained before; they end where they do not fit.
+        if is_late or (rate_per_s < most_per_s * _LEAST_GAIN and not is_decoding):
             break
         most_per_s = max(rate_per_s, most_per_s)
     choice = decide(
