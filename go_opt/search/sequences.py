@@ -271,6 +271,9 @@ class SequenceSearch(BoundedTrials):
         watch = Watch(self._take_step, self._take, self._must_stop, self._stop)
         request = self._request_of(share)
         request = replace(request, replication=request.replication and self._is_open)
+        if self._best is not None and not self._is_quick:
+            assert request.start is not None
+            request = replace(request, start=replace(request.start, continues=True))
         found = self._answer(graph, request, watch)
         self._is_quick = False
         bound = Bound(found.lower_bound_s, found.bound_reason)
@@ -285,6 +288,9 @@ class SequenceSearch(BoundedTrials):
         if self._is_free:
             found = self._with_fewer(found)
         if self._is_best(found):
+            if self._best is not None:  # a search that continues has no greedy plan of whole ops
+                least_s = min(found.reference_s, self._best.reference_s)
+                found = replace(found, reference_s=least_s)
             self._keep(found)
 
     def _is_best(self, found: OptimizeResult) -> bool:

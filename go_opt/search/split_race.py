@@ -27,6 +27,7 @@ from go_opt.search.bounds import against_bound, lower_bound, refuse_latency
 from go_opt.search.final_simulation import is_simulated, load_simulator, simulated_answer
 from go_opt.search.shared.context import Context
 from go_opt.search.shared.watch import Watch
+from go_opt.search.splits.block_ways import blocks_of_way
 from go_opt.search.splits.starts import start_of_way, takes_turns
 from go_opt.search.splits.ways import (
     given_way,
@@ -40,6 +41,7 @@ from go_opt.search.whole_ops import WholeOpsSearch
 
 WHOLE_SHARE: Final = 1 / 4  # of the budget, at most, before ways to split are tried
 CLOSE: Final = 0.01  # gap of whole ops below which ways to split are tried at once
+NEAR: Final = 1.0  # gap of a plan of which the loads may be made equal by smaller parts
 TRIAL_SHARE: Final = 1 / 4  # of the budget, at most, for the ways by columns, and for those by rows
 CLOSE_SHARE: Final = 3 / 5  # the same if the gap of whole ops is below ``CLOSE``
 CLEARLY: Final = 0.95  # of the interval of another way that took fewer steps: smaller gains may be luck
@@ -92,6 +94,8 @@ class _SplitSearch:
         self._given = given_way(graph, request, divisible)
         self._rows = row_divisible(graph, target, request)
         self._blocks = open_blocks(graph, target, request)
+        # Of a search that has tried other ways already, but perhaps no blocks on top of this one.
+        self._continues = bool(self._given) and request.start is not None and request.start.continues
         self._tries = True  # whether ways to split are still to try
         self._history: list[Step] = []
         self._reference_s = math.inf  # of the greedy plan of whole ops
@@ -106,7 +110,8 @@ class _SplitSearch:
         try:
             if self._given:  # so that the answer is not worse than the start
                 self._run(self._given, lambda: bool(self._history), share=TRIAL_SHARE)
-            failure = self._run((), self._ways_are_due)
+            self._continues &= self._best is not None
+            failure = None if self._continues else self._run((), self._ways_are_due)
             self._try_ways()
             if self._best is not None and self._best.way:
                 self._run(self._best.way)
@@ -143,6 +148,10 @@ class _SplitSearch:
 
         By rows or in blocks, on top of the columns: if there is no plan, or its gap is ``CLOSE`` or more.
         """
+        if self._continues:
+            if not blocks_of_way(self._graph, self._given):
+                self._try_parts(self._given, self._given, math.inf, TRIAL_SHARE)
+            return
         ways = ways_to_split(self._graph, self._target, self._request)
         ways = list(dict.fromkeys([*[self._given] * bool(self._given), *ways]))
         most_ops, share = OPS_PER_S * self._request.time_limit_s, TRIAL_SHARE
@@ -174,7 +183,10 @@ class _SplitSearch:
         blocks = self._blocks if has_room or not self._takes_turns else []
         given = graph, target, self._rows, blocks, under_rows, under_blocks
         ways = ways_in_parts(*given, is_late, in_turn=self._takes_turns)
-        self._try_each(ways, most_ops, share, FIRST_STEPS)
+        # Where loads are near their bound, parts around states gain, but not with the first cuts.
+        is_near = self._best is not None and self._as_answer(self._best).gap < NEAR
+        first_steps = FIRST_STEPS if self._takes_turns and graph.states and is_near else 1
+        self._try_each(ways, most_ops, share, FIRST_STEPS, first_steps)
         if self._best is None and self._rows:  # for a limit on the latency, or memories that are small
             self._takes_early = True
             self._try_each(ways, most_ops, share, FIRST_STEPS)

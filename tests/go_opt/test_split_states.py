@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 
 import go_opt
 from go_opt import from_onnx
 from go_opt.env import cost_tables, evaluate_plan
-from go_opt.env.copies.splits import split_graph, state_names
+from go_opt.env.copies.splits import planned_graph, split_graph, state_names
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Candidate
+from go_opt.model.plan import Candidate, Split
+from go_opt.model.start import Start
+from go_opt.result import Request
+from go_opt.search import split_race
+from go_opt.search.optimizer import optimize_request
 from go_opt.search.splits.block_ways import PARTS, fine_ways, is_open, splits_of_blocks
 from go_opt.search.splits.state_blocks import state_blocks
 from go_opt.solver.orders.arrivals import by_arrival
@@ -102,6 +108,28 @@ def test_a_search_divides_states() -> None:
     assert len(split_graph(graph, result.plan.splits).states) > len(graph.states)
     assert go_opt.verify(graph, target, result.plan) == []
     assert result.lower_bound_s <= result.metrics.interval_s
+
+
+@pytest.mark.parametrize("continues", [True, False])
+def test_a_search_that_continues_tries_no_whole_ops_again(
+    monkeypatch: pytest.MonkeyPatch, *, continues: bool
+) -> None:
+    graph, target = from_onnx(decoder(layers=1)), small_mcm(4)
+    way = tuple(splits_of_blocks(graph, state_blocks(graph), 2))
+    found = go_opt.optimize(split_graph(graph, way), target, max_evaluations=5, sequences=2, splits=False)
+    plan = replace(found.plan, splits=way)
+    start = replace(Start.of_plan(plan, planned_graph(graph, plan).op_names), continues=continues)
+    tried, run = list[tuple[Any, tuple[Split, ...]]](), split_race._SplitSearch._run
+
+    def recorded(search: Any, way: tuple[Split, ...], *args: Any, **options: Any) -> Any:
+        tried.append((search, way))
+        return run(search, way, *args, **options)
+
+    monkeypatch.setattr(split_race._SplitSearch, "_run", recorded)
+    optimize_request(graph, target, Request(start=start, sequences=2, max_evaluations=12, policy=None))
+    ways = [way for search, way in tried if search is tried[0][0]]  # with all states on the chips
+    assert ways[0] == way
+    assert (() in ways) != continues
 
 
 def test_parts_of_states_leave_for_the_host_together() -> None:
