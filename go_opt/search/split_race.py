@@ -27,7 +27,6 @@ from go_opt.search.bounds import against_bound, lower_bound, refuse_latency
 from go_opt.search.final_simulation import is_simulated, load_simulator, simulated_answer
 from go_opt.search.shared.context import Context
 from go_opt.search.shared.watch import Watch
-from go_opt.search.splits.block_ways import blocks_of_way
 from go_opt.search.splits.starts import start_of_way, takes_turns
 from go_opt.search.splits.ways import (
     given_way,
@@ -149,7 +148,8 @@ class _SplitSearch:
         By rows or in blocks, on top of the columns: if there is no plan, or its gap is ``CLOSE`` or more.
         """
         if self._continues:
-            if not blocks_of_way(self._graph, self._given):
+            in_blocks = {self._graph.op_names[op] for block in self._blocks for op, _ in block}
+            if in_blocks.isdisjoint(split.op for split in self._given):
                 self._try_parts(self._given, self._given, math.inf, TRIAL_SHARE)
             return
         ways = ways_to_split(self._graph, self._target, self._request)
