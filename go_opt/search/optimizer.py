@@ -29,7 +29,13 @@ from go_opt.model.plan import Plan, Split
 from go_opt.model.start import Start
 from go_opt.model.states import sized_states
 from go_opt.result import ONLY, OptimizeResult, Request, Step
-from go_opt.search.bounds import bound_over_states, lower_bound, may_keep_states, without_false_claim
+from go_opt.search.bounds import (
+    against_bound,
+    bound_over_states,
+    lower_bound,
+    may_keep_states,
+    without_false_claim,
+)
 from go_opt.search.compiling.kernel_cache import start_compiling
 from go_opt.search.compiling.warm_up import bound_families, load, loading
 from go_opt.search.final_simulation import is_simulated, load_simulator, simulated_answer
@@ -95,6 +101,8 @@ def optimize_request(
     if may_keep_states(graph, request):
         answer = partial(_search_places, target=target, answer=answer, around=context)
     begun = None if is_step or replicates else _plan_at_once(graph, target, request, context, watch)
+    if begun is not None:
+        watch = _beyond(begun.objective_s, watch)
     try:
         if replicates:
             found = ReplicaSearch(graph, target, request, context, answer, watch).answer()
@@ -105,6 +113,8 @@ def optimize_request(
         if begun is None:
             raise
         found = begun
+    if begun is not None and begun.objective_s < found.objective_s and should_stop():
+        found = against_bound(begun, request, Bound(found.lower_bound_s, found.bound_reason))
     if is_step and found.metrics.makespan_s > limit_s:
         limit, least = map(format_duration, (limit_s, found.metrics.makespan_s))
         raise InfeasibleError(f"no plan was found with a step of at most {limit}; the shortest is {least}.")
@@ -188,6 +198,19 @@ def _plan_at_once(
             if search.take(proposal):
                 watch.on_improvement(search.result())
     return search.result() if search and search.best else None
+
+
+def _beyond(reached_s: float, watch: Watch) -> Watch:
+    """A watch for a caller who has a plan that reaches ``reached_s``."""
+
+    def on_step(step: Step) -> None:
+        watch.on_step(replace(step, best_s=min(step.best_s, reached_s)))
+
+    def on_improvement(result: OptimizeResult) -> None:
+        if result.objective_s < reached_s:
+            watch.on_improvement(result)
+
+    return watch._replace(on_step=on_step, on_improvement=on_improvement)
 
 
 class _InterpretedSearch(Search):

@@ -8,10 +8,14 @@ import sys
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 import go_opt
 from go_opt.env import evaluate_plan
 from go_opt.env.copies.splits import planned_graph
 from go_opt.model.codecs.plan_json import load_plan
+from go_opt.result import OptimizeResult, Step
+from go_opt.search import optimizer
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 KERNELS: Final = """
@@ -102,3 +106,22 @@ def test_the_first_plan_after_an_install_needs_no_compilation(tmp_path: Path) ->
         metrics = evaluate_plan(placed, target, plan, waits=False)
         assert metrics.valid
         assert told.split() == [float(metrics.interval_s).hex(), float(metrics.makespan_s).hex()]
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_whoever_has_a_plan_hears_of_better_ones_alone(monkeypatch: pytest.MonkeyPatch, stops: bool) -> None:
+    """A search that is stopped with a worse plan answers with that one; any other as after a warm start."""
+    monkeypatch.setattr(optimizer, "loading", lambda: (0, 0))
+    monkeypatch.setattr(optimizer, "start_compiling", lambda: True)
+    steps, better = list[Step](), list[OptimizeResult]()
+
+    def should_stop() -> bool:  # after the greedy plan, which comes before the kernels are compiled and again
+        return stops and len(steps) >= 3
+
+    watch = {"on_step": steps.append, "on_improvement": better.append, "should_stop": should_stop}
+    found = go_opt.optimize("zoo:resnet50", max_evaluations=1, policy=None, **watch)
+    assert [step.method for step in steps] == ["greedy", "slice: default order", "greedy"]
+    assert [result.method for result in better] == ["greedy", "slice: default order"]
+    assert [step.best_s for step in steps] == [result.objective_s for result in [*better, better[-1]]]
+    assert found.method == ("slice: default order" if stops else "greedy")
+    assert found.lower_bound_s > 0.0
