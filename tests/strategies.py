@@ -15,6 +15,7 @@ tensors, memory too small, two kinds of chips. Arguments narrow them.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal
@@ -264,7 +265,7 @@ def random_graph(
         return sizes[int(rng.integers(len(sizes)))]
 
     def draw_dtype() -> str:
-        return _DTYPES[int(rng.choice(len(_DTYPES), p=[0.5, 0.2, 0.1, 0.1, 0.05, 0.05]))]
+        return _DTYPES[_draw(rng, _DTYPE_SHARES)]
 
     weights = [f"w{i}" for i in range(int(rng.integers(0, num_ops + 1)))]
     inputs = [f"in{i}" for i in range(int(rng.integers(0, 3)))]
@@ -275,11 +276,11 @@ def random_graph(
     produced: list[str] = []
     for i in range(num_ops):
         recent = produced[-near:]
-        reads = [_pick(rng, recent) for _ in range(int(rng.choice(4, p=[0.1, 0.5, 0.3, 0.1]))) if recent]
+        reads = [_pick(rng, recent) for _ in range(_draw(rng, _READS_SHARES)) if recent]
         reads += [_pick(rng, weights) for _ in range(int(rng.integers(0, 3))) if weights]
         reads += [_pick(rng, inputs)] if inputs and rng.random() < 0.2 else []
         op_type, op_class = _OPS[int(rng.integers(len(_OPS)))]
-        num_writes = int(rng.choice([0, 1, 2], p=[0.05, 0.8, 0.15]))
+        num_writes = _draw(rng, _WRITES_SHARES)
         writes = [(f"t{i}.{j}", draw_size(), draw_dtype()) for j in range(num_writes)]
         measured = {kind: float(rng.uniform(0, 1e-5)) for kind in kinds if rng.random() < measured_share}
         b.add_op(
@@ -486,6 +487,21 @@ def random_order(rng: np.random.Generator, graph: Graph) -> IntArray:
 def kind_names(target: Target) -> tuple[str, ...]:
     """Names of the chip kinds, for ``random_graph(kinds=...)``."""
     return tuple(kind.name for kind in target.kinds)
+
+
+def _draw(rng: np.random.Generator, up_to: Sequence[float]) -> int:
+    """A number below ``len(up_to)``, whose last is 1: what ``rng.choice`` draws, in a tenth of its time."""
+    return bisect_right(up_to, rng.random())
+
+
+def _up_to(*shares: float) -> list[float]:
+    total = np.cumsum(shares)
+    return list((total / total[-1]).tolist())
+
+
+_DTYPE_SHARES: Final = _up_to(0.5, 0.2, 0.1, 0.1, 0.05, 0.05)
+_READS_SHARES: Final = _up_to(0.1, 0.5, 0.3, 0.1)
+_WRITES_SHARES: Final = _up_to(0.05, 0.8, 0.15)
 
 
 def _pick(rng: np.random.Generator, items: Sequence[Any]) -> Any:

@@ -29,7 +29,7 @@ main()
 LONG_SEARCH = ("optimize", "zoo:nasnet_mobile")
 FOR_AN_HOUR = ("--budget", "60m")  # counted in evaluations it would wait for kernels and policy
 # Whoever reads what a process says waits for it: one that keeps quiet is killed, and its output ends.
-PATIENCE_S = 200.0
+PATIENCE_S = 400.0  # a process takes seconds, and minutes on a busy machine
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import pytest
 from go_opt.env import target_names, zoo_entries
 from go_opt.report.parts.screen import wrapped
 from tests.cli.conftest import Cli, graph_file
-from tests.cli.test_process import RUN
+from tests.cli.test_process import PATIENCE_S, RUN
 
 WIDTHS = ("60", "80", "120")
 NUMBER = re.compile(r"[0-9.]+(?: (?:[num]?s|[kMG]?B))?\b")
@@ -147,7 +147,7 @@ def test_ctrl_c_at_any_moment_is_one_line(user_env: dict[str, str], tmp_path: Pa
         assert os.read(read, 1) == b"."
         time.sleep(0.02 + rng.uniform(0.0, 0.8) * (seed + 1) / 3)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=100)
+        out, err = process.communicate(timeout=PATIENCE_S)
     os.close(read)
     os.close(write)
     assert "Traceback" not in err

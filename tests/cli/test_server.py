@@ -27,7 +27,7 @@ from go_opt.service.workers.optimizer import LocalOptimizer
 from go_opt.service.workers.optimizer_service import OptimizerService
 from tests.certificates import Authority
 from tests.cli.conftest import Cli, graph_file
-from tests.cli.test_process import start
+from tests.cli.test_process import PATIENCE_S, start
 from tests.contract.conftest import FAKE_JOB
 from tests.serving import serve_in_thread
 
@@ -192,7 +192,7 @@ def test_ctrl_c_leaves_the_job(
         name = next(line for line in process.stderr if line.startswith("operations/")).strip()
         next(line for line in process.stderr if line.startswith("step "))
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out) == (130, "")
     assert err == (
         f"go-opt: {name} goes on; `go-opt jobs wait {name} --server {secured[1]}` comes back to it.\n"
@@ -211,7 +211,7 @@ def test_ctrl_c_keeps_the_best_plan_sent(
         # There is a plan; one that the first line shows may come before kernels are compiled.
         assert any("best interval" in line for line in process.stderr)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
     answer = json.loads(out)
     assert answer["placement"] == json.loads((tmp_path / "plan.json").read_text("utf-8"))["placement"]

@@ -16,7 +16,7 @@ from go_opt.agents.policy.network import save_policy, untrained
 from go_opt.agents.training.job import Progress
 from go_opt.report.training_progress import format_time_left, progress_line
 from tests.cli.conftest import Cli, graph_file
-from tests.cli.test_process import start
+from tests.cli.test_process import PATIENCE_S, start
 
 CONFIG = PolicyConfig(width=16, graphsage_layers=1, attention_layers=1, num_heads=2, segment_ops=16, rounds=1)
 GRAPH = "zoo:din"
@@ -99,7 +99,7 @@ def test_a_signal_stops_after_the_step(user_env: dict[str, str], tmp_path: Path,
             assert process.stderr is not None
             next(line for line in process.stderr if line.startswith("step "))
             process.send_signal(number)
-            out, err = process.communicate(timeout=120)
+            out, err = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 128 + number, err
         assert "Traceback" not in err
         answer = json.loads(out)
