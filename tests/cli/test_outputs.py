@@ -33,6 +33,10 @@ FOREIGN: Final = b'{"format": "a file of mine"}\n'
 # Every option that writes, with a command line that gives it as OUT and has the files m, p and t.
 COMMANDS: Final = {
     "optimize --out": "optimize m.json --max-evaluations 1 --out OUT",
+    "evaluate --out": (
+        "evaluate gpt:hidden=64,layers=2,heads=2,sequence=16 --objective step --target dgx-a100-2 --batch 2 "
+        "--parallel data=2 --out OUT"
+    ),
     "design --out": "design t.toml m.json --memory 1MB -o OUT",
     "design --plan": "design t.toml m.json --memory 1MB -o d.toml --plan OUT",
     "jobs wait --out": "jobs wait operations/x --out OUT",
