@@ -189,15 +189,16 @@ def _plan_at_once(
     is_first_run = loading() == (0, 0) and start_compiling()
     if not (is_plain and is_small and is_first_run):
         return None
-    search: Search | None = None
+    begun: OptimizeResult | None = None
     with context.compiling(), context.tolerates("plan at once"), interpreted_until_compiled():
         whole = with_sequences(graph, request.sequences or 1) if graph.has_scope("sequence") else graph
         search = _InterpretedSearch(whole, target, request, watch.on_step, context, _UNPROVEN)
         start = first_plans.Start(search)
         for proposal in chain(first_plans.greedy(start), islice(first_plans.sliced(start), 1)):
             if search.take(proposal):
-                watch.on_improvement(search.result())
-    return search.result() if search and search.best else None
+                begun = replace(search.result(), history=(), evaluations=0)  # before those of the search
+                watch.on_improvement(begun)
+    return begun
 
 
 def _beyond(reached_s: float, watch: Watch) -> Watch:
