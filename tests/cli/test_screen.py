@@ -137,10 +137,10 @@ def test_a_conflict_is_named(cli: Cli, tmp_path: Path) -> None:
 def test_ctrl_c_at_any_moment_is_one_line(user_env: dict[str, str], tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     read, write = os.pipe()
-    code = f"import os; os.write({write}, b'.')\n{RUN}"  # before that Python itself is still starting
+    ready = f"import os; os.write({write}, b'.')\nmain()"  # before that Python is loading the command
     args = ("optimize", "zoo:mobilenet_v2", "--budget", "60s", "--policy", "none")
     with subprocess.Popen(
-        [sys.executable, "-c", code, *args],
+        [sys.executable, "-c", RUN.replace("main()", ready), *args],
         env=user_env, cwd=tmp_path, pass_fds=[write],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
