@@ -72,11 +72,18 @@ class HostStateSearch(BoundedTrials):
             if names is None or self._is_over:
                 break
             self._try(names, SHARE)
-        if self._best is not None and not self._is_over:
-            self._try(Names(self._best.plan.host_states), 1.0)
+        names = self._most_promising()
+        if names is not None and not self._is_over:
+            self._try(names, 1.0)
         if self._best is None:
             raise self._failure()
         return self._complete(self._best)
+
+    def _most_promising(self) -> Names | None:
+        """The set of the best plan; else the first whose trial was too short for a plan or a proof."""
+        if self._best is not None:
+            return Names(self._best.plan.host_states)
+        return next((names for names, error in self._failures.items() if not error.is_proven), None)
 
     def _try(self, names: Names, share: float) -> None:
         """Search with these states on the host for a share of the budget."""
