@@ -171,7 +171,9 @@ def _weights(
     tables: CostTables, kernel_of: IntArray, kernel_chip: IntArray, stage_size: LongArray
 ) -> tuple[IntArray, LongArray, LongArray, LongArray, IntArray]:
     num_chips = len(tables.chip_kind)
-    capacity = len(tables.reader_op)
+    capacity = int64(0)
+    for k in tables.weight_by_size:
+        capacity += tables.reader_ptr[k + 1] - tables.reader_ptr[k]
     weight, chip_of = np.empty(capacity, np.int32), np.empty(capacity, np.int32)
     touched, reader = np.empty(capacity, np.int64), np.empty(capacity, np.int32)
     slot_of = np.full(num_chips, NONE, np.int64)
@@ -199,18 +201,18 @@ def _weights(
     )
     for i in range(pairs):
         by_chip[i], read_bytes[i], first[i] = weight[place[i]], touched[place[i]], reader[place[i]]
-        chip = chip_of[place[i]]
-        stored_bytes[i] = _bytes_on(tables, by_chip[i], stage_size[chip] * tables.stage_chips[chip])
+        stored_bytes[i] = tables.stored_bytes[by_chip[i]]
+        if tables.sequences > 0 and tables.tensor_bytes[by_chip[i]] == 0:
+            chip = chip_of[place[i]]
+            size = stage_size[chip] * tables.stage_chips[chip]
+            stored_bytes[i] = _state_bytes(stored_bytes[i], tables.sequences, size)
     return by_chip, weight_ptr, stored_bytes, read_bytes, first
 
 
 @uncounted_inner
-def _bytes_on(tables: CostTables, weight: int, size: int) -> int:
-    """The bytes of a weight on the busiest chip of a stage; a state is there for the chip's sequences."""
-    stored = tables.stored_bytes[weight]
-    if size == 1 or tables.sequences == 0 or tables.tensor_bytes[weight] > 0:
-        return stored
-    return stored // tables.sequences * -(-tables.sequences // size)
+def _state_bytes(stored_bytes: int, sequences: int, size: int) -> int:
+    """The bytes of a state on the busiest of ``size`` chips, which has the most sequences."""
+    return stored_bytes if size == 1 else stored_bytes // sequences * -(-sequences // size)
 
 
 @compiled
@@ -230,14 +232,15 @@ def fit_chips(tables: CostTables, held: Holdings) -> Fit:
     streamed_bytes = np.zeros(len(held.weight), np.int64)
     outcome, culprit = FITS, NONE
     for chip in range(num_chips):
-        mine = slice(held.activation_ptr[chip], held.activation_ptr[chip + 1])
-        size, born, dead = held.size_bytes[mine], held.born[mine], held.dead[mine]
         for pair in range(held.weight_ptr[chip], held.weight_ptr[chip + 1]):
             resident[chip] += held.weight_bytes[pair]
         most = height = held.alive_bytes[chip]
-        is_tight = resident[chip] + peak[chip] + size.sum() > tables.sram_bytes[chip]
-        if is_tight and tables.places_buffers:
-            height = place_buffers(size, born, dead, address[mine])
+        side_by_side = resident[chip] + peak[chip]
+        for i in range(held.activation_ptr[chip], held.activation_ptr[chip + 1]):
+            side_by_side += held.size_bytes[i]
+        if side_by_side > tables.sram_bytes[chip] and tables.places_buffers:
+            mine = slice(held.activation_ptr[chip], held.activation_ptr[chip + 1])
+            height = place_buffers(held.size_bytes[mine], held.born[mine], held.dead[mine], address[mine])
         peak[chip] += height
         room = tables.sram_bytes[chip] - peak[chip]
         if resident[chip] > max(room, 0):

@@ -35,7 +35,7 @@ def test_each_at_the_lowest_address(by_size: bool, seed: int) -> None:
     count = int(rng.integers(0, 15))
     size = rng.integers(1, 20, count)
     born = np.sort(rng.integers(0, 12, count)).astype(np.int32)
-    dead = (born + rng.integers(0, 6, count)).astype(np.int32)
+    dead = (born + rng.integers(0, rng.integers(1, 7), count)).astype(np.int32)  # many short lives, or not
     address = np.full(count, NONE, np.int64)
     height = (place_buffers if by_size else place_in_order)(size, born, dead, address)
     placed: list[int] = []
