@@ -197,11 +197,14 @@ class Search:
     def _reached_s(self, plan: Plan, metrics: Metrics) -> float:
         """The objective of a plan; of one that would be the best, in simulation where it may be longer.
 
-        Replicas send at irregular times, so their tensors may wait for buffers.
+        Replicas send at irregular times, so their tensors may wait for buffers. A chip works off one
+        inference after the other: where results come back to it, it waits for them, though others could run.
         """
         if self.request.objective == "latency":
             return metrics.makespan_s
-        is_unsure = self._checks and plan.replication.max() > 1 and self.graph.num_ops <= MOST_SIMULATED_OPS
+        may_come_back = self.graph.sequences > 1 and not self.target.constraints.acyclic
+        is_unsure = self._checks and (plan.replication.max() > 1 or may_come_back)
+        is_unsure &= self.graph.num_ops <= MOST_SIMULATED_OPS
         if not (is_unsure and metrics.valid and metrics.interval_s < self.best_s) or metrics.waits:
             return metrics.interval_s
         seen = simulated(self, plan)
