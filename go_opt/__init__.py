@@ -3,8 +3,9 @@
 The public functions are :func:`load`, :func:`inspect`, :func:`target`, :func:`optimize`,
 :func:`evaluate`, :func:`verify`, :func:`fewest_chips`, :func:`chip_counts`, :func:`explain`,
 :func:`timeline`, :func:`plan_page`, :func:`export`, :func:`export_torch`, :func:`run_plan`,
-:func:`profile`, :func:`pretrain`, :func:`finetune` and :func:`serve_environment`; constraints are
-:class:`Pin`, :class:`Forbid`, :class:`Colocate`, :class:`CutAfter`, :class:`ChipLimit`, :class:`Stages`.
+:func:`jax_step`, :func:`profile`, :func:`pretrain`, :func:`finetune` and :func:`serve_environment`;
+constraints are :class:`Pin`, :class:`Forbid`, :class:`Colocate`, :class:`CutAfter`, :class:`ChipLimit`,
+:class:`Stages`.
 Importing this package is cheap; JAX and gRPC load on first use.
 """
 
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from go_opt.model.plan import Plan as Plan
     from go_opt.model_summary import ModelSummary as ModelSummary
     from go_opt.model_summary import inspect as inspect
+    from go_opt.parallel.execution.function_step import jax_step as jax_step
     from go_opt.report.page import plan_page as plan_page
     from go_opt.result import OptimizeResult as OptimizeResult
     from go_opt.result import Request as Request

@@ -109,6 +109,16 @@ def test_a_jax_step_with_optax() -> None:
     assert len(result.plan.splits) == graph.num_ops
     simulated = go_opt.evaluate(graph, target, result.plan, fidelity="simulated")
     assert simulated.makespan_s == pytest.approx(result.objective_s, rel=0.05)
+    step = go_opt.jax_step(
+        train,
+        weights,
+        optimizer.init(weights),
+        *batch,
+        plan=result.plan,
+        state={0: (0, "model"), 1: (1, "model")},
+    )
+    assert step.devices == 4
+    assert step.arguments[-2:] == (("data",), ("data",))
 
 
 def test_only_training_steps_have_this_objective() -> None:

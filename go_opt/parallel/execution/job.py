@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 
 class Action(NamedTuple):
@@ -20,6 +20,8 @@ class Action(NamedTuple):
 class Job:
     """The work of one process."""
 
+    WORKER: ClassVar = "go_opt.parallel.execution.worker"  # the module that does it
+
     model: str
     parallel: str
     steps: int
@@ -29,3 +31,19 @@ class Job:
     rank: int = -1  # -1: the step on one device
     actions: tuple[tuple[Any, ...], ...] = ()  # of the rank
     address: str = ""  # of the process of rank 0, if there are several
+
+
+@dataclass(frozen=True)
+class FunctionJob:
+    """The work of the process that runs a step given as a JAX function, with its shardings and without."""
+
+    WORKER: ClassVar = "go_opt.parallel.execution.function_worker"
+
+    function: str  # path of the serialised function of arrays
+    arrays: str  # path of its arguments, by number
+    arguments: tuple[tuple[str | None, ...], ...]  # the axis that divides each dimension of each one
+    results: tuple[tuple[str | None, ...], ...]
+    states: dict[int, int]  # argument -> the result that is its next value
+    devices: int
+    steps: int
+    out: str  # path of what it writes, JSON

@@ -15,14 +15,14 @@ from typing import Final
 
 from go_opt.common.processes import module_command, module_environment
 from go_opt.errors import EnvironmentFailedError
-from go_opt.parallel.execution.job import Job
+from go_opt.parallel.execution.job import FunctionJob, Job
 
 _FAST: Final = "--xla_backend_optimization_level=0"  # compiles faster, and computes the same
 _LOOKS_S: Final = 0.05
 _MOST_OUTPUT: Final = 4000  # characters of a process's last words
 
 
-def run_processes(folder: Path, jobs: Mapping[str, tuple[Job, int]]) -> None:
+def run_processes(folder: Path, jobs: Mapping[str, tuple[Job | FunctionJob, int]]) -> None:
     """Run each job, by the name of its process, with so many host devices; all end before this returns.
 
     Raises:
@@ -43,7 +43,7 @@ def run_processes(folder: Path, jobs: Mapping[str, tuple[Job, int]]) -> None:
             time.sleep(_LOOKS_S)
 
 
-def _started(folder: Path, name: str, job: Job, devices: int) -> subprocess.Popen:
+def _started(folder: Path, name: str, job: Job | FunctionJob, devices: int) -> subprocess.Popen:
     path = folder / f"{name.replace(' ', '-')}.job"
     path.write_text(json.dumps(asdict(job)), "utf-8")
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices} {_FAST}"
@@ -56,7 +56,7 @@ def _started(folder: Path, name: str, job: Job, devices: int) -> subprocess.Pope
     try:
         with (folder / f"{path.stem}.log").open("wb") as log:
             return subprocess.Popen(
-                module_command("go_opt.parallel.execution.worker", str(path)),
+                module_command(job.WORKER, str(path)),
                 stdin=subprocess.PIPE,  # whose end tells it that this process has ended
                 stdout=subprocess.DEVNULL,
                 stderr=log,

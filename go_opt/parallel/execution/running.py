@@ -17,7 +17,7 @@ from go_opt.extras import check_installed
 from go_opt.parallel.execution.job import Job
 from go_opt.parallel.execution.order import rank_actions
 from go_opt.parallel.execution.processes import run_processes
-from go_opt.parallel.execution.results import RankRun, StepDiffersError, StepRun
+from go_opt.parallel.execution.results import RankRun, StepDiffersError, StepRun, difference
 from go_opt.parallel.export.exporting import checked_shardings
 from go_opt.parallel.export.jax_file import JAX_FILE, jax_text
 from go_opt.parallel.export.shardings import Shardings
@@ -131,14 +131,6 @@ def _run(answer: StepAnswer, shardings: Shardings, folder: Path, seed: int, tole
             result,
         )
     return result
-
-
-def difference(array: np.ndarray, right: np.ndarray) -> float:
-    """The largest difference, relative to the largest element of ``right``."""
-    if array.shape != right.shape:
-        return np.inf
-    gap, scale = float(np.max(np.abs(array - right))), float(np.max(np.abs(right)))
-    return gap / scale if scale else float(np.inf if gap else 0.0)
 
 
 def _rank_run(answer: StepAnswer, rank: int, told: dict[str, Any]) -> RankRun:

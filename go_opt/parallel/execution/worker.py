@@ -58,7 +58,7 @@ class Results:
 def main() -> None:
     """Do the job."""
     job = Job(**json.loads(Path(sys.argv[1]).read_text("utf-8")))
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # a message waits, so nothing may run behind it
     if job.address:
@@ -72,7 +72,8 @@ def main() -> None:
         jax.distributed.shutdown()
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """End this process once its parent has ended."""
     os.read(0, 1)  # of the parent, which writes nothing
     os._exit(1)
 

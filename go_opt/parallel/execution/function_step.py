@@ -1,0 +1,268 @@
+"""A planned training step that is a JAX function: its shardings, and a run on host devices."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from go_opt.api.inputs import whole_case
+from go_opt.env import Target
+from go_opt.env.copies.divisions import period_in
+from go_opt.env.copies.splits import planned_graph
+from go_opt.errors import InvalidInputError, ModelError, PlanError
+from go_opt.extras import check_installed
+from go_opt.frontends.jax_frontend import from_jax
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
+from go_opt.parallel.execution.job import FunctionJob
+from go_opt.parallel.execution.processes import run_processes
+from go_opt.parallel.execution.results import FunctionRun, StepDiffersError
+from go_opt.parallel.execution.running import MOST_DEVICES, STEPS, TOLERANCE
+from go_opt.search.replicas.ways import batch_factors
+from go_opt.solver.verify.verifier import verify
+
+AXIS = "data"
+_Spec = tuple[str | None, ...]  # the axis that divides each dimension
+
+
+@dataclass(frozen=True, eq=False)
+class JaxStep:
+    """A step with the shardings of a plan, over one axis of as many devices as the plan has replicas."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    graph: Graph
+    plan: Plan
+    devices: int
+    arguments: tuple[_Spec, ...]  # of the arrays of all arguments, as JAX flattens them
+    results: tuple[_Spec, ...]
+    states: Mapping[int, int]  # array of the arguments -> the array of the results that is its next value
+
+    def shardings(self) -> tuple[Any, Any]:
+        """``in_shardings`` and ``out_shardings`` of ``jax.jit(fn)``, trees of ``NamedSharding``.
+
+        Raises:
+          InvalidInputError: JAX has fewer devices than the plan.
+        """
+        import jax
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+        found = jax.devices()[: self.devices]
+        if len(found) < self.devices:
+            raise InvalidInputError(f"the plan is for {self.devices} devices, and JAX has {len(found)}.")
+        mesh = Mesh(np.array(found), (AXIS,))
+        trees = jax.tree.structure(self.args), jax.tree.structure(jax.eval_shape(self.fn, *self.args))
+        return tuple(
+            jax.tree.unflatten(tree, [NamedSharding(mesh, PartitionSpec(*spec)) for spec in specs])
+            for tree, specs in zip(trees, (self.arguments, self.results), strict=True)
+        )
+
+    def run(self, *, tolerance: float = TOLERANCE) -> FunctionRun:
+        """Take three steps from the arguments on host devices of a process, and the same on one device.
+
+        Floating-point arguments are in float64; each step has the same batch.
+
+        Args:
+          tolerance: largest difference, relative to the largest element of each array.
+
+        Raises:
+          InvalidInputError: an argument has no values, or there are too many devices.
+          ModelError: a state is not float64 when its step has float64.
+          EnvironmentFailedError: the process ended early.
+          StepDiffersError: a result differs, or a device keeps or computes more than planned.
+        """
+        if self.devices > MOST_DEVICES:
+            raise InvalidInputError(f"a run has at most {MOST_DEVICES} devices, not {self.devices}.")
+        with tempfile.TemporaryDirectory(prefix="go-opt-run-") as folder:
+            told = self._told(Path(folder))
+        flop_share, state_elements = _planned(self.graph, self.plan, self.devices)
+        worst = int(np.argmax(told["gaps"]))
+        result = FunctionRun(
+            self.graph.name,
+            self.plan.target,
+            self.devices,
+            tuple(map(tuple, told["others"])),
+            tuple(map(tuple, told["others_whole"])),
+            told["gaps"][worst],
+            _result_names(self.fn, self.args)[worst],
+            tolerance,
+            told["flop_share"],
+            flop_share,
+            told["state_elements"],
+            state_elements,
+        )
+        if result.problem:
+            raise StepDiffersError(f"{result.problem}.", result)
+        return result
+
+    def _told(self, folder: Path) -> dict[str, Any]:
+        import jax
+        from jax import export
+
+        leaves, tree = jax.tree.flatten(self.args)
+        if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
+            raise InvalidInputError("a run needs arrays as arguments, not shapes alone.")
+        arrays = [np.asarray(leaf) for leaf in leaves]
+        arrays = [
+            one.astype(np.float64) if jax.numpy.issubdtype(one.dtype, np.floating) else one for one in arrays
+        ]
+
+        def flat(*leaves: Any) -> list[Any]:
+            return jax.tree.leaves(self.fn(*jax.tree.unflatten(tree, leaves)))
+
+        home: Any = jax if hasattr(jax, "enable_x64") else jax.experimental  # before JAX 0.8
+        with home.enable_x64(True):
+            exported = export.export(jax.jit(flat), platforms=["cpu"])(*arrays)
+        for read, following in self.states.items():
+            dtype = exported.out_avals[following].dtype
+            if dtype != arrays[read].dtype:
+                raise ModelError(
+                    f"state {self.graph.tensor_names[read]!r} of {arrays[read].dtype} becomes {dtype} in a "
+                    "step, so the step cannot run in float64."
+                )
+        (folder / "step.bin").write_bytes(exported.serialize())
+        np.savez(folder / "arrays.npz", **{str(i): one for i, one in enumerate(arrays)})  # type: ignore[arg-type]
+        job = FunctionJob(
+            str(folder / "step.bin"),
+            str(folder / "arrays.npz"),
+            self.arguments,
+            self.results,
+            dict(self.states),
+            self.devices,
+            STEPS,
+            str(folder / "told.json"),
+        )
+        run_processes(folder, {"the step": (job, self.devices)})
+        told: dict[str, Any] = json.loads(Path(job.out).read_text("utf-8"))
+        return told
+
+
+def jax_step(
+    fn: Callable[..., Any],
+    *args: Any,
+    plan: Plan | str | Path,
+    state: Mapping[int | str, Any],
+    target: Target | str | Path | None = None,
+    **options: Any,
+) -> JaxStep:
+    """A training step with the shardings of a plan whose chips are replicas (docs/training-steps.md).
+
+    Args:
+      fn, args, state, options: as for :func:`go_opt.from_jax` when the plan was made; ``state`` by positions.
+      plan: a plan, or the path of a plan file.
+      target: None: the plan's own.
+
+    Raises:
+      ModelError: the function cannot be traced.
+      PlanError: the plan is of another step or target, breaks a rule, or its chips are no replicas.
+    """
+    check_installed("jax_step", "jax")
+    if not all(isinstance(key, int) for key in state):
+        raise InvalidInputError("state of jax_step is by positions of arguments.", field="state")
+    graph = from_jax(fn, *args, state=state, **options)
+    graph, on, decided = whole_case(graph, target, plan, None)
+    parts = _replicas(graph, decided)
+    broken = next(iter(verify(planned_graph(graph, decided), on, decided)), None)
+    if broken is not None:
+        raise PlanError(f"the plan cannot run: {broken.message}", field="plan")
+    import jax
+
+    shapes = [np.shape(leaf) for leaf in jax.tree.leaves(args)]
+    factors = {split.op: split.factor for split in decided.splits}
+    kept = {one.read for one in graph.states}
+    arguments = tuple(
+        _spec(graph, factors, k, shape, parts, is_state=k in kept) for k, shape in enumerate(shapes)
+    )
+    of_result = jax.eval_shape(fn, *args)
+    states = _state_pairs(args, of_result, state)
+    following = {j: arguments[i] for i, j in states.items()}
+    results = tuple(following.get(j, ()) for j in range(len(jax.tree.leaves(of_result))))
+    return JaxStep(fn, args, graph, decided, parts, arguments, results, states)
+
+
+def _replicas(graph: Graph, plan: Plan) -> int:
+    """How many replicas a plan has, if each op is divided or copied among all of them."""
+    parts = {split.parts for split in plan.splits}
+    ops = [split.op for split in plan.splits]
+    if plan.rewrites or len(parts) != 1 or sorted(ops) != sorted(graph.op_names):
+        raise PlanError(
+            "the plan is not for JAX shardings, as its chips are no replicas that each compute a share of "
+            "every op or a copy; plan with --objective step on a larger batch.",
+            field="plan",
+        )
+    return parts.pop()
+
+
+def _spec(
+    graph: Graph,
+    factors: Mapping[str, str],
+    tensor: int,
+    shape: tuple[int, ...],
+    parts: int,
+    *,
+    is_state: bool,
+) -> _Spec:
+    """How an array of the arguments lies: an input in parts if an op reads it so, a state if all ops do."""
+    periods = set[int]()
+    for op in graph.readers_of(tensor):
+        row, name = graph.rule_of(op), factors[graph.op_names[op]]
+        if row is None or tensor not in row.operands:
+            continue  # it only touches the state
+        names = [one.name for one in row.rule.factors]
+        periods.add(period_in(graph, op, names.index(name), tensor) if name else 0)
+    if not is_state:
+        periods.discard(0)
+    if len(periods) != 1 or 0 in periods:
+        if len(periods - {0}) > 1:
+            raise PlanError(
+                f"the plan divides {graph.tensor_names[tensor]!r} in several ways.", field="splits"
+            )
+        return ()
+    period = periods.pop()
+    for d, size in enumerate(shape):
+        if size % parts == 0 and math.prod(shape[d:]) == period:
+            return (*[None] * d, AXIS)
+    raise PlanError(
+        f"the plan divides {graph.tensor_names[tensor]!r} along no dimension of its shape {list(shape)}.",
+        field="splits",
+    )
+
+
+def _state_pairs(args: tuple[Any, ...], of_result: Any, state: Mapping[Any, Any]) -> dict[int, int]:
+    """The arrays of arguments that are states, and of results that are their next values, by number."""
+    import jax
+
+    several = of_result if isinstance(of_result, tuple | list | dict) else (of_result,)
+    keys = sorted(several) if isinstance(several, dict) else list(range(len(several)))
+    pairs = dict[int, int]()
+    for position, given in state.items():
+        key = given[0] if isinstance(given, tuple) else given
+        count = len(jax.tree.leaves(args[position]))
+        first = len(jax.tree.leaves(args[:position]))
+        result = sum(len(jax.tree.leaves(several[one])) for one in keys[: keys.index(key)])
+        pairs |= {first + i: result + i for i in range(count)}
+    return pairs
+
+
+def _result_names(fn: Callable[..., Any], args: tuple[Any, ...]) -> list[str]:
+    import jax
+
+    found = jax.tree_util.tree_leaves_with_path(jax.eval_shape(fn, *args))
+    return [f"result{jax.tree_util.keystr(path)}" for path, _ in found]
+
+
+def _planned(graph: Graph, plan: Plan, devices: int) -> tuple[float, int]:
+    """A device's share of the step's FLOPs with its part of the batch, and the elements of states."""
+    along, factors = batch_factors(graph, devices), {split.op: split.factor for split in plan.splits}
+    divided = [op for op in along if factors[graph.op_names[op]]]
+    total, of_batch = graph.op_flops.sum(), graph.op_flops[divided].sum()
+    planned = planned_graph(graph, plan)
+    held = sum(int(planned.tensor_elements[state.read]) for state in planned.states)
+    return float((total - of_batch + of_batch / devices) / total), held // devices
