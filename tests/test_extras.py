@@ -33,7 +33,7 @@ COMMANDS: Final = {
 }
 CALLS: Final = {
     "go_opt.from_jax(abs, 1.0)": "train",
-    "go_opt.jax_step(abs, 1.0, plan='plan.json', state={})": "train",
+    "go_opt.jax_step(None, abs, 1.0, plan='plan.json', state={})": "train",
     "go_opt.from_stablehlo('module {}')": "train",
     "go_opt.from_torch(object())": "torch",
     "go_opt.pretrain('run')": "train",

@@ -110,6 +110,7 @@ def test_a_jax_step_with_optax() -> None:
     simulated = go_opt.evaluate(graph, target, result.plan, fidelity="simulated")
     assert simulated.makespan_s == pytest.approx(result.objective_s, rel=0.05)
     step = go_opt.jax_step(
+        graph,
         train,
         weights,
         optimizer.init(weights),

@@ -18,7 +18,6 @@ from go_opt.env.copies.divisions import period_in
 from go_opt.env.copies.splits import planned_graph
 from go_opt.errors import InvalidInputError, ModelError, PlanError
 from go_opt.extras import check_installed
-from go_opt.frontends.jax_frontend import from_jax
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.parallel.execution.job import FunctionJob
@@ -145,28 +144,28 @@ class JaxStep:
 
 
 def jax_step(
+    graph: Graph,
     fn: Callable[..., Any],
     *args: Any,
     plan: Plan | str | Path,
-    state: Mapping[int | str, Any],
+    state: Mapping[int, Any],
     target: Target | str | Path | None = None,
-    **options: Any,
 ) -> JaxStep:
     """A training step with the shardings of a plan whose chips are replicas (docs/training-steps.md).
 
     Args:
-      fn, args, state, options: as for :func:`go_opt.from_jax` when the plan was made; ``state`` by positions.
+      graph: of :func:`go_opt.from_jax` for the same function, arguments and ``state``.
+      fn, args, state: the function, its arguments, and its states by positions.
       plan: a plan, or the path of a plan file.
       target: None: the plan's own.
 
     Raises:
-      ModelError: the function cannot be traced.
+      InvalidInputError: the graph is of other arguments.
       PlanError: the plan is of another step or target, breaks a rule, or its chips are no replicas.
     """
     check_installed("jax_step", "jax")
     if not all(isinstance(key, int) for key in state):
         raise InvalidInputError("state of jax_step is by positions of arguments.", field="state")
-    graph = from_jax(fn, *args, state=state, **options)
     graph, on, decided = whole_case(graph, target, plan, None)
     parts = _replicas(graph, decided)
     broken = next(iter(verify(planned_graph(graph, decided), on, decided)), None)
@@ -175,6 +174,8 @@ def jax_step(
     import jax
 
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(args)]
+    if [math.prod(shape) for shape in shapes] != graph.tensor_elements[: len(shapes)].tolist():
+        raise InvalidInputError(f"graph {graph.name!r} is of arguments of other sizes.")
     factors = {split.op: split.factor for split in decided.splits}
     kept = {one.read for one in graph.states}
     arguments = tuple(

@@ -65,7 +65,8 @@ def planned(of: Case, devices: int, *, shared: bool) -> Plan:
 
 def stepped(name: str, devices: int, *, shared: bool) -> JaxStep:
     fn, args = case(name)
-    return jax_step(fn, *args, plan=planned((fn, args), devices, shared=shared), state=STATES)
+    graph = go_opt.from_jax(fn, *args, state=STATES)
+    return jax_step(graph, fn, *args, plan=planned((fn, args), devices, shared=shared), state=STATES)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -145,13 +146,15 @@ def test_what_is_no_plan_of_replicas_is_refused() -> None:
     graph, target = go_opt.from_jax(fn, *args, state=STATES), load_target("h100-sxm-2")
     placed = go_opt.optimize(graph, target, objective="latency", max_evaluations=1, splits=False).plan
     with pytest.raises(PlanError, match="not for JAX shardings, as its chips are no replicas"):
-        jax_step(fn, *args, plan=placed, state=STATES)
+        jax_step(graph, fn, *args, plan=placed, state=STATES)
     plan = planned((fn, args), 2, shared=False)
     other = (*args[:2], args[2][:16], args[3][:16])
+    with pytest.raises(InvalidInputError, match="graph 'step' is of arguments of other sizes"):
+        jax_step(graph, fn, *other, plan=plan, state=STATES)
     with pytest.raises(PlanError, match="another graph"):
-        jax_step(fn, *other, plan=plan, state=STATES)
+        jax_step(go_opt.from_jax(fn, *other, state=STATES), fn, *other, plan=plan, state=STATES)
     with pytest.raises(InvalidInputError, match="by positions"):
-        jax_step(fn, *args, plan=plan, state={"a": "b"})
+        jax_step(graph, fn, *args, plan=plan, state={"a": "b"})
     shapes = jax.tree.map(lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype), args)
     with pytest.raises(InvalidInputError, match="needs arrays"):
-        jax_step(fn, *shapes, plan=plan, state=STATES).run()
+        jax_step(graph, fn, *shapes, plan=plan, state=STATES).run()
