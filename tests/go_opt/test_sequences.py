@@ -20,6 +20,7 @@ from go_opt.report.explanation import summary_lines
 from go_opt.report.page import plan_page
 from go_opt.result import Request
 from go_opt.search.bounds import lower_bound
+from tests.decoders import decoder as onnx_decoder
 from tests.env.test_states import decoder
 from tests.replicated import replicated_plan
 from tests.searches import drawn_options, search
@@ -95,6 +96,15 @@ def test_a_search_takes_no_more_evaluations_than_are_allowed(seed: int) -> None:
     for most in range(2, 9):
         result = search(graph, target, max_evaluations=most, seed=seed, **plain)
         assert result is None or result.evaluations <= most
+
+
+@pytest.mark.parametrize("size", [{"layers": 2, "heads": 8, "width": 16, "past": 20}, {"layers": 3}])
+def test_sequences_do_not_wait_where_they_come_back_to_a_chip(size: dict[str, int]) -> None:
+    """A chip works off one inference after the other: schedules of one are late by 60 %."""
+    graph = go_opt.from_onnx(onnx_decoder(**size))
+    result = go_opt.optimize(graph, "gpu-4", sequences=2, max_evaluations=40, policy=None)
+    assert result.simulated_interval_s is not None
+    assert result.simulated_interval_s < 1.05 * result.metrics.interval_s
 
 
 def test_a_number_of_sequences_is_above_zero() -> None:
