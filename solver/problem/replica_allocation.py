@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from heapq import heapify, heapreplace
 from typing import Final
 
 import numpy as np
 
 from go_opt.common.arrays import FloatArray, LongArray
-from go_opt.common.compiling import compiled
 
 _ROUNDING: Final = 1e-12
 
@@ -26,14 +26,13 @@ def allocated_chips(work_s: FloatArray, num_chips: int, floor_s: float = 0.0) ->
     return np.maximum(1, np.ceil(work_s / interval_s * (1.0 - _ROUNDING))).astype(np.int64)
 
 
-@compiled
 def allocate_chips(work_s: FloatArray, num_chips: int) -> LongArray:
     """Returns sizes [S] that divide ``num_chips`` among stages, at least one each, for the least interval."""
     size = np.ones(len(work_s), np.int64)
+    longest = [(-seconds, s) for s, seconds in enumerate(work_s.tolist())]
+    heapify(longest)
     for _ in range(num_chips - len(work_s)):
-        longest = 0
-        for s in range(1, len(work_s)):
-            if work_s[s] / size[s] > work_s[longest] / size[longest]:
-                longest = s
-        size[longest] += 1
+        s = longest[0][1]
+        size[s] += 1
+        heapreplace(longest, (-float(work_s[s]) / int(size[s]), s))
     return size

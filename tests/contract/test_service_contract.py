@@ -140,12 +140,12 @@ def test_what_was_found_in_a_model_is_said(
 ) -> None:
     model = OnnxModel(half_known().SerializeToString())
     graph = model.graph()
-    want = api.optimize(graph, "mcm-6x6", max_evaluations=3)
+    want = api.optimize(graph, "mcm-6x6", max_evaluations=12)
     assert len(want.states) == 2
     assert want.states == sized_states(graph, "bfloat16")
     assert set(want.unpaired_states) == {"past_key_cross_0", "past_value_cross_0"}
     assert [op.name for op in want.unknown_ops] == ["own"]
-    got = ask(client, model if is_file else graph, "mcm-6x6", max_evaluations=3)
+    got = ask(client, model if is_file else graph, "mcm-6x6", max_evaluations=12)
     for name in FOUND:
         assert getattr(got, name) == getattr(want, name), name
 

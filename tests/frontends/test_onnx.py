@@ -185,7 +185,7 @@ def test_dimensions_are_bound_by_name() -> None:
     graph = from_onnx(dynamic, dims={"batch": 3, "x[1]": 5})
     assert graph.tensor_elements.tolist() == [90, 90]  # 3 · 5 · 6
     assert dict(graph.bindings.dims) == {"batch": 3, "x[1]": 5}
-    with pytest.raises(ModelError, match=r"'batch', 'x\[1\]', .*--dim batch=VALUE --dim 'x\[1\]'=VALUE"):
+    with pytest.raises(ModelError, match=r"'batch', 'x\[1\]': .*--dim batch=VALUE --dim 'x\[1\]'=VALUE"):
         from_onnx(dynamic)
     with pytest.raises(ModelError, match=r"'seq' is not one of model 'toy'; it has 'batch', 'x\[1\]'"):
         from_onnx(dynamic, dims={"batch": 3, "x[1]": 5, "seq": 1})
