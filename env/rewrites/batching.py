@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from go_opt.env.rewrites.columns import ACTIVATION, WEIGHT, chains_of
 from go_opt.env.rewrites.draft import Draft, DraftOp, Tensor, ops_of, refused
 from go_opt.env.rewrites.names import BATCH, concat_name, joined_operand, merged_name
-from go_opt.env.rewrites.siblings import FUNCTIONS, WITH_WEIGHT, split_of
+from go_opt.env.rewrites.siblings import FUNCTIONS, WITH_WEIGHT, joined_op, split_of
 from go_opt.model.graph import Rewrite
 from go_opt.model.op_costs import OpSignature
 from go_opt.model.rule import factors_in
@@ -201,22 +201,12 @@ def _batched(
     read = sources[0]
     for alike in zip(*chains, strict=True):
         first = alike[0]
-        place, touched = first.operands.index(read), dict(first.reads)
+        place = first.operands.index(read)
         operands = tuple(source if i == place else one for i, one in enumerate(first.operands))
-        reads = tuple((one, tensors[one].elements if one == source else touched[one]) for one in operands)
         read = first.writes[0]
         source = joined(merged_name(read, number), [op.writes[0] for op in alike])
         made.append(
-            replace(
-                first,
-                name=merged_name(first.name, number),
-                flops=sum(op.flops for op in alike),
-                reads=reads,
-                writes=(source,),
-                rule=first.known_rule.with_length(place, axis, total),
-                operands=operands,
-                results=(source,),
-            )
+            joined_op(alike, first.known_rule.with_length(place, axis, total), operands, source, tensors)
         )
     tails = [chain[-1] for chain in chains]
     return [*made, split_of(draft, head.name, tails, axis, made[-1])], tensors

@@ -6,7 +6,7 @@ same order, are merged with them: ``f(x W1), f(x W2)`` are the columns of ``f(x 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Final
@@ -16,7 +16,7 @@ from go_opt.env.rewrites.draft import Draft, DraftOp, Tensor, ops_of, refused
 from go_opt.env.rewrites.names import MERGE, joined_operand, merged_name, split_name
 from go_opt.model.graph import Rewrite
 from go_opt.model.op_costs import OpSignature
-from go_opt.model.rule import Access
+from go_opt.model.rule import Access, Rule
 from go_opt.model.rules.table import rule_of
 
 SPLIT: Final = "Split"
@@ -171,25 +171,30 @@ def _merged(
             source if j == place else joined(joined_operand(first.name, number, j), of)
             for j, of in enumerate(constants)
         )
-        touched = dict(first.reads)
-        reads = tuple((one, tensors[one].elements if one in tensors else touched[one]) for one in operands)
         source = joined(merged_name(first.writes[0], number), [op.writes[0] for op in alike])
-        made.append(
-            replace(
-                first,
-                name=merged_name(first.name, number),
-                flops=sum(op.flops for op in alike),
-                reads=reads,
-                writes=(source,),
-                rule=rule.with_size(column, sum(op.known_rule.factors[column].size for op in alike)),
-                operands=operands,
-                results=(source,),
-            )
-        )
+        wide = rule.with_size(column, sum(op.known_rule.factors[column].size for op in alike))
+        made.append(joined_op(alike, wide, operands, source, tensors))
     return [
         *made,
         split_of(draft, chains[0][0].name, [chain[-1] for chain in chains], axis, made[-1]),
     ], tensors
+
+
+def joined_op(
+    alike: Sequence[DraftOp], rule: Rule, operands: Sequence[str], result: str, made: Mapping[str, Tensor]
+) -> DraftOp:
+    """What does the work of the ops ``alike``; of its operands, those that are ``made`` are read whole."""
+    first, touched = alike[0], dict(alike[0].reads)
+    return replace(
+        first,
+        name=merged_name(first.name, len(alike)),
+        flops=sum(op.flops for op in alike),
+        reads=tuple((one, made[one].elements if one in made else touched[one]) for one in operands),
+        writes=(result,),
+        rule=rule,
+        operands=tuple(operands),
+        results=(result,),
+    )
 
 
 def split_of(draft: Draft, head: str, tails: Sequence[DraftOp], axis: int, last: DraftOp) -> DraftOp:
