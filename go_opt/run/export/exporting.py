@@ -66,7 +66,7 @@ def export(
     if OPENVINO_IR in formats:
         check_installed(f"format {OPENVINO_IR}", "openvino")
     check_free(directory, force=force, inputs=(model, plan, target, costs))
-    _check_is_onnx(model)
+    check_is_onnx(model)
     decided = plan if isinstance(plan, Plan) else load_plan(plan)
     on = as_target(target or decided.target)
     graph, lowered = import_onnx(model, decided.bindings, decided.precision)
@@ -82,13 +82,14 @@ def export(
     return _write(lowered, _cut(lowered, graph, on, decided, formats), formats, directory)
 
 
-def _check_is_onnx(model: str | Path) -> None:
+def check_is_onnx(model: str | Path) -> None:
+    """Raises ModelError for what has no weights, or is of another format."""
     if not isinstance(model, str | Path):
         raise ModelError(f"an export takes the path of an ONNX file, not {type(model).__name__}.")
     name = str(model)
     if name.startswith(ZOO_PREFIX) or name.endswith(".json"):
         raise ModelError(
-            f"{name!r} is a graph without weights: only the plan of an ONNX file can be exported."
+            f"{name!r} is a graph without weights: only an ONNX file and its plan can be exported."
         )
     if name.endswith(".pt2"):
         raise ModelError(f"{name!r} is a torch program: go_opt.export_torch says where to split it.")

@@ -20,6 +20,7 @@ from go_opt.model.bindings import NO_BINDINGS, Bindings
 from go_opt.model.plan import Plan
 from go_opt.run.cut.plan_models import manifest_of, plan_models
 from go_opt.run.cut.stage_model import write_model
+from go_opt.run.export.exporting import check_is_onnx
 from go_opt.run.export.folder import check_free, whole_folder
 from go_opt.run.pipeline.inputs import random_inputs
 from go_opt.run.pipeline.running import expected_outputs
@@ -52,6 +53,7 @@ def simplify(
       ModelError: a part of the model cannot be rewritten or read; or outputs differ by more than rounding.
     """
     check_installed("--simplify", "onnxruntime")
+    check_is_onnx(model)
     check_free(directory, force=False, inputs=(model,))
     graph, lowered = import_onnx(model, bindings, "native")
     lowered.file.check_weights()

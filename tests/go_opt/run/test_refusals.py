@@ -43,7 +43,7 @@ def refused(path: Path, plan: Plan, *words: str, error: type[InvalidInputError] 
 @pytest.mark.parametrize("name", ["zoo:resnet50", "graph.json"])
 def test_graphs_without_weights(name: str, tmp_path: Path) -> None:
     plan = plan_of(product(tmp_path), [0, 1])
-    with pytest.raises(ModelError, match="only the plan of an ONNX file") as caught:
+    with pytest.raises(ModelError, match="only an ONNX file and its plan") as caught:
         export(name, plan, tmp_path / "out")
     assert name in str(caught.value)
 

@@ -42,3 +42,9 @@ def test_a_folder_with_files_is_refused(tmp_path: Path) -> None:
     path = saved(unrolled(), tmp_path)
     with pytest.raises(InvalidInputError, match="not empty"):
         simplify(path, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["zoo:resnet50", "graph.json"])
+def test_a_graph_has_no_weights(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="a graph without weights"):
+        simplify(name, tmp_path / "out")
