@@ -89,7 +89,7 @@ class OnnxModel(_message.Message):
     def __init__(self, file: _Optional[bytes] = ..., dims: _Optional[_Mapping[str, int]] = ..., precision: _Optional[_Union[_graph_pb2.Precision, str]] = ..., values: _Optional[_Mapping[str, _graph_pb2.Numbers]] = ..., trips: _Optional[_Mapping[str, int]] = ..., bound_states: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class OptimizeRequest(_message.Message):
-    __slots__ = ("graph", "target", "objective", "budget_s", "max_evaluations", "seed", "decide", "no_relays", "no_replication", "policy", "fidelity", "constraints", "max_latency_s", "onnx", "no_simulate", "no_splits", "output_parts", "start", "fewest_chips", "no_early_end", "sequences", "rewrite", "step")
+    __slots__ = ("graph", "target", "objective", "budget_s", "max_evaluations", "seed", "decide", "no_relays", "no_replication", "policy", "fidelity", "constraints", "max_latency_s", "onnx", "no_simulate", "no_splits", "output_parts", "start", "fewest_chips", "no_early_end", "sequences", "rewrite", "step", "ranges")
     GRAPH_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
@@ -113,6 +113,7 @@ class OptimizeRequest(_message.Message):
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     REWRITE_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
     graph: _graph_pb2.Graph
     target: _plan_pb2.Target
     objective: Objective
@@ -136,7 +137,8 @@ class OptimizeRequest(_message.Message):
     sequences: int
     rewrite: bool
     step: _step_pb2.TrainingStep
-    def __init__(self, graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., objective: _Optional[_Union[Objective, str]] = ..., budget_s: _Optional[float] = ..., max_evaluations: _Optional[int] = ..., seed: _Optional[int] = ..., decide: _Optional[_Union[Decide, str]] = ..., no_relays: bool = ..., no_replication: bool = ..., policy: _Optional[str] = ..., fidelity: _Optional[_Union[_plan_pb2.Fidelity, str]] = ..., constraints: _Optional[_Iterable[_Union[Constraint, _Mapping]]] = ..., max_latency_s: _Optional[float] = ..., onnx: _Optional[_Union[OnnxModel, _Mapping]] = ..., no_simulate: bool = ..., no_splits: bool = ..., output_parts: bool = ..., start: _Optional[_Union[Start, _Mapping]] = ..., fewest_chips: _Optional[_Union[FewestChips, _Mapping]] = ..., no_early_end: bool = ..., sequences: _Optional[int] = ..., rewrite: bool = ..., step: _Optional[_Union[_step_pb2.TrainingStep, _Mapping]] = ...) -> None: ...
+    ranges: _step_pb2.LayerRanges
+    def __init__(self, graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., target: _Optional[_Union[_plan_pb2.Target, _Mapping]] = ..., objective: _Optional[_Union[Objective, str]] = ..., budget_s: _Optional[float] = ..., max_evaluations: _Optional[int] = ..., seed: _Optional[int] = ..., decide: _Optional[_Union[Decide, str]] = ..., no_relays: bool = ..., no_replication: bool = ..., policy: _Optional[str] = ..., fidelity: _Optional[_Union[_plan_pb2.Fidelity, str]] = ..., constraints: _Optional[_Iterable[_Union[Constraint, _Mapping]]] = ..., max_latency_s: _Optional[float] = ..., onnx: _Optional[_Union[OnnxModel, _Mapping]] = ..., no_simulate: bool = ..., no_splits: bool = ..., output_parts: bool = ..., start: _Optional[_Union[Start, _Mapping]] = ..., fewest_chips: _Optional[_Union[FewestChips, _Mapping]] = ..., no_early_end: bool = ..., sequences: _Optional[int] = ..., rewrite: bool = ..., step: _Optional[_Union[_step_pb2.TrainingStep, _Mapping]] = ..., ranges: _Optional[_Union[_step_pb2.LayerRanges, _Mapping]] = ...) -> None: ...
 
 class Start(_message.Message):
     __slots__ = ("ops", "plan")
@@ -279,7 +281,7 @@ class SizedState(_message.Message):
     def __init__(self, read: _Optional[str] = ..., next: _Optional[str] = ..., scope: _Optional[_Union[_graph_pb2.StateScope, str]] = ..., bytes: _Optional[int] = ..., on_host: bool = ...) -> None: ...
 
 class OptimizeResponse(_message.Message):
-    __slots__ = ("plan", "metrics", "objective", "status", "lower_bound_s", "bound_reason", "gap", "method", "history", "evaluations", "wall_s", "reference_s", "is_cached", "seed", "version", "nodes_without_op", "simulated_interval_s", "simulated_makespan_s", "simulation_note", "dropped_methods", "states", "unpaired_states", "unknown_ops", "chips_needed", "step")
+    __slots__ = ("plan", "metrics", "objective", "status", "lower_bound_s", "bound_reason", "gap", "method", "history", "evaluations", "wall_s", "reference_s", "is_cached", "seed", "version", "nodes_without_op", "simulated_interval_s", "simulated_makespan_s", "simulation_note", "dropped_methods", "states", "unpaired_states", "unknown_ops", "chips_needed", "step", "ranges")
     PLAN_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
@@ -305,6 +307,7 @@ class OptimizeResponse(_message.Message):
     UNKNOWN_OPS_FIELD_NUMBER: _ClassVar[int]
     CHIPS_NEEDED_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
     plan: _plan_pb2.Plan
     metrics: _plan_pb2.Metrics
     objective: Objective
@@ -330,7 +333,8 @@ class OptimizeResponse(_message.Message):
     unknown_ops: _containers.RepeatedCompositeFieldContainer[_graph_pb2.UnknownOp]
     chips_needed: ChipsNeeded
     step: _step_pb2.StepAnswer
-    def __init__(self, plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., metrics: _Optional[_Union[_plan_pb2.Metrics, _Mapping]] = ..., objective: _Optional[_Union[Objective, str]] = ..., status: _Optional[_Union[Status, str]] = ..., lower_bound_s: _Optional[float] = ..., bound_reason: _Optional[str] = ..., gap: _Optional[float] = ..., method: _Optional[str] = ..., history: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., evaluations: _Optional[int] = ..., wall_s: _Optional[float] = ..., reference_s: _Optional[float] = ..., is_cached: bool = ..., seed: _Optional[int] = ..., version: _Optional[str] = ..., nodes_without_op: _Optional[_Iterable[_Union[_graph_pb2.NodeWithoutOp, _Mapping]]] = ..., simulated_interval_s: _Optional[float] = ..., simulated_makespan_s: _Optional[float] = ..., simulation_note: _Optional[str] = ..., dropped_methods: _Optional[_Iterable[str]] = ..., states: _Optional[_Iterable[_Union[SizedState, _Mapping]]] = ..., unpaired_states: _Optional[_Iterable[str]] = ..., unknown_ops: _Optional[_Iterable[_Union[_graph_pb2.UnknownOp, _Mapping]]] = ..., chips_needed: _Optional[_Union[ChipsNeeded, _Mapping]] = ..., step: _Optional[_Union[_step_pb2.StepAnswer, _Mapping]] = ...) -> None: ...
+    ranges: _step_pb2.RangesAnswer
+    def __init__(self, plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., metrics: _Optional[_Union[_plan_pb2.Metrics, _Mapping]] = ..., objective: _Optional[_Union[Objective, str]] = ..., status: _Optional[_Union[Status, str]] = ..., lower_bound_s: _Optional[float] = ..., bound_reason: _Optional[str] = ..., gap: _Optional[float] = ..., method: _Optional[str] = ..., history: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., evaluations: _Optional[int] = ..., wall_s: _Optional[float] = ..., reference_s: _Optional[float] = ..., is_cached: bool = ..., seed: _Optional[int] = ..., version: _Optional[str] = ..., nodes_without_op: _Optional[_Iterable[_Union[_graph_pb2.NodeWithoutOp, _Mapping]]] = ..., simulated_interval_s: _Optional[float] = ..., simulated_makespan_s: _Optional[float] = ..., simulation_note: _Optional[str] = ..., dropped_methods: _Optional[_Iterable[str]] = ..., states: _Optional[_Iterable[_Union[SizedState, _Mapping]]] = ..., unpaired_states: _Optional[_Iterable[str]] = ..., unknown_ops: _Optional[_Iterable[_Union[_graph_pb2.UnknownOp, _Mapping]]] = ..., chips_needed: _Optional[_Union[ChipsNeeded, _Mapping]] = ..., step: _Optional[_Union[_step_pb2.StepAnswer, _Mapping]] = ..., ranges: _Optional[_Union[_step_pb2.RangesAnswer, _Mapping]] = ...) -> None: ...
 
 class ChipsNeeded(_message.Message):
     __slots__ = ("chips", "is_proven", "tried")

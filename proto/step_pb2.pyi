@@ -151,3 +151,27 @@ class StepAnswer(_message.Message):
     solved: int
     is_complete: bool
     def __init__(self, choices: _Optional[_Iterable[_Union[StepChoice, _Mapping]]] = ..., configurations: _Optional[int] = ..., solved: _Optional[int] = ..., is_complete: bool = ...) -> None: ...
+
+class LayerRanges(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: Transformer
+    def __init__(self, model: _Optional[_Union[Transformer, _Mapping]] = ...) -> None: ...
+
+class NodeRange(_message.Message):
+    __slots__ = ("start", "end")
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    end: int
+    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class RangesAnswer(_message.Message):
+    __slots__ = ("nodes", "throughput_per_s", "bound_per_s")
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    THROUGHPUT_PER_S_FIELD_NUMBER: _ClassVar[int]
+    BOUND_PER_S_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeRange]
+    throughput_per_s: float
+    bound_per_s: float
+    def __init__(self, nodes: _Optional[_Iterable[_Union[NodeRange, _Mapping]]] = ..., throughput_per_s: _Optional[float] = ..., bound_per_s: _Optional[float] = ...) -> None: ...

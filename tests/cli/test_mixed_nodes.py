@@ -8,6 +8,7 @@ import pytest
 
 from tests.cli.conftest import Cli
 from tests.go_opt.serving.test_mixed import PAIR
+from tests.serving import serve_in_thread
 
 MODEL = "gpt:hidden=8,layers=4,heads=1,sequence=1"
 
@@ -27,6 +28,15 @@ def test_a_plan_is_made_and_verified(cli: Cli, cluster: Path, tmp_path: Path) ->
     assert [node["kind"] for node in answer["nodes"]] == ["fast", "slow", "slow"]
     assert "valid: 6.0 tokens/s" in cli("verify", MODEL, str(plan)).out
     assert "bound       6.0 tokens/s" in cli("evaluate", MODEL, str(plan)).out
+
+
+def test_a_service_finds_the_same(cli: Cli, cluster: Path) -> None:
+    here = cli("optimize", MODEL, "--target", cluster, "--json").json
+    with serve_in_thread() as address:
+        there = cli("optimize", MODEL, "--target", cluster, "--json", "--server", address).json
+    for answer in (here, there):
+        del answer["wall_s"]
+    assert there == here
 
 
 def test_helix_form_is_written(cli: Cli, cluster: Path, tmp_path: Path) -> None:

@@ -16,10 +16,14 @@ from go_opt.model.codecs.plan_json import save_plan
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan, Relay, Split
 from go_opt.model.start import OpStart, Start
+from go_opt.parallel.transformer import parse_transformer
 from go_opt.result import Request
 from go_opt.result_json import explanation_to_dict
+from go_opt.serving.mixed import Case, plan_ranges
+from go_opt.serving.mixed.cluster import load_cluster
 from tests.contract.test_service_contract import chain
 from tests.env.test_states import decoder
+from tests.go_opt.serving.test_mixed import PAIR
 from tests.go_opt.test_host_states import two_readers
 from tests.rewritten import branches
 from tests.zoo import stateless
@@ -243,3 +247,16 @@ def test_plans_with_states_on_the_host(client: Any) -> None:
     assert client.evaluate(graph, "mcm-2x2", result.plan).interval_s == result.metrics.interval_s
     (told,) = client.explain(graph, "mcm-2x2", result.plan)["states"]["on_host"]
     assert told["state"] == "h"
+
+
+def test_ranges_on_mixed_nodes_are_those_of_this_process(client: Any, tmp_path: Path) -> None:
+    cluster, model = tmp_path / "pair.toml", "gpt:hidden=8,layers=4,heads=1,sequence=1"
+    cluster.write_text(PAIR)
+    there = client.optimize_ranges(model, cluster, seed=3)
+    here = plan_ranges(Case(parse_transformer(model), load_cluster(cluster)), seed=3)
+    assert (there.status, there.throughput_per_s) == ("OPTIMAL", pytest.approx(6.0))
+    for name in ("starts", "ends", "flow_per_s", "bound_per_s", "evaluations"):
+        assert np.array_equal(getattr(there, name), getattr(here, name)), name
+    with pytest.raises(InfeasibleError, match="hold 7 layers together, the model has 8") as raised:
+        client.optimize_ranges(model.replace("layers=4", "layers=8"), cluster)
+    assert raised.value.is_proven

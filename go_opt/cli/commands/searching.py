@@ -177,12 +177,14 @@ class SizedSearch(Search):
                 raise InvalidInputError(f"{_flag(field.name)} is not for {what}.", field=field.name)
         budget: str | None = getattr(self, "budget", None)
         budget_s = DEFAULT_BUDGET_S if budget is None else parse_duration_s(budget, "--budget")
+        seed: int = getattr(self, "seed", 0)
         if connection.server is not None:
-            if is_laid_out:
-                raise InvalidInputError(
-                    "--server is not for a model gpt:… on a cluster of nodes.", field="server"
-                )
             with connection.client() as client:
+                if is_laid_out:
+                    from go_opt.serving.mixed.answers import RangeAnswer
+
+                    found = client.optimize_ranges(model, target, budget_s=budget_s, seed=seed)
+                    return RangeAnswer(found, model)
                 sequences = StepOptions("step", self.batch).sequences()
                 return StepAnswer(client.optimize_step(model, target, sequences, budget_s=budget_s), model)
         with InterruptAsks() as interrupt:
@@ -191,7 +193,6 @@ class SizedSearch(Search):
                 from go_opt.serving.mixed.answers import searched_ranges
 
                 announce_compilation()
-                seed: int = getattr(self, "seed", 0)
                 return searched_ranges(model, target, budget_s, seed, interrupt.is_requested)
             sequences = StepOptions("step", self.batch).sequences()
             return searched_step(model, api.target(target), sequences, budget_s, interrupt.is_requested)

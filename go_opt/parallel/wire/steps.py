@@ -75,16 +75,21 @@ def case_from_proto(message: step_pb2.TrainingStep, target: Target) -> Case:
     Raises:
       InvalidInputError: a size is missing or out of range, or the target has no levels.
     """
-    with _inside("step.model"):
+    model = transformer_from_proto(message.model, "step.model")
+    with inside("target", keeps_name=False):
+        machine = Machine(target)
+    with inside("step"):
+        return Case(model, machine, _count(message, "batch"))
+
+
+def transformer_from_proto(message: step_pb2.Transformer, path: str) -> Transformer:
+    """The model in the field ``path`` of a request; raises InvalidInputError: a size is out of range."""
+    with inside(path):
         given: dict[str, Any] = {}
         for field in fields(Transformer):
-            value = _count(message.model, field.name)
+            value = _count(message, field.name)
             given[field.name] = value or (0 if field.default is MISSING else field.default)
-        model = Transformer(**given)
-    with _inside("target", keeps_name=False):
-        machine = Machine(target)
-    with _inside("step"):
-        return Case(model, machine, _count(message, "batch"))
+        return Transformer(**given)
 
 
 def plan_to_proto(step: Step) -> step_pb2.StepPlan:
@@ -103,12 +108,12 @@ def step_from_proto(message: step_pb2.StepPlan, case: Case) -> Step:
     Raises:
       InvalidInputError: model, batch or devices cannot be divided so.
     """
-    with _inside("step_plan.configuration"):
+    with inside("step_plan.configuration"):
         chosen = _configuration(message.configuration)
         even = cost_step(case, chosen)
     if not message.layers:
         return even
-    with _inside("step_plan.layers", keeps_name=False):
+    with inside("step_plan.layers", keeps_name=False):
         step = Step(case, chosen, tuple(map(_layers, message.layers)))
         for violation in check_division(step):
             raise PlanError(violation.message, field=violation.constraint)
@@ -225,7 +230,7 @@ def _named(field: str, names: tuple[_Name, ...], number: int) -> _Name:
 
 
 @contextmanager
-def _inside(path: str, *, keeps_name: bool = True) -> Iterator[None]:
+def inside(path: str, *, keeps_name: bool = True) -> Iterator[None]:
     """Makes errors in the block name the field at ``path``, or the one that they name inside it."""
     try:
         yield

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
     from go_opt.service.client.operation import AnyConnection
+    from go_opt.serving.mixed.search import RangePlan
 
     AnyGraph: TypeAlias = Graph | nx.DiGraph | str | Path
     Model: TypeAlias = Graph | nx.DiGraph | OnnxModel
@@ -211,6 +212,30 @@ class ServiceClient:
         limit_s = budget_s + _QUEUE_S
         answer = self._connection.call("Optimize", data, timeout_s=limit_s, name=request_id)
         return steps.found_from_proto(answer, case)
+
+    def optimize_ranges(
+        self,
+        model: str,
+        cluster: str | Path,
+        *,
+        budget_s: float = DEFAULT_BUDGET_S,
+        seed: int = 0,
+        request_id: str | None = None,
+    ) -> RangePlan:
+        """The best ranges of layers on nodes of several kinds (docs/serving.md).
+
+        Args:
+          model: as of :meth:`optimize_step`.
+          cluster: the path of a target file with ``[[nodes]]``, whose text is sent.
+        """
+        from go_opt.serving.mixed import wire as ranges  # numba loads with it
+
+        check_seed(seed)
+        case, message = ranges.request_of(model, cluster, budget_s, seed)
+        data = message.SerializeToString(deterministic=True)
+        limit_s = budget_s + _QUEUE_S
+        answer = self._connection.call("Optimize", data, timeout_s=limit_s, name=request_id)
+        return ranges.found_from_proto(answer, case)
 
     def evaluate_step(
         self, target: str | Path | Target, step: Step, *, request_id: str | None = None

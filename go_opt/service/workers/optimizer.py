@@ -130,6 +130,12 @@ class LocalOptimizer(Optimizer):
             within = _within(request_from_proto(message), control.deadline_s, len(request), 1)
             target = target_from_proto(message.target)
             return Answer(*answer_search(message, target, within.time_limit_s, control.stop.is_set))
+        if message.HasField("ranges"):
+            from go_opt.serving.mixed import wire as ranges  # numba loads with it
+
+            _refuse_graph(graph_bytes, "ranges")
+            within = _within(request_from_proto(message), control.deadline_s, len(request), 1)
+            return Answer(*ranges.answer_search(message, within.time_limit_s, control.stop.is_set))
         requested = request_from_proto(message)
         target = target_from_proto(message.target)
         import_ends_s = min(ends_s, begin_s + max(requested.time_limit_s, DEFAULT_BUDGET_S))
@@ -216,9 +222,10 @@ class LocalOptimizer(Optimizer):
         return self._graphs.of_onnx(message.onnx, checkpoint)
 
 
-def _refuse_graph(graph_bytes: bytes) -> None:
+def _refuse_graph(graph_bytes: bytes, field: str = "step") -> None:
     if graph_bytes:
-        raise InvalidInputError("a request has a graph or a training step, not both.", field="step")
+        what = {"step": "a training step", "ranges": "ranges of layers"}[field]
+        raise InvalidInputError(f"a request has a graph or {what}, not both.", field=field)
 
 
 def reserve_s(left_s: float, request_bytes: int) -> float:

@@ -19,8 +19,7 @@ from go_opt.parallel.transformer import parse_transformer
 from go_opt.serving.mixed.bound import upper_bound
 from go_opt.serving.mixed.checks import check_ranges
 from go_opt.serving.mixed.cluster import Case, load_cluster
-from go_opt.serving.mixed.flow import Network, max_flow, new_work
-from go_opt.serving.mixed.search import RangePlan, plan_ranges
+from go_opt.serving.mixed.search import RangePlan, plan_of, plan_ranges
 from go_opt.solver import Violation
 
 _HELIX: Final = ".ini"
@@ -148,10 +147,7 @@ def loaded_ranges(path: Path, model: str, target: str | None) -> RangeAnswer:
     if data.get("target_fingerprint") != case.cluster.fingerprint:
         raise PlanError(f"{what} is of another target than {case.cluster.name!r}.", field="target")
     starts, ends = _ranges(data.get("nodes"), case, what)
-    network = Network(case.node_per_s, case.link_per_s, case.most_held, case.layers)
-    work = new_work(network)
-    max_flow(starts, ends, network, work)
-    return RangeAnswer(RangePlan(case, starts, ends, work.flow, upper_bound(case), 1, 0.0), model)
+    return RangeAnswer(plan_of(case, starts, ends, upper_bound(case)), model)
 
 
 def _ranges(rows: Any, case: Case, what: str) -> np.ndarray:

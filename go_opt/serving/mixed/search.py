@@ -64,7 +64,7 @@ def plan_ranges(
         raise InfeasibleError(
             f"the nodes hold {held} layers together, the model has {case.layers}.", is_proven=True
         )
-    network = Network(case.node_per_s, case.link_per_s, case.most_held, case.layers)
+    network = network_of(case)
     work = new_work(network)
     _load_kernels(case, network)
     begin = time.perf_counter()
@@ -81,10 +81,27 @@ def plan_ranges(
             break
     if not best:
         raise InfeasibleError("no ranges of layers were found that tokens pass; try a longer --budget.")
+    return plan_of(case, starts, ends, bound_per_s, evaluations, time.perf_counter() - begin)
+
+
+def network_of(case: Case) -> Network:
+    return Network(case.node_per_s, case.link_per_s, case.most_held, case.layers)
+
+
+def plan_of(
+    case: Case,
+    starts: LongArray,
+    ends: LongArray,
+    bound_per_s: float,
+    evaluations: int = 1,
+    wall_s: float = 0.0,
+) -> RangePlan:
+    """The plan of given ranges with their maximum flow; nodes without flow hold no layers."""
+    network = network_of(case)
+    work = new_work(network)
     max_flow(starts, ends, network, work)
     ends = np.where(work.through > 0.0, ends, starts)
-    wall_s = time.perf_counter() - begin
-    return RangePlan(case, starts, ends, work.flow.copy(), bound_per_s, evaluations, wall_s)
+    return RangePlan(case, starts, ends, work.flow, bound_per_s, evaluations, wall_s)
 
 
 def _load_kernels(case: Case, network: Network) -> None:
