@@ -132,7 +132,32 @@ def unrolled(steps: int = 3, rows: int = 1, opset: int = 20, *, gemm: bool = Tru
     return model(nodes, inputs, [info(sources[-1], [rows, 4])], weights, opset=opset)
 
 
+def heads(images: int = 2, opset: int = 20) -> onnx.ModelProto:
+    """Attention of two heads: queries, keys, values and what is mixed are turned, as exporters write it."""
+    nodes, weights = [], [weight("wo", 6, 6)]
+    for one, order in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])):
+        nodes += [
+            node("MatMul", f"x w{one}", f"p{one}", f"matmul_{one}"),
+            node("Reshape", f"p{one} heads", f"r{one}", f"heads_{one}"),
+            node("Transpose", f"r{one}", one, f"turn_{one}", perm=order),
+        ]
+        weights.append(weight(f"w{one}", 6, 6))
+    nodes += [
+        node("MatMul", "q k", "s", "scores"),
+        node("Softmax", "s", "a", "softmax", axis=-1),
+        node("MatMul", "a v", "m", "mixed"),
+        node("Transpose", "m", "t", "turn_m", perm=[0, 2, 1, 3]),
+        node("Reshape", "t whole", "f", "flat"),
+        node("MatMul", "f wo", "y", "out"),
+    ]
+    shapes = {"heads": [images, 5, 2, 3], "whole": [images, 5, 6]}
+    weights += [onnx.numpy_helper.from_array(np.array(one), name) for name, one in shapes.items()]
+    return model(nodes, [info("x", [images, 5, 6])], [info("y", [images, 5, 6])], weights, opset=opset)
+
+
 MODELS: Final = {
+    "heads": heads,
+    "heads, one image": lambda: heads(1),
     "convolutions": convolutions,
     "products": products,
     "attention": attention,
@@ -205,6 +230,38 @@ def random_unrolled(seed: int) -> onnx.ModelProto:
     outputs = [info(name, [*[2] * (rank - 2), rows, size]) for name, rows in known if name[0] == "t"]
     used = {name for one in nodes for name in one.input}
     return model(nodes, [one for one in inputs if one.name in used], outputs, weights)
+
+
+def random_turns(seed: int) -> onnx.ModelProto:
+    """A product of two tensors, or of a tensor and a weight, and Transposes around it."""
+    rng = np.random.default_rng(seed)
+    sizes = dict(zip("bcijk", rng.integers(1, 4, 5).tolist(), strict=True))
+    batch, has_weight = str(rng.choice(["", "b", "bc"])), bool(rng.random() < 0.3)
+    terms = {"x": f"{batch}ik", "z": "kj" if has_weight else f"{batch}kj", "y": f"{batch}ij"}
+    nodes, inputs, weights, read = [], [], [], []
+    for name in "xz":
+        order = rng.permutation(len(terms[name])).tolist()
+        shape = [sizes[terms[name][axis]] for axis in order]
+        if has_weight and name == "z":
+            weights.append(weight("z", *(sizes[one] for one in terms["z"])))
+            read.append("z")
+            continue
+        inputs.append(info(name, shape))
+        if rng.random() < 0.3:
+            nodes.append(node("Relu", name, f"r{name}", f"relu_{name}"))
+        is_turned = rng.random() < 0.8 or order != sorted(order)
+        source = f"r{name}" if nodes and nodes[-1].output[0] == f"r{name}" else name
+        if is_turned:
+            perm = np.argsort(order).tolist()
+            nodes.append(node("Transpose", source, f"t{name}", f"turn_{name}", perm=perm))
+        read.append(f"t{name}" if is_turned else source)
+    nodes.append(node("MatMul", " ".join(read), "p", "product"))
+    perm = rng.permutation(len(terms["y"])).tolist()
+    nodes.append(node("Transpose", "p", "y", "turn_y", perm=perm))
+    outputs = [info("y", [sizes[terms["y"][axis]] for axis in perm])]
+    if rng.random() < 0.2:
+        outputs.append(info("p", [sizes[one] for one in terms["y"]]))
+    return model(nodes, inputs, outputs, weights)
 
 
 _BEHIND: Final = ("Add", "Mul", "Sub", "Div", "Relu", "Tanh")

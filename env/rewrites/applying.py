@@ -8,23 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from go_opt.env.rewrites.batching import batch, batches
 from go_opt.env.rewrites.draft import Draft, refused
 from go_opt.env.rewrites.folding import fold, folds
-from go_opt.env.rewrites.names import BATCH, FOLD, MERGE
+from go_opt.env.rewrites.names import BATCH, FOLD, MERGE, TRANSPOSE
 from go_opt.env.rewrites.siblings import merge, merges
+from go_opt.env.rewrites.transposing import transpose, transposes
 from go_opt.errors import PlanError
 from go_opt.model.graph import Graph, Rewrite, with_sequences
 
-_APPLY: Final[Mapping[str, Callable[[Draft, Rewrite], None]]] = {FOLD: fold, BATCH: batch, MERGE: merge}
-_FIND: Final[Mapping[str, Callable[[Draft], Iterator[Rewrite]]]] = {
-    FOLD: folds,
-    BATCH: batches,
-    MERGE: merges,
+
+class Rule(NamedTuple):
+    """How a rewrite of one kind is applied, and all of them found."""
+
+    apply: Callable[[Draft, Rewrite], None]
+    find: Callable[[Draft], Iterator[Rewrite]]
+
+
+_RULES: Final[Mapping[str, Rule]] = {  # in an order in which one may follow another
+    FOLD: Rule(fold, folds),
+    BATCH: Rule(batch, batches),
+    MERGE: Rule(merge, merges),
+    TRANSPOSE: Rule(transpose, transposes),
 }
-RULES: Final = tuple(_APPLY)
+RULES: Final = tuple(_RULES)
 
 
 def with_rewrites(graph: Graph, rewrites: tuple[Rewrite, ...]) -> Graph:
@@ -54,9 +63,9 @@ def apply(draft: Draft, rewrite: Rewrite) -> None:
     Raises:
       PlanError: there is no such rule, or it does not hold for these ops.
     """
-    if rewrite.rule not in _APPLY:
+    if rewrite.rule not in _RULES:
         raise refused(rewrite, f"is of no rule: {', '.join(RULES)}")
-    _APPLY[rewrite.rule](draft, rewrite)
+    _RULES[rewrite.rule].apply(draft, rewrite)
 
 
 def possible_rewrites(
@@ -68,7 +77,7 @@ def possible_rewrites(
         apply(draft, one)
     found = []
     for rule in rules:
-        for one in _FIND[rule](draft):
+        for one in _RULES[rule].find(draft):
             apply(draft, one)
             found.append(one)
     return tuple(found)

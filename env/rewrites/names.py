@@ -7,6 +7,8 @@ from typing import Final
 FOLD: Final = "fold"
 BATCH: Final = "batch"
 MERGE: Final = "merge"
+TRANSPOSE: Final = "transpose"
+KEEPS_NAME: Final = frozenset({FOLD, TRANSPOSE})  # the first op takes over the others
 
 
 def folded_weight(product: str) -> str:

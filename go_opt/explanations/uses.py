@@ -101,7 +101,7 @@ def rewrite_uses(graph: Graph, plan: Plan) -> tuple[RewriteUse, ...]:
     for one in plan.rewrites:
         names = {rewritten.merged_name(one.ops[0], number): number for number in range(2, len(one.ops) + 1)}
         here = (name for name in names if name in graph.op_index or graph.ops_named(f"{name}/part 1 of "))
-        op = one.ops[0] if one.rule == rewritten.FOLD else next(here, one.ops[0])
+        op = one.ops[0] if one.rule in rewritten.KEEPS_NAME else next(here, one.ops[0])
         number = names.get(op, 1)
         row = graph.rule_of(graph.op_index[op]) if op in graph.op_index else None
         is_convolution = op in graph.op_index and graph.op_types[graph.op_index[op]] == "Conv"

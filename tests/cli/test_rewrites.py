@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.cli.conftest import Cli
 from tests.exports import saved
-from tests.rewritten import branches, unrolled
+from tests.rewritten import branches, heads, unrolled
 
 COMMON = ("toy.onnx", "--target", "h100-sxm-1", "--objective", "latency", "--max-evaluations", "40")
 MERGED = "3 convolutions read `r` and are one: `conv1`, `conv2`, `conv3`"
@@ -48,6 +48,14 @@ def test_steps_that_became_one_product_are_named(cli: Cli, tmp_path: Path) -> No
     assert cli("export", "toy.onnx", "plan.json", "-o", "stages").code == 0
 
 
+def test_transposes_that_went_are_named(cli: Cli, tmp_path: Path) -> None:
+    saved(heads(), tmp_path)
+    line = "2 products take over the Transposes next to them: `scores`, `mixed`"
+    assert line in cli("optimize", *COMMON, "--rewrite", "--out", "plan.json").out
+    assert line in cli("explain", "plan.json").out
+    assert cli("run", "toy.onnx", "--plan", "plan.json", "--inferences", "4").code == 0
+
+
 def test_a_plan_that_rewrites_what_is_not_there_is_refused(cli: Cli, tmp_path: Path) -> None:
     saved(branches(), tmp_path)
     cli("optimize", *COMMON, "--rewrite", "--out", "plan.json")
@@ -55,7 +63,7 @@ def test_a_plan_that_rewrites_what_is_not_there_is_refused(cli: Cli, tmp_path: P
     first, second = plan["rewrites"]
     for rewrites, sentence in (
         ([{"rule": "fold", "ops": ["conv9", "norm2"]}], "names op 'conv9', which is not there"),
-        ([{"rule": "join", "ops": ["conv1"]}], "is of no rule: fold, batch, merge"),
+        ([{"rule": "join", "ops": ["conv1"]}], "is of no rule: fold, batch, merge, transpose"),
         ([second, first], "do not follow each other alone"),
         ([first], "placement has"),
         ("fold", "rewrites must be a list"),

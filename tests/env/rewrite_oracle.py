@@ -19,7 +19,7 @@ from go_opt.model.rule import NO_FACTOR, Access, Affine, Rule, factors_in
 PRIME: Final = 2**31 - 1
 Numbers = NDArray[np.int64]
 Values = dict[str, Numbers]
-_PRODUCTS: Final = ("Conv", "Gemm", "MatMul")
+_PRODUCTS: Final = ("Conv", "Einsum", "Gemm", "MatMul")
 
 
 def random_values(graph: Graph, seed: int) -> Values:
@@ -72,6 +72,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Numbers]]] = {
     "BatchNormalization": _normalised,
     "Relu": lambda x: (x * x % PRIME + 5) % PRIME,
     "Tanh": lambda x: (x * x % PRIME * x % PRIME + 11) % PRIME,
+    "Softmax": lambda x: (x * x % PRIME + 3) % PRIME,  # here some function of each element
     "Transpose": lambda x: x,
 }
 

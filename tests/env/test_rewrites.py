@@ -24,7 +24,9 @@ from tests.rewritten import (
     attention,
     branches,
     convolutions,
+    heads,
     random_siblings,
+    random_turns,
     random_unrolled,
     unrolled,
 )
@@ -63,8 +65,51 @@ def test_branches_become_one() -> None:
 
 
 def test_biases_go_with_products() -> None:
-    (merged,) = possible_rewrites(from_onnx(attention()))
+    merged, turned = possible_rewrites(from_onnx(attention()))
     assert merged.ops == ("matmul_q", "bias_q", "matmul_k", "bias_k", "matmul_v", "bias_v")
+    assert turned == Rewrite("transpose", ("scores", "turn"))
+
+
+def test_products_take_over_transposes() -> None:
+    graph = from_onnx(heads())
+    found = possible_rewrites(graph, ("transpose",))
+    assert found == (
+        Rewrite("transpose", ("scores", "turn_q", "turn_k")),
+        Rewrite("transpose", ("mixed", "turn_v", "turn_m")),
+    )
+    made = with_rewrites(graph, found)
+    assert "Transpose" not in made.op_types
+    scores = made.known_rule_of(made.op_index["scores"])
+    # Both are read as [images, places, heads, width], and heads come first in the result alone.
+    assert [scores.rule.shape(one) for one in (*scores.rule.operands, *scores.rule.results)] == [
+        (2, 5, 2, 3), (2, 5, 2, 3), (2, 2, 5, 5)]  # fmt: skip
+    assert made.op_flops.sum() == graph.op_flops.sum()
+
+
+def test_transposes_that_stay() -> None:
+    def turned(perm: list[int], *more: onnx.NodeProto, outputs: tuple[str, ...] = ("y",)) -> Graph:
+        nodes = [node("Transpose", "x", "t", "turn", perm=perm), node("MatMul", "t z", "y", "product"), *more]
+        inputs = [info("x", [2, 3, 4] if perm == [1, 0, 2] else [3, 4, 2]), info("z", [3, 4, 5])]
+        shapes = {"y": [3, 2, 5], "t": [3, 2, 4], "u": [3, 2, 4]}
+        return from_onnx(model(nodes, inputs, [info(one, shapes[one]) for one in outputs], []))
+
+    assert possible_rewrites(turned([1, 0, 2])) == (Rewrite("transpose", ("product", "turn")),)
+    assert possible_rewrites(turned([0, 2, 1])) == (Rewrite("transpose", ("product", "turn")),)
+    for graph in (
+        turned([1, 0, 2], outputs=("y", "t")),  # the host reads it
+        turned([1, 0, 2], node("Relu", "t", "u", "relu"), outputs=("y", "u")),  # another op reads it
+        from_onnx(
+            model(
+                [node("Transpose", "x", "t", "turn", perm=[2, 0, 1]), node("MatMul", "t z", "y", "product")],
+                [info("x", [2, 4, 3]), info("z", [3, 4, 5])],
+                [info("y", [3, 2, 5])],
+                [],
+            )
+        ),  # the batch would lie innermost
+    ):
+        assert possible_rewrites(graph) == ()
+        with pytest.raises(PlanError, match="rewrites: transpose"):
+            with_rewrites(graph, (Rewrite("transpose", ("product", "turn")),))
 
 
 def test_steps_become_rows() -> None:
@@ -109,7 +154,7 @@ def test_what_is_not_batched() -> None:
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(seed=seeds, kind=st.sampled_from([random_siblings, random_unrolled]))
+@given(seed=seeds, kind=st.sampled_from([random_siblings, random_turns, random_unrolled]))
 def test_random_graphs_over_a_prime_field(seed: int, kind: Callable[[int], onnx.ModelProto]) -> None:
     graph = from_onnx(kind(seed))
     rewrites = possible_rewrites(graph)

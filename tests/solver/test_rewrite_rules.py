@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,12 +10,13 @@ import pytest
 
 from go_opt import from_onnx
 from go_opt.common.arrays import frozen
-from go_opt.env.rewrites import batching, folding, siblings
+from go_opt.env.rewrites import batching, folding, siblings, transposing
 from go_opt.env.rewrites.applying import possible_rewrites, with_rewrites
 from go_opt.model.graph import Graph, Rewrite
 from go_opt.solver.verify.rewrites import broken_rewrites
+from tests.env.rewrite_oracle import Numbers, Values, evaluated, random_values
 from tests.exports import info, model, node, weight
-from tests.rewritten import branches, convolutions, unrolled
+from tests.rewritten import branches, convolutions, heads, random_turns, unrolled
 
 
 def _changed(graph: Graph, field: str, at: int, value: object) -> Graph:
@@ -158,6 +159,44 @@ def test_mutants_of_batched_steps_are_found(name: str) -> None:
     made = with_rewrites(sent, rewrites)
     assert list(broken_rewrites(sent, made, rewrites)) == []
     assert list(broken_rewrites(sent, BATCHED[name](made), rewrites)) != []
+
+
+def _turned(axes: Sequence[int]) -> Graph:
+    """Scores of heads, of which one axis of the keys is read as another."""
+    sent = from_onnx(heads())
+    made = with_rewrites(sent, possible_rewrites(sent, ("transpose",)))
+    op = made.op_index["scores"]
+    row = made.known_rule_of(op)
+    keys = tuple(row.rule.operands[1][axis] for axis in axes)
+    return _changed(
+        made, "op_rules", op, row._replace(rule=row.rule._replace(operands=(row.rule.operands[0], keys)))
+    )
+
+
+def test_mutants_of_products_that_took_over_transposes_are_found() -> None:
+    sent = from_onnx(heads())
+    rewrites = possible_rewrites(sent, ("transpose",))
+    values = random_values(sent, 0)
+    right = _evaluated_scores(_turned(range(4)), values)
+    assert list(broken_rewrites(sent, _turned(range(4)), rewrites)) == []
+    for axes in ((2, 1, 0, 3), (0, 3, 2, 1), (0, 2, 1, 3)):
+        assert list(broken_rewrites(sent, _turned(axes), rewrites)) != []
+        assert not np.array_equal(right, _evaluated_scores(_turned(axes), values))
+
+
+def _evaluated_scores(graph: Graph, values: Values) -> Numbers:
+    return evaluated(graph, values)["s"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_products_that_no_kernel_reads_are_found(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the rule did not look, the check finds those, and only those, that it would have left."""
+    sent = from_onnx(random_turns(seed))
+    right = possible_rewrites(sent)
+    monkeypatch.setattr(transposing, "is_strided", lambda rule: True)
+    found = possible_rewrites(sent)
+    broken = list(broken_rewrites(sent, with_rewrites(sent, found), found))
+    assert (broken == []) == (found == right)
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -105,12 +105,13 @@ def origin_lines(explanation: PlanExplanation) -> Iterator[str]:
 
 
 def rewrite_lines(rewrites: Sequence[RewriteUse]) -> Iterator[str]:
-    """A line for all constants that products take over, and one for each of the first that became one."""
-    folded = [use for use in rewrites if use.rule == rewritten.FOLD]
-    if folded:
-        verb = "takes over the scales and shifts behind it" if len(folded) == 1 else _TAKE_OVER
-        named = listed([f"`{use.op}`" for use in folded], MOST_NAMES)
-        yield f"{counted(len(folded), 'product')} {verb}: {named}"
+    """A line for all ops that products take over, and one for each of the first that became one."""
+    for rule, taken in _TAKEN.items():
+        uses = [use for use in rewrites if use.rule == rule]
+        if uses:
+            verb = f"takes over the {taken} it" if len(uses) == 1 else f"take over the {taken} them"
+            named = listed([f"`{use.op}`" for use in uses], MOST_NAMES)
+            yield f"{counted(len(uses), 'product')} {verb}: {named}"
     for rule, shared in ((rewritten.MERGE, "tensor"), (rewritten.BATCH, "weight")):
         joined = [use for use in rewrites if use.rule == rule]
         for use in joined[:_MOST_NAMED]:
@@ -122,7 +123,7 @@ def rewrite_lines(rewrites: Sequence[RewriteUse]) -> Iterator[str]:
             yield f"and {products} more, which read {len(joined) - _MOST_NAMED} {shared}s"
 
 
-_TAKE_OVER: Final = "take over the scales and shifts behind them"
+_TAKEN: Final = {rewritten.FOLD: "scales and shifts behind", rewritten.TRANSPOSE: "Transposes next to"}
 
 
 def split_lines(splits: Sequence[SplitUse]) -> Iterator[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from string import ascii_letters
 from typing import Final
 
 import numpy as np
@@ -16,11 +17,13 @@ from go_opt.env.rewrites import names as made_names
 from go_opt.env.rewrites.applying import apply
 from go_opt.errors import ModelError
 from go_opt.model.graph import Graph, Rewrite
+from go_opt.model.rule import Access, Rule
 from go_opt.run.cut.attributes import sizes_of
 from go_opt.run.cut.constants import constant, values_of
 from go_opt.run.cut.source import stand_for
 
-_SPLIT_READS_SIZES: Final = 13  # operator set
+_EINSUM: Final = 12  # operator sets
+_SPLIT_READS_SIZES: Final = 13
 _EPSILON: Final = 1e-5  # of a BatchNormalization that does not say
 _Floats = NDArray[np.float64]
 
@@ -56,6 +59,9 @@ class _Maker:
             if one.rule == made_names.BATCH:
                 assert rows is not None
                 self._batch(products.chains_of(ops), rows)
+                continue
+            if one.rule == made_names.TRANSPOSE:
+                self._transpose(ops)
                 continue
             assert columns is not None
             if one.rule == made_names.FOLD:
@@ -175,6 +181,22 @@ class _Maker:
         self._split([chain[-1] for chain in chains], head, rows.axis, source, new)
         self._replace([op for chain in chains for op in chain], new)
 
+    def _transpose(self, ops: Sequence[draft.DraftOp]) -> None:
+        product, *turns = ops
+        if self._nodes.opset_imports[""] < _EINSUM:
+            problem = f"before operator set {_EINSUM} there is no Einsum, which reads them"
+            raise ModelError(f"op {product.name!r} cannot take over Transposes: {problem}.")
+        node = self._node[product.name]
+        sources = {turn.writes[0]: self._node[turn.name].inputs[0] for turn in turns}
+        read = zip(product.operands, (value for value in node.inputs if value is not None), strict=True)
+        inputs = [sources.get(tensor, value) for tensor, value in read]
+        equation = {"equation": equation_of(self._draft.ops[product.name].known_rule)}
+        new = ir.node("Einsum", inputs, equation, name=product.name)
+        self._nodes.insert_before(node, [new])
+        behind = (turn.name for turn in turns if turn.operands[0] == product.writes[0])
+        stand_for(self._node[next(behind, product.name)].outputs[0], new.outputs[0])
+        self._replace(ops, {product.name: new})
+
     def _joined(
         self,
         alike: Sequence[draft.DraftOp],
@@ -259,6 +281,19 @@ def _with_scaled_columns(
     along = [size if piece in columns.factors else 1 for piece, size in zip(pieces, sizes, strict=True)]
     scaled: _Floats = weight.reshape(sizes) * factors.reshape(along)
     return scaled.reshape(weight.shape)
+
+
+def equation_of(rule: Rule) -> str:
+    """A contraction as an Einsum says it; dimensions of one element of the result are those of operands."""
+    letters = iter(ascii_letters[len(rule.factors) :])
+    terms = [_labels(access, letters) for access in rule.operands]
+    units = iter(ascii_letters[len(rule.factors) :])
+    return f"{','.join(terms)}->{_labels(rule.results[0], units)}"
+
+
+def _labels(access: Access, units: Iterator[str]) -> str:
+    factors = [[piece for piece in one if isinstance(piece, int)] for one in access]
+    return "".join(ascii_letters[one[0]] if one else next(units) for one in factors)
 
 
 def _axis_of(op: draft.DraftOp, place: int, columns: products.Columns, *, is_product: bool) -> int:

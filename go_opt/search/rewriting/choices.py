@@ -27,8 +27,9 @@ Rewrites = tuple[Rewrite, ...]
 def rewrites_for(graph: Graph, target: Target, request: Request) -> Rewrites:
     """The rewrites of the plans that are searched; none removes an op that the request names.
 
-    Those of a start plan. Else all constants that products can take over on no chip kind at a loss; with
-    them, products that are faster as one, if the estimate of the objective is lower by ``LEAST_GAIN``.
+    Those of a start plan. Else all constants that products can take over on no chip kind at a loss, and
+    Transposes; with them, products that are faster as one, if the estimate of the objective is lower by
+    ``LEAST_GAIN``.
     """
     if not request.rewrite or request.decide != "all" or request.policy == ONLY:
         return ()
@@ -41,10 +42,17 @@ def rewrites_for(graph: Graph, target: Target, request: Request) -> Rewrites:
     folded = _no_slower(graph, target, folded) if folded else ()
     add = partial(_with_faster, graph, target, names)
     batched = add(folded, made_names.BATCH)
-    ways = (folded, batched, add(folded, made_names.MERGE), add(batched, made_names.MERGE))
+    joined = (folded, batched, add(folded, made_names.MERGE), add(batched, made_names.MERGE))
+    ways = [(*way, *_turns(graph, names, way)) for way in joined]
     seconds = {way: _estimate_s(with_rewrites(graph, way), target, request) for way in dict.fromkeys(ways)}
     best = min(seconds, key=lambda way: seconds[way])
-    return best if seconds[best] < (1.0 - LEAST_GAIN) * seconds[folded] else folded
+    return best if seconds[best] < (1.0 - LEAST_GAIN) * seconds[ways[0]] else ways[0]
+
+
+def _turns(graph: Graph, names: set[str], given: Rewrites) -> Rewrites:
+    """The Transposes that products take over, which then take as long as before."""
+    found = possible_rewrites(graph, (made_names.TRANSPOSE,), given)
+    return tuple(one for one in found if names.isdisjoint(one.ops[1:]))
 
 
 def _given_rewrites(graph: Graph, request: Request) -> Rewrites:

@@ -86,13 +86,19 @@ class _Undoing(Trials):
 def plan_as_sent(graph: Graph, made: Graph, plan: Plan) -> Plan:
     """A plan of the rewritten graph ``made`` for the graph as sent: each op where that is that replaced it.
 
-    What is folded shares the kernel of its product; of products that became one, each has a kernel.
+    Scales and shifts share the kernel of their product; Transposes, and products that became one, have their
+    own.
     """
     where = {name: (op, 0) for name, op in made.op_index.items()}  # op of ``made``, and which of its products
     for one in reversed(plan.rewrites):
         numbers = range(len(one.ops), 1, -1)
         number = next((n for n in numbers if made_names.merged_name(one.ops[0], n) in where), 1)
         op, nth = where[one.ops[0] if number == 1 else made_names.merged_name(one.ops[0], number)]
+        if one.rule == made_names.TRANSPOSE:  # each is a kernel, before or after that of the product
+            ops = sorted(one.ops, key=graph.op_index.__getitem__)
+            first = nth * len(ops) - ops.index(one.ops[0])
+            where |= {name: (op, first + i) for i, name in enumerate(ops)}
+            continue
         length = len(one.ops) // number
         where |= {name: (op, nth * number + i // length) for i, name in enumerate(one.ops)}
     at, nth = np.array([where[name] for name in graph.op_names], np.int64).T

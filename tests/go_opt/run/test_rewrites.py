@@ -9,10 +9,11 @@ import pytest
 
 from go_opt import from_onnx, verify
 from go_opt.env.rewrites.applying import possible_rewrites
+from go_opt.errors import ModelError
 from go_opt.model.graph import Rewrite
 from go_opt.model.plan import Split
 from tests.exports import check_stages, info, model, node, saved, weight
-from tests.rewritten import MODELS, attention, branches, rewritten_plan
+from tests.rewritten import MODELS, attention, branches, heads, rewritten_plan
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -42,7 +43,24 @@ def test_nodes_are_those_of_the_rewritten_graph(tmp_path: Path) -> None:
 def test_split_of_every_operator_set(opset: int, tmp_path: Path) -> None:
     path = saved(attention(opset), tmp_path)
     graph = from_onnx(path)
-    check_stages(path, rewritten_plan(graph, possible_rewrites(graph)), tmp_path / "stages")
+    check_stages(path, rewritten_plan(graph, possible_rewrites(graph, ("merge",))), tmp_path / "stages")
+
+
+def test_transposes_stay_before_the_first_einsum(tmp_path: Path) -> None:
+    path = saved(heads(opset=11), tmp_path)
+    graph = from_onnx(path)
+    with pytest.raises(ModelError, match="op 'scores' cannot take over Transposes: before operator set 12"):
+        check_stages(path, rewritten_plan(graph, possible_rewrites(graph)), tmp_path / "stages")
+
+
+@pytest.mark.parametrize("factor", ["b0", "b1", "i", "j", "k"])
+def test_products_that_took_over_transposes_are_split(factor: str, tmp_path: Path) -> None:
+    path = saved(heads(), tmp_path)
+    graph = from_onnx(path)
+    parts = 3 if factor == "k" else 2
+    plan = rewritten_plan(graph, possible_rewrites(graph), (Split("scores", factor, parts),))
+    assert verify(path, None, plan) == []
+    check_stages(path, plan, tmp_path / "stages")
 
 
 def test_rewritten_ops_are_split(tmp_path: Path) -> None:
