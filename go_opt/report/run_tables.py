@@ -9,6 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from go_opt.common.units import format_bytes, format_duration
+from go_opt.frontends.union.names import UNION_PREFIX, shares_of
 from go_opt.report.parts.wording import stage_cell, table_of
 from go_opt.run.pipeline.results import RunResult, chip_seconds
 
@@ -35,6 +36,10 @@ def run_lines(result: RunResult) -> Iterator[str]:
     is_waiting = result.processor_interval_s > max(chip_seconds(result.stages).values())
     where = f"all stages one after the other, by {number}" if is_waiting else "the busiest chip"
     yield f"interval    {busiest} of processor time on {where}, predicted {predicted}"
+    if result.model.startswith(UNION_PREFIX):
+        for copies, model in shares_of(result.model):
+            each = format_duration(result.processor_interval_s / copies)
+            yield f"model       {each} of processor time per inference of {model}"
     shared = ", more processes than cores" if result.workers > result.cores else ""
     yield (
         f"by clock    {format_duration(result.wall_interval_s)} "
@@ -50,7 +55,8 @@ def run_lines(result: RunResult) -> Iterator[str]:
         f"predicted {format_bytes(fullest.predicted_bytes)}"
     )
     are = "equal to" if result.is_equal else "DIFFERENT from"
-    yield f"outputs     {are} those of the whole model, up to {result.difference:.1e} of their scale"
+    whole = "each model alone" if result.model.startswith(UNION_PREFIX) else "the whole model"
+    yield f"outputs     {are} those of {whole}, up to {result.difference:.1e} of their scale"
 
 
 def stages_table(result: RunResult) -> Table:

@@ -46,7 +46,7 @@ def main() -> None:
     print("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|", flush=True)
     for target, *models in PAIRS[: parsed.pairs]:
         on = go_opt.target(target)
-        name = union_name([f"zoo:{model}" for model in models], (1, 1))
+        name = union_name([f"zoo:{model}" for model in models])
         graph = go_opt.load(name)
         at_once = go_opt.optimize(graph, on, request=request)
         assert not go_opt.verify(graph, on, at_once.plan)

@@ -144,10 +144,10 @@ class SizedSearch(Search):
 
     def named(self, models: list[str]) -> str:
         """The model, or the union of several, at the rates of ``--rates``."""
-        from go_opt.frontends.union.names import parse_rates, union_name
+        from go_opt.frontends.union.names import union_name
 
         if len(models) > 1:
-            return union_name(models, parse_rates(self.rates, models))
+            return union_name(models, self.rates)
         if self.rates is not None:
             raise InvalidInputError("--rates is for several models.", field="rates")
         return models[0]

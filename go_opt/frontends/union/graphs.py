@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from go_opt.common.arrays import IntArray, LongArray, frozen, row_pointers
 from go_opt.errors import ModelError
-from go_opt.frontends.union.names import shares_of
+from go_opt.frontends.union.names import prefix_of, shares_of
 from go_opt.model.bindings import Bindings
 from go_opt.model.graph import NO_PRODUCER, WEIGHT, Graph, OpRule, State, UnknownOp, with_op_rules
 
@@ -30,8 +30,8 @@ def union(graphs: Sequence[Graph], copies: Sequence[int], name: str, bindings: B
       ModelError: a graph has states of the model, or on the host.
     """
     parts = [
-        _Part(graph, f"{model + 1}/" if copy == 0 else f"{model + 1}.{copy + 1}/", is_first=copy == 0)
-        for model, (graph, number) in enumerate(zip(graphs, copies, strict=True))
+        _Part(graph, prefix_of(model, copy), is_first=copy == 0)
+        for model, (graph, number) in enumerate(zip(graphs, copies, strict=True), 1)
         for copy in range(number)
     ]
     num_ops = num_tensors = 0

@@ -13,9 +13,19 @@ MAX_COPIES: Final = 32  # of all models together
 Share = tuple[int, str]  # copies, and the model as load() takes it
 
 
-def union_name(models: Sequence[str], rates: Sequence[int]) -> str:
-    """The name by which the union of models is loaded: ``union:2*a.onnx+1*b.onnx``."""
-    return UNION_PREFIX + "+".join(f"{copies}*{model}" for copies, model in zip(rates, models, strict=True))
+def union_name(models: Sequence[str], rates: str | None = None) -> str:
+    """The name by which the union of models is loaded: ``union:2*a.onnx+1*b.onnx``.
+
+    Args:
+      rates: such as ``2:1``; None: all are alike.
+    """
+    copies_of = zip(parse_rates(rates, models), models, strict=True)
+    return UNION_PREFIX + "+".join(f"{copies}*{model}" for copies, model in copies_of)
+
+
+def prefix_of(number: int, copy: int) -> str:
+    """What the names of a model begin with in a union: the model's number from 1, its copy from 0."""
+    return f"{number}.{copy + 1}/" if copy else f"{number}/"
 
 
 def parse_rates(text: str | None, models: Sequence[str]) -> tuple[int, ...]:

@@ -8,17 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from go_opt.api.inputs import ZOO_PREFIX, as_target, costed
+from go_opt.api.inputs import as_target, costed
 from go_opt.costs.remembered import check_remembered
 from go_opt.env import Target
 from go_opt.env.copies.splits import planned_graph
-from go_opt.errors import ModelError, PlanError
+from go_opt.errors import PlanError
 from go_opt.extras import check_installed
-from go_opt.frontends.onnx_frontend import import_onnx
 from go_opt.model.codecs.plan_json import load_plan
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.run.export.folder import check_formats, check_free, files_of, whole_folder
+from go_opt.run.export.whole import WholeModel, whole_model
 from go_opt.run.manifest import FORMATS, MANIFEST, Manifest, check_states, manifest_text
 from go_opt.solver.verify.verifier import verify
 
@@ -35,7 +35,7 @@ OPENVINO_IR: Final = "openvino-ir"
 
 
 def export(
-    model: str | Path,
+    model: str | Path | WholeModel,
     plan: Plan | str | Path,
     directory: str | Path,
     *,
@@ -47,7 +47,7 @@ def export(
     """Write ``plan`` for other tools to run, with a manifest of its stages (docs/export.md).
 
     Args:
-      model: the ONNX file that the plan is of, with all its weights.
+      model: the ONNX file that the plan is of, with all its weights; or several, ``union:2*a.onnx+1*b.onnx``.
       plan: a plan, or the path of a plan file.
       directory: a folder that does not exist or is empty.
       formats: ``stages``, an ONNX model for each stage; ``triton``, a model repository with an ensemble of
@@ -65,34 +65,21 @@ def export(
     check_formats(formats, FORMATS)
     if OPENVINO_IR in formats:
         check_installed(f"format {OPENVINO_IR}", "openvino")
-    check_free(directory, force=force, inputs=(model, plan, target, costs))
-    check_is_onnx(model)
-    decided = plan if isinstance(plan, Plan) else load_plan(plan)
-    on = as_target(target or decided.target)
-    graph, lowered = import_onnx(model, decided.bindings, decided.precision)
-    graph = costed(graph, on, costs)
-    if not isinstance(plan, Plan):
-        check_remembered(Path(plan), graph, Path(costs) if costs is not None else None)
-    planned = planned_graph(graph, decided)
-    broken = next(iter(verify(planned, on, decided)), None)
-    if broken is not None:
-        raise PlanError(f"the plan cannot run: {broken.message}", field="plan")
-    lowered.file.check_weights()
-    check_free(directory, force=force, inputs=lowered.file.external_files())
-    return _write(lowered, _cut(lowered, graph, on, decided, formats), formats, directory)
-
-
-def check_is_onnx(model: str | Path) -> None:
-    """Raises ModelError for what has no weights, or is of another format."""
-    if not isinstance(model, str | Path):
-        raise ModelError(f"an export takes the path of an ONNX file, not {type(model).__name__}.")
-    name = str(model)
-    if name.startswith(ZOO_PREFIX) or name.endswith(".json"):
-        raise ModelError(
-            f"{name!r} is a graph without weights: only an ONNX file and its plan can be exported."
-        )
-    if name.endswith(".pt2"):
-        raise ModelError(f"{name!r} is a torch program: go_opt.export_torch says where to split it.")
+    with whole_model(model) as whole:
+        check_free(directory, force=force, inputs=(*whole.files, plan, target, costs))
+        decided = plan if isinstance(plan, Plan) else load_plan(plan)
+        on = as_target(target or decided.target)
+        graph, lowered = whole.read(decided.bindings, decided.precision)
+        graph = costed(graph, on, costs)
+        if not isinstance(plan, Plan):
+            check_remembered(Path(plan), graph, Path(costs) if costs is not None else None)
+        planned = planned_graph(graph, decided)
+        broken = next(iter(verify(planned, on, decided)), None)
+        if broken is not None:
+            raise PlanError(f"the plan cannot run: {broken.message}", field="plan")
+        lowered.file.check_weights()
+        check_free(directory, force=force, inputs=lowered.file.external_files())
+        return _write(lowered, _cut(lowered, graph, on, decided, formats), formats, directory)
 
 
 def _stage_file(stage: int | None) -> str:

@@ -16,9 +16,10 @@ from onnx import numpy_helper
 from go_opt.frontends.onnx.inference.bound import with_values
 from go_opt.frontends.onnx.inference.dims import DimTable
 from go_opt.frontends.onnx.lowered import model_inputs
+from go_opt.frontends.union.names import UNION_PREFIX, prefix_of, shares_of
 from go_opt.run.manifest import Manifest, StageState, elements_in
 from go_opt.run.pipeline.held_states import first_values, last_of
-from go_opt.run.pipeline.sessions import session
+from go_opt.run.pipeline.sessions import Session, session
 
 Arrays = Mapping[str, NDArray]  # by name
 
@@ -86,7 +87,10 @@ def whole_outputs(
 
     Sequences that get the same inputs are computed once.
     """
-    whole = session(_with_states(path, manifest), is_optimized=is_optimized)
+    if manifest.model.startswith(UNION_PREFIX):
+        whole: Session | _Apart = _Apart(manifest.model, is_optimized=is_optimized)
+    else:
+        whole = session(_with_states(path, manifest), is_optimized=is_optimized)
     wanted = [output.name for output in manifest.outputs]
     names = list(dict.fromkeys([*wanted, *(state.next for state in _changing(manifest))]))
     rest, first = _rest(path, manifest, inputs[0]), first_values(manifest, manifest.whole_states, path)
@@ -104,6 +108,30 @@ def whole_outputs(
             found[begin, step] = {name: values[name] for name in wanted}
         rows.append(found[begin, step])
     return rows
+
+
+class _Apart:
+    """The models of a union, each in a session of its own file."""
+
+    def __init__(self, union: str, *, is_optimized: bool) -> None:
+        models = [(session(path, is_optimized=is_optimized), copies) for copies, path in shares_of(union)]
+        self._models = {
+            prefix_of(number, copy): model
+            for number, (model, copies) in enumerate(models, 1)
+            for copy in range(copies)
+        }
+
+    def run(self, outputs: Sequence[str], inputs: Arrays) -> list[NDArray]:
+        """As of :class:`Session`; names begin with the number of model and copy."""
+        found: dict[str, NDArray] = {}
+        for prefix, model in self._models.items():
+            wanted = [name for name in outputs if name.startswith(prefix)]
+            given = {
+                name.removeprefix(prefix): one for name, one in inputs.items() if name.startswith(prefix)
+            }
+            values = model.run([name.removeprefix(prefix) for name in wanted], given)
+            found |= zip(wanted, values, strict=True)
+        return [found[name] for name in outputs]
 
 
 def next_states(manifest: Manifest, before: Arrays, values: Arrays) -> Arrays:

@@ -25,6 +25,7 @@ from go_opt.extras import check_installed
 from go_opt.model.codecs.plan_json import load_plan
 from go_opt.model.plan import Plan
 from go_opt.run.export.exporting import export
+from go_opt.run.export.whole import whole_model
 from go_opt.run.manifest import Manifest, check_states
 from go_opt.run.pipeline.check import Arrays, Reference, first_difference, next_states, whole_outputs
 from go_opt.run.pipeline.held_states import first_values
@@ -69,7 +70,7 @@ def run_plan(
     its last has ended. See :mod:`go_opt.run.pipeline.held_states` for states that grow.
 
     Args:
-      model: the ONNX file that the plan is of, with all its weights.
+      model: the ONNX file that the plan is of, with all its weights; or several, ``union:2*a.onnx+1*b.onnx``.
       plan: a plan, or the path of a plan file.
       inferences: number of pipelined inferences; five more run alone before them.
       seed: seed of the random inputs, if none are given.
@@ -103,17 +104,17 @@ def run_plan(
             )
         decided = replace(decided, sequences=sequences)
     on = as_target(target or decided.target)
-    with tempfile.TemporaryDirectory(prefix="go-opt-run-") as parent:
+    with tempfile.TemporaryDirectory(prefix="go-opt-run-") as parent, whole_model(model) as whole:
         folder = Path(parent) / "stages"
-        manifest = export(model, decided, folder, target=on, costs=costs)
+        manifest = export(whole, decided, folder, target=on, costs=costs)
         _check_sequences(manifest, sequences)
         if inputs is None:
             rng = np.random.default_rng(seed)
-            rows = [random_inputs(Path(model), manifest, rng) for _ in range(_DIFFERENT)]
+            rows = [random_inputs(whole.path, manifest, rng) for _ in range(_DIFFERENT)]
         else:
             rows = [load_inputs(Path(inputs), manifest)]
         return run_stages(
-            Path(model), folder, manifest, inferences, rows, on if links else None, tolerance=tolerance
+            whole.path, folder, manifest, inferences, rows, on if links else None, tolerance=tolerance
         )
 
 

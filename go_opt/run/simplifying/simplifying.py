@@ -15,13 +15,12 @@ from go_opt.env.rewrites import names
 from go_opt.env.rewrites.applying import possible_rewrites, with_rewrites
 from go_opt.errors import ModelError
 from go_opt.extras import check_installed
-from go_opt.frontends.onnx_frontend import import_onnx
 from go_opt.model.bindings import NO_BINDINGS, Bindings
 from go_opt.model.plan import Plan
 from go_opt.run.cut.plan_models import manifest_of, plan_models
 from go_opt.run.cut.stage_model import write_model
-from go_opt.run.export.exporting import check_is_onnx
 from go_opt.run.export.folder import check_free, whole_folder
+from go_opt.run.export.whole import whole_model
 from go_opt.run.pipeline.inputs import random_inputs
 from go_opt.run.pipeline.running import expected_outputs
 
@@ -53,9 +52,11 @@ def simplify(
       ModelError: a part of the model cannot be rewritten or read; or outputs differ by more than rounding.
     """
     check_installed("--simplify", "onnxruntime")
-    check_is_onnx(model)
-    check_free(directory, force=False, inputs=(model,))
-    graph, lowered = import_onnx(model, bindings, "native")
+    with whole_model(model) as whole:
+        check_free(directory, force=False, inputs=whole.files)
+        if len(whole.files) > 1:
+            raise ModelError("--simplify takes one model.", field="model")
+        graph, lowered = whole.read(bindings, "native")
     lowered.file.check_weights()
     made, on = with_rewrites(graph, possible_rewrites(graph, RULES)), as_target(_TARGET)
     ops = np.arange(made.num_ops)

@@ -51,7 +51,7 @@ def test_copies_share_their_weights() -> None:
 
 
 def test_rules_and_names_of_the_zoo_move_along() -> None:
-    name = union_name(["zoo:shufflenet", "zoo:squeezenet1_1"], (2, 1)).replace("squeezenet1_1", "shufflenet")
+    name = union_name(["zoo:shufflenet", "zoo:squeezenet1_1"], "2:1").replace("squeezenet1_1", "shufflenet")
     alone, both = go_opt.load("zoo:shufflenet"), go_opt.load(name)
     assert both.num_ops == 3 * alone.num_ops
     assert both.op_flops.sum() == pytest.approx(3 * alone.op_flops.sum())
