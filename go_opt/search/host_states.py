@@ -3,17 +3,21 @@
 A state on the host is an input and an output of each step. It takes no memory from one step to the next, and
 its ops may lie on several chips or replicas; but it crosses the host's links, and a step begins when its
 sequence's last has ended all the same. With all states on the chips first; then, while a bound does not
-exclude a gain, with all on the host, and with those of the chips that bind. If there is no plan, the states
-that free most memory for the bytes that they send go first.
+exclude a gain, with all on the host, and with those of the chips that bind. Where states leave too little
+room for a plan, or for the weights, those that free most memory for the bytes that they send go first, and
+bisection finds how many.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Final
+from collections.abc import Collection
+from functools import cached_property
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from go_opt.common.arrays import IntArray
 from go_opt.env import Target, cost_tables
 from go_opt.env.copies.splits import planned_graph, state_names
 from go_opt.errors import InfeasibleError
@@ -27,13 +31,21 @@ from go_opt.search.shared.watch import Watch
 from go_opt.search.trials.trials import Answer
 from go_opt.solver import Bound
 
-MOST_TRIALS: Final = 6  # sets of states on the host
+MOST_TRIALS: Final = 8  # sets of states on the host
 FIRST_SHARE: Final = 1 / 2  # of the budget, with all states on the chips, if others may be better
 SHARE: Final = 1 / 8  # of the budget for each further set
 CLEARLY: Final = 0.75  # of the best objective: a set is not tried if its bound is above
 EQUAL: Final = 1e-6  # relative difference of objectives that are equal
 
 Names = frozenset[str]  # of states, by what is read
+
+
+class _Ranked(NamedTuple):
+    """States in an order, by what is read."""
+
+    names: list[str]
+    freed: IntArray  # bytes of memory that this and those before it free
+    sent: dict[str, int]  # bytes of each that cross the host's links
 
 
 class HostStateSearch(BoundedTrials):
@@ -49,6 +61,8 @@ class HostStateSearch(BoundedTrials):
         self._bounds: dict[Names, Bound] = {}  # of the sets that were tried
         self._quick: dict[Names, Bound] = {}  # of sets without a search
         self._failures: dict[Names, InfeasibleError] = {}
+        self._streaming: set[Names] = set()  # the sets with which weights take more of the links than states
+        self._reached_s: dict[Names, float] = {}  # by the sets that have a plan
         with context.compiling():
             self._quick_bound(Names())
 
@@ -114,6 +128,7 @@ class HostStateSearch(BoundedTrials):
         sets = [self._everything] if Names() in self._bounds else [self._fitting(), self._everything]
         if self._best is not None and not self._is_quick:
             sets.append(self._binding())
+        sets += self._between(tried)
         for names in sets:
             if names not in tried and self._may_gain(self._quick_bound(names)):
                 return names
@@ -153,22 +168,56 @@ class HostStateSearch(BoundedTrials):
         whole = state_names(self._graph, plan)  # a part leaves with the others
         return Names((*plan.host_states, *(whole[name] for name, chip in chip_of.items() if chip in chips)))
 
-    def _fitting(self) -> Names:
-        """As few states as free the memory that is missing, or twice as many as in the last trial."""
+    def _between(self, tried: Collection[Names]) -> list[Names]:
+        """Half-way between the sets of :meth:`_ranked` that leave too little room, and those that do not."""
+        names, low, high = self._ranked.names, -1, len(self._ranked.names) + 1
+        least_s = math.inf
+        for number in range(len(names), -1, -1):
+            if (some := Names(names[:number])) in tried:
+                reached_s = self._reached_s.get(some, math.inf)
+                if some in self._streaming or reached_s > least_s or reached_s == math.inf:
+                    low = number
+                    break
+                least_s, high = reached_s, number
+        while low >= 0 and high - low >= 2:
+            middle = Names(names[: (low + high) // 2])
+            if self._may_gain(self._quick_bound(middle)):
+                return [middle]
+            high = len(middle)
+        return []
+
+    @cached_property
+    def _ranked(self) -> _Ranked:
+        """The states, those that free most memory for the bytes that they send first.
+
+        Equal ones, such as those of all layers, are in bit-reversed order: the first ones are far apart.
+        """
         graph = with_sequences(self._graph, self._request.sequences or 1)
-        tables = cost_tables(graph, self._target)
+        stored = cost_tables(graph, self._target).stored_bytes
         read = np.array([state.read for state in graph.states])
         enters, leaves = sent_bytes(graph, self._target)
         sent = (enters + leaves)[read]
-        freed = np.maximum(tables.stored_bytes[read] - 2 * sent, 0)  # inputs and outputs have two buffers
-        ranked = np.lexsort((-freed, sent / np.maximum(freed, 1)))
+        freed = np.maximum(stored[read] - 2 * sent, 0)  # inputs and outputs have two buffers
+        bits = len(read).bit_length()
+        apart = [int(f"{i:0{bits}b}"[::-1], 2) for i in range(len(read))]
+        ranked = np.lexsort((apart, -freed, sent / np.maximum(freed, 1)))
+        names = [graph.tensor_names[k] for k in read[ranked]]
+        return _Ranked(names, np.cumsum(freed[ranked]), dict(zip(names, sent[ranked].tolist(), strict=True)))
+
+    def _fitting(self) -> Names:
+        """As few states as free the memory that is missing, or twice as many as in the last trial."""
+        tables = cost_tables(with_sequences(self._graph, self._request.sequences or 1), self._target)
+        names, freed, _ = self._ranked
         missing = tables.stored_bytes[np.diff(tables.reader_ptr) > 0].sum() - tables.sram_bytes.sum()
         most = max(map(len, self._failures), default=0)
-        number = max(int(np.searchsorted(np.cumsum(freed[ranked]), missing)) + 1, 2 * most)
-        return Names(graph.tensor_names[k] for k in read[ranked[:number]])
+        return Names(names[: max(int(np.searchsorted(freed, missing)) + 1, 2 * most)])
 
     def _take(self, found: OptimizeResult) -> None:
         best, names = self._best, Names(found.plan.host_states)
+        streamed, sent = found.metrics.stream_bytes.sum(), sum(self._ranked.sent[name] for name in names)
+        binds = found.metrics.link_s[-2:].max() > found.objective_s / 2  # the host's links
+        (self._streaming.add if binds and streamed > sent else self._streaming.discard)(names)
+        self._reached_s[names] = min(found.objective_s, self._reached_s.get(names, math.inf))
         if found.lower_bound_s >= self._bounds.get(names, Bound(0.0, "")).seconds:
             self._bounds[names] = Bound(found.lower_bound_s, found.bound_reason)
         if best is not None:

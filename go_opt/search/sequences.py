@@ -4,7 +4,8 @@ With S sequences, a plan takes the longer of its loads and latency / S for each 
 More sequences shorten the second, until their states leave too little memory for short loads. Numbers are
 tried one after another, each search beginning with the best plan before: where sequences wait, more; where
 a chip or link is the bottleneck, fewer. Replicas share the sequences, but each has all weights of its stage:
-the first number is searched with replicas and without them, the others as was better. The bound holds for
+the first number is searched with replicas and without them, the others as was better. A number that is given
+and leaves little room begins with what a plan for fewer decides, cut anew. The bound holds for
 every number: with fewer than P, a plan takes at least its critical path / (P - 1); with P or more, at least
 the loads with the states of P.
 """
@@ -15,6 +16,7 @@ import math
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -103,7 +105,9 @@ class SequenceSearch(BoundedTrials):
             self._divisible = divisible_ops(graph, target, request)
             self._path = self._critical_path()
             # By number of sequences, for that many or more.
-            self._loads = {} if request.sequences else {1: self._load_bound(1)}
+            first = self._load_bound(1)
+            self._loads = {} if request.sequences else {1: first}
+            self._least_s = first.seconds
         # States on the chips are of sequences: a graph with states of the model is planned as a step.
         tables = cost_tables(with_sequences(graph, 1), target)
         is_held = tables.is_state & (np.diff(tables.reader_ptr) > 0)  # what no op reads takes no memory
@@ -126,6 +130,8 @@ class SequenceSearch(BoundedTrials):
           InfeasibleError: no valid plan was found; if the number is open, not for one sequence either.
         """
         try:
+            if self._request.sequences:
+                self._begin_with_fewer(self._request.sequences)
             if self._request.sequences or self._is_free:
                 self._search(self._request.sequences or MOST_SEQUENCES, share=1.0)
             else:
@@ -136,6 +142,30 @@ class SequenceSearch(BoundedTrials):
             self._stop()
         assert self._best is not None
         return self._simulated(self._best)
+
+    def _begin_with_fewer(self, number: int) -> None:
+        """Cut the orders of a plan for fewer sequences anew, if so many take more than half of the room."""
+        fewer = min(self._first_number(), number - 1)
+        is_open = self._request.start is None and self._request.policy != ONLY
+        is_short = FIRST_SHARE * (self._request.max_evaluations or math.inf) < QUICK_STEPS
+        if is_open and not is_short and fewer >= 1 and self._most_beside_weights < 2 * number:
+            with suppress(InfeasibleError):
+                self._cut(number, self._plan_for(fewer, FIRST_SHARE))
+
+    def _plan_for(self, number: int, share: float) -> Plan:
+        """A plan for another number of sequences than is asked for.
+
+        Raises:
+          InfeasibleError: none was found.
+        """
+        watch = Watch(
+            lambda step: self._take_step(replace(step, objective_s=math.inf, best_s=math.inf)),
+            lambda found: None,
+            self._must_stop,
+            self._stop,
+        )
+        request = replace(self._request_of(share), simulate=False)
+        return self._answer(with_sequences(self._graph, number), request, watch).plan
 
     def _try_numbers(self) -> None:
         fewest, most = self._fewest, self._most
@@ -243,14 +273,19 @@ class SequenceSearch(BoundedTrials):
         start = self._request.start
         if start is not None and start.plan is not None and start.plan.sequences > 1:
             return start.plan.sequences
-        tables = cost_tables(with_sequences(self._graph, 1), self._target)
-        weights = (tables.tensor_kind == WEIGHT) & ~tables.is_state
-        room = int(tables.sram_bytes.sum() - tables.stored_bytes[weights].sum())
-        most = room // self._bytes_of_each
-        needed = math.ceil(self._path.seconds / max(self._loads[1].seconds, 1e-30))
+        most = self._most_beside_weights
+        needed = math.ceil(self._path.seconds / max(self._least_s, 1e-30))
         if self._replicates:
             needed = max(needed, min(ROUNDS * self._target.num_chips, most // 2))
         return min(needed, most)
+
+    @cached_property
+    def _most_beside_weights(self) -> int:
+        """The sequences whose states fill the room that weights leave; negative if these leave none."""
+        tables = cost_tables(with_sequences(self._graph, 1), self._target)
+        weights = (tables.tensor_kind == WEIGHT) & ~tables.is_state
+        room = int(tables.sram_bytes.sum() - tables.stored_bytes[weights].sum())
+        return room // self._bytes_of_each
 
     def _between(self, low: int, high: int) -> int:
         """The next number: as many as the best plan needs for its loads, if that is between the two."""

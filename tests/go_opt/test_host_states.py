@@ -64,6 +64,29 @@ def test_a_step_may_leave_states_to_the_host_too() -> None:
     assert result.plan.sequences == 1
 
 
+def test_as_many_states_go_to_the_host_as_the_weights_need_room() -> None:
+    """Six cells: weights of 2000 bytes and ten states of 1000 exceed two memories of 32,000 by 8,000.
+
+    A state on the host frees 10,000 bytes but for four buffers. Three do, one or two on each chip.
+    """
+    b = GraphBuilder("cells")
+    b.add_tensor("x0", 10, "bf16", "input")
+    for i in range(6):
+        b.add_tensor(f"w{i}", 1000, "bf16", "weight")
+        b.add_tensor(f"h{i}", 500, "bf16", "input")
+        reads = [(f"{name}{i}", None) for name in "xhw"]
+        b.add_op(f"cell{i}", "MatMul", "matrix", flops=0, dtype="bf16", reads=reads,
+                 writes=[(f"x{i + 1}", 10, "bf16"), (f"n{i}", 500, "bf16")])  # fmt: skip
+    b.mark_output("x6")
+    for i in range(6):
+        b.add_state(f"h{i}", f"n{i}", "sequence")
+    target = small_mcm(2, sram_bytes=32_000)
+    result = go_opt.optimize(b.build(), target, sequences=10, max_evaluations=60, replication=False)
+    assert len(result.plan.host_states) == 3
+    # Three cells on each chip: 4040 bytes at 1000 bytes/us, and 1 us a kernel.
+    assert result.metrics.interval_s == in_us(3 * (4.04 + 1))
+
+
 @pytest.fixture(scope="module")
 def crowded() -> go_opt.OptimizeResult:
     """Six states of 2200 bytes exceed any memory of 12000, unless replicas share the sequences."""

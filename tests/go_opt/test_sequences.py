@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +21,9 @@ from go_opt.report.explanation import summary_lines
 from go_opt.report.page import plan_page
 from go_opt.result import Request
 from go_opt.search.bounds import lower_bound
+from go_opt.search.sequences import SequenceSearch
+from go_opt.search.shared.context import Context
+from go_opt.search.shared.watch import Watch
 from tests.decoders import decoder as onnx_decoder
 from tests.env.test_states import decoder
 from tests.replicated import replicated_plan
@@ -50,6 +54,23 @@ def test_the_least_number_that_reaches_the_least_interval() -> None:
     assert [step.evaluations for step in result.history] == list(range(1, result.evaluations + 1))
     again = go_opt.optimize(graph, target, **options)
     assert again.plan.placement.tolist() == result.plan.placement.tolist()
+
+
+@pytest.mark.parametrize(("given", "asked"), [(12, [3, 12]), (4, [4])])
+def test_a_number_that_leaves_little_room_begins_with_a_plan_for_fewer(given: int, asked: list[int]) -> None:
+    """Two memories have room for 16 sequences; three keep two chips busy."""
+    numbers = []
+
+    def answer(graph: Graph, request: Request, watch: Watch) -> go_opt.OptimizeResult:
+        numbers.append(graph.sequences)
+        raise InfeasibleError("none")
+
+    request = Request(sequences=given, max_evaluations=60, replication=False)
+    target = small_mcm(2, sram_bytes=20_000)
+    watch = Watch(lambda step: None, lambda found: None, lambda: False)
+    with pytest.raises(InfeasibleError):
+        SequenceSearch(decoder(), target, request, Context(math.inf), answer, watch).answer()
+    assert numbers == asked
 
 
 def test_replicas_share_the_sequences() -> None:
