@@ -46,7 +46,7 @@ class Clone(_message.Message):
     def __init__(self, op: _Optional[str] = ..., chip: _Optional[int] = ...) -> None: ...
 
 class Split(_message.Message):
-    __slots__ = ("op", "kind", "parts", "in_parts", "factor", "collective", "bucket")
+    __slots__ = ("op", "kind", "parts", "in_parts", "factor", "collective", "bucket", "level")
     OP_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
@@ -54,6 +54,7 @@ class Split(_message.Message):
     FACTOR_FIELD_NUMBER: _ClassVar[int]
     COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
     BUCKET_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
     op: str
     kind: str
     parts: int
@@ -61,7 +62,8 @@ class Split(_message.Message):
     factor: str
     collective: bool
     bucket: int
-    def __init__(self, op: _Optional[str] = ..., kind: _Optional[str] = ..., parts: _Optional[int] = ..., in_parts: bool = ..., factor: _Optional[str] = ..., collective: bool = ..., bucket: _Optional[int] = ...) -> None: ...
+    level: int
+    def __init__(self, op: _Optional[str] = ..., kind: _Optional[str] = ..., parts: _Optional[int] = ..., in_parts: bool = ..., factor: _Optional[str] = ..., collective: bool = ..., bucket: _Optional[int] = ..., level: _Optional[int] = ...) -> None: ...
 
 class Rewrite(_message.Message):
     __slots__ = ("rule", "ops")

@@ -7,7 +7,7 @@ this sum (reduce-scatter), or a slice of each piece (all-to-all). Those of a buc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -50,6 +50,20 @@ def exchange_of(
             return None
         return Exchange(CollectiveOp.ALL_TO_ALL, alike)
     return Exchange(CollectiveOp.ALL_REDUCE if is_sum else CollectiveOp.ALL_GATHER, ((),) * len(sources))
+
+
+def collective_of(cut: int, wanted: Collection[int], *, is_sum: bool, is_output: bool) -> CollectiveOp | None:
+    """As :func:`exchange_of`, by the periods of cuts: of what parts make, and of what the readers need.
+
+    Args:
+      wanted: 0 of a reader that needs the whole tensor.
+    """
+    is_alike = len(set(wanted)) == 1 and 0 not in wanted and not is_output
+    if is_sum:
+        return CollectiveOp.REDUCE_SCATTER if is_alike else CollectiveOp.ALL_REDUCE
+    if not is_output and set(wanted) <= {cut}:
+        return None
+    return CollectiveOp.ALL_TO_ALL if is_alike else CollectiveOp.ALL_GATHER
 
 
 def buckets_of(

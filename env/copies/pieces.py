@@ -74,27 +74,36 @@ def elements_of(piece: Piece, elements: int) -> int:
     return elements
 
 
-def part_name(name: str, part: int, parts: int) -> str:
-    """The name of a part of the op ``name``, or of what it writes of the tensor ``name``."""
-    return f"{name}/part {part + 1} of {parts}"
+class Names(NamedTuple):
+    """The names of ops and tensors in parts, which are not those of another level of splits."""
+
+    level: int = 0
+
+    def part(self, name: str, part: int, parts: int) -> str:
+        """A part of the op ``name``, or what it writes of the tensor ``name``."""
+        return f"{name}/{self.of_level}part {part + 1} of {parts}"
+
+    def sum(self, name: str, part: int, parts: int) -> str:
+        """The op, or its tensor, that adds the partial results up to that of a part."""
+        return f"{name}/{self.of_level}sum {part + 1} of {parts}"
+
+    def copy(self, name: str, copy: int, copies: int) -> str:
+        """One of the copies that a collective leaves; the first has the name of the tensor."""
+        return f"{name}/{self.of_level}copy {copy + 1} of {copies}" if copy else name
+
+    def sent(self, name: str, part: int, parts: int) -> str:
+        """What the chip of a part hands over in a collective, and the op that does."""
+        return f"{name}/{self.of_level}sent {part + 1} of {parts}"
+
+    def piece(self, tensor: str, piece: Piece) -> str:
+        """A piece of a tensor, and the op that takes it from others."""
+        cuts = " and ".join(f"{cut.start} to {cut.stop} of {cut.period}" for cut in piece)
+        return f"{tensor}/{self.of_level}elements {cuts}"
+
+    @property
+    def of_level(self) -> str:
+        """What tells the names of a level from those of others."""
+        return "replica " if self.level else ""
 
 
-def sum_name(name: str, part: int, parts: int) -> str:
-    """The name of the op, or its tensor, that adds the partial results up to that of a part."""
-    return f"{name}/sum {part + 1} of {parts}"
-
-
-def copy_name(name: str, copy: int, copies: int) -> str:
-    """The name of one of the copies that a collective leaves; the first has the name of the tensor."""
-    return f"{name}/copy {copy + 1} of {copies}" if copy else name
-
-
-def sent_name(name: str, part: int, parts: int) -> str:
-    """The name of what the chip of a part hands over in a collective, and of the op that does."""
-    return f"{name}/sent {part + 1} of {parts}"
-
-
-def piece_name(tensor: str, piece: Piece) -> str:
-    """The name of a piece of a tensor, and of the op that takes it from others."""
-    cuts = " and ".join(f"{cut.start} to {cut.stop} of {cut.period}" for cut in piece)
-    return f"{tensor}/elements {cuts}"
+part_name, sum_name = Names().part, Names().sum

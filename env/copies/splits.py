@@ -8,16 +8,25 @@ difference.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
-from go_opt.env.copies.cells import cells_of, overlap, pieces_of, results_of, share
+from go_opt.env.copies.cells import (
+    Held,
+    Part,
+    SplitGraph,
+    can_be_gathered,
+    cells_of,
+    flops_of_part,
+    overlap,
+    pieces_of,
+    results_of,
+    touched_by_part,
+)
 from go_opt.env.copies.divisions import (
     COPIES,
     JOINED_BY,
@@ -27,36 +36,24 @@ from go_opt.env.copies.divisions import (
     stops_of,
 )
 from go_opt.env.copies.exchanges import Exchange, buckets_of, exchange_of
-from go_opt.env.copies.pieces import (
-    Piece,
-    Range,
-    copy_name,
-    elements_of,
-    part_name,
-    piece_name,
-    piece_of,
-    sent_name,
-    sum_name,
-)
+from go_opt.env.copies.part_rules import Ruled, rule_of_move, rule_of_part
+from go_opt.env.copies.pieces import Names, Piece, Range, elements_of, piece_of
 from go_opt.env.rewrites.applying import with_rewrites
 from go_opt.errors import PlanError
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.dtypes import DTYPES
 from go_opt.model.graph import (
     INPUT,
-    MATRIX,
     NO_PRODUCER,
     OP_CLASSES,
     STATE,
     TENSOR_KINDS,
     WEIGHT,
     Graph,
-    OpRule,
     State,
     with_sequences,
 )
 from go_opt.model.plan import CollectiveOp, Plan, Split
-from go_opt.model.rule import factors_in, multiplicands
 from go_opt.model.states import with_host_states
 
 JOIN: Final = "Concat"
@@ -64,44 +61,40 @@ TAKE: Final = "Slice"
 _Row = dict[str, Any]  # arguments of GraphBuilder.add_op
 
 
-class Part(NamedTuple):
-    """An op of a split graph that computes a part of an op of the whole graph."""
-
-    op: int  # of the whole graph
-    ranges: tuple[Range, ...]
-    copy: int = 0  # of parts that each compute all of the op
-
-
-class Held(NamedTuple):
-    """What a tensor of a split graph holds of a tensor of the whole graph, maybe a state."""
-
-    tensor: int
-    piece: Piece
-    is_partial: bool = False  # a term of a sum
-
-
-class SplitGraph(NamedTuple):
-    """A graph with ops in parts. Ops that are neither parts nor in the whole graph take, join or add."""
-
-    graph: Graph
-    parts: Mapping[str, Part]  # by name of the op
-    held: Mapping[str, Held]  # by name of the tensor; others are those of the whole graph
-
-
 @lru_cache(maxsize=32)
-def split_graph_and_parts(graph: Graph, splits: tuple[Split, ...]) -> SplitGraph:
+def split_graph_and_parts(graph: Graph, splits: tuple[Split, ...], *, is_last: bool = True) -> SplitGraph:
     """``graph`` with the ops that ``splits`` name in parts, and what the parts are.
+
+    Args:
+      splits: of one level.
+      is_last: whether parts need no rules, as no further level divides them.
 
     Raises:
       PlanError: an op is not in the graph, or cannot be split like that.
     """
-    expansion = _Expansion(graph, splits)
+    expansion = _Expansion(graph, splits, has_rules=not is_last)
     return SplitGraph(expansion.graph(), expansion.parts, expansion.held)
 
 
+def split_levels(graph: Graph, splits: tuple[Split, ...]) -> tuple[tuple[tuple[Split, ...], SplitGraph], ...]:
+    """The splits of each level, with the graph in which those up to it are in parts.
+
+    Raises:
+      PlanError: as of :func:`split_graph_and_parts`.
+    """
+    levels = sorted({one.level for one in splits})
+    found: list[tuple[tuple[Split, ...], SplitGraph]] = []
+    for level in levels:
+        own = tuple(one for one in splits if one.level == level)
+        found.append((own, split_graph_and_parts(graph, own, is_last=level == levels[-1])))
+        graph = found[-1][1].graph
+    return tuple(found)
+
+
 def split_graph(graph: Graph, splits: tuple[Split, ...]) -> Graph:
-    """The graph of :func:`split_graph_and_parts`, which is made once for all numbers of sequences."""
-    return with_sequences(split_graph_and_parts(with_sequences(graph, 1), splits).graph, graph.sequences)
+    """The graph with the parts of all levels, which is made once for all numbers of sequences."""
+    levels = split_levels(with_sequences(graph, 1), splits)
+    return with_sequences(levels[-1][1].graph if levels else graph, graph.sequences)
 
 
 def unsplit_graph(graph: Graph, plan: Plan) -> Graph:
@@ -129,7 +122,8 @@ def planned_graph(graph: Graph, plan: Plan) -> Graph:
     if graph.fingerprint != plan.graph_fingerprint:
         return split_graph(graph, plan.splits)
     for split in plan.splits:
-        if not graph.ops_named(f"{split.op}/part 1 of " if split.factor else f"{split.op}/copy 2 of "):
+        made = "part 1 of " if split.factor else "copy 2 of "
+        if not graph.ops_named(f"{split.op}/{Names(split.level).of_level}{made}"):
             raise PlanError(
                 f"splits: the graph of the plan has no part of op {split.op[:120]!r}.", field="splits"
             )
@@ -139,16 +133,23 @@ def planned_graph(graph: Graph, plan: Plan) -> Graph:
 def state_names(graph: Graph, plan: Plan) -> dict[str, str]:
     """For each state of the planned graph, by name, the state of ``graph`` that it is, or is a part of."""
     whole, planned = with_sequences(unsplit_graph(graph, plan), 1), planned_graph(graph, plan)
-    held = split_graph_and_parts(whole, plan.splits).held if plan.splits else {}
-    names = [planned.tensor_names[state.read] for state in planned.states]
-    return {name: whole.tensor_names[held[name].tensor] if name in held else name for name in names}
+    found = {name: name for name in (planned.tensor_names[state.read] for state in planned.states)}
+    levels = split_levels(whole, plan.splits)
+    befores = [whole, *(split.graph for _, split in levels)]
+    for (_, split), before in reversed([*zip(levels, befores, strict=False)]):
+        found = {
+            name: before.tensor_names[split.held[of].tensor] if of in split.held else of
+            for name, of in found.items()
+        }
+    return found
 
 
 class _Expansion:
     """Replaces split ops; ``parts`` and ``held`` are as in :class:`SplitGraph`, complete after ``graph``."""
 
-    def __init__(self, graph: Graph, splits: tuple[Split, ...]) -> None:
-        self._graph = graph
+    def __init__(self, graph: Graph, splits: tuple[Split, ...], *, has_rules: bool) -> None:
+        self._graph, self._has_rules = graph, has_rules
+        self._names = Names(max((one.level for one in splits), default=0))
         divisions = divisions_of(graph, splits)
         stops, copied = stops_of(graph, divisions), copied_states(graph, divisions)
         self._copied = {op for op, of in divisions.items() if of[0].factor == COPIES}
@@ -184,7 +185,10 @@ class _Expansion:
         is_state = graph.tensor_kind == STATE
         self._add_slices(builder, [name for name in self._slices if not is_state[self.held[name].tensor]])
         for row in ops:
+            ruled: Ruled | None = row.pop("ruled", None)
             builder.add_op(**row)
+            if ruled is not None:
+                builder.set_rule(row["name"], *ruled)
         for name in self._outputs():
             builder.mark_output(name)
         for state in states:
@@ -221,13 +225,13 @@ class _Expansion:
         """
         graph, name = self._graph, self._graph.tensor_names[k]
         if k in self._copies:
-            return [copy_name(name, i, self._copies[k]) for i in range(self._copies[k])]
+            return [self._names.copy(name, i, self._copies[k]) for i in range(self._copies[k])]
         made = self._exchanges[k].results if k in self._exchanges else self._made.get(k, ())
         is_copied = int(graph.tensor_producer[k]) in self._copied or k in self._exchanges
         if not is_copied or len(made) != copies or (k in self._exchanges and any(made)):
             problem = f"{name!r}, the next value of a state of {copies} copies, is not computed for each"
             raise PlanError(f"splits: {problem}.", field="splits")
-        return [copy_name(name, i, copies) for i in range(copies)]
+        return [self._names.copy(name, i, copies) for i in range(copies)]
 
     def _outputs(self) -> Iterator[str]:
         """Names of the tensors that the host reads."""
@@ -277,15 +281,8 @@ class _Expansion:
             return True
         pieces = [piece for _, piece in self._made[k]]
         return any(
-            not self._can_be_gathered(pieces, piece)
-            for reader in readers
-            for piece in self._pieces_read(reader, k)
+            not can_be_gathered(pieces, piece) for reader in readers for piece in self._pieces_read(reader, k)
         )
-
-    def _can_be_gathered(self, pieces: Sequence[Piece], wanted: Piece) -> bool:
-        """Whether a piece is one of those given, or their cuts say where it lies in each of them."""
-        periods = {cut.period for cut in pieces[0]}
-        return wanted in pieces or (bool(wanted) and {cut.period for cut in wanted} <= periods)
 
     def _pieces_read(self, op: int, k: int) -> Iterator[Piece]:
         if op not in self._cells or op in self._copied:
@@ -300,13 +297,13 @@ class _Expansion:
         op, name = int(self._graph.tensor_producer[k]), self._graph.tensor_names[k]
         cells = self._cells[op]
         if op in self._copied:
-            return [(copy_name(name, i, len(cells)), ()) for i in range(len(cells))]
+            return [(self._names.copy(name, i, len(cells)), ()) for i in range(len(cells))]
         row = self._graph.known_rule_of(op)
         access = row.rule.results[row.results.index(k)]
         if len(cells) == 1:
             return [(name, ())]
         return [
-            (part_name(name, i, len(cells)), piece_of(row.rule, access, cell.ranges))
+            (self._names.part(name, i, len(cells)), piece_of(row.rule, access, cell.ranges))
             for i, cell in enumerate(cells)
         ]
 
@@ -316,7 +313,8 @@ class _Expansion:
         if op not in self._cells:
             reads = [(graph.tensor_names[k], touched) for k, touched in graph.reads_of(op)]
             writes = [self._write(k, graph.tensor_names[k]) for k in graph.outputs_of(op)]
-            yield self._op(op, name, float(graph.op_flops[op]), reads, writes) | self._measured(op)
+            of_op = self._op(op, name, float(graph.op_flops[op]), reads, writes) | self._measured(op)
+            yield of_op | self._ruled(op, (), {(k, ()): graph.tensor_names[k] for k, _ in graph.reads_of(op)})
             return
         cells = self._cells[op]
         # What has no elements and is not in the rule puts ops that touch a state in order; parts get it anew.
@@ -328,7 +326,7 @@ class _Expansion:
         moves: list[_Row] = []
         parts: list[_Row] = []
         for i in range(len(cells)):
-            of_cell = name if len(cells) == 1 else part_name(name, i, len(cells))
+            of_cell = name if len(cells) == 1 else self._names.part(name, i, len(cells))
             parts += self._terms(op, i, of_cell, [(k, made[i]) for k, made in outputs.items()], moves)
         yield from moves
         yield from parts
@@ -341,7 +339,7 @@ class _Expansion:
     def _copy(self, op: int, copy: int, results: Sequence[tuple[int, str]]) -> _Row:
         """One of the ops that each compute all of an op, from the copies of what it reads."""
         graph, row = self._graph, self._graph.rule_of(op)
-        name = copy_name(graph.op_names[op], copy, len(self._cells[op]))
+        name = self._names.copy(graph.op_names[op], copy, len(self._cells[op]))
         self.parts[name] = Part(op, (), copy)
         for k, written in results:
             self._hold(k, written)
@@ -351,7 +349,16 @@ class _Expansion:
             if touched or (row is not None and k in row.operands)
         ]
         writes = [self._write(k, written) for k, written in results]
-        return self._op(op, name, float(graph.op_flops[op]), reads, writes) | self._measured(op)
+        of_op = self._op(op, name, float(graph.op_flops[op]), reads, writes) | self._measured(op)
+        return of_op | self._ruled(
+            op, (), {(k, ()): self._copy_for(k, op, copy) for k, _ in graph.reads_of(op)}
+        )
+
+    def _ruled(self, op: int, ranges: tuple[Range, ...], read: Mapping[tuple[int, Piece], str]) -> _Row:
+        """The rule of a part that reads these pieces of tensors, if another level may divide it."""
+        if not self._has_rules:
+            return {}
+        return {"ruled": rule_of_part(self._graph, op, ranges, read, self._copies.keys())}
 
     def _hold(self, k: int, name: str, piece: Piece = ()) -> None:
         """Note a copy of tensor ``k``, or of a piece; the first has its name."""
@@ -366,34 +373,37 @@ class _Expansion:
         """What hands over the results of parts, and of each chip its collective; the first writes ``k``."""
         graph, op, number = self._graph, int(self._graph.tensor_producer[k]), len(exchange.results)
         tensor, joining, is_sum = graph.tensor_names[k], self._joining_op(k), len(self._cells[op]) == 1
-        made = [(part_name(tensor, i, number), ()) for i in range(number)] if is_sum else self._made[k]
+        made = [(self._names.part(tensor, i, number), ()) for i in range(number)] if is_sum else self._made[k]
         for i, (source, piece) in enumerate(made):
-            sent = sent_name(tensor, i, number)
+            sent = self._names.sent(tensor, i, number)
             self.held[sent] = Held(k, piece, is_partial=is_sum)
-            of = sent_name(joining, i, number)
+            of = self._names.sent(joining, i, number)
             yield self._move(CollectiveOp.SEND.value, k, of, sent, piece, [source])
         for piece in filter(None, exchange.results):  # also before the last of a bucket is there
-            self._hold(k, piece_name(tensor, piece), piece)
+            self._hold(k, self._names.piece(tensor, piece), piece)
         number_of, bucket = next((one for one in self._buckets.items() if k in one[1]), (0, [k]))
         if k != bucket[-1]:
             return
         sources = [
-            (sent_name(graph.tensor_names[each], i, number), None) for each in bucket for i in range(number)
+            (self._names.sent(graph.tensor_names[each], i, number), None)
+            for each in bucket
+            for i in range(number)
         ]
         for i in range(number):
-            name = copy_name(joining, i, number)
+            name = self._names.copy(joining, i, number)
             if number_of:
-                name = copy_name(f"{exchange.op.value} of bucket {number_of}", i, number)
+                name = self._names.copy(f"{exchange.op.value} of bucket {number_of}", i, number)
             writes = []
             for each in bucket:
                 whole, piece = graph.tensor_names[each], self._exchanges[each].results[i]
-                written = piece_name(whole, piece) if piece else copy_name(whole, i, number)
+                written = self._names.piece(whole, piece) if piece else self._names.copy(whole, i, number)
                 self._hold(each, written, piece)
                 writes.append(self._write(each, written, piece))
             if not number_of and exchange.results[i]:
                 name = writes[0][0]
             row = self._move(exchange.op.value, k, name, writes[0][0], exchange.results[i], [])
-            yield row | {"reads": sources, "writes": writes}
+            ruled = {} if number_of else self._ruled_move(k, [one for one, _ in sources], exchange.results[i])
+            yield row | {"reads": sources, "writes": writes} | ruled
 
     def _terms(
         self, op: int, cell_number: int, name: str, results: Sequence[tuple[int, str]], moves: list[_Row]
@@ -405,8 +415,8 @@ class _Expansion:
         total = ""
         for i, term in enumerate(cell.terms):
             ranges = cell.ranges + term
-            of_part = name if number == 1 else part_name(name, i, number)
-            reads = []
+            of_part = name if number == 1 else self._names.part(name, i, number)
+            reads, read = [], dict[tuple[int, Piece], str]()
             for k, touched in graph.reads_of(op):
                 if touched == 0 and k not in row.operands:  # as above, or a state that it touches
                     continue
@@ -415,22 +425,24 @@ class _Expansion:
                     # A piece of a copy of a state is read where it lies.
                     is_held = k in self._copies
                     taken = whole if is_held else _moved(self._taken(k, piece, whole), moves)
-                    reads.append((taken, self._touched(row, k, touched, piece, ranges)))
+                    reads.append((taken, touched_by_part(graph, row, (k, touched), piece, ranges)))
+                    read[k, piece] = taken
             writes = []
             for k, tensor in results:
-                written = tensor if number == 1 else part_name(tensor, i, number)
+                written = tensor if number == 1 else self._names.part(tensor, i, number)
                 access = row.rule.results[row.results.index(k)]
                 piece = piece_of(row.rule, access, ranges)
                 if written not in graph.tensor_index or number > 1:
                     self.held[written] = Held(k, piece, is_partial=number > 1)
                 writes.append(self._write(k, written, piece))
             self.parts[of_part] = Part(op, ranges)
-            yield self._op(op, of_part, self._flops(op, ranges, is_first=i == 0), reads, writes)
+            of_op = self._op(op, of_part, flops_of_part(graph, op, ranges, is_first=i == 0), reads, writes)
+            yield of_op | self._ruled(op, ranges, read)
             if number == 1:
                 return
             if is_added and i > 0:
                 yield self._sum(op, name, results[0], (total, writes[0][0]), i, number)
-            total = writes[0][0] if i == 0 else sum_name(results[0][1], i, number)
+            total = writes[0][0] if i == 0 else self._names.sum(results[0][1], i, number)
 
     def _sum(
         self, op: int, name: str, result: tuple[int, str], added: tuple[str, str], i: int, number: int
@@ -439,33 +451,13 @@ class _Expansion:
         k, tensor = result
         is_last = i == number - 1
         piece = self.held[added[1]].piece
-        written = tensor if is_last else sum_name(tensor, i, number)
+        written = tensor if is_last else self._names.sum(tensor, i, number)
         if written not in self._graph.tensor_index:
             self.held[written] = Held(k, piece, is_partial=not is_last)
         write = self._write(k, written, piece)
-        of = name if is_last else sum_name(name, i, number)
+        of = name if is_last else self._names.sum(name, i, number)
         sums = self._op(op, of, float(write[1]), [(one, None) for one in added], [write])
         return sums | {"op_type": JOINED_BY[self._graph.op_types[op]], "op_class": "vector"}
-
-    def _touched(self, row: OpRule, k: int, touched: int, piece: Piece, ranges: tuple[Range, ...]) -> int:
-        """The elements that a part touches: of a tensor that the op reads in part, its share."""
-        elements = int(self._graph.tensor_elements[k])
-        if touched == elements:
-            return elements_of(piece, elements)
-        return max(1, math.ceil(touched * share(row, ranges)))
-
-    def _flops(self, op: int, ranges: tuple[Range, ...], *, is_first: bool) -> float:
-        """The share of a part; of a bias, which the first term adds, all."""
-        row, flops = self._graph.known_rule_of(op), float(self._graph.op_flops[op])
-        reduced = tuple(one for one in ranges if row.rule.factors[one.factor].kind == "reduction")
-        rest = tuple(one for one in ranges if one not in reduced)
-        once = 0.0
-        if reduced and self._graph.op_class[op] == MATRIX:
-            multiplied = (row.rule.operands[i] for i in multiplicands(row.rule))
-            factors = set[int]().union(*map(factors_in, multiplied))
-            once = max(0.0, flops - 2.0 * row.rule.points(factors))
-        terms = Fraction(flops - once) * share(row, reduced) + Fraction(once * is_first)
-        return float(terms * share(row, rest))
 
     def _joined(self, k: int, pieces: list[tuple[str, Piece]], wanted: Piece) -> Iterator[_Row]:
         """What joins pieces of a tensor that make up ``wanted``, along one cut after the other."""
@@ -480,7 +472,7 @@ class _Expansion:
             for rest_of, group in groups.items():
                 joined = group[0]
                 if len(group) > 1 and rest_of:
-                    joined = piece_name(name, rest_of)
+                    joined = self._names.piece(name, rest_of)
                     if joined not in self.held:
                         self.held[joined] = Held(k, rest_of)
                         yield self._move(JOIN, k, joined, joined, rest_of, group)
@@ -503,7 +495,7 @@ class _Expansion:
             copies = len(exchange.results)
         elif producer in self._copied:
             copies = len(self._cells[producer])
-        return copy_name(name, part, parts) if copies == parts else name
+        return self._names.copy(name, part, parts) if copies == parts else name
 
     def _taken(self, k: int, wanted: Piece, name: str) -> Iterator[_Row | str]:
         """Yields the ops that make a piece of tensor ``k``, each once, and then the name of the piece.
@@ -513,7 +505,7 @@ class _Expansion:
         """
         graph = self._graph
         producer = int(graph.tensor_producer[k])
-        taken = piece_name(name, wanted) if wanted else name
+        taken = self._names.piece(name, wanted) if wanted else name
         if not wanted or taken in self.held:
             yield taken
             return
@@ -527,7 +519,7 @@ class _Expansion:
             yield same
             return
         is_made = producer in self._cells and name == graph.tensor_names[k]
-        if not is_made or not self._can_be_gathered([one for _, one in pieces], wanted):
+        if not is_made or not can_be_gathered([one for _, one in pieces], wanted):
             self.held[taken] = Held(k, wanted)
             yield self._move(TAKE, k, taken, taken, wanted, [name])
             yield taken
@@ -537,7 +529,7 @@ class _Expansion:
             some = overlap(piece, wanted)
             if any(cut.start >= cut.stop for cut in some):
                 continue
-            part = made if some == piece else piece_name(name, some)
+            part = made if some == piece else self._names.piece(name, some)
             if part != made and part not in self.held:
                 self.held[part] = Held(k, some)
                 yield self._move(TAKE, k, part, part, some, [made])
@@ -547,7 +539,7 @@ class _Expansion:
 
     def _slice(self, k: int, piece: Piece) -> str:
         """The name of a piece of a weight or state, or of the batch of a training step: no op takes it."""
-        name = piece_name(self._graph.tensor_names[k], piece)
+        name = self._names.piece(self._graph.tensor_names[k], piece)
         self.held[name] = Held(k, piece)
         self._slices[name] = elements_of(piece, int(self._graph.tensor_elements[k]))
         return name
@@ -559,7 +551,12 @@ class _Expansion:
             "name": name, "op_type": op_type, "op_class": "data_movement", "flops": 0.0, "dtype": write[2],
             "reads": [(source, write[1] if op_type == TAKE else None) for source in sources],
             "writes": [write],
-        }  # fmt: skip
+        } | self._ruled_move(k, sources, piece)  # fmt: skip
+
+    def _ruled_move(self, k: int, sources: Sequence[str], piece: Piece) -> _Row:
+        if not self._has_rules or not sources:
+            return {}
+        return {"ruled": rule_of_move(self._graph, k, sources, self.held, piece)}
 
     def _write(self, k: int, name: str, piece: Piece = ()) -> tuple[str, int, str]:
         graph = self._graph

@@ -152,7 +152,7 @@ def explain(
     whole = with_rewrites(whole, decided.rewrites)
     divisible = divisible_ops(whole, on, request)
     if not is_expanded:
-        divisible[[whole.op_index[split.op] for split in decided.splits]] = True
+        divisible[[whole.op_index[split.op] for split in decided.splits if not split.level]] = True
     bound = bound_over_states(whole, on, request, divisible)
     return explain_plan(on_graph, on, decided, objective=objective, bound=bound, constraints=requested)
 

@@ -123,10 +123,13 @@ def split_uses(graph: Graph, target: Target, plan: Plan) -> tuple[SplitUse, ...]
     tensor_bytes, least = cost_tables(graph, target).tensor_bytes, int(target.chip_sram_bytes.min())
     of_op: dict[str, list[Split]] = {}
     for split in plan.splits:
-        of_op.setdefault(split.op, []).append(split)
+        if not split.level:  # else of parts of an op
+            of_op.setdefault(split.op, []).append(split)
     found = []
     for name, splits in of_op.items():
-        parts = graph.ops_named(f"{name}/part ") or [graph.op_index[name]]
+        parts = graph.ops_named(f"{name}/part ") or [
+            graph.op_index[name] if name in graph.op_index else graph.ops_named(f"{name}/")[0]
+        ]
         reads = [
             frozenset(k for k, _ in graph.reads_of(op) if graph.tensor_kind[k] == WEIGHT) for op in parts
         ]

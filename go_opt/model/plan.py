@@ -62,6 +62,8 @@ class Split:
     # readers need that do not go on with the parts. False: one op joins or adds the results.
     collective: bool = False
     bucket: int = 0  # above 0: collectives with the same number are one, as gradients of a bucket
+    # 1: of an op of the graph in which those of level 0 are in parts already, as replicas of divided layers.
+    level: int = 0
 
 
 class NamedTarget(Protocol):

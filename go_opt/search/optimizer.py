@@ -41,7 +41,14 @@ from go_opt.search.compiling.warm_up import bound_families, load, loading
 from go_opt.search.final_simulation import is_simulated, load_simulator, simulated_answer
 from go_opt.search.host_states import HostStateSearch
 from go_opt.search.methods import first_plans
-from go_opt.search.replicas.ways import replicated_way, start_of_replicas
+from go_opt.search.replicas.layers import LayerWays
+from go_opt.search.replicas.ways import (
+    batch_factors,
+    replicas_of_layers,
+    replicated_way,
+    start_of_replicas,
+    updates_of,
+)
 from go_opt.search.rewriting.undoing import search_rewritten
 from go_opt.search.sequences import BoundedTrials, SequenceSearch
 from go_opt.search.shared.context import Context
@@ -57,7 +64,12 @@ from go_opt.solver import Bound
 WHOLE_SHARE: Final = 1 / 3  # of the budget, for a training step of whole ops
 MOST_INTERPRETED_OPS: Final = 5_000  # of graphs that have a plan before kernels are compiled
 _UNPROVEN: Final = Bound(0.0, "none is proven before kernels are compiled")
+MOST_SHARED_OPS: Final = 4096  # larger graphs would have too many parts
 FIRST_STEPS: Final = 2  # of the plain plan of replicas: its kernels joined, or as they come
+LAYERS_SHARE: Final = 1 / 8  # of the budget, at most, to find out how layers are shared
+LIKELY: Final = 1.2  # of the estimate of replicas, at most: that of a way to share layers which is costed
+NEAR: Final = 1.15  # of the best plan, at most: first plans of other ways that are searched further
+NEAR_SHARE: Final = 1 / 8  # of the budget, for each of them
 
 
 def optimize_request(
@@ -241,7 +253,8 @@ class ReplicaSearch(BoundedTrials):
     """The best plan of a training step by whole ops, or by replicas that each have a share of the batch.
 
     Plans of replicas are begun with one that is made for them: the same ops on each chip. So the answer is
-    never slower than plain data parallelism on as many chips, or on half as many.
+    never slower than plain data parallelism on as many chips, or on half as many. A replica may be several
+    chips that share its layers.
     """
 
     def __init__(
@@ -257,7 +270,8 @@ class ReplicaSearch(BoundedTrials):
                 lower_bound(graph, apart, request, everything),
                 key=lambda bound: bound.seconds,
             )
-        self._ways: set[tuple[Split, ...]] = set()
+        self._starts: dict[tuple[Split, ...], Start | None] = {}  # of ways that chips share
+        self._first_s: dict[tuple[Split, ...], float] = {}  # of the first plan of each
         self._reference_s = math.inf  # of the greedy plan of whole ops
 
     def answer(self) -> OptimizeResult:
@@ -270,17 +284,18 @@ class ReplicaSearch(BoundedTrials):
         try:
             given = self._request.start and self._request.start.plan
             if given and any(not one.factor for one in given.splits):
-                self._ways.add(given.splits)
-                self._try(given.splits, 0.0, self._request.start)
+                self._try_first(given.splits, self._request.start)
             parts = 2 ** int(math.log2(self._target.num_chips))
             self._try_replicas(parts)
+            self._try_layers(parts)
             failure = self._try((), WHOLE_SHARE)
             while parts > 2 and not self._is_over:
                 parts //= 2
                 self._try_replicas(parts)
+            self._search_near()
             if self._best is not None and not self._is_over:
                 splits = self._best.plan.splits
-                self._try(splits if splits in self._ways else (), 1.0)
+                self._try(splits if splits in self._starts else (), 1.0)
         except KeyboardInterrupt:  # a stopped search returns its best plan
             if self._best is None:
                 raise
@@ -302,21 +317,71 @@ class ReplicaSearch(BoundedTrials):
     def _try_replicas(self, parts: int) -> None:
         """Cost the plain plan of so many replicas, and that in which each updates a slice of the weights."""
         for shares_updates in (False, True):
-            way = replicated_way(self._graph, parts, shares_updates=shares_updates)
-            try:
-                split_graph(self._graph, way)
-            except PlanError:  # each would have too little of the batch
+            if not self._try_way(replicated_way(self._graph, parts, shares_updates=shares_updates)):
                 return
-            if not way or self._is_stopped:
+
+    def _try_layers(self, chips: int) -> None:
+        """Cost plans of fewer replicas, each of several chips that share its layers, the likely ones first.
+
+        Some are costed in any case if replicas cannot be, such as for a batch of few samples.
+        """
+        graph, target = self._graph, self._target
+        if not target.collectives or graph.num_ops > MOST_SHARED_OPS or self._is_over:
+            return
+        along = batch_factors(graph, 1)
+        ways = LayerWays(graph, target, along, updates_of(graph, along))
+        is_late = self._context.after(LAYERS_SHARE * self._request.time_limit_s)
+        sizes = [2**i for i in range(1, int(math.log2(chips)) + 1)]
+        found = [(ways.best(parts, chips // parts, is_late), chips // parts) for parts in sizes]
+        ranked = sorted(((one, n) for one, n in found if one is not None), key=lambda row: row[0].seconds)
+        limit_s = LIKELY * ways.replicas_s(chips) if self._first_s else math.inf
+        for one, replicas in ranked:
+            if one.seconds > limit_s:
                 return
-            self._ways.add(way)
-            roles = loop_roles(self._graph, self._target.kernel_patterns)
-            self._try(way, 0.0, start_of_replicas(self._graph, way, roles))
+            with self._context.tolerates("shared layers", PlanError):
+                self._try_way(replicas_of_layers(graph, one.way, replicas) if replicas > 1 else one.way)
+            if is_late():
+                return
+
+    def _try_way(self, way: tuple[Split, ...]) -> bool:
+        """Cost the plan that is made for a way; False if there is none, or no time."""
+        try:
+            split_graph(self._graph, way)
+        except PlanError:  # each would have too little of the batch
+            return False
+        if not way or self._is_stopped:
+            return False
+        roles = loop_roles(self._graph, self._target.kernel_patterns)
+        self._try_first(way, start_of_replicas(self._graph, way, roles))
+        return True
+
+    def _try_first(self, way: tuple[Split, ...], start: Start | None) -> None:
+        """Cost the plan that is made for a way."""
+        self._starts[way], begun = start, len(self._history)
+        self._try(way, 0.0, start, is_first=True)
+        self._first_s[way] = min((one.objective_s for one in self._history[begun:]), default=math.inf)
+
+    def _search_near(self) -> None:
+        """Search further from first plans that are not much slower than the best, on fewer chips too."""
+        best = self._best
+        if best is None:
+            return
+        near = sorted(
+            (one for one in self._first_s if one != best.plan.splits), key=self._first_s.__getitem__
+        )
+        for way in near:
+            if self._first_s[way] <= NEAR * best.objective_s and not self._is_over:
+                self._try(way, NEAR_SHARE, self._starts[way])
 
     def _try(
-        self, way: tuple[Split, ...], share: float, start: Start | None = None
+        self,
+        way: tuple[Split, ...],
+        share: float,
+        start: Start | None = None,
+        *,
+        is_first: bool = False,
     ) -> InfeasibleError | None:
-        """Search for a share of the budget; with a start that is made for the way, cost that alone."""
+        """Search for a share of the budget, maybe from a start that is made for the way; first that alone."""
         graph, answer, request = self._graph, self._answer, self._request_of(share)
         begins = request.start and request.start.plan
         if begins and begins.splits != way and any(not one.factor for one in begins.splits):
@@ -326,9 +391,9 @@ class ReplicaSearch(BoundedTrials):
             answer = partial(_search, target=self._target, policy=None, around=self._context)
             request = replace(request, splits=False)
         if start is not None:
-            request = replace(
-                request, start=start, budget_s=None, max_evaluations=FIRST_STEPS, simulate=False
-            )
+            request = replace(request, start=start)
+        if is_first:
+            request = replace(request, budget_s=None, max_evaluations=FIRST_STEPS, simulate=False)
 
         def take(found: OptimizeResult) -> None:
             if way:

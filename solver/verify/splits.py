@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from go_opt.env.copies.cells import Held, Part, SplitGraph
 from go_opt.env.copies.pieces import Cut, Piece
-from go_opt.env.copies.splits import Held, Part, split_graph_and_parts
+from go_opt.env.copies.splits import split_levels
 from go_opt.model.graph import (
     DATA_MOVEMENT,
     INPUT,
@@ -56,13 +57,16 @@ class _Op(NamedTuple):
 
 def broken_splits(whole: Graph, split: Graph, splits: Sequence[Split]) -> Iterator[str]:
     """Yields the errors of ``split``, which must be ``whole`` with the ops of ``splits`` in parts."""
-    yield from _Check(whole, split, splits).errors()
+    levels = split_levels(whole, tuple(splits))
+    for i, (own, claimed) in enumerate(levels):
+        made = split if i == len(levels) - 1 else claimed.graph
+        yield from _Check(whole, made, own, claimed).errors()
+        whole = made
 
 
 class _Check:
-    def __init__(self, whole: Graph, split: Graph, splits: Sequence[Split]) -> None:
+    def __init__(self, whole: Graph, split: Graph, splits: Sequence[Split], claims: SplitGraph) -> None:
         self._whole, self._split = whole, split
-        claims = split_graph_and_parts(whole, tuple(splits))
         self._parts, self._held = claims.parts, claims.held
         self._before, self._after = _ops(whole), _ops(split)
         self._terms: dict[str, frozenset[Part]] = {}  # of partial results: the parts that are added in it

@@ -9,7 +9,15 @@ from tests.cli.conftest import Cli
 
 COMMON = ("zoo:gpt2_step", "--no-state", "--max-evaluations", "100", "--policy", "none")
 SPLIT = "split 'node_linear' is split into 8 along 'j', each with a piece of its weights: they take"
-ROW = {"op": "node_linear", "factor": "j", "parts": 8, "joined": False, "collective": False, "bucket": 0}
+ROW = {
+    "op": "node_linear",
+    "factor": "j",
+    "parts": 8,
+    "joined": False,
+    "collective": False,
+    "bucket": 0,
+    "level": 0,
+}
 
 
 def on_one_line(text: str) -> str:

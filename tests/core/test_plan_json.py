@@ -32,11 +32,23 @@ GOOD: dict[str, Any] = {
     "dims": {"batch": 8},
     "precision": "as-is",
     "model": "zoo:resnet50",
-    "splits": [{"op": "op é", "factor": "k.0", "parts": 3, "joined": False, "collective": True, "bucket": 2}],
+    "splits": [
+        {
+            "op": "op é",
+            "factor": "k.0",
+            "parts": 3,
+            "joined": False,
+            "collective": True,
+            "bucket": 2,
+            "level": 1,
+        }
+    ],
     "rewrites": [{"rule": "fold", "ops": ["op é", "b"]}],
 }
 OPTIONAL = ("model", "splits", "rewrites")
-SPLIT = {name: value for name, value in GOOD["splits"][0].items() if name not in ("collective", "bucket")}
+SPLIT = {
+    name: value for name, value in GOOD["splits"][0].items() if name not in ("collective", "bucket", "level")
+}
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),

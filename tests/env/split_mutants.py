@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
 
-from go_opt.env.copies.splits import SplitGraph
+from go_opt.env.copies.cells import SplitGraph
 from go_opt.errors import GraphError
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.dtypes import DTYPES
@@ -90,7 +91,7 @@ def another_read(rng: np.random.Generator, graph: Editable) -> bool:
 
     def content(tensor: str) -> object:
         held = graph.split.held.get(tensor)
-        return held if held is not None and held.piece else tensor.split("/copy ")[0]
+        return held if held is not None and held.piece else original(tensor)
 
     same = [
         other
@@ -192,6 +193,11 @@ def other_outputs(rng: np.random.Generator, graph: Editable) -> bool:
     return is_new
 
 
+def original(name: str) -> str:
+    """The tensor of which this is a copy, of the last level."""
+    return re.split("/(?:replica )?copy ", name)[0]
+
+
 def another_pair(rng: np.random.Generator, graph: Editable) -> bool:
     """Two parts of states get each other's next value."""
     if len(graph.states) < 2:
@@ -201,7 +207,7 @@ def another_pair(rng: np.random.Generator, graph: Editable) -> bool:
         graph.states[one],
         graph.states[other],
     )
-    are_copies = read.split("/copy ")[0] == other_read.split("/copy ")[0]
+    are_copies = original(read) == original(other_read)
     if are_copies or graph.sources[read][1:] != graph.sources[other_read][1:]:
         return False
     graph.states[one] = read, other_following, scope
@@ -222,7 +228,9 @@ def another_state(rng: np.random.Generator, graph: Editable) -> bool:
     if kind == 1:
         graph.states.append((read, following, "model" if scope == "sequence" else "sequence"))
         return True
-    other = _any(rng, [name for op in graph.ops for name, *_ in op["writes"] if name != following])
+    other = _any(
+        rng, [name for op in graph.ops for name, *_ in op["writes"] if original(name) != original(following)]
+    )
     graph.states.append((read, other, scope))
     return other is not None
 

@@ -164,6 +164,20 @@ def test_steps_from_files(proto: onnx.ModelProto | str, collectives: set[str]) -
     assert go_opt.verify(graph, target, replace(plan, splits=way)) == []
 
 
+def test_layers_are_shared_where_weights_are_large() -> None:
+    """Weights of 67 MB and 256 rows: summing gradients takes longer than exchanging activations."""
+    graph, target = step(256, (4096, 4096, 4096), momentum=True), load_target("h100-sxm-4")
+    result = searched(graph, target, 20)
+    found = {one.method: one.objective_s for one in result.history}
+    mixed = "2 replicas, each on 2 chips"
+    assert (
+        result.objective_s <= found[mixed] < min(found["4 replicas"], found["4 replicas that share updates"])
+    )
+    levels = {one.level for one in result.plan.splits}
+    assert levels in ({0}, {0, 1})
+    assert result.plan.chips_used == 4
+
+
 def test_updates_are_shared_where_that_is_faster() -> None:
     """Weights of 268 MB, of which each chip updates a quarter, with a quarter of the moments."""
     graph, target = step(1 << 12, (8192, 8192, 8192), momentum=True), load_target("h100-sxm-4")

@@ -67,7 +67,14 @@ def refuse_clones(clones: object) -> None:
 
 
 def split_from_fields(
-    i: int, op: object, factor: object, parts: object, joined: object, collective: object, bucket: object
+    i: int,
+    op: object,
+    factor: object,
+    parts: object,
+    joined: object,
+    collective: object,
+    bucket: object,
+    level: object,
 ) -> Split:
     """Split ``i`` of a plan."""
     field = f"splits[{i}]"
@@ -77,8 +84,9 @@ def split_from_fields(
         raise _error(f"{field}.collective", "must be true or false")
     number = int(int_array(f"{field}.parts", [parts], 2, _INT32_MAX)[0])
     of_bucket = int(int_array(f"{field}.bucket", [bucket], 0, _INT32_MAX)[0])
+    of_level = int(int_array(f"{field}.level", [level], 0, 1)[0])
     names = text(f"{field}.op", op), text(f"{field}.factor", factor)
-    return Split(*names, number, joined, collective, of_bucket)
+    return Split(*names, number, joined, collective, of_bucket, of_level)
 
 
 def rewrite_from_fields(i: int, rule: object, ops: object) -> Rewrite:

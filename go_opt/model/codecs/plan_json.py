@@ -34,7 +34,8 @@ _REQUIRED: Final = frozenset({"format", "dims", *(field.name for field in fields
     *_OPTIONAL,
     "bindings",
 }
-_SPLIT: Final = ("op", "factor", "parts", "joined", "collective", "bucket")
+_SPLIT: Final = ("op", "factor", "parts", "joined", "collective", "bucket", "level")
+_OF_EARLIER_SPLITS: Final = {"collective": False, "bucket": 0, "level": 0}
 _Row = TypeVar("_Row")
 
 
@@ -90,7 +91,7 @@ def plan_from_dict(data: object) -> Plan:
     parsed = {
         "relays": _rows("relays", data["relays"], ("tensor", "chips"), relay_from_fields),
         "rewrites": _rows("rewrites", data.get("rewrites", []), ("rule", "ops"), rewrite_from_fields),
-        "splits": _rows("splits", splits, _SPLIT, split_from_fields, {"collective": False, "bucket": 0}),
+        "splits": _rows("splits", splits, _SPLIT, split_from_fields, _OF_EARLIER_SPLITS),
     }
     plan = plan_from_fields(
         {"model": "", "forwards": (), "sequences": 1, "host_states": (), **data, **parsed}

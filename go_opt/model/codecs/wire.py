@@ -235,6 +235,7 @@ def plan_to_proto(plan: Plan) -> plan_pb2.Plan:
                 in_parts=not one.joined,
                 collective=one.collective,
                 bucket=one.bucket,
+                level=one.level,
             )
             for one in plan.splits
         ],
@@ -261,7 +262,7 @@ def plan_from_proto(message: plan_pb2.Plan) -> Plan:
                 relay_from_fields(i, r.tensor, list(r.chips)) for i, r in enumerate(message.relays)
             ),
             "splits": tuple(
-                split_from_fields(i, s.op, s.factor, s.parts, not s.in_parts, s.collective, s.bucket)
+                split_from_fields(i, s.op, s.factor, s.parts, not s.in_parts, s.collective, s.bucket, s.level)
                 for i, s in enumerate(message.splits)
             ),
             "rewrites": tuple(

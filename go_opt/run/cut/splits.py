@@ -11,9 +11,10 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from go_opt.env.copies.cells import Held
 from go_opt.env.copies.divisions import JOINED_BY
 from go_opt.env.copies.pieces import Cut, Piece, Range, piece_of, sum_name
-from go_opt.env.copies.splits import JOIN, TAKE, Held, split_graph_and_parts
+from go_opt.env.copies.splits import JOIN, TAKE, split_graph_and_parts
 from go_opt.errors import ModelError
 from go_opt.model.graph import INPUT, STATE, Graph, NamedState, OpRule
 from go_opt.model.plan import CollectiveOp, Split

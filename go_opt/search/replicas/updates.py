@@ -27,22 +27,22 @@ def update_factors(graph: Graph, updates: Collection[int], parts: int) -> dict[i
         if state.scope != "model" or not touching or any(op in found for op in touching):
             continue
         elements = int(graph.tensor_elements[state.read])
-        for period in _periods(graph, touching[0], state.read, elements):
-            factors = _spread(graph, updates, state.read, period, parts)
+        for period in cut_periods(graph, touching[0], state.read, elements):
+            factors = spread_cut(graph, updates, state.read, period, parts)
             if factors and found.keys().isdisjoint(factors):
                 found |= factors
                 break
     return found
 
 
-def _periods(graph: Graph, op: int, tensor: int, elements: int) -> Iterator[int]:
+def cut_periods(graph: Graph, op: int, tensor: int, elements: int) -> Iterator[int]:
     """The periods of cuts of a tensor along its dimensions, the first dimension first."""
     factors = divisible_factors(graph, with_states=False)[op]
     periods = {period_in(graph, op, factor, tensor) for factor in factors} - {0}
     yield from sorted((period for period in periods if elements % period == 0), reverse=True)
 
 
-def _spread(
+def spread_cut(
     graph: Graph, updates: Collection[int], tensor: int, period: int, parts: int
 ) -> Mapping[int, int] | None:
     """The factors of all ops of updates that are connected with a tensor; None if one cannot be divided.

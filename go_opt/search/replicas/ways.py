@@ -8,16 +8,19 @@ weights; or each chip updates a slice of the weights (:mod:`go_opt.search.replic
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, LongArray
 from go_opt.env import list_schedule
+from go_opt.env.copies.cells import SplitGraph
 from go_opt.env.copies.divisions import divisible_factors, period_in
-from go_opt.env.copies.splits import split_graph_and_parts
+from go_opt.env.copies.splits import split_graph_and_parts, split_levels
 from go_opt.env.kernels.fusion import LoopRoles, greedy_fusion
 from go_opt.env.kernels.priority_fusion import priority_fusion
 from go_opt.model.graph import INPUT, Graph
@@ -64,6 +67,12 @@ def _batch_factor(graph: Graph, op: int, parts: int, periods: dict[int, int]) ->
     return None
 
 
+def updates_of(graph: Graph, factors: Mapping[int, int]) -> frozenset[int]:
+    """The ops that no op along the batch waits for, which ``factors`` has."""
+    goes_on = _before(graph, factors)
+    return frozenset(op for op in range(graph.num_ops) if op not in factors and not goes_on[op])
+
+
 def replicated_way(graph: Graph, parts: int, *, shares_updates: bool = False) -> tuple[Split, ...]:
     """The step on ``parts`` chips; () if no op has a batch that can be divided into so many.
 
@@ -72,7 +81,7 @@ def replicated_way(graph: Graph, parts: int, *, shares_updates: bool = False) ->
     """
     factors = batch_factors(graph, parts)
     goes_on = _before(graph, factors)
-    updates = {op for op in range(graph.num_ops) if op not in factors and not goes_on[op]}
+    updates = updates_of(graph, factors)
     shared = update_factors(graph, updates, parts) if shares_updates and factors else {}
     if not factors or (shares_updates and not shared):
         return ()
@@ -84,6 +93,21 @@ def replicated_way(graph: Graph, parts: int, *, shares_updates: bool = False) ->
         else Split(graph.op_names[op], "", parts)
         for op in range(graph.num_ops)
     )
+
+
+def replicas_of_layers(graph: Graph, way: tuple[Split, ...], parts: int) -> tuple[Split, ...]:
+    """Replicas of a step whose layers are shared by ``way``; () if there is no batch for so many.
+
+    The gradients of each chip are one collective, among the chips that have the same share of the layers.
+    """
+    split = split_graph_and_parts(graph, way, is_last=False)
+    chips = _Chips.whole(graph).divided(graph, split)
+    of_bucket = max(_SUMMED, _SLICED, _GATHERED)
+    replicas = tuple(
+        replace(one, level=1, bucket=one.bucket and one.bucket + of_bucket * (1 + chips.chip[one.op]))
+        for one in replicated_way(split.graph, parts)
+    )
+    return (*way, *replicas) if replicas else ()
 
 
 def _bucket_of_sums(graph: Graph, op: int, shared: Mapping[int, int]) -> int:
@@ -135,8 +159,13 @@ def start_of_replicas(graph: Graph, way: tuple[Split, ...], roles: LoopRoles) ->
 
     Between two collectives that follow each other, each chip works without a break.
     """
-    split = split_graph_and_parts(graph, way)
-    after, parts = split.graph, way[0].parts
+    levels = split_levels(graph, way)
+    after, before, chips = levels[-1][1].graph, graph, _Chips.whole(graph)
+    for _, split in levels:
+        chips = chips.divided(before, split)
+        before = split.graph
+    sizes = [own[0].parts for own, _ in levels]
+    parts = math.prod(sizes)
     any_shared = any(one.bucket == _SLICED for one in way)
     in_order = np.arange(graph.num_ops, dtype=np.int32)
     kernel = priority_fusion(graph, roles, greedy_fusion(roles, in_order), np.full(graph.num_ops, _JOINED))
@@ -145,22 +174,63 @@ def start_of_replicas(graph: Graph, way: tuple[Split, ...], roles: LoopRoles) ->
     place[order] = np.arange(graph.num_ops)
     ops: dict[str, OpStart] = {}
     level = _levels(after)
-    made: Counter[tuple[int, str]] = Counter()  # how many chips have this op
     for op, name in enumerate(after.op_names):
-        is_sent = after.op_types[op] in tuple(CollectiveOp)
-        if name not in split.parts and not is_sent:
+        if name not in chips.chip or name in chips.moves:
             continue  # what takes or joins is where its source is
-        written = after.tensor_names[after.outputs_of(op)[0]]
-        k = split.held[written].tensor if written in split.held else graph.tensor_index[written]
-        whole = split.parts[name].op if name in split.parts else int(graph.tensor_producer[k])
-        what = after.op_types[op] if is_sent else ""
-        chip = made[whole, what]
-        made[whole, what] += 1
+        whole, chip = graph.op_index[chips.whole_op[name]], chips.chip[name]
         rank = (int(level[op]) * parts + chip) * graph.num_ops + int(place[whole])
+        is_sent = after.op_types[op] in tuple(CollectiveOp)
         group = NO_KERNEL if is_sent else int(kernel[whole]) * parts + chip
         ops[name] = OpStart(chip, kernel=group, rank=rank)
-    method = f"{parts} replicas"
+    first, *rest = sizes
+    if way[0].factor and not rest and not any(one.bucket for one in way):
+        return Start(ops, method=f"layers on {first} chips")
+    method = f"{rest[0]} replicas, each on {first} chips" if rest else f"{first} replicas"
     return Start(ops, method=f"{method} that share updates" if any_shared else method)
+
+
+class _Chips(NamedTuple):
+    """For each op of a graph in parts, by name, its chip and the op of the whole graph that it is a part of.
+
+    Part or copy i is on chip i; a further level has these chips once for each of its parts.
+    """
+
+    chip: Mapping[str, int]
+    whole_op: Mapping[str, str]
+    moves: frozenset[str]  # ops that take or join, which have the chip of what they read
+    number: int  # chips
+
+    @classmethod
+    def whole(cls, graph: Graph) -> _Chips:
+        return cls(
+            dict.fromkeys(graph.op_names, 0), dict(zip(*[graph.op_names] * 2, strict=True)), frozenset(), 1
+        )
+
+    def divided(self, before: Graph, split: SplitGraph) -> _Chips:
+        """The chips of the ops in parts; ``before`` is the graph that is split."""
+        after, chip, whole_op, moves = split.graph, dict[str, int](), dict[str, str](), set[str]()
+        made: Counter[tuple[str, str]] = Counter()  # how many parts of an op there are so far
+        for op, name in enumerate(after.op_names):
+            if name in split.parts:
+                source, what = before.op_names[split.parts[name].op], ""
+            elif after.op_types[op] in tuple(CollectiveOp):
+                written = after.tensor_names[after.outputs_of(op)[0]]
+                k = split.held[written].tensor if written in split.held else before.tensor_index[written]
+                source, what = before.op_names[before.tensor_producer[k]], after.op_types[op]
+            else:
+                read = [int(after.tensor_producer[k]) for k, _ in after.reads_of(op)]
+                of = after.op_names[read[0]] if read and read[0] >= 0 else ""
+                if of in chip:
+                    chip[name], whole_op[name] = chip[of], whole_op[of]
+                moves.add(name)
+                continue
+            chip[name] = made[source, what] * self.number + self.chip.get(source, 0)
+            whole_op[name] = self.whole_op.get(source, "")
+            made[source, what] += 1
+            if source in self.moves:
+                moves.add(name)
+        number = self.number * max(made.values(), default=1)
+        return _Chips(chip, whole_op, frozenset(moves), number)
 
 
 def _levels(graph: Graph) -> LongArray:

@@ -40,7 +40,8 @@ def divisible_ops(graph: Graph, target: Target, request: Request) -> BoolArray:
     found[[*_heavy_ops(graph, target, request), *row_divisible(graph, target, request)]] = True
     found[[op for block in open_blocks(graph, target, request) for op, _ in block]] = True
     shared = chain.from_iterable(_shared_ways(graph, target, request))
-    found[[graph.op_index[split.op] for split in (*shared, *_given_splits(graph, request))]] = True
+    given = (*shared, *_given_splits(graph, request))
+    found[[graph.op_index[split.op] for split in given if not split.level]] = True
     return found
 
 

@@ -1,0 +1,177 @@
+"""The sharding rules of ops in parts, so that what is divided once can be divided again.
+
+A part has the rule of its op, with fewer steps. What hands over, exchanges, takes or joins pieces of a tensor
+runs over the loops of that tensor: those that lie alike in all it reads and writes are parallel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from go_opt.env.copies.cells import Held
+from go_opt.env.copies.pieces import Cut, Piece, Range, piece_of
+from go_opt.model.graph import NO_PRODUCER, Graph
+from go_opt.model.rule import Access, Affine, Factor, Rule, places
+
+
+class Ruled(NamedTuple):
+    """A rule, and the tensors of its operands."""
+
+    rule: Rule
+    operands: tuple[str, ...]
+
+
+class _Loop(NamedTuple):
+    """Steps over a tensor, each of ``behind`` elements."""
+
+    size: int
+    behind: int
+
+    @property
+    def period(self) -> int:
+        return self.size * self.behind
+
+
+def rule_of_part(
+    graph: Graph,
+    op: int,
+    ranges: tuple[Range, ...],
+    read: Mapping[tuple[int, Piece], str],
+    copied: Collection[int],
+) -> Ruled | None:
+    """The rule of the points of an op within ``ranges``; None if one of them goes through windows.
+
+    Args:
+      read: the names of the pieces of tensors that the part reads; operands that it lacks others add.
+      copied: states of which pieces are read where they lie, in a larger copy; such a part has no rule.
+    """
+    row, sizes = graph.rule_of(op), {one.factor: one.stop - one.start for one in ranges}
+    if row is None:
+        return None
+    operands = [
+        (k, piece_of(row.rule, access, ranges))
+        for k, access in zip(row.operands, row.rule.operands, strict=True)
+    ]
+    kept = [i for i, one in enumerate(operands) if one in read]
+    through = {
+        factor
+        for access in row.rule.operands
+        for dimension in access
+        for piece in dimension
+        if isinstance(piece, Affine)
+        for factor in (piece.factor, piece.window)
+    }
+    if through & sizes.keys() or any(piece and k in copied for k, piece in operands):
+        return None
+    rule = row.rule if len(kept) == len(operands) else row.rule.of_operands(kept)
+    return Ruled(_resized(rule, tuple(sizes.items())), tuple(read[operands[i]] for i in kept))
+
+
+@lru_cache(maxsize=4096)
+def _resized(rule: Rule, sizes: tuple[tuple[int, int], ...]) -> Rule:
+    """The rule with so many steps of some factors; those with one step go."""
+    steps = dict(sizes)
+    factors = [one._replace(size=steps.get(i, one.size)) for i, one in enumerate(rule.factors)]
+    kept = [i for i, one in enumerate(factors) if one.size > 1]
+    place = {old: new for new, old in enumerate(kept)} | {-1: -1}
+
+    def moved(piece: int | Affine) -> int | Affine:
+        if isinstance(piece, Affine):
+            return piece._replace(factor=place[piece.factor], window=place[piece.window])
+        return place[piece]
+
+    def changed(access: Access) -> Access:
+        return tuple(
+            tuple(moved(piece) for piece in dimension if isinstance(piece, Affine) or piece in place)
+            for dimension in access
+        )
+
+    of_operands, of_results = (tuple(map(changed, of)) for of in (rule.operands, rule.results))
+    return Rule(tuple(factors[i] for i in kept), of_operands, of_results)
+
+
+def rule_of_move(
+    graph: Graph, k: int, sources: Sequence[str], held: Mapping[str, Held], result: Piece
+) -> Ruled | None:
+    """The rule of an op that only moves or adds pieces of tensor ``k``; None if they lie along no loops."""
+    read = [held[source].piece if source in held else () for source in sources]
+    rule = _rule_of_pieces(_loops_of(graph, k), read, [result])
+    return None if rule is None else Ruled(rule, tuple(sources))
+
+
+def _rule_of_pieces(
+    loops: Sequence[_Loop] | None, sources: Sequence[Piece], results: Sequence[Piece]
+) -> Rule | None:
+    cuts = {cut for piece in (*sources, *results) for cut in piece}
+    for cut in cuts:
+        loops = _refined(loops, cut) if loops is not None else None
+    if loops is None:
+        return None
+    factors: list[Factor] = []
+    of_loops: list[dict[tuple[int, int], int]] = []  # of each loop: extent -> factor
+    pieces = [{cut.period: cut for cut in piece} for piece in (*sources, *results)]
+    for loop in loops:
+        extents = list(dict.fromkeys(_extent(loop, piece) for piece in pieces))
+        found: dict[tuple[int, int], int] = {}
+        by_size: dict[int, int] = {}
+        for start, stop in extents:
+            if stop - start < 2:
+                continue
+            if stop - start not in by_size:
+                by_size[stop - start] = len(factors)
+                kind = "parallel" if len(extents) == 1 else "whole"
+                factors.append(Factor(f"e{len(factors)}", kind, stop - start))  # type: ignore[arg-type]
+            found[start, stop] = by_size[stop - start]
+        of_loops.append(found)
+
+    def access(piece: Mapping[int, Cut]) -> Access:
+        own = ((found, _extent(loop, piece)) for loop, found in zip(loops, of_loops, strict=True))
+        return (tuple(found[extent] for found, extent in own if extent in found),)
+
+    accesses = [access(piece) for piece in pieces]
+    number = len(sources)
+    return Rule(tuple(factors), tuple(accesses[:number]), tuple(accesses[number:]))
+
+
+def _extent(loop: _Loop, piece: Mapping[int, Cut]) -> tuple[int, int]:
+    """The steps of a loop that lie in a piece."""
+    cut = piece.get(loop.period)
+    return (0, loop.size) if cut is None else (cut.start // loop.behind, cut.stop // loop.behind)
+
+
+def _loops_of(graph: Graph, k: int) -> list[_Loop]:
+    """The loops over a tensor, major to minor, of the op that writes it, or of one that reads it."""
+    producer = int(graph.tensor_producer[k])
+    for op in (*([] if producer == NO_PRODUCER else [producer]), *graph.readers_of(k)):
+        row = graph.rule_of(op)
+        if row is None:
+            continue
+        accesses = (*row.rule.results, *row.rule.operands)
+        for one, access in zip((*row.results, *row.operands), accesses, strict=True):
+            found = [_Loop(place.size, place.behind) for place in places(row.rule, access)]
+            if one == k and math.prod(loop.size for loop in found) == graph.tensor_elements[k]:
+                return found
+    return [_Loop(int(graph.tensor_elements[k]), 1)]
+
+
+def _refined(loops: Sequence[_Loop], cut: Cut) -> list[_Loop] | None:
+    """The loops with one whose period is that of a cut, and whose steps end where it does."""
+    found: list[_Loop] = []
+    is_met = False
+    for loop in loops:
+        if loop.behind < cut.period < loop.period and not (
+            loop.period % cut.period or cut.period % loop.behind
+        ):
+            found += [
+                _Loop(loop.period // cut.period, cut.period),
+                _Loop(cut.period // loop.behind, loop.behind),
+            ]
+        else:
+            found.append(loop)
+    for loop in found:
+        if loop.period == cut.period and loop.size > 1:
+            is_met = not (cut.start % loop.behind or cut.stop % loop.behind)
+    return found if is_met else None
