@@ -3,25 +3,34 @@
     python tests/benchmarks/bench_models.py [--evaluations N] [--pairs N]
 
 In turns each model has the whole package and its best plan, with or without replicated stages, whichever is
-shorter. Between turns the host sends the weights that the package cannot keep beside those of the other
-model, and nothing else: no pipeline is drained or filled, and plans fit around each other on every chip.
-*Turns as quick* are the longest whose inferences are answered as soon as with both at once; *drained*: the
-same if each pipeline is emptied before the next is filled.
-Times are of a unit, one inference of each model, simulated. Fails where a plan is invalid.
+shorter. At the kindest the host sends between turns the weights that the package cannot keep beside those of
+the other model, and nothing else: no pipeline is drained or filled, and plans fit around each other on every
+chip. *Turns as quick* are the longest whose inferences are answered as soon as with both at once; *drained*:
+the same if each pipeline is emptied before the next is filled; *built*: and if weights lie where the plans
+have them. Times are of a unit, one inference of each model, simulated.
+The second table has the p99 of the slower model, of Poisson arrivals at a share of what both at once take;
+turns end early where nothing waits. Fails where a plan is invalid.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 import go_opt
+from go_opt.common.arrays import FloatArray
 from go_opt.common.units import format_bytes, format_duration
 from go_opt.frontends.union.names import shares_of, union_name
 from go_opt.result import Request
-from go_opt.serving.together.sharing import share_package
+from go_opt.serving.rate.queueing import Server, arrivals_s, p99_s
+from go_opt.serving.together.sharing import Sharing, Turns, share_package, taken_s
+from tests.benchmarks.turns import Turn, turns_p99_s
 
+UNITS: Final = (1, 3, 10, 100)  # of a turn
+LOADS: Final = (0.5, 0.8, 0.95)  # of what both at once take
 PAIRS: Final = (
     ("mcm-2x2", "resnet50", "resnet101_v2"),
     ("mcm-2x2", "resnet50", "regnet_x_160"),
@@ -41,9 +50,10 @@ def main() -> None:
     request = Request(max_evaluations=evaluations)
     print(
         "| target | models | at once | gap | sent between turns | turns of 1 | of 10 | endless | break-even "
-        "| answered | turns as quick | drained |"
+        "| answered | turns as quick | drained | built |"
     )
-    print("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|", flush=True)
+    print("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|", flush=True)
+    late: list[str] = []
     for target, *models in PAIRS[: parsed.pairs]:
         on = go_opt.target(target)
         name = union_name([f"zoo:{model}" for model in models])
@@ -59,10 +69,40 @@ def main() -> None:
             *(f"{seconds / unit_s:.2f}x" for seconds in gains),
         ]
         row += [f"{sharing.break_even:.0f}", format_duration(sharing.answered_s)]
-        for turns in (sharing, sharing.drained()):
+        for turns in (sharing, sharing.drained(), replace(sharing, turns=sharing.built)):
             units, quick_s = turns.turns_as_quick()
             row.append(f"{quick_s / unit_s:.2f}x, of {units}" if units else "none")
         print(f"| {' | '.join(row)} |", flush=True)
+        late += [f"| {' | '.join([*row[:2], *one])} |" for one in p99_rows(sharing)]
+    print("| target | models | load | at once |", *(f"turns of {n} | built |" for n in UNITS))
+    print("\n".join(["|---|---|---:|---:|" + "---:|" * 2 * len(UNITS), *late]))
+
+
+def p99_rows(sharing: Sharing) -> Iterator[list[str]]:
+    """For each load: the p99 with all at once, and with the kindest and the built turns of each length."""
+    for load in LOADS:
+        rate_per_s = load / sharing.unit_s
+        arrived = [
+            arrivals_s(copies * rate_per_s, seed)["poisson"]
+            for seed, (copies, _) in enumerate(sharing.shares)
+        ]
+        latency_s = sharing.at_once.metrics.latency_s
+        servers = [Server(copies, 0.0, 1, sharing.unit_s, latency_s) for copies, _ in sharing.shares]
+        at_once = max(p99_s(times_s, server) for times_s, server in zip(arrived, servers, strict=True))
+        row = [f"{load:.0%}", format_duration(at_once)]
+        for units in UNITS:
+            for ways in (sharing.turns, sharing.built):
+                found = [_p99_s(one, units, arrived) for one in ways if one.unit_s(units) * rate_per_s < 1.0]
+                row.append(format_duration(min(found)) if found else "too slow")
+        yield row
+
+
+def _p99_s(turns: Turns, units: int, arrived: list[FloatArray]) -> float:
+    each = [
+        Turn(taken_s(plan), plan.metrics.latency_s, copies * units)
+        for (copies, _), plan in zip(turns.shares, turns.plans, strict=True)
+    ]
+    return turns_p99_s(arrived, each, turns.sent_s / len(each))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """Several models on one package at once, against taking turns on it.
 
 In turns, each model has the whole package and its own best plan, for as many units of the rates as a turn
-has. Between turns the host sends the weights that the package cannot keep beside those of the other models.
+has. Between turns the host sends the weights that the package cannot keep beside those of the other models:
+at the kindest as if they lay evenly, while pipelines neither empty nor fill; as they are *built*, those that
+do not fit into the chip where a plan has them, once the pipeline before is empty.
 Who asks within the turns of others waits for them, so turns are also compared as short as plans at once are
-quick.
+quick. The answer is the faster of both: all at once, or built turns that answer as quickly.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from go_opt.common.units import format_bytes, format_duration
 from go_opt.env import Target
@@ -75,6 +79,7 @@ class Sharing:
     shares: tuple[Share, ...]
     at_once: OptimizeResult
     turns: tuple[Turns, ...]  # the first with all that plans may do; then without copies of stages
+    built: tuple[Turns, ...] = ()  # the same, as their plans lie on chips and with emptied pipelines
 
     @property
     def unit_s(self) -> float:
@@ -106,6 +111,16 @@ class Sharing:
         return units, unit_s
 
     @property
+    def best(self) -> tuple[int, float]:
+        """The faster of all at once, and built turns that answer as quickly.
+
+        Returns:
+          Units of a turn, 0 for all at once; seconds of a unit.
+        """
+        units, unit_s = replace(self, turns=self.built).turns_as_quick()
+        return (units, unit_s) if unit_s < self.unit_s else (0, self.unit_s)
+
+    @property
     def break_even(self) -> float:
         """Units of a turn from which turns are faster; infinite: never."""
         found = [
@@ -132,25 +147,36 @@ def share_package(
     def here(graph: Graph, target: Target, asked: Request) -> OptimizeResult:
         return optimize_request(graph, target, asked, should_stop=should_stop)
 
-    def turns(asked: Request) -> Turns:
-        plans = tuple((search or here)(graph, target, asked) for graph in graphs)
-        sent = len(plans) * excess_bytes(plans, target)
+    def turns(plans: tuple[OptimizeResult, ...], sent: int) -> Turns:
         return Turns(tuple(shares), plans, sent, sent / target.host_in_bytes_per_s)
 
-    found = [turns(request)]
-    if found[0].sent_bytes and request.replication:
-        found.append(turns(replace(request, replication=False)))
-    return Sharing(tuple(shares), at_once, tuple(found))
+    planned = [tuple((search or here)(graph, target, request) for graph in graphs)]
+    if round_bytes(planned[0], target) and request.replication:
+        apart = replace(request, replication=False)
+        planned.append(tuple((search or here)(graph, target, apart) for graph in graphs))
+    kind = tuple(turns(plans, round_bytes(plans, target)) for plans in planned)
+    built = tuple(turns(plans, built_bytes(plans, target)).drained() for plans in planned)
+    return Sharing(tuple(shares), at_once, kind, built)
 
 
-def excess_bytes(plans: Sequence[OptimizeResult], target: Target) -> int:
-    """Weights of all plans and the most activations of one, above the memory of the package.
+def round_bytes(plans: Sequence[OptimizeResult], target: Target) -> int:
+    """Weights that are sent in a round of turns; no fewer are, wherever each plan puts its own.
 
-    No fewer are sent in a turn, wherever each plan puts its own.
+    Weights of all plans and the most activations of one are so much above the memory of the package. Each of
+    n models leaves them out at best when its turn is the farthest, which is once in n - 1 turns (Belady).
     """
     weights = sum(int(plan.metrics.weight_bytes.sum()) for plan in plans)
     activations = max(int(plan.metrics.peak_bytes.sum()) for plan in plans)
-    return max(0, weights + activations - int(target.chip_sram_bytes.sum()))
+    excess = max(0, weights + activations - int(target.chip_sram_bytes.sum()))
+    return len(plans) * excess // max(len(plans) - 1, 1)
+
+
+def built_bytes(plans: Sequence[OptimizeResult], target: Target) -> int:
+    """The same of the plans as they are: what does not fit into each chip is sent before each turn."""
+    weights = np.sum([plan.metrics.weight_bytes for plan in plans], axis=0)
+    activations = np.max([plan.metrics.peak_bytes for plan in plans], axis=0)
+    excess = np.maximum(weights + activations - target.chip_sram_bytes, 0)
+    return len(plans) * int(excess.sum())
 
 
 def taken_s(result: OptimizeResult) -> float:
@@ -160,6 +186,7 @@ def taken_s(result: OptimizeResult) -> float:
 
 def sharing_to_dict(sharing: Sharing, graph: Graph) -> dict[str, Any]:
     """What ``--json`` has beside the plan of the union, whose planned graph is ``graph``."""
+    built = replace(sharing, turns=sharing.built)
     return {
         "models": [
             {
@@ -174,8 +201,10 @@ def sharing_to_dict(sharing: Sharing, graph: Graph) -> dict[str, Any]:
             )
         ],
         "turns": {"sent_bytes": sharing.turns[-1].sent_bytes, **_turns_to_dict(sharing)}
-        | {"drained": _turns_to_dict(sharing.drained())},
+        | {"drained": _turns_to_dict(sharing.drained())}
+        | {"built": {"sent_bytes": sharing.built[-1].sent_bytes, **_turns_to_dict(built)}},
         "answered_s": sharing.answered_s,
+        "best": dict(zip(("turns_of_units", "unit_s"), sharing.best, strict=True)),
     }
 
 
@@ -207,7 +236,15 @@ def sharing_lines(sharing: Sharing) -> Iterator[str]:
     yield f"turns       {sharing.turns_s(1) / sharing.unit_s:.2f}x as long one by one, {sent}"
     yield f"            {sharing.turns_s(math.inf) / sharing.unit_s:.2f}x in turns that never end"
     limit = format_duration(sharing.answered_s)
-    for turns, how in ((sharing, ""), (sharing.drained(), ", if pipelines are emptied between turns")):
+    ways = (
+        (sharing, ""),
+        (sharing.drained(), ", if pipelines are emptied between turns"),
+        (replace(sharing, turns=sharing.built), ", if weights lie where their plans have them, too"),
+    )
+    for turns, how in ways:
         units, quick_s = turns.turns_as_quick()
         quick = f"{quick_s / sharing.unit_s:.2f}x in turns of {units}, the longest" if units else "no turns"
         yield f"            {quick} that answer within {limit}, as all at once do{how}"
+    units, unit_s = sharing.best
+    turns_of = f"turns of {units}, each model with its own plan for the package" if units else "all at once"
+    yield f"best        {turns_of}: {format_duration(unit_s)} for a unit"

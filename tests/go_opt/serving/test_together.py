@@ -16,7 +16,8 @@ from go_opt.frontends.union.names import parse_rates, shares_of, union_name
 from go_opt.model.bindings import NO_BINDINGS
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import STATE, WEIGHT, Graph
-from go_opt.serving.together.sharing import Sharing, Turns, excess_bytes
+from go_opt.serving.together.sharing import Sharing, Turns, built_bytes, round_bytes
+from tests.benchmarks.turns import Turn, turns_p99_s
 from tests.decoders import recurrent_stack
 
 
@@ -108,8 +109,13 @@ def test_turns_by_hand() -> None:
         result_of(2e-3, [memory - 10, 5, 0, 0], [10, 0, 0, 0]),
         result_of(1e-3, [40, 5, 0, 0], [20, 0, 0, 0]),
     )
-    # Both weights and the larger activations are 60 above the memory.
-    assert excess_bytes(plans, on) == 60
+    # Both weights and the larger activations are 60 above the memory; each of two turns sends them.
+    assert round_bytes(plans, on) == 2 * 60
+    # Of three models one can stay away for two turns: 8 more bytes, sent 3 times in 2 rounds.
+    assert round_bytes((*plans, result_of(1e-3, [0, 8, 0, 0], [0] * 4)), on) == 3 * 68 // 2
+    # As they are built, a chip lacks room for 40 - 10 + 20 bytes, though there is much on the others.
+    full = result_of(2e-3, [int(on.chip_sram_bytes[0]) - 10, 5, 0, 0], [10, 0, 0, 0])
+    assert (round_bytes((full, plans[1]), on), built_bytes((full, plans[1]), on)) == (0, 2 * 50)
     shares = ((2, "a"), (1, "b"))
     sharing = Sharing(shares, result_of(6e-3, [0] * 4, [0] * 4), (Turns(shares, plans, 120, 4e-3),))
     assert sharing.turns_s(np.inf) == pytest.approx(5e-3)
@@ -153,6 +159,10 @@ def test_how_long_turns_let_wait() -> None:
     # Emptied pipelines: 5 and 2 ms more in each round.
     assert sharing.drained().turns_s(1) == pytest.approx(16e-3)
     assert sharing.drained().turns_as_quick() == (0, np.inf)
+    # Built turns are the answer where they are faster and as quick, never above all at once.
+    assert sharing.best == (0, pytest.approx(6e-3))
+    assert replace(sharing, built=(replace(one, sent_s=1e-3),)).best == (3, pytest.approx(16e-3 / 3))
+    assert replace(sharing, built=(one.drained(),)).best == (0, pytest.approx(6e-3))
     late = replace(sharing, at_once=result_of(2e-3, [0], [0], 1e-3))
     assert late.turns_as_quick() == (0, np.inf)
 
@@ -182,3 +192,13 @@ def test_states_of_the_model_are_refused() -> None:
     trained = replace(step, states=tuple(state._replace(scope="model") for state in step.states))
     with pytest.raises(ModelError, match="not of sequences"):
         union([trained, chain("other", 3, 1e6)], [1, 1], "both", NO_BINDINGS)
+
+
+def test_arrivals_in_turns_by_hand() -> None:
+    a, b = Turn(1.0, 4.0, 2), Turn(2.0, 5.0, 1)
+    # a at 0 and 1; after 3 more seconds b at 5, begun there as a third a waits from 1.5; a again at 10.
+    arrived = [np.array([0.0, 0.5, 1.5]), np.array([0.0])]
+    assert turns_p99_s([arrived[0][:2], arrived[1]], [a, b], 3.0) == pytest.approx(10.0)
+    assert turns_p99_s(arrived, [a, b], 3.0) == pytest.approx(10.0 - 1.5 + 4.0)
+    # Alone a keeps the package, however long its turn is.
+    assert turns_p99_s([arrived[0], arrived[1] + 100.0], [a, b], 3.0) == pytest.approx(3.0 + 5.0)
