@@ -118,6 +118,17 @@ def simulated_answer(
     return replace(best, simulation_note=note)
 
 
+def simulated_if_asked(
+    graph: Graph, target: Target, request: Request, context: Context, found: OptimizeResult
+) -> OptimizeResult:
+    """The answer to ``request`` about ``graph`` as sent; simulated, unless it is already, or need not be."""
+    if found.simulated_interval_s is None and is_simulated(target, request):
+        load_simulator(context)
+        with context.tolerates("simulation"):
+            found = simulated_answer(planned_graph(graph, found.plan), target, request, [found])
+    return found
+
+
 def _simulated(graph: Graph, target: Target, result: OptimizeResult) -> OptimizeResult:
     """``result`` with the simulated metrics of its plan."""
     seen = _simulate(graph, target, result.plan)

@@ -22,7 +22,7 @@ from numba.core import event
 from go_opt.common.interpreted import interpreted_until_compiled
 from go_opt.common.units import format_duration
 from go_opt.env import Target, divided_tables, loop_roles
-from go_opt.env.copies.splits import planned_graph, split_graph, unsplit_graph
+from go_opt.env.copies.splits import split_graph, unsplit_graph
 from go_opt.errors import InfeasibleError, InvalidInputError, PlanError
 from go_opt.model.graph import Graph, with_sequences
 from go_opt.model.plan import Plan, Split
@@ -38,7 +38,7 @@ from go_opt.search.bounds import (
 )
 from go_opt.search.compiling.kernel_cache import start_compiling
 from go_opt.search.compiling.warm_up import bound_families, load, loading
-from go_opt.search.final_simulation import is_simulated, load_simulator, simulated_answer
+from go_opt.search.final_simulation import simulated_if_asked
 from go_opt.search.host_states import HostStateSearch
 from go_opt.search.methods import first_plans
 from go_opt.search.replicas.layers import LayerWays
@@ -49,7 +49,7 @@ from go_opt.search.replicas.ways import (
     start_of_replicas,
     updates_of,
 )
-from go_opt.search.rewriting.undoing import search_rewritten
+from go_opt.search.rewriting.race import search_rewritten
 from go_opt.search.sequences import BoundedTrials, SequenceSearch
 from go_opt.search.shared.context import Context
 from go_opt.search.shared.policies import find_policy
@@ -120,7 +120,9 @@ def optimize_request(
             found = ReplicaSearch(graph, target, request, context, answer, watch).answer()
         else:
             with event.install_listener("numba:compile", _Stops(begun, should_stop)):
-                found = search_rewritten(graph, target, request, context, answer, watch)
+                simulate = partial(simulated_if_asked, graph, target, request, context)
+                bound = partial(_bound_of_parts, target=target, request=request)
+                found = search_rewritten(graph, target, request, context, answer, watch, bound, simulate)
     except (KeyboardInterrupt, InfeasibleError):  # no other plan was found so far
         if begun is None:
             raise
@@ -131,6 +133,11 @@ def optimize_request(
         limit, least = map(format_duration, (limit_s, found.metrics.makespan_s))
         raise InfeasibleError(f"no plan was found with a step of at most {limit}; the shortest is {least}.")
     return answered(found)
+
+
+def _bound_of_parts(graph: Graph, *, target: Target, request: Request) -> Bound:
+    """The lower bound of a graph whose ops may be split."""
+    return lower_bound(graph, target, request, divisible_ops(graph, target, request))
 
 
 def _may_replicate_step(graph: Graph, target: Target, request: Request) -> bool:
@@ -302,17 +309,7 @@ class ReplicaSearch(BoundedTrials):
             self._stop()
         if self._best is None:
             raise InfeasibleError(f"no plan was found with replicas; without, {failure}")
-        return self._simulated(self._best)
-
-    def _simulated(self, found: OptimizeResult) -> OptimizeResult:
-        checks = is_simulated(self._target, self._request) and not self._is_stopped
-        found = replace(found, reference_s=self._reference_s)
-        if checks and found.simulated_interval_s is None:
-            load_simulator(self._context)
-            with self._context.tolerates("simulation"):
-                graph = planned_graph(self._graph, found.plan)
-                found = simulated_answer(graph, self._target, self._request, [found])
-        return self._complete(found)
+        return self._simulated(replace(self._best, reference_s=self._reference_s))
 
     def _try_replicas(self, parts: int) -> None:
         """Cost the plain plan of so many replicas, and that in which each updates a slice of the weights."""

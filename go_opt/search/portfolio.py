@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -57,10 +58,15 @@ def portfolio_events(
 
 
 def _others(start: Start, last: Sequence[Iterator[Event]]) -> Iterator[Event]:
-    """Events after the first plans: the next methods one by one, then those in turn, and ``last``."""
+    """Events after the first plans: the next methods one by one, then those in turn, and ``last``.
+
+    A search that continues begins with the best of what the next methods found: they have a turn as others.
+    """
     search = start.search
-    for method in serving(search, "next"):
-        yield from method.run(start)
+    following = chain.from_iterable(method.run(start) for method in serving(search, "next"))
+    given = search.request.start
+    if given is None or not given.continues:
+        yield from following
     if search.request.max_evaluations is not None:
         # With a limit on evaluations, turns must not depend on how long the policy or the
         # compilation of kernels takes.
@@ -70,7 +76,7 @@ def _others(start: Start, last: Sequence[Iterator[Event]]) -> Iterator[Event]:
             yield from waiting_until(are_compiled)
     turns = [method.run(start) for method in serving(search, "in turn")]
     head_start = HEAD_START if search.request.decide == "all" else 0.0
-    yield from _in_turn(search, [*turns, *last], head_start)
+    yield from _in_turn(search, [*turns, following, *last], head_start)
 
 
 def _in_turn(search: SearchView, turns: Sequence[Iterator[Event]], head_start: float) -> Iterator[Event]:

@@ -29,7 +29,7 @@ from go_opt.model.plan import Plan
 from go_opt.model.start import Start
 from go_opt.result import ONLY, OptimizeResult, Request
 from go_opt.search.bounds import against_bound, lower_bound, path_bound, waiting_bound
-from go_opt.search.final_simulation import is_simulated, load_simulator, simulated_answer
+from go_opt.search.final_simulation import simulated_if_asked
 from go_opt.search.methods.events import may_replicate
 from go_opt.search.methods.given import given
 from go_opt.search.shared.context import Context
@@ -62,6 +62,12 @@ class BoundedTrials(Trials):
 
     def _certified(self, found: OptimizeResult) -> OptimizeResult:
         return against_bound(found, self._request, self._bound())
+
+    def _simulated(self, found: OptimizeResult) -> OptimizeResult:
+        """The answer, simulated if requested."""
+        if not self._is_stopped:
+            found = simulated_if_asked(self._graph, self._target, self._request, self._context, found)
+        return self._complete(found)
 
     def _plan_quickly(self, graph: Graph) -> None:
         """Take the first valid plan of whole ops, if the first evaluations find one: greedy, or slices.
@@ -355,14 +361,6 @@ class SequenceSearch(BoundedTrials):
                     best, plan=plan, metrics=metrics, simulated_interval_s=None, simulated_makespan_s=None
                 )
         return best
-
-    def _simulated(self, best: OptimizeResult) -> OptimizeResult:
-        if best.simulated_interval_s is None and is_simulated(self._target, self._request):
-            load_simulator(self._context)
-            with self._context.tolerates("simulation"):
-                graph = planned_graph(self._graph, best.plan)
-                best = simulated_answer(graph, self._target, self._request, [best])
-        return self._complete(best)
 
     def _bound(self) -> Bound:
         """The bound for the number of sequences of the request, or for every number."""

@@ -14,7 +14,7 @@ from go_opt.model.graph import Graph
 from go_opt.model.start import Start
 from go_opt.result import Request
 from go_opt.search.rewriting.choices import rewrites_for
-from go_opt.search.rewriting.undoing import plan_as_sent
+from go_opt.search.rewriting.race import plan_as_sent
 from tests.rewritten import branches, convolutions, heads
 
 FEW = {"max_evaluations": 40, "objective": "latency", "rewrite": True}
@@ -96,14 +96,26 @@ def test_transposes_are_kernels_of_their_own_again() -> None:
     assert go_opt.evaluate(graph, "h100-sxm-1", sent).makespan_s > found.objective_s
 
 
-def test_rewrites_are_undone_where_they_do_not_pay() -> None:
+def test_the_graph_as_sent_goes_on_where_rewrites_do_not_pay() -> None:
     """Kernels that take less time hide less of the weights that stream."""
-    options = {"max_evaluations": 20, "splits": False, "simulate": False}
-    found = go_opt.optimize(go_opt.load("zoo:unet_segmentation"), "mcm-6x6", rewrite=True, **options)
-    *_, before, last = found.history
-    assert (last.method, last.evaluations) == ("as sent", 20)
-    assert last.objective_s < before.best_s
+    graph, target = go_opt.load("zoo:unet_segmentation"), "mcm-6x6"
+    options = {"splits": False, "simulate": False}
+    found = go_opt.optimize(graph, target, max_evaluations=36, rewrite=True, **options)
+    sent = go_opt.optimize(graph, target, max_evaluations=28, **options)
     assert found.plan.rewrites == ()
+    assert found.objective_s == sent.objective_s
+    methods = [step.method for step in found.history]
+    assert methods[:20] + methods[28:] == [step.method for step in sent.history]
+    assert methods[20] == "rewritten"
+
+
+def test_the_rewritten_graph_begins_with_the_best_plan_of_the_graph_as_sent() -> None:
+    """Of the rewritten graph alone, 60 evaluations gave 26.8 us with two of three seeds, of this one 24.0."""
+    options = {"max_evaluations": 40, "simulate": False}
+    graph = go_opt.load("zoo:resnet50")
+    sent, found = (go_opt.optimize(graph, "mcm-6x6", rewrite=one, **options) for one in (False, True))
+    assert found.objective_s < 0.95 * sent.objective_s
+    assert {one.rule for one in found.plan.rewrites} == {"fold"}
 
 
 def test_a_plan_of_another_graph_is_refused(graph: Graph) -> None:

@@ -17,7 +17,7 @@ from go_opt.env.rewrites.applying import possible_rewrites, with_rewrites
 from go_opt.errors import PlanError
 from go_opt.model.graph import NO_PRODUCER, VECTOR, Graph, Rewrite
 from go_opt.model.op_costs import is_reduction
-from go_opt.result import ONLY, Request
+from go_opt.result import Request
 from go_opt.solver import list_scheduling, upward_ranks
 
 LEAST_GAIN: Final = 0.005  # of the estimate of the objective, for products that become one
@@ -31,10 +31,8 @@ def rewrites_for(graph: Graph, target: Target, request: Request) -> Rewrites:
     Transposes; with them, products that are faster as one, if the estimate of the objective is lower by
     ``LEAST_GAIN``.
     """
-    if not request.rewrite or request.decide != "all" or request.policy == ONLY:
-        return ()
     names = _named_ops(graph, request)
-    if given := _given_rewrites(graph, request):
+    if given := given_rewrites(graph, request):
         return given
     folded = tuple(
         one for one in possible_rewrites(graph, (made_names.FOLD,)) if names.isdisjoint(one.ops[1:])
@@ -55,7 +53,7 @@ def _turns(graph: Graph, names: set[str], given: Rewrites) -> Rewrites:
     return tuple(one for one in found if names.isdisjoint(one.ops[1:]))
 
 
-def _given_rewrites(graph: Graph, request: Request) -> Rewrites:
+def given_rewrites(graph: Graph, request: Request) -> Rewrites:
     """Those of the plan to begin with; () if it is of another version of the model."""
     plan = None if request.start is None else request.start.plan
     if plan is None:

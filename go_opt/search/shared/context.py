@@ -24,6 +24,37 @@ def errors_are_raised() -> bool:
     return bool(os.environ.get(RAISES))
 
 
+class _Clock:
+    """Seconds without those of compilation; one for a request and all searches inside its search."""
+
+    def __init__(self) -> None:
+        self._began_s, self._stopped_s = time.monotonic(), math.inf  # finite: the clock stands there
+        self._compiling_s = 0.0  # excluded with a limit
+        self.is_heard = False  # whether what compiles outside blocks is excluded
+
+    @property
+    def runs(self) -> bool:
+        return math.isinf(self._stopped_s)
+
+    @property
+    def elapsed_s(self) -> float:
+        return min(time.monotonic(), self._stopped_s) - self._began_s
+
+    @contextmanager
+    def stops(self, at_most_s: float) -> Iterator[None]:
+        self._stopped_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self.exclude(time.monotonic() - self._stopped_s, at_most_s)
+            self._stopped_s = math.inf
+
+    def exclude(self, seconds: float, at_most_s: float) -> None:
+        excluded_s = min(seconds, max(0.0, at_most_s - self._compiling_s))
+        self._compiling_s += excluded_s if math.isfinite(at_most_s) else 0.0
+        self._began_s += excluded_s
+
+
 class Context:
     """Made once for a request, and handed to every search inside its search.
 
@@ -32,15 +63,15 @@ class Context:
     """
 
     def __init__(self, limit_s: float, around: Context | None = None) -> None:
-        self.limit_s, self._around = limit_s, around
-        self._began_s, self._stopped_s = time.monotonic(), math.inf  # finite: the clock stands there
-        self._compiling_s = 0.0
+        self.limit_s = limit_s
+        self.clock: _Clock = _Clock() if around is None else around.clock
+        self._began_s = self.clock.elapsed_s
         self._dropped: dict[str, str] = {}  # method -> its error
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the request began, without those of compilation."""
-        return min(time.monotonic(), self._stopped_s) - self._began_s
+        """Seconds since this search began, without those of compilation."""
+        return self.clock.elapsed_s - self._began_s
 
     @property
     def is_over(self) -> bool:
@@ -55,12 +86,8 @@ class Context:
     @contextmanager
     def compiling(self, at_most_s: float = math.inf) -> Iterator[None]:
         """Exclude the time of the block; of all blocks with a limit, at most ``at_most_s``."""
-        self._stopped_s = time.monotonic()
-        try:
+        with self.clock.stops(at_most_s):
             yield
-        finally:
-            self._exclude(time.monotonic() - self._stopped_s, at_most_s)
-            self._stopped_s = math.inf
 
     @staticmethod
     def most_compiling_s(*, has_plan: bool) -> float:
@@ -70,15 +97,15 @@ class Context:
     @contextmanager
     def excludes_compilation(self) -> Iterator[None]:
         """Within the block, exclude also what compiles outside such blocks, on this thread."""
-        with event.install_listener("numba:compile", _Unforeseen(self)):
+        if self.clock.is_heard:  # by a search around this one
             yield
-
-    def _exclude(self, seconds: float, at_most_s: float) -> None:
-        excluded_s = min(seconds, max(0.0, at_most_s - self._compiling_s))
-        self._compiling_s += excluded_s if math.isfinite(at_most_s) else 0.0
-        self._began_s += excluded_s
-        if self._around is not None:
-            self._around._began_s += excluded_s
+            return
+        self.clock.is_heard = True
+        try:
+            with event.install_listener("numba:compile", _Unforeseen(self.clock)):
+                yield
+        finally:
+            self.clock.is_heard = False
 
     @contextmanager
     def tolerates(self, method: str, *answers: type[Exception]) -> Iterator[None]:
@@ -108,16 +135,16 @@ class Context:
 class _Unforeseen(event.Listener):
     """Excludes the compilation of kernels that were not loaded while the clock stood still."""
 
-    def __init__(self, context: Context) -> None:
-        self._context, self._thread = context, threading.get_ident()
+    def __init__(self, clock: _Clock) -> None:
+        self._clock, self._thread = clock, threading.get_ident()
         self._began_s: list[float] = []  # a compilation, and those within it
 
     def on_start(self, event: Any) -> None:
         if threading.get_ident() == self._thread:
-            self._began_s.append(self._context.elapsed_s)
+            self._began_s.append(self._clock.elapsed_s)
 
     def on_end(self, event: Any) -> None:
         if threading.get_ident() == self._thread and self._began_s:
             began_s = self._began_s.pop()
             if not self._began_s:
-                self._context._exclude(self._context.elapsed_s - began_s, _MOST_COMPILING_S)
+                self._clock.exclude(self._clock.elapsed_s - began_s, _MOST_COMPILING_S)

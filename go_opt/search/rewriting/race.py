@@ -1,0 +1,241 @@
+"""Searches of a graph as sent and rewritten, which share one budget.
+
+Less work for a chip can be a longer interval, such as where a kernel hides less of the streaming of the next
+kernel's weights, and of a graph with fewer ops a search finds other plans. So the graph as sent comes first.
+Its search pauses while the rewritten graph is searched from its best plan, and goes on if that is behind
+after as much as was spent before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from go_opt.env import Target
+from go_opt.env.copies.splits import planned_graph
+from go_opt.env.rewrites import names as made_names
+from go_opt.env.rewrites.applying import with_rewrites
+from go_opt.errors import InfeasibleError
+from go_opt.model.graph import Graph
+from go_opt.model.plan import Plan
+from go_opt.model.start import Start
+from go_opt.result import ONLY, OptimizeResult, Request
+from go_opt.search.rewriting.choices import given_rewrites, rewrites_for
+from go_opt.search.shared.context import Context
+from go_opt.search.shared.watch import Watch
+from go_opt.search.trials.trials import Answer, Trials
+from go_opt.solver import Bound
+
+FIRST_SHARE: Final = 1 / 3  # of the budget, at least, for the graph as sent
+FIRST_STEPS: Final = 20  # that it may take beyond this share; the first methods take about as many
+LATE_SHARE: Final = 2 / 3  # of the budget, at most, for these
+S_PER_OP: Final = 5e-4  # to choose rewrites, at most
+CHOICE_SHARE: Final = 1 / 3  # of the time limit for that, at most
+CLOSE: Final = 0.01  # gap of a plan as sent that can gain next to nothing more
+SHARE: Final = 1 / 64  # of the time limit, for the plan without rewrites
+NOTABLE: Final = 1e-3  # relative gain that the bound of the rewritten graph must leave
+
+
+def search_rewritten(
+    graph: Graph,
+    target: Target,
+    request: Request,
+    context: Context,
+    answer: Answer,
+    watch: Watch,
+    bound: Callable[[Graph], Bound],
+    simulate: Callable[[OptimizeResult], OptimizeResult],
+) -> OptimizeResult:
+    """The best plan that ``answer`` finds, with rewrites that pay by cost or without any.
+
+    The bound is that of the graph with the rewrites of the plan.
+
+    Args:
+      bound: of plans of a graph.
+      simulate: the answer, if it is not simulated already.
+
+    Raises:
+      InfeasibleError: no valid plan was found.
+    """
+    if not request.rewrite or request.decide != "all" or request.policy == ONLY:
+        return answer(graph, request, watch)
+    return _Race(graph, target, request, context, answer, watch).answer(bound, simulate)
+
+
+class _Race(Trials):
+    def __init__(
+        self, graph: Graph, target: Target, request: Request, context: Context, answer: Answer, watch: Watch
+    ) -> None:
+        super().__init__(graph, target, request, context, answer, watch)
+        self._is_due = True  # whether the rewritten graph is still to search
+        self._has_won = False  # and whether that ended the search of the graph as sent
+        self._bound: Callable[[Graph], Bound]
+
+    def answer(
+        self, bound: Callable[[Graph], Bound], simulate: Callable[[OptimizeResult], OptimizeResult]
+    ) -> OptimizeResult:
+        """The best plan, simulated if requested."""
+        self._bound = bound
+        failures = []
+        for search in (self._search_sent, self._search_rewritten):
+            try:
+                search()
+            except InfeasibleError as error:
+                failures.append(error)
+        if self._best is None:
+            raise min(failures, key=lambda error: error.is_proven)
+        return self._complete(self._best if self._is_stopped else simulate(self._best))
+
+    def _search_sent(self) -> None:
+        if given_rewrites(self._graph, self._request):
+            return
+
+        def must_stop() -> bool:
+            if self._is_due and self._is_first_over() and not self._must_stop():
+                self._search_rewritten(is_last=False)
+            return self._has_won or self._is_out
+
+        self._keep_better(self._answer(self._graph, self._request, self._watching(must_stop)))
+
+    def _search_rewritten(self, *, is_last: bool = True) -> None:
+        """Search the rewritten graph, if any gain is to be expected, from the best plan of the graph as sent.
+
+        Args:
+          is_last: whether the search of the graph as sent is over.
+        """
+        if self._is_out or not self._is_due:
+            return
+        self._is_due = False
+        if S_PER_OP * self._graph.num_ops > CHOICE_SHARE * self._request.time_limit_s:
+            return
+        made = with_rewrites(self._graph, rewrites_for(self._graph, self._target, self._request))
+        if made is self._graph or not self._may_gain(made):
+            return
+        has_used = self._used + min(self._used, (1.0 - self._used) / 2)
+
+        def is_behind() -> bool:
+            best = self._best
+            if is_last or best is None or best.gap < CLOSE:
+                return False
+            return not best.plan.rewrites and self._used >= has_used
+
+        request = self._request_of(1.0)
+        if request.max_evaluations is not None:
+            request = replace(request, max_evaluations=max(request.max_evaluations - 1, 1))
+        if request.budget_s is not None:
+            request = replace(request, budget_s=request.budget_s * (1.0 - SHARE))
+        if self._best is not None:
+            request = replace(request, start=self._start_of(made, self._best))
+        has_plan = self._best is not None
+        with suppress(*[InfeasibleError] * has_plan):
+            watch = self._watching(lambda: self._is_out or is_behind())
+            self._keep_better(self._answer(made, request, watch))
+        assert self._best is not None, "an answer is a plan"
+        plan = self._best.plan
+        self._has_won = bool(plan.rewrites)
+        if self._has_won and not (self._is_out or plan.splits or self._best.status == "OPTIMAL"):
+            self._try_as_sent(made, plan)
+
+    def _may_gain(self, made: Graph) -> bool:
+        """Whether the bound of the rewritten graph leaves room for a better plan."""
+        if self._best is None or made.states:
+            return True
+        return self._bound(made).seconds < (1.0 - NOTABLE) * self._best.objective_s
+
+    def _start_of(self, made: Graph, best: OptimizeResult) -> Start:
+        """A plan of the graph as sent for the rewritten one: what replaces ops is where the first one was."""
+        start = Start.of_plan(best.plan, planned_graph(self._graph, best.plan).op_names)
+        ops = dict(start.ops)
+        for one in made.rewrites:
+            names = (made_names.merged_name(one.ops[0], number) for number in range(2, len(one.ops) + 1))
+            if one.ops[0] in ops:
+                ops |= {name: ops[one.ops[0]] for name in names if name in made.op_index}
+        return replace(start, ops=ops, method="rewritten", continues=True)
+
+    def _try_as_sent(self, made: Graph, plan: Plan) -> None:
+        """Cost a plan of the rewritten graph without the rewrites."""
+        start = Start.of_plan(plan_as_sent(self._graph, made, plan), self._graph.op_names)
+        request = replace(
+            self._request_of(1.0), start=replace(start, method="as sent"), max_evaluations=1, splits=False
+        )
+        with suppress(InfeasibleError):  # the ops that were removed do not fit
+            self._keep_better(self._answer(self._graph, request, self._watching(lambda: self._is_out)))
+
+    def _watching(self, must_stop: Callable[[], bool]) -> Watch:
+        return Watch(self._take_step, self._keep_better, must_stop, self._stop)
+
+    def _is_first_over(self) -> bool:
+        """Whether the graph as sent has had its share."""
+        share = FIRST_SHARE if len(self._history) >= FIRST_STEPS else LATE_SHARE
+        return self._used >= share
+
+    @property
+    def _used(self) -> float:
+        """Share of the budget."""
+        request = self._request
+        of_steps = len(self._history) / (request.max_evaluations or math.inf)
+        return max(of_steps, self._context.elapsed_s / request.time_limit_s)
+
+    @property
+    def _is_out(self) -> bool:
+        """Whether the caller stops, or no budget is left."""
+        return self._must_stop() or self._is_over
+
+    def _keep_better(self, found: OptimizeResult) -> None:
+        best = self._best
+        if best is None or found.objective_s < best.objective_s:
+            self._keep(found)
+        elif found.plan.rewrites == best.plan.rewrites and found.objective_s <= best.objective_s:
+            self._best = found  # the last answer of a search has its simulation
+
+    @property
+    def _is_proven(self) -> bool:
+        return False
+
+    def _certified(self, found: OptimizeResult) -> OptimizeResult:
+        """By the bound of the graph with the rewrites of the plan."""
+        return found
+
+
+def plan_as_sent(graph: Graph, made: Graph, plan: Plan) -> Plan:
+    """A plan of the rewritten graph ``made`` for the graph as sent: each op where that is that replaced it.
+
+    Scales and shifts share the kernel of their product; Transposes, and products that became one, have their
+    own.
+    """
+    where = {name: (op, 0) for name, op in made.op_index.items()}  # op of ``made``, and which of its products
+    for one in reversed(plan.rewrites):
+        numbers = range(len(one.ops), 1, -1)
+        number = next((n for n in numbers if made_names.merged_name(one.ops[0], n) in where), 1)
+        op, nth = where[one.ops[0] if number == 1 else made_names.merged_name(one.ops[0], number)]
+        if one.rule == made_names.TRANSPOSE:  # each is a kernel, before or after that of the product
+            ops = sorted(one.ops, key=graph.op_index.__getitem__)
+            first = nth * len(ops) - ops.index(one.ops[0])
+            where |= {name: (op, first + i) for i, name in enumerate(ops)}
+            continue
+        length = len(one.ops) // number
+        where |= {name: (op, nth * number + i // length) for i, name in enumerate(one.ops)}
+    at, nth = np.array([where[name] for name in graph.op_names], np.int64).T
+    rank = np.empty(made.num_ops, np.int64)
+    rank[plan.order] = np.arange(made.num_ops)
+    order = np.lexsort((nth, rank[at]))
+    is_first = np.diff(plan.fusion_group[at][order], prepend=-1) != 0
+    is_first |= np.diff(nth[order], prepend=0) != 0
+    kernel = np.empty(graph.num_ops, np.int64)
+    kernel[order] = np.cumsum(is_first)
+    return Plan.create(
+        graph,
+        plan.target,
+        plan.target_fingerprint,
+        placement=plan.placement[at],
+        order=order,
+        fusion_group=kernel,
+        provenance="as sent",
+        replication=plan.replication[at],
+        forwards=plan.forwards,
+    )
