@@ -17,6 +17,7 @@ import go_opt
 from go_opt.env import load_target, loop_roles
 from go_opt.env.copies.splits import split_graph
 from go_opt.errors import InvalidInputError, PlanError
+from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.parallel.execution.function_step import JaxStep, jax_step
 from go_opt.parallel.execution.results import FunctionRun, StepDiffersError
@@ -55,18 +56,23 @@ def case(name: str) -> Case:
     return training_step(loss, optimizer), (net, optimizer.init(net), x, labels.astype(np.int32))
 
 
-def planned(of: Case, devices: int, *, shared: bool) -> Plan:
-    fn, args = of
-    graph, target = go_opt.from_jax(fn, *args, state=STATES), load_target(f"h100-sxm-{devices}")
+@cache
+def graph_of(name: str) -> Graph:
+    fn, args = case(name)
+    return go_opt.from_jax(fn, *args, state=STATES)
+
+
+def planned(name: str, devices: int, *, shared: bool) -> Plan:
+    graph, target = graph_of(name), load_target(f"h100-sxm-{devices}")
     way = replicated_way(graph, devices, shares_updates=shared)
     start = start_of_replicas(graph, way, loop_roles(graph, target.kernel_patterns))
     return replace(plan_as_it_stands(split_graph(graph, way), target, start), splits=way)
 
 
+@cache
 def stepped(name: str, devices: int, *, shared: bool) -> JaxStep:
     fn, args = case(name)
-    graph = go_opt.from_jax(fn, *args, state=STATES)
-    return jax_step(graph, fn, *args, plan=planned((fn, args), devices, shared=shared), state=STATES)
+    return jax_step(graph_of(name), fn, *args, plan=planned(name, devices, shared=shared), state=STATES)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -143,11 +149,11 @@ def test_shardings_of_jax() -> None:
 
 def test_what_is_no_plan_of_replicas_is_refused() -> None:
     fn, args = case("mlp")
-    graph, target = go_opt.from_jax(fn, *args, state=STATES), load_target("h100-sxm-2")
+    graph, target = graph_of("mlp"), load_target("h100-sxm-2")
     placed = go_opt.optimize(graph, target, objective="latency", max_evaluations=1, splits=False).plan
     with pytest.raises(PlanError, match="not for JAX shardings, as its chips are no replicas"):
         jax_step(graph, fn, *args, plan=placed, state=STATES)
-    plan = planned((fn, args), 2, shared=False)
+    plan = planned("mlp", 2, shared=False)
     other = (*args[:2], args[2][:16], args[3][:16])
     with pytest.raises(InvalidInputError, match="graph 'step' is of arguments of other sizes"):
         jax_step(graph, fn, *other, plan=plan, state=STATES)
