@@ -33,8 +33,6 @@ MOST_PUBLIC_NAMES: Final = 7  # of a folder: names that files outside of it impo
 # Exceptions, each with its size as it is measured: they may shrink and go, not grow, and none may come in.
 LONG_FILES: Final[dict[str, int]] = {}
 MANY_PARAMETERS: Final = {
-    "env.model.analytical:_account_tensors": 17,
-    "env.model.analytical:_interval": 11,
     "solver.slicing.fewest_fitting:_longest_segment": 11,
     "solver.slicing.streamed.segment_table:_fill": 11,
 }
@@ -45,7 +43,6 @@ PUBLIC_API: Final = {
     "training:pretrain": 16,
 }
 COMPLEX_FUNCTIONS: Final = {
-    "env.model.analytical:_account_tensors": 19,
     "solver.certify.problem.across:_walks": 17,
     "solver.certify.states.chains:_extend": 25,
     "solver.certify.states.fits:least_streamed_on_chip": 21,

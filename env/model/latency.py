@@ -7,12 +7,12 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.common.arrays import FloatArray, IntArray, LongArray
+from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.common.compiling import compiled_inner, int64
 from go_opt.env.cost.routes import transfer_s
 from go_opt.env.cost.tables import CostTables
+from go_opt.env.model.traffic import NONE, Traffic
 from go_opt.env.model.turns import round_of, turns_of
-from go_opt.model.graph import INPUT, NO_PRODUCER
 
 MOST_SEQUENCES: Final = 1 << 10  # whose paths are looked at
 
@@ -20,24 +20,24 @@ MOST_SEQUENCES: Final = 1 << 10  # whose paths are looked at
 @compiled_inner
 def latency_s(
     tables: CostTables,
-    order: IntArray,
     kernel_of: IntArray,
     kernel_chip: IntArray,
     kernel_s: FloatArray,
     num_kernels: int,
-    stage_size: LongArray,
+    traffic: Traffic,
+    end_s: FloatArray,
 ) -> float:
     """Seconds of one sample; of the sequence that takes longest, if replicas keep sequences.
 
-    Which links a sequence crosses depends on its replicas.
+    Which links a sequence crosses depends on its replicas. ``end_s`` [N] is scratch.
     """
     paths = int64(1)
-    for d in range(len(stage_size) if tables.sequences > 0 else 0):
-        paths = min(paths * (stage_size[d] // gcd(paths, stage_size[d])), MOST_SEQUENCES)
+    for d in range(len(traffic.stage_size) if tables.sequences > 0 else 0):
+        paths = min(paths * (traffic.stage_size[d] // gcd(paths, traffic.stage_size[d])), MOST_SEQUENCES)
     longest_s = 0.0
     for turn in range(min(paths, max(tables.sequences, 1))):
         seconds = _sample_latency_s(
-            tables, order, kernel_of, kernel_chip, kernel_s, num_kernels, stage_size, turn
+            tables, kernel_of, kernel_chip, kernel_s, num_kernels, traffic, turn, end_s
         )
         longest_s = max(longest_s, seconds)
     return longest_s
@@ -46,46 +46,42 @@ def latency_s(
 @compiled_inner
 def _sample_latency_s(
     tables: CostTables,
-    order: IntArray,
     kernel_of: IntArray,
     kernel_chip: IntArray,
     kernel_s: FloatArray,
     num_kernels: int,
-    stage_size: LongArray,
+    traffic: Traffic,
     turn: int,
+    end_s: FloatArray,
 ) -> float:
     """Streamed weights are prefetched and not on the path."""
     chip_free_s = np.zeros(len(tables.chip_kind))
-    end_s = np.zeros(num_kernels)
-    start_s = 0.0
-    for i in range(len(order)):
-        op = order[i]
-        kernel = kernel_of[op]
-        chip = kernel_chip[kernel]
-        for j in range(tables.op_read_ptr[op], tables.op_read_ptr[op + 1]):
-            read = tables.op_read[j]
-            tensor = tables.reader_tensor[read]
-            size = tables.tensor_bytes[tensor]
-            producer = tables.tensor_producer[tensor]
-            if tables.tensor_kind[tensor] == INPUT:
-                start_s = max(start_s, size * tables.host_in_s_per_byte)
-            elif producer != NO_PRODUCER and kernel_of[producer] != kernel:
-                home = kernel_of[producer]
-                if kernel_chip[home] == chip:
-                    start_s = max(start_s, end_s[home])
-                    continue
-                source = kernel_chip[home] + turn % stage_size[kernel_chip[home]]
-                there = chip + turn % stage_size[chip]
-                start_s = max(start_s, end_s[home] + transfer_s(tables, int64(source), int64(there), size))
-        if i + 1 == len(order) or kernel_of[order[i + 1]] != kernel:
-            seconds, size = kernel_s[kernel], tables.stage_chips[chip]
-            if size > 1:  # the tables have the share of its busiest chip
-                seconds *= round_of(size, tables.sequences) / turns_of(int64(0), size, tables.sequences)
-            end_s[kernel] = max(start_s, chip_free_s[chip]) + seconds
-            chip_free_s[chip] = end_s[kernel]
-            start_s = 0.0
+    for kernel in range(num_kernels):
+        end_s[kernel] = 0.0
     latest_s = 0.0
     for kernel in range(num_kernels):
+        chip = kernel_chip[kernel]
+        start_s = chip_free_s[chip]
+        read = traffic.last_read[kernel]
+        while read != NONE:
+            home = traffic.read_from[read]
+            if home == NONE:
+                size = tables.tensor_bytes[tables.reader_tensor[read]]
+                start_s = max(start_s, size * tables.host_in_s_per_byte)
+            elif kernel_chip[home] == chip:
+                start_s = max(start_s, end_s[home])
+            else:
+                source, there = int64(kernel_chip[home]), int64(chip)
+                if turn > 0:
+                    source += turn % traffic.stage_size[source]
+                    there += turn % traffic.stage_size[there]
+                size = tables.tensor_bytes[tables.reader_tensor[read]]
+                start_s = max(start_s, end_s[home] + transfer_s(tables, source, there, size))
+            read = traffic.read_before[read]
+        seconds, size = kernel_s[kernel], tables.stage_chips[chip]
+        if size > 1:  # the tables have the share of its busiest chip
+            seconds *= round_of(size, tables.sequences) / turns_of(int64(0), size, tables.sequences)
+        end_s[kernel] = chip_free_s[chip] = start_s + seconds
         latest_s = max(latest_s, end_s[kernel])
     for k in range(len(tables.tensor_kind)):
         if tables.tensor_is_output[k]:

@@ -18,15 +18,20 @@ from numpy.typing import NDArray
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.common.compiling import compiled, compiled_inner, int64, uncounted_inner
-from go_opt.env.cost import COPY, CostTables
+from go_opt.env.cost import CostTables
 from go_opt.env.kernels.plain_loops import largest, stable_order
 from go_opt.env.model.addresses import place_buffers
-from go_opt.model.graph import NO_PRODUCER, WEIGHT
+from go_opt.env.model.traffic import (
+    NONE,
+    Traffic,
+    clear_chips,
+    clear_kernel,
+    count_tensors,
+    new_traffic,
+    weight_bytes,
+)
 
-NONE = -1
 FITS, TOO_LARGE, FRAGMENTED = range(3)
-# Buffers of a tensor that enters or leaves a chip, whatever the target's `buffers` (design section 5).
-BORDER_BUFFERS = 2
 
 
 class Holdings(NamedTuple):
@@ -91,84 +96,104 @@ def holdings(
       kernel_chip: [M] chips of kernels: the first of each stage.
       stage_size: [D] chips of the stage that starts at each chip.
     """
-    num_chips, num_tensors = len(tables.chip_kind), len(tables.tensor_kind)
-    border_bytes = np.zeros(num_chips, np.int64)
-    home_of = np.full(num_tensors, NONE, np.int32)  # producer kernel of activations that stay
-    dead_of = np.empty(num_tensors, np.int32)
-    seen = np.zeros(num_chips, np.int64)
-    for k in range(num_tensors):
-        if tables.tensor_kind[k] == WEIGHT:
-            continue
-        producer = tables.tensor_producer[k]
-        home = kernel_of[producer] if producer != NO_PRODUCER else NONE
-        home_chip = kernel_chip[home] if home != NONE else NONE
-        leaves, last = tables.tensor_is_output[k], int64(NONE)
-        for r in range(tables.reader_ptr[k], tables.reader_ptr[k + 1]):
-            kernel = kernel_of[tables.reader_op[r]]
-            chip = kernel_chip[kernel]
-            if kernel != home:
-                last = max(last, kernel)
-            if chip != home_chip and seen[chip] != k + 1:
-                seen[chip] = k + 1
-                border_bytes[chip] += BORDER_BUFFERS * tables.stored_bytes[k]
-                leaves = True
-        if home == NONE:
-            continue
-        if leaves and tables.tensor_kind[k] == COPY:
-            continue
-        if leaves:
-            border_bytes[home_chip] += BORDER_BUFFERS * tables.stored_bytes[k]
-        elif last != NONE:
-            home_of[k] = home
-            dead_of[k] = last
-    _, by_kernel = csr_of(home_of, len(kernel_chip))
-    chip_of = np.empty(len(by_kernel), np.int32)
-    for i in range(len(by_kernel)):
-        chip_of[i] = kernel_chip[home_of[by_kernel[i]]]
-    activation_ptr, place = csr_of(chip_of, num_chips)
-    activation = np.empty(len(place), np.int32)
-    born, dead, size = (
-        np.empty(len(place), np.int64),
-        np.empty(len(place), np.int64),
-        np.empty(len(place), np.int64),
+    num_chips = len(tables.chip_kind)
+    traffic = new_traffic(tables, stage_size)
+    clear_chips(traffic)
+    for kernel in range(len(kernel_chip)):
+        clear_kernel(traffic, kernel)
+    count_tensors(tables, kernel_of, kernel_chip, 0, traffic)
+    alive, most = np.zeros(num_chips, np.int64), np.zeros(num_chips, np.int64)
+    peaks_alive(traffic, kernel_chip, len(kernel_chip), alive, most)
+    return holdings_on(tables, kernel_of, kernel_chip, traffic, most, np.ones(num_chips, np.bool_))
+
+
+@uncounted_inner
+def peaks_alive(
+    traffic: Traffic, kernel_chip: IntArray, num_kernels: int, alive: LongArray, most: LongArray
+) -> None:
+    """Fill in the ``most`` bytes [D] of activations that stay on their chip; ``alive`` [D] is scratch."""
+    for chip in range(len(most)):
+        alive[chip] = most[chip] = 0
+    for kernel in range(num_kernels):
+        chip = kernel_chip[kernel]
+        alive[chip] += traffic.born_bytes[kernel]
+        most[chip] = max(most[chip], alive[chip])
+        alive[chip] -= traffic.dead_bytes[kernel]
+
+
+@compiled_inner
+def holdings_on(
+    tables: CostTables,
+    kernel_of: IntArray,
+    kernel_chip: IntArray,
+    traffic: Traffic,
+    alive_bytes: LongArray,
+    is_listed: BoolArray,
+) -> Holdings:
+    """Lists the tensors on the chips ``is_listed`` [D]; bytes are those of all chips."""
+    num_chips = len(tables.chip_kind)
+    activation_ptr, made = np.zeros(num_chips + 1, np.int64), np.zeros(len(kernel_chip), np.int64)
+    _count_made(traffic, kernel_chip, is_listed, made)
+    for kernel, chip in enumerate(kernel_chip):
+        activation_ptr[chip + 1] += made[kernel]
+    for d in range(num_chips):
+        activation_ptr[d + 1] += activation_ptr[d]
+    num_activations = activation_ptr[num_chips]
+    activation, born, dead, size = (
+        np.empty(num_activations, np.int32),
+        np.empty(num_activations, np.int64),
+        np.empty(num_activations, np.int64),
+        np.empty(num_activations, np.int64),
     )
-    for i in range(len(place)):
-        k = by_kernel[place[i]]
-        activation[i], born[i], dead[i], size[i] = k, home_of[k], dead_of[k], tables.stored_bytes[k]
-    weight, weight_ptr, stored, touched, reader = _weights(tables, kernel_of, kernel_chip, stage_size)
+    _list_made(tables, traffic, kernel_chip, made, activation_ptr.copy(), activation, born, dead, size)
+    weight, weight_ptr, stored, touched, reader = _weights(
+        tables, kernel_of, kernel_chip, traffic.stage_size, is_listed
+    )
     return Holdings(
-        border_bytes, activation, activation_ptr, born, dead, size,
-        _alive_bytes(tables, by_kernel, home_of, dead_of, kernel_chip, num_chips),
+        traffic.border_bytes, activation, activation_ptr, born, dead, size, alive_bytes,
         weight, weight_ptr, stored, touched, reader,
     )  # fmt: skip
 
 
-@compiled_inner
-def _alive_bytes(
-    tables: CostTables,
-    activations: IntArray,
-    home_of: IntArray,
-    dead_of: IntArray,
-    kernel_chip: IntArray,
-    num_chips: int,
-) -> LongArray:
-    """[D] peak bytes of activations that stay on their chip."""
-    born_bytes, dead_bytes = np.zeros(len(kernel_chip), np.int64), np.zeros(len(kernel_chip), np.int64)
-    for k in activations:
-        born_bytes[home_of[k]] += tables.stored_bytes[k]
-        dead_bytes[dead_of[k]] += tables.stored_bytes[k]
-    alive, most = np.zeros(num_chips, np.int64), np.zeros(num_chips, np.int64)
+@uncounted_inner
+def _count_made(traffic: Traffic, kernel_chip: IntArray, is_listed: BoolArray, made: LongArray) -> None:
+    """Count the activations that each kernel makes and that stay on a chip that ``is_listed``."""
     for kernel in range(len(kernel_chip)):
-        chip = kernel_chip[kernel]
-        alive[chip] += born_bytes[kernel]
-        most[chip] = max(most[chip], alive[chip])
-        alive[chip] -= dead_bytes[kernel]
-    return most
+        k = traffic.last_made[kernel] if is_listed[kernel_chip[kernel]] else NONE
+        while k != NONE:
+            made[kernel] += 1
+            k = traffic.made_before[k]
+
+
+@uncounted_inner
+def _list_made(
+    tables: CostTables,
+    traffic: Traffic,
+    kernel_chip: IntArray,
+    made: LongArray,
+    filled: LongArray,
+    activation: IntArray,
+    born: LongArray,
+    dead: LongArray,
+    size: LongArray,
+) -> None:
+    for kernel in range(len(kernel_chip)):
+        k = traffic.last_made[kernel]
+        filled[kernel_chip[kernel]] += made[kernel]
+        for behind in range(made[kernel]):
+            i = filled[kernel_chip[kernel]] - 1 - behind
+            activation[i], born[i], dead[i] = k, kernel, traffic.dead_of[k]
+            size[i] = tables.stored_bytes[k]
+            k = traffic.made_before[k]
 
 
 @compiled_inner
 def _weights(
-    tables: CostTables, kernel_of: IntArray, kernel_chip: IntArray, stage_size: LongArray
+    tables: CostTables,
+    kernel_of: IntArray,
+    kernel_chip: IntArray,
+    stage_size: LongArray,
+    is_listed: BoolArray,
 ) -> tuple[IntArray, LongArray, LongArray, LongArray, IntArray]:
     num_chips = len(tables.chip_kind)
     capacity = int64(0)
@@ -184,6 +209,8 @@ def _weights(
         for r in range(tables.reader_ptr[k], tables.reader_ptr[k + 1]):
             kernel = kernel_of[tables.reader_op[r]]
             chip = kernel_chip[kernel]
+            if not is_listed[chip]:
+                continue
             if slot_of[chip] < begin:
                 slot_of[chip] = pairs
                 weight[pairs], chip_of[pairs] = k, chip
@@ -200,19 +227,12 @@ def _weights(
         np.empty(pairs, np.int32),
     )
     for i in range(pairs):
-        by_chip[i], read_bytes[i], first[i] = weight[place[i]], touched[place[i]], reader[place[i]]
-        stored_bytes[i] = tables.stored_bytes[by_chip[i]]
-        if tables.sequences > 0 and tables.tensor_bytes[by_chip[i]] == 0:
-            chip = chip_of[place[i]]
-            size = stage_size[chip] * tables.stage_chips[chip]
-            stored_bytes[i] = _state_bytes(stored_bytes[i], tables.sequences, size)
+        k, chip = weight[place[i]], chip_of[place[i]]
+        by_chip[i], read_bytes[i], first[i] = k, touched[place[i]], reader[place[i]]
+        is_state = tables.sequences > 0 and tables.tensor_bytes[k] == 0
+        size = stage_size[chip] * tables.stage_chips[chip]
+        stored_bytes[i] = weight_bytes(tables.stored_bytes[k], is_state, tables.sequences, size)
     return by_chip, weight_ptr, stored_bytes, read_bytes, first
-
-
-@uncounted_inner
-def _state_bytes(stored_bytes: int, sequences: int, size: int) -> int:
-    """The bytes of a state on the busiest of ``size`` chips, which has the most sequences."""
-    return stored_bytes if size == 1 else stored_bytes // sequences * -(-sequences // size)
 
 
 @compiled

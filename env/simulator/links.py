@@ -9,7 +9,7 @@ import numpy as np
 from go_opt.common.arrays import FloatArray, Record, RecordArray
 from go_opt.common.compiling import compiled_inner, int64, uncounted_inner
 from go_opt.env.cost.tables import CostTables
-from go_opt.env.model.analytical import MOST_TURNS
+from go_opt.env.model.traffic import MOST_TURNS
 from go_opt.env.simulator.package import CHIP_FLOW, HOST_OUT, LINK, crosses, takes
 
 

@@ -19,8 +19,8 @@ from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, row
 from go_opt.env.copies.stages import size_by_chip
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.numbering import number_kernels
-from go_opt.env.model.analytical import MOST_TURNS
 from go_opt.env.model.memory import fit_chips, holdings
+from go_opt.env.model.traffic import MOST_TURNS
 from go_opt.model.graph import INPUT, NO_PRODUCER, Graph
 from go_opt.model.plan import Plan
 

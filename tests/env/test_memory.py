@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
 from go_opt.common.arrays import LongArray
-from go_opt.env import Target, cost_tables
+from go_opt.env import Target, cost_tables, evaluate_batch
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.env.model.addresses import most_alive, place_buffers, place_in_order
-from go_opt.env.model.memory import FITS, FRAGMENTED, NONE, TOO_LARGE, Fit, Holdings, fit_chips, holdings
-from go_opt.model.graph import Graph
+from go_opt.env.model.memory import FITS, FRAGMENTED, TOO_LARGE, Fit, Holdings, fit_chips, holdings
+from go_opt.env.model.traffic import NONE
+from go_opt.model.graph import Graph, with_sequences
 from go_opt.model.plan import Plan
 from tests.env.memory_twin import chip_memory
 from tests.env.numpy_twin import Twin
-from tests.strategies import examples, random_graph, random_plan, random_simulated_target, seeds
+from tests.strategies import (
+    examples,
+    kind_names,
+    random_graph,
+    random_plan,
+    random_simulated_target,
+    seeds,
+    with_random_states,
+)
 
 
 def lowest_place(size: int, live: list[int], sizes: LongArray, address: LongArray) -> int:
@@ -99,3 +110,46 @@ def test_buffers_of_a_chip(seed: int) -> None:
         assert fit.outcome == (FRAGMENTED if slow.short_bytes <= holes_bytes else TOO_LARGE)
     else:
         assert fit.outcome == FITS
+
+
+@given(seed=seeds)
+@settings(max_examples=examples(300))
+def test_evaluations_look_at_tight_chips_alone(seed: int) -> None:
+    """They say of memory what the rule says that lists the tensors of all chips.
+
+    Memories are about what chips need: where buffers just fit side by side, one byte less, and so on.
+    """
+    rng = np.random.default_rng(seed)
+    target = random_simulated_target(rng)
+    graph = random_graph(rng, int(rng.integers(1, 25)), kinds=kind_names(target))
+    if rng.random() < 0.5:
+        graph = with_random_states(rng, graph)
+        graph = with_sequences(graph, int(rng.integers(1, 9))) if graph.has_scope("sequence") else graph
+    plan, num_chips = random_plan(rng, graph, target), target.num_chips
+    chips = np.arange(num_chips)
+    size = (
+        np.minimum(rng.integers(1, 4, num_chips), num_chips - chips) if rng.random() < 0.5 else 1 + 0 * chips
+    )
+    if graph.has_scope("sequence"):
+        size = np.minimum(size, graph.sequences)
+    size[np.setdiff1d(chips, plan.placement)] = 1
+    kernel_of = number_kernels(plan.order, plan.fusion_group)
+    kernel_chip = np.empty(int(kernel_of.max()) + 1, np.int32)
+    kernel_chip[kernel_of] = plan.placement
+    tables = cost_tables(graph, target)
+    held = holdings(tables, kernel_of, kernel_chip, size)
+    inner = [held.size_bytes[a:b].sum() for a, b in itertools.pairwise(held.activation_ptr)]
+    weights = [held.weight_bytes[a:b].sum() for a, b in itertools.pairwise(held.weight_ptr)]
+    needs = held.border_bytes + np.array(weights)
+    needs = np.where(rng.random(num_chips) < 0.5, needs + inner, needs + held.alive_bytes)
+    memory = np.maximum(needs + rng.choice([-9000, -1, 0, 1, 9000], num_chips), 1)
+    tables = tables._replace(sram_bytes=memory, places_buffers=bool(rng.random() < 0.7))
+    full = fit_chips(tables, held)
+    rows = (plan.placement, plan.order, plan.fusion_group, size[plan.placement].astype(np.int32))
+    terms = evaluate_batch(tables, *(np.stack([row, row]) for row in rows))
+    assert terms.fits.tolist() == [full.outcome == FITS] * 2
+    for name in ("peak_bytes", "weight_bytes", "stream_bytes"):
+        expected = getattr(full, name)
+        for d in chips:  # all chips of a stage have the memory of its first
+            expected[d + 1 : d + size[d]] += expected[d]
+        assert getattr(terms, name).tolist() == [expected.tolist()] * 2, name
