@@ -155,8 +155,44 @@ def heads(images: int = 2, opset: int = 20) -> onnx.ModelProto:
     return model(nodes, [info("x", [images, 5, 6])], [info("y", [images, 5, 6])], weights, opset=opset)
 
 
+def flat_heads() -> onnx.ModelProto:
+    """Heads are the batch of products: views of Transposes drop the axis of one image, and add it."""
+    nodes, shapes = [], {"heads": [1, 5, 2, 3], "flat": [2, 5, 3], "apart": [1, 2, 5, 3], "whole": [1, 5, 6]}
+    for one in "qkv":
+        nodes += [
+            node("Reshape", f"{one} heads", f"r{one}", f"heads_{one}"),
+            node("Transpose", f"r{one}", f"t{one}", f"turn_{one}", perm=[0, 2, 1, 3]),
+            node("Reshape", f"t{one} flat", f"f{one}", f"flat_{one}"),
+        ]
+    nodes += [
+        node("Transpose", "fk", "kt", "turn_kt", perm=[0, 2, 1]),
+        node("MatMul", "fq kt", "s", "scores"),
+        node("MatMul", "s fv", "m", "mixed"),
+        node("Reshape", "m apart", "a", "apart_m"),
+        node("Transpose", "a", "t", "turn_m", perm=[0, 2, 1, 3]),
+        node("Reshape", "t whole", "y", "whole_m"),
+    ]
+    weights = [onnx.numpy_helper.from_array(np.array(one), name) for name, one in shapes.items()]
+    return model(nodes, [info(one, [1, 5, 6]) for one in "qkv"], [info("y", [1, 5, 6])], weights)
+
+
+def negated() -> onnx.ModelProto:
+    """Constants less what products make: alone, and behind a shift."""
+    return model(
+        [node("Conv", "x w1", "a", "conv1"), node("Sub", "one a", "b", "less1"),
+         node("Conv", "b w2 c2", "d", "conv2"),
+         node("Add", "d shift", "e", "add2"), node("Sub", "one e", "y", "less2")],
+        [info("x", [1, 2, 3, 3])],
+        [info("y", [1, 4, 3, 3])],
+        [weight("w1", 3, 2, 1, 1), weight("w2", 4, 3, 1, 1), weight("c2", 4), weight("one", 1),
+         weight("shift", 4, 1, 1)],
+    )  # fmt: skip
+
+
 MODELS: Final = {
+    "negated": negated,
     "heads": heads,
+    "heads, flat": flat_heads,
     "heads, one image": lambda: heads(1),
     "convolutions": convolutions,
     "products": products,

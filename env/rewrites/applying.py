@@ -11,9 +11,10 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from go_opt.env.rewrites.batching import batch, batches
+from go_opt.env.rewrites.biases import bias, biases
 from go_opt.env.rewrites.draft import Draft, refused
 from go_opt.env.rewrites.folding import fold, folds
-from go_opt.env.rewrites.names import BATCH, FOLD, MERGE, TRANSPOSE
+from go_opt.env.rewrites.names import BATCH, BIAS, FOLD, MERGE, TRANSPOSE
 from go_opt.env.rewrites.siblings import merge, merges
 from go_opt.env.rewrites.transposing import transpose, transposes
 from go_opt.errors import PlanError
@@ -32,6 +33,7 @@ _RULES: Final[Mapping[str, Rule]] = {  # in an order in which one may follow ano
     BATCH: Rule(batch, batches),
     MERGE: Rule(merge, merges),
     TRANSPOSE: Rule(transpose, transposes),
+    BIAS: Rule(bias, biases),
 }
 RULES: Final = tuple(_RULES)
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import takewhile, zip_longest
 from typing import Final, NamedTuple
 
-from go_opt.env.rewrites.columns import ACTIVATION, WEIGHT, chains_of
+from go_opt.env.rewrites.columns import ACTIVATION, WEIGHT, chains_of, has_views
 from go_opt.env.rewrites.draft import Draft, DraftOp, Tensor, ops_of, refused
 from go_opt.env.rewrites.names import BATCH, concat_name, joined_operand, merged_name
 from go_opt.env.rewrites.siblings import FUNCTIONS, WITH_WEIGHT, joined_op, split_of
@@ -40,6 +40,8 @@ def rows_of(draft: Draft, op: DraftOp) -> Rows | None:
     """
     rule = op.rule
     if op.op_type not in _BATCHED or rule is None or not draft.is_open(op) or len(op.operands) < 2:
+        return None
+    if has_views(op):
         return None
     weights = op.operands[WEIGHT:]
     if draft.tensors[op.operands[ACTIVATION]].kind == "weight" or not all(map(draft.is_constant, weights)):

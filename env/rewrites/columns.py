@@ -25,7 +25,7 @@ def columns_of(draft: Draft, op: DraftOp) -> Columns | None:
     A bias must have an element for each column; others may read it, since it is small.
     """
     rule = op.rule
-    if op.op_type not in PRODUCTS or rule is None or not draft.is_open(op):
+    if op.op_type not in PRODUCTS or rule is None or not draft.is_open(op) or has_views(op):
         return None
     weights = op.operands[WEIGHT:]
     if not 1 <= len(weights) <= BIAS or len({*op.operands}) < len(op.operands):
@@ -46,6 +46,11 @@ def columns_of(draft: Draft, op: DraftOp) -> Columns | None:
     if not is_plain or not is_in_weight or (has_bias and _flat(rule, BIAS) != found.factors):
         return None
     return found
+
+
+def has_views(op: DraftOp) -> bool:
+    """Whether an op is a Gemm of more axes than two, which a model has with views around it."""
+    return op.op_type == "Gemm" and len(op.known_rule.results[0]) > 2
 
 
 def chains_of(ops: Sequence[DraftOp]) -> list[list[DraftOp]]:

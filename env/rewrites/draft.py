@@ -133,8 +133,9 @@ class Draft:
         return self.tensors[tensor].kind == TENSOR_KINDS[WEIGHT] and "float" in self.tensors[tensor].dtype
 
     def replace(self, old: Sequence[str], new: Sequence[DraftOp], tensors: Mapping[str, Tensor]) -> None:
-        """Put ops and tensors in the place of others, at that of the first."""
-        gone, place = [self.ops.pop(name) for name in old], self._place[old[0]]
+        """Put ops and tensors in the place of others: one op at that of the last, else of the first."""
+        gone, places = [self.ops.pop(name) for name in old], [self._place[name] for name in old]
+        place = places[0] if len(new) > 1 else max(places)
         taken = [*(tensors.keys() & self.tensors.keys()), *(op.name for op in new if op.name in self.ops)]
         if taken:
             raise PlanError(f"plan: rewrites: there is a {taken[0][:120]!r} already.", field="rewrites")

@@ -31,10 +31,10 @@ def fold(draft: Draft, rewrite: Rewrite) -> None:
         raise refused(rewrite, "does not begin with a product of a weight, or has no more ops")
     last = product
     for op in affine:
-        if not _continues(draft, product, columns, last, op):
+        if not _may_fold(draft, product, columns, last, op):
             raise refused(rewrite, f"has {op.name[:120]!r}, which is no scale or shift of columns")
         last = op
-    is_scaled = any(op.op_type in _SCALES for op in affine)
+    is_scaled = any(op.op_type in _SCALES or _is_negative(draft, op) for op in affine)
     had_bias = len(product.operands) > BIAS
     has_bias = had_bias or any(op.op_type in _SHIFTS for op in affine)
     weight, rule = product.operands[WEIGHT], product.rule
@@ -74,7 +74,7 @@ def folds(draft: Draft) -> Iterator[Rewrite]:
         chain, last = [product.name], product
         while (name := draft.only_reader(last.writes[0])) is not None:
             op = draft.ops[name]
-            if not _continues(draft, product, columns, last, op):
+            if not _may_fold(draft, product, columns, last, op):
                 break
             chain.append(name)
             last = op
@@ -82,14 +82,22 @@ def folds(draft: Draft) -> Iterator[Rewrite]:
             yield Rewrite(FOLD, tuple(chain))
 
 
-def _continues(draft: Draft, product: DraftOp, columns: Columns, last: DraftOp, op: DraftOp) -> bool:
+def _is_negative(draft: Draft, op: DraftOp) -> bool:
+    """Whether an op is a constant less the result before."""
+    return op.op_type == "Sub" and draft.is_constant(op.operands[0])
+
+
+def _may_fold(draft: Draft, product: DraftOp, columns: Columns, last: DraftOp, op: DraftOp) -> bool:
+    has_bias = product.op_type != "MatMul" or op.op_type not in _SHIFTS
+    return has_bias and continues(draft, product, columns, last, op)
+
+
+def continues(draft: Draft, product: DraftOp, columns: Columns, last: DraftOp, op: DraftOp) -> bool:
     """Whether ``op`` scales or shifts the columns of what ``last`` writes, which nothing else reads."""
     tensor, rule = last.writes[0], op.rule
     if op.op_type not in _AFFINE or rule is None or product.rule is None or not draft.is_open(op):
         return False
     if draft.only_reader(tensor) != op.name or op.operands.count(tensor) != 1 or len(op.operands) < 2:
-        return False
-    if product.op_type == "MatMul" and op.op_type in _SHIFTS:  # which has no bias
         return False
     place, result = op.operands.index(tensor), rule.results[0]
     if place != ACTIVATION and op.op_type in ("BatchNormalization", "Div"):

@@ -8,7 +8,8 @@ FOLD: Final = "fold"
 BATCH: Final = "batch"
 MERGE: Final = "merge"
 TRANSPOSE: Final = "transpose"
-KEEPS_NAME: Final = frozenset({FOLD, TRANSPOSE})  # the first op takes over the others
+BIAS: Final = "bias"
+KEEPS_NAME: Final = frozenset({FOLD, TRANSPOSE, BIAS})  # the first op takes over the others
 
 
 def folded_weight(product: str) -> str:

@@ -36,18 +36,23 @@ def transpose(draft: Draft, rewrite: Rewrite) -> None:
 
 def transposes(draft: Draft) -> Iterator[Rewrite]:
     """All products with Transposes next to them, each with as many as it can take over."""
-    for product in list(draft.ops.values()):
-        if product.op_type not in _CONTRACTIONS or not _is_contraction(draft, product):
-            continue
-        near = [*map(draft.producer.get, product.operands), draft.only_reader(product.writes[0])]
-        turns = [draft.ops[name] for name in dict.fromkeys(near) if name is not None]
-        turns = [op for op in turns if _with_turns(draft, product, [op]) is not None]
-        ways = chain.from_iterable(combinations(turns, n) for n in range(len(turns), 0, -1))
-        for way in ways:
-            made = _with_turns(draft, product, way)
-            if made is not None and is_strided(made.known_rule):
-                yield Rewrite(TRANSPOSE, (product.name, *(op.name for op in way)))
-                break
+    for name in list(draft.ops):
+        while name in draft.ops and (turns := _next_to(draft, draft.ops[name])):
+            yield Rewrite(TRANSPOSE, (name, *turns))
+
+
+def _next_to(draft: Draft, product: DraftOp) -> tuple[str, ...]:
+    """As many Transposes as a product can take over."""
+    if not _is_contraction(draft, product):
+        return ()
+    near = [*map(draft.producer.get, product.operands), draft.only_reader(product.writes[0])]
+    turns = [draft.ops[name] for name in dict.fromkeys(near) if name is not None]
+    turns = [op for op in turns if _with_turns(draft, product, [op]) is not None]
+    for way in chain.from_iterable(combinations(turns, n) for n in range(len(turns), 0, -1)):
+        made = _with_turns(draft, product, way)
+        if made is not None and is_strided(made.known_rule):
+            return tuple(op.name for op in way)
+    return ()
 
 
 def is_strided(rule: Rule) -> bool:
@@ -73,14 +78,8 @@ def _is_contraction(draft: Draft, op: DraftOp) -> bool:
     factors = [piece for access in accesses for one in access for piece in one]
     is_plain = all(len(one) < 2 for access in accesses for one in access)
     is_shared = all(isinstance(piece, int) and factors.count(piece) > 1 for piece in factors)
-    has_labels = _units(rule.results[0]) <= sum(map(_units, rule.operands))
     types = {draft.tensors[one].dtype for one in (*op.operands, *op.writes)}
-    return is_plain and is_shared and has_labels and len(types) == 1 and "float" in types.pop()
-
-
-def _units(access: Access) -> int:
-    """Dimensions of one element."""
-    return access.count(())
+    return is_plain and is_shared and len(types) == 1 and "float" in types.pop()
 
 
 def _with_turns(draft: Draft, product: DraftOp, turns: Sequence[DraftOp]) -> DraftOp | None:
@@ -118,16 +117,21 @@ def _is_turn(draft: Draft, product: DraftOp, turn: DraftOp) -> bool:
         return False
     if turn.operands[0] == product.writes[0]:
         is_next = draft.only_reader(product.writes[0]) == turn.name
-        return is_next and rule.shape(rule.results[0]) == by.shape(by.operands[0])
+        return is_next and _longer(rule, rule.results[0]) == _longer(by, by.operands[0])
     result = turn.writes[0]
     if product.operands.count(result) != 1 or draft.only_reader(result) != product.name:
         return False
     seen = rule.operands[product.operands.index(result)]
     is_whole = dict(product.reads)[result] == draft.tensors[result].elements
-    return is_whole and rule.shape(seen) == by.shape(by.results[0])
+    return is_whole and _longer(rule, seen) == _longer(by, by.results[0])
+
+
+def _longer(rule: Rule, access: Access) -> list[int]:
+    """The sizes of dimensions of more than one element; views add and drop others."""
+    return [size for size in rule.shape(access) if size > 1]
 
 
 def _turned(access: Access, before: Access, after: Access) -> Access:
     """An access whose dimensions are in the order of ``before``, in that of ``after``."""
-    of = {one: dimension for one, dimension in zip(before, access, strict=True) if one}
+    of = dict(zip(filter(None, before), filter(None, access), strict=True))
     return tuple(of[one] if one else () for one in after)

@@ -48,7 +48,8 @@ class MovesState(RewriteState):
 
 def _through(by: Rule, near: Access, far: Access, rule: Rule, access: Access) -> Access:
     """An access to a tensor, seen from the other side of a Transpose, of which ``near`` is the tensor."""
-    if by.shape(near) != rule.shape(access):
+    sizes, seen_by = ([size for size in shape if size > 1] for shape in (by.shape(near), rule.shape(access)))
+    if sizes != seen_by:
         raise WrongRewriteError("a Transpose sees its tensor in another shape than the product")
     of = {one[1:]: one.piece for one in places(rule, access)}
     turned = {one.piece: of.get(one[1:]) for one in places(by, near)}

@@ -19,6 +19,7 @@ _SCALES: Final = {
     "Mul": (0, 1),
     "Div": (0,),
     "BatchNormalization": (0,),
+    "Sub": (1,),
 }  # at which place the result is scaled
 _SHIFTS: Final = {"Add": (0, 1), "Sub": (0, 1), "BatchNormalization": (0,)}
 _WEIGHTED: Final = {"Add", "Mul"}
@@ -51,7 +52,7 @@ class _Check(MovesState):
             if op.rule is None or len(op.writes) != 1 or is_measured or tensors & self.touched:
                 raise WrongRewriteError(f"op {name!r} must stay as it is")
         rules = {made_names.FOLD: self._fold, made_names.MERGE: self._merge, made_names.BATCH: self._batch,
-                 made_names.TRANSPOSE: self.transpose}  # fmt: skip
+                 made_names.TRANSPOSE: self.transpose, made_names.BIAS: self._bias}  # fmt: skip
         if rewrite.rule not in rules:
             raise WrongRewriteError("there is no such rule")
         rules[rewrite.rule](rewrite.ops, ops)
@@ -84,6 +85,33 @@ class _Check(MovesState):
             rule = rule._replace(operands=(*rule.operands, (_column_factors(product),)))
         made = self.with_operands(product, operands, rule, flops, ops[-1].writes[0])
         self.replace(names, {names[0]: made})
+
+    def _bias(self, names: Sequence[str], ops: Sequence[Op]) -> None:
+        if [op.op_type for op in ops] != ["MatMul", "Add"] or len(ops[0].operands) != 2:
+            raise WrongRewriteError("its ops are no MatMul of two tensors and an Add")
+        (product, op), rule = ops, known_rule(ops[0])
+        self._weights_of(names[0], product)
+        constant, columns = 1 - self.follows(product, op, names[1]), _column_factors(product)
+        self._check_same_view(product, op, names[1])
+        self._check_constant(op, constant, self._column(product), names[1])
+        # Rows, inner elements and columns lie in this order, as a Gemm has them.
+        read, weight, written = (
+            tuple(piece for one in access for piece in one) for access in (*rule.operands, *rule.results)
+        )
+        rows, inner = written[: -len(columns)], weight[: -len(columns)]
+        if (weight, written, read) != ((*inner, *columns), (*rows, *columns), (*rows, *inner)):
+            raise WrongRewriteError("its MatMul has no rows and columns like those of a Gemm")
+        if len(rule.results[0]) > 2 and self.tensors[op.writes[0]].is_output:
+            raise WrongRewriteError("its result is an output of more axes than two")
+        operands, rule = (
+            [*product.operands, op.operands[constant]],
+            rule._replace(operands=(*rule.operands, (columns,))),
+        )
+        if self.tensors[operands[2]].elements != self._column(product).size:
+            raise WrongRewriteError("its constant is not one of columns")
+        flops = product.flops + self.tensors[op.writes[0]].elements
+        made = self.with_operands(product, operands, rule, flops, op.writes[0])
+        self.replace(names, {names[0]: made._replace(op_type="Gemm")})
 
     def _merge(self, names: Sequence[str], ops: Sequence[Op]) -> None:
         heads = [i for i, op in enumerate(ops) if op.op_type in _PRODUCTS]

@@ -115,7 +115,7 @@ def test_the_rewritten_graph_begins_with_the_best_plan_of_the_graph_as_sent() ->
     graph = go_opt.load("zoo:resnet50")
     sent, found = (go_opt.optimize(graph, "mcm-6x6", rewrite=one, **options) for one in (False, True))
     assert found.objective_s < 0.95 * sent.objective_s
-    assert {one.rule for one in found.plan.rewrites} == {"fold"}
+    assert "fold" in {one.rule for one in found.plan.rewrites}
 
 
 def test_a_plan_of_another_graph_is_refused(graph: Graph) -> None:
@@ -128,8 +128,8 @@ def test_products_stay_apart_where_chips_share_them() -> None:
     """On two chips the list schedule of what is batched is longer; plans with it took 1.17 times as long."""
     request, graph = Request(objective="latency", rewrite=True), go_opt.load("zoo:transformer_xl_2")
     alone, pair = (rewrites_for(graph, go_opt.target(name), request) for name in ("h100-sxm-1", "gpu-2"))
-    assert {one.rule for one in alone} == {"batch", "transpose"}
-    assert {one.rule for one in pair} == {"transpose"}
+    assert "batch" in {one.rule for one in alone}
+    assert "batch" not in {one.rule for one in pair}
 
 
 def test_files_and_explanations(graph: Graph, tmp_path: Path) -> None:

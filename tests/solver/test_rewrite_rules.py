@@ -10,7 +10,7 @@ import pytest
 
 from go_opt import from_onnx
 from go_opt.common.arrays import frozen
-from go_opt.env.rewrites import batching, folding, siblings, transposing
+from go_opt.env.rewrites import batching, biases, folding, siblings, transposing
 from go_opt.env.rewrites.applying import possible_rewrites, with_rewrites
 from go_opt.model.graph import Graph, Rewrite
 from go_opt.solver.verify.rewrites import broken_rewrites
@@ -78,7 +78,14 @@ def test_rewrites_of_another_graph_are_found() -> None:
 
 
 def _toy(*nodes: tuple[str, str, str, str], outputs: tuple[str, ...] = ("y",)) -> Graph:
-    weights = [weight("w", 5, 4), weight("s", 4), weight("rows", 4, 1), weight("u", 5, 4), weight("k", 4, 4)]
+    weights = [
+        weight("w", 5, 4),
+        weight("s", 4),
+        weight("one", 1),
+        weight("rows", 4, 1),
+        weight("u", 5, 4),
+        weight("k", 4, 4),
+    ]
     made = [node(op_type, reads, writes, name) for op_type, reads, writes, name in nodes]
     return from_onnx(model(made, [info("x", [4, 5])], [info(one, [4, 4]) for one in outputs], weights))
 
@@ -100,6 +107,18 @@ WRONG: dict[str, tuple[Graph, Rewrite]] = {
     "a path connects them": (
         _toy(GEMM, ("Gemm", "a k", "b", "other"), ("Add", "a b", "y", "add")),
         Rewrite("merge", ("gemm", "other"))),
+    "a bias of one element": (
+        _toy(("MatMul", "x w", "a", "gemm"), ("Add", "a one", "y", "add")), Rewrite("bias", ("gemm", "add"))),
+    "a bias of rows": (
+        _toy(("MatMul", "x w", "a", "gemm"), ("Add", "a rows", "y", "add")),
+        Rewrite("bias", ("gemm", "add"))),
+    "no bias": (
+        _toy(("MatMul", "x w", "a", "gemm"), ("Mul", "a s", "y", "mul")), Rewrite("bias", ("gemm", "mul"))),
+    "a bias over a Gemm": (
+        _toy(GEMM, ("Add", "a s", "y", "add")), Rewrite("bias", ("gemm", "add"))),
+    "the host reads what has no bias": (
+        _toy(("MatMul", "x w", "a", "gemm"), ("Add", "a s", "y", "add"), outputs=("y", "a")),
+        Rewrite("bias", ("gemm", "add"))),
     "functions differ": (
         _toy(GEMM, ("Gemm", "x u", "b", "other"), ("Relu", "a", "c", "relu"), ("Tanh", "b", "d", "tanh"),
              ("Add", "c d", "y", "add")),
@@ -203,8 +222,9 @@ def test_products_that_no_kernel_reads_are_found(seed: int, monkeypatch: pytest.
 def test_what_no_rule_allows_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if the rules did not look."""
     sent, rewrite = WRONG[name]
-    monkeypatch.setattr(folding, "_continues", lambda *_: True)
+    monkeypatch.setattr(folding, "_may_fold", lambda *_: True)
     monkeypatch.setattr(siblings, "_are_alike", lambda *_: True)
+    monkeypatch.setattr(biases, "continues", lambda *_: True)
     made = sent
     try:
         made = with_rewrites(sent, (rewrite,))

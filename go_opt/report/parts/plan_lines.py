@@ -107,11 +107,11 @@ def origin_lines(explanation: PlanExplanation) -> Iterator[str]:
 def rewrite_lines(rewrites: Sequence[RewriteUse]) -> Iterator[str]:
     """A line for all ops that products take over, and one for each of the first that became one."""
     for rule, taken in _TAKEN.items():
-        uses = [use for use in rewrites if use.rule == rule]
-        if uses:
-            verb = f"takes over the {taken} it" if len(uses) == 1 else f"take over the {taken} them"
-            named = listed([f"`{use.op}`" for use in uses], MOST_NAMES)
-            yield f"{counted(len(uses), 'product')} {verb}: {named}"
+        ops = list(dict.fromkeys(use.op for use in rewrites if use.rule == rule))
+        if ops:
+            verb = f"takes over the {taken} it" if len(ops) == 1 else f"take over the {taken} them"
+            named = listed([f"`{op}`" for op in ops], MOST_NAMES)
+            yield f"{counted(len(ops), 'product')} {verb}: {named}"
     for rule, shared in ((rewritten.MERGE, "tensor"), (rewritten.BATCH, "weight")):
         joined = [use for use in rewrites if use.rule == rule]
         for use in joined[:_MOST_NAMED]:
@@ -123,7 +123,11 @@ def rewrite_lines(rewrites: Sequence[RewriteUse]) -> Iterator[str]:
             yield f"and {products} more, which read {len(joined) - _MOST_NAMED} {shared}s"
 
 
-_TAKEN: Final = {rewritten.FOLD: "scales and shifts behind", rewritten.TRANSPOSE: "Transposes next to"}
+_TAKEN: Final = {
+    rewritten.FOLD: "scales and shifts behind",
+    rewritten.TRANSPOSE: "Transposes next to",
+    rewritten.BIAS: "biases behind",
+}
 
 
 def split_lines(splits: Sequence[SplitUse]) -> Iterator[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from string import ascii_letters
 from typing import Final
 
@@ -62,6 +63,9 @@ class _Maker:
                 continue
             if one.rule == made_names.TRANSPOSE:
                 self._transpose(ops)
+                continue
+            if one.rule == made_names.BIAS:
+                self._add_bias(*ops)
                 continue
             assert columns is not None
             if one.rule == made_names.FOLD:
@@ -189,13 +193,53 @@ class _Maker:
         node = self._node[product.name]
         sources = {turn.writes[0]: self._node[turn.name].inputs[0] for turn in turns}
         read = zip(product.operands, (value for value in node.inputs if value is not None), strict=True)
-        inputs = [sources.get(tensor, value) for tensor, value in read]
-        equation = {"equation": equation_of(self._draft.ops[product.name].known_rule)}
-        new = ir.node("Einsum", inputs, equation, name=product.name)
+        rule = self._draft.ops[product.name].known_rule
+        missing = [1] * _missing_units(rule)  # views of the first operand have them
+        inputs = [
+            self._seen(
+                node,
+                sources.get(tensor, value),
+                [*(missing if place == 0 else ()), *rule.shape(access)],
+                place,
+            )
+            for place, ((tensor, value), access) in enumerate(zip(read, rule.operands, strict=True))
+        ]
+        new = ir.node("Einsum", inputs, {"equation": equation_of(rule)}, name=product.name)
         self._nodes.insert_before(node, [new])
         behind = (turn.name for turn in turns if turn.operands[0] == product.writes[0])
         stand_for(self._node[next(behind, product.name)].outputs[0], new.outputs[0])
         self._replace(ops, {product.name: new})
+
+    def _add_bias(self, product: draft.DraftOp, op: draft.DraftOp) -> None:
+        node, result = self._node[product.name], self._node[op.name].outputs[0]
+        rule, sizes = self._draft.ops[product.name].known_rule, sizes_of(result)
+        inner, columns = rule.shape(rule.operands[products.WEIGHT])
+        rows = self._seen(node, node.inputs[0], [math.prod(sizes[:-1]), inner], 0)
+        array = self._numbers(self._node[op.name], 1 - op.operands.index(product.writes[0]))
+        bias = self._constant(f"{product.name}/bias", array.reshape(-1), result.dtype)
+        bias.meta["tensor"] = self._draft.ops[product.name].operands[products.BIAS]
+        new = ir.node("Gemm", [rows, node.inputs[1], bias], name=product.name)
+        self._nodes.insert_before(node, [new])
+        stand_for(result, written := new.outputs[0])
+        if len(sizes) > 2:
+            written.shape, readers = ir.Shape([math.prod(sizes[:-1]), columns]), list(written.uses())
+            written.meta.pop("steps", None)
+            view = self._seen(self._node[op.name], written, sizes, products.BIAS)
+            for reader, place in readers:
+                reader.replace_input_with(place, view)
+        self._replace([product, op], {product.name: new})
+
+    def _seen(self, node: ir.Node, value: ir.Value | None, sizes: Sequence[int], place: int) -> ir.Value:
+        """What a node reads at a place, in another shape."""
+        assert value is not None, "an operand of a rule is there"
+        if sizes_of(value) == list(sizes):
+            return value
+        name = f"{node.name}/seen {place}"
+        shape = self._constant(f"{name}/shape", np.array(sizes), ir.DataType.INT64)
+        view = ir.node("Reshape", [value, shape], name=name)
+        view.outputs[0].name, view.outputs[0].type, view.outputs[0].shape = name, value.type, ir.Shape(sizes)
+        self._nodes.insert_before(node, [view])
+        return view.outputs[0]
 
     def _joined(
         self,
@@ -284,11 +328,19 @@ def _with_scaled_columns(
 
 
 def equation_of(rule: Rule) -> str:
-    """A contraction as an Einsum says it; dimensions of one element of the result are those of operands."""
-    letters = iter(ascii_letters[len(rule.factors) :])
+    """A contraction as an Einsum says it.
+
+    Dimensions of one element of the result are those of operands; what is missing stands before the first.
+    """
+    letters, units = (iter(ascii_letters[len(rule.factors) :]) for _ in range(2))
+    more = "".join(islice(letters, _missing_units(rule)))
     terms = [_labels(access, letters) for access in rule.operands]
-    units = iter(ascii_letters[len(rule.factors) :])
-    return f"{','.join(terms)}->{_labels(rule.results[0], units)}"
+    return f"{more}{','.join(terms)}->{_labels(rule.results[0], units)}"
+
+
+def _missing_units(rule: Rule) -> int:
+    """Dimensions of one element that the result has more than the operands."""
+    return max(0, rule.results[0].count(()) - sum(access.count(()) for access in rule.operands))
 
 
 def _labels(access: Access, units: Iterator[str]) -> str:

@@ -27,9 +27,8 @@ Rewrites = tuple[Rewrite, ...]
 def rewrites_for(graph: Graph, target: Target, request: Request) -> Rewrites:
     """The rewrites of the plans that are searched; none removes an op that the request names.
 
-    Those of a start plan. Else all constants that products can take over on no chip kind at a loss, and
-    Transposes; with them, products that are faster as one, if the estimate of the objective is lower by
-    ``LEAST_GAIN``.
+    Those of a start plan. Else all that products can take over on no chip kind at a loss; with it, products
+    that are faster as one, if the estimate of the objective is lower by ``LEAST_GAIN``.
     """
     names = _named_ops(graph, request)
     if given := given_rewrites(graph, request):
@@ -37,20 +36,20 @@ def rewrites_for(graph: Graph, target: Target, request: Request) -> Rewrites:
     folded = tuple(
         one for one in possible_rewrites(graph, (made_names.FOLD,)) if names.isdisjoint(one.ops[1:])
     )
-    folded = _no_slower(graph, target, folded) if folded else ()
+    folded = _no_slower(graph, target, (), folded)
     add = partial(_with_faster, graph, target, names)
     batched = add(folded, made_names.BATCH)
     joined = (folded, batched, add(folded, made_names.MERGE), add(batched, made_names.MERGE))
-    ways = [(*way, *_turns(graph, names, way)) for way in joined]
+    ways = [(*way, *_taken_over(graph, target, names, way)) for way in joined]
     seconds = {way: _estimate_s(with_rewrites(graph, way), target, request) for way in dict.fromkeys(ways)}
     best = min(seconds, key=lambda way: seconds[way])
     return best if seconds[best] < (1.0 - LEAST_GAIN) * seconds[ways[0]] else ways[0]
 
 
-def _turns(graph: Graph, names: set[str], given: Rewrites) -> Rewrites:
-    """The Transposes that products take over, which then take as long as before."""
-    found = possible_rewrites(graph, (made_names.TRANSPOSE,), given)
-    return tuple(one for one in found if names.isdisjoint(one.ops[1:]))
+def _taken_over(graph: Graph, target: Target, names: set[str], given: Rewrites) -> Rewrites:
+    """Transposes and biases that products take over at no loss."""
+    found = possible_rewrites(graph, (made_names.TRANSPOSE, made_names.BIAS), given)
+    return _no_slower(graph, target, given, tuple(one for one in found if names.isdisjoint(one.ops[1:])))
 
 
 def given_rewrites(graph: Graph, request: Request) -> Rewrites:
@@ -73,21 +72,23 @@ def _named_ops(graph: Graph, request: Request) -> set[str]:
     return constrained | of_types | (set() if request.start is None else {*request.start.ops})
 
 
-def _no_slower(graph: Graph, target: Target, folded: Rewrites) -> Rewrites:
+def _no_slower(graph: Graph, target: Target, given: Rewrites, more: Rewrites) -> Rewrites:
     """Products that take no longer than one kernel of them and of what they take over, on any chip kind."""
-    kernel_of = np.arange(graph.num_ops, dtype=np.int32)
-    for one in folded:
-        ops = [graph.op_index[name] for name in one.ops]
-        kernel_of[ops] = ops[0]
+    if not more:
+        return ()
+    before, made = (with_rewrites(graph, way) for way in (given, (*given, *more)))
+    kernel_of = np.arange(before.num_ops, dtype=np.int32)
+    for one in more:
+        product, *ops = (before.op_index[name] for name in one.ops)
+        kernel_of[ops] = kernel_of[product]
     kernel_of = np.unique(kernel_of, return_inverse=True)[1].astype(np.int32)
-    made = with_rewrites(graph, folded)
-    before_s, after_s = kernel_seconds(cost_tables(graph, target), kernel_of), _alone_s(made, target)
+    before_s, after_s = kernel_seconds(cost_tables(before, target), kernel_of), _alone_s(made, target)
 
     def is_slower(product: str) -> bool:
-        was_s, is_s = before_s[:, kernel_of[graph.op_index[product]]], after_s[:, made.op_index[product]]
+        was_s, is_s = before_s[:, kernel_of[before.op_index[product]]], after_s[:, made.op_index[product]]
         return bool((is_s > was_s * (1.0 + 1e-9)).any())
 
-    return tuple(one for one in folded if not is_slower(one.ops[0]))
+    return tuple(one for one in more if not is_slower(one.ops[0]))
 
 
 def _with_faster(graph: Graph, target: Target, names: set[str], given: Rewrites, rule: str) -> Rewrites:
