@@ -53,6 +53,7 @@ UNARY: Final[dict[str, Callable[[Matrix, int], Matrix]]] = {
 }
 BINARY: Final[dict[str, Callable[[Matrix, Matrix, int], Matrix]]] = {
     "product": _product,
+    "turned": lambda a, b, p: _product(a.T, b, p),  # reads the rows of its first operand as columns
     "add": lambda a, b, p: (a + b) % p,
     "mul": lambda a, b, p: a * b % p,
     "scale": lambda a, b, p: a * b % p,  # of columns, by a row
@@ -67,6 +68,8 @@ KNOWN: Final = {
     "merge (siblings)": ("product(x,y)", "left(product(x,columns(y,z)))"),
     "batch (shared weights)": ("product(x,y)", "top(product(rows(x,z),y))"),
     "fold (a scale)": ("scale(product(x,y),v)", "product(x,scale(y,v))"),
+    "transposes taken over, read": ("product(transpose(x),y)", "turned(x,y)"),
+    "transposes taken over, written": ("transpose(product(x,y))", "turned(y,transpose(x))"),
     "transposes cancelled": ("transpose(transpose(x))", "x"),
     "concat and split cancelled": ("top(rows(x,y))", "x"),
     "split and concat cancelled": ("rows(top(x),bottom(x))", "x"),
@@ -153,6 +156,7 @@ class Generator:
         a, b = values
         fits = {
             "product": a.shape[1] == b.shape[0],
+            "turned": a.shape[0] == b.shape[0],
             "scale": a.shape[1] == b.shape[1] and len(a) > len(b) == 1,
             "shift": a.shape[1] == b.shape[1] and len(a) > len(b) == 1,
             "rows": a.shape[1] == b.shape[1],

@@ -18,7 +18,9 @@ ROWS, TOP, BOTTOM = function("rows", 2), function("top", 1), function("bottom", 
 PRODUCT, EACH = function("product", 2), function("each", 1)
 ADD, SCALE = function("add", 2), function("scale", 2)  # a row of numbers, to or with each row
 SUM, TIMES = function("sum", 2), function("times", 2)  # of two rows of numbers
-X, Y, W, V, B, S, T = z3.Consts("x y w v b s t", Tensor)
+LESS = function("less", 2)  # a row of numbers less each row
+TURN, EINSUM = function("turn", 1), function("einsum", 2)  # reads its first operand by columns
+X, Y, W, V, B, S, T, MINUS = z3.Consts("x y w v b s t minus", Tensor)
 
 
 def axiom(left: z3.ExprRef, right: z3.ExprRef, *variables: z3.ExprRef) -> z3.BoolRef:
@@ -45,6 +47,12 @@ AXIOMS = {  # by rule: it follows from these alone
         axiom(SCALE(PRODUCT(X, W), S), PRODUCT(X, SCALE(W, S)), X, W, S),
         axiom(SCALE(ADD(X, B), S), ADD(SCALE(X, S), TIMES(B, S)), X, B, S),
         axiom(ADD(ADD(X, B), T), ADD(X, SUM(B, T)), X, B, T),
+        axiom(LESS(T, X), ADD(SCALE(X, MINUS), T), X, T),
+    ],
+    "transpose": [
+        axiom(TURN(TURN(X)), X, X),
+        axiom(TURN(PRODUCT(X, Y)), PRODUCT(TURN(Y), TURN(X)), X, Y),
+        axiom(EINSUM(X, Y), PRODUCT(TURN(X), Y), X, Y),
     ],
 }
 
@@ -68,6 +76,10 @@ RIGHT_RULES = {
     "batch, the first": EACH(linear(X, W, B)) == TOP(BATCHED),
     "batch, the second": EACH(linear(Y, W, B)) == BOTTOM(BATCHED),
     "fold": ADD(SCALE(linear(X, W, B), S), T) == linear(X, SCALE(W, S), SUM(TIMES(B, S), T)),
+    "fold, a constant less": LESS(T, linear(X, W, B)) == linear(X, SCALE(W, MINUS), SUM(TIMES(B, MINUS), T)),
+    "transpose, what is read": PRODUCT(TURN(X), Y) == EINSUM(X, Y),
+    "transpose, what is written": TURN(PRODUCT(X, TURN(Y))) == PRODUCT(Y, TURN(X)),
+    "transpose, both": TURN(PRODUCT(TURN(X), Y)) == EINSUM(Y, X),
 }
 WRONG_RULES = {
     "merge, parts exchanged": EACH(linear(X, W, S)) == RIGHT(MERGED),
@@ -76,6 +88,10 @@ WRONG_RULES = {
     "batch, another bias": EACH(linear(Y, W, S)) == BOTTOM(BATCHED),
     "batch, a function that not all have": linear(Y, W, B) == BOTTOM(BATCHED),
     "fold, the bias is not scaled": ADD(SCALE(linear(X, W, B), S), T) == linear(X, SCALE(W, S), SUM(B, T)),
+    "fold, a constant less a product with the same weight": LESS(T, linear(X, W, B))
+    == linear(X, W, SUM(TIMES(B, MINUS), T)),
+    "transpose, not turned": PRODUCT(TURN(X), Y) == PRODUCT(X, Y),
+    "transpose, in the same order": TURN(PRODUCT(X, TURN(Y))) == PRODUCT(X, TURN(Y)),
     "fold, shifted first": SCALE(ADD(linear(X, W, B), T), S) == linear(X, SCALE(W, S), SUM(TIMES(B, S), T)),
 }
 
