@@ -47,9 +47,19 @@ def rewrites_for(graph: Graph, target: Target, request: Request) -> Rewrites:
 
 
 def _taken_over(graph: Graph, target: Target, names: set[str], given: Rewrites) -> Rewrites:
-    """Transposes and biases that products take over at no loss."""
+    """Transposes and biases that products take over at no loss.
+
+    A bias that several ops read stays: through it they can share a kernel, as a normalisation in parts does.
+    """
     found = possible_rewrites(graph, (made_names.TRANSPOSE, made_names.BIAS), given)
-    return _no_slower(graph, target, given, tuple(one for one in found if names.isdisjoint(one.ops[1:])))
+    before = with_rewrites(graph, given)
+
+    def is_joint(one: Rewrite) -> bool:
+        (written,) = before.outputs_of(before.op_index[one.ops[-1]])
+        return one.rule == made_names.BIAS and len(before.readers_of(written)) > 1
+
+    more = (one for one in found if names.isdisjoint(one.ops[1:]) and not is_joint(one))
+    return _no_slower(graph, target, given, tuple(more))
 
 
 def given_rewrites(graph: Graph, request: Request) -> Rewrites:
