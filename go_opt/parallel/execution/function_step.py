@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from go_opt.api.inputs import whole_case
 from go_opt.env import Target
+from go_opt.env.copies.cells import Held, SplitGraph
 from go_opt.env.copies.divisions import period_in
-from go_opt.env.copies.splits import planned_graph
+from go_opt.env.copies.splits import planned_graph, split_levels
 from go_opt.errors import InvalidInputError, ModelError, PlanError
 from go_opt.extras import check_installed
 from go_opt.model.graph import Graph
@@ -24,25 +25,34 @@ from go_opt.parallel.execution.job import FunctionJob
 from go_opt.parallel.execution.processes import run_processes
 from go_opt.parallel.execution.results import FunctionRun, StepDiffersError
 from go_opt.parallel.execution.running import MOST_DEVICES, STEPS, TOLERANCE
+from go_opt.parallel.export.function_file import function_text
+from go_opt.parallel.export.jax_file import JAX_FILE
+from go_opt.run.export.folder import check_free, whole_folder
+from go_opt.run.manifest import MANIFEST, STEP_FORMAT
 from go_opt.search.replicas.ways import batch_factors
 from go_opt.solver.verify.verifier import verify
 
-AXIS = "data"
-_Spec = tuple[str | None, ...]  # the axis that divides each dimension
+DATA, TENSOR = "data", "tensor"  # axes of the mesh
+_Spec = tuple[tuple[str, ...], ...]  # the axes that divide each dimension, the major one first
 
 
 @dataclass(frozen=True, eq=False)
 class JaxStep:
-    """A step with the shardings of a plan, over one axis of as many devices as the plan has replicas."""
+    """A step with the shardings of a plan, over an axis of replicas, of chips that share layers, or both."""
 
     fn: Callable[..., Any]
     args: tuple[Any, ...]
     graph: Graph
     plan: Plan
-    devices: int
+    axes: Mapping[str, int]  # devices of each axis, the last one of neighbours
     arguments: tuple[_Spec, ...]  # of the arrays of all arguments, as JAX flattens them
     results: tuple[_Spec, ...]
     states: Mapping[int, int]  # array of the arguments -> the array of the results that is its next value
+
+    @property
+    def devices(self) -> int:
+        """How many there are."""
+        return math.prod(self.axes.values())
 
     def shardings(self) -> tuple[Any, Any]:
         """``in_shardings`` and ``out_shardings`` of ``jax.jit(fn)``, trees of ``NamedSharding``.
@@ -56,12 +66,41 @@ class JaxStep:
         found = jax.devices()[: self.devices]
         if len(found) < self.devices:
             raise InvalidInputError(f"the plan is for {self.devices} devices, and JAX has {len(found)}.")
-        mesh = Mesh(np.array(found), (AXIS,))
+        mesh = Mesh(np.array(found).reshape(tuple(self.axes.values())), tuple(self.axes))
         trees = jax.tree.structure(self.args), jax.tree.structure(jax.eval_shape(self.fn, *self.args))
         return tuple(
-            jax.tree.unflatten(tree, [NamedSharding(mesh, PartitionSpec(*spec)) for spec in specs])
+            jax.tree.unflatten(
+                tree, [NamedSharding(mesh, PartitionSpec(*map(_entry, spec))) for spec in specs]
+            )
             for tree, specs in zip(trees, (self.arguments, self.results), strict=True)
         )
+
+    def export(self, directory: str | Path, *, force: bool = False) -> Path:
+        """Write the shardings as a module of JAX, ``jax_shardings.py`` (docs/export.md).
+
+        Args:
+          directory: a folder that does not exist or is empty.
+          force: delete the file of an earlier export; other files stay.
+
+        Returns:
+          The path of the module.
+
+        Raises:
+          InvalidInputError: the folder cannot be written, or has files that are of no export.
+        """
+        names = _argument_names(self.args), _result_names(self.fn, self.args)
+        text = function_text(
+            self.graph.name,
+            self.plan.target,
+            self.axes,
+            *(dict(zip(*of, strict=True)) for of in zip(names, (self.arguments, self.results), strict=True)),
+        )
+        check_free(directory, force=force)
+        manifest = {"format": STEP_FORMAT, "files": {"jax": JAX_FILE}, "written": [JAX_FILE, MANIFEST]}
+        with whole_folder(directory) as folder:
+            (folder / JAX_FILE).write_text(text, "utf-8")
+            (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", "utf-8")
+        return Path(directory) / JAX_FILE
 
     def run(self, *, tolerance: float = TOLERANCE) -> FunctionRun:
         """Take three steps from the arguments on host devices of a process, and the same on one device.
@@ -81,7 +120,7 @@ class JaxStep:
             raise InvalidInputError(f"a run has at most {MOST_DEVICES} devices, not {self.devices}.")
         with tempfile.TemporaryDirectory(prefix="go-opt-run-") as folder:
             told = self._told(Path(folder))
-        flop_share, state_elements = _planned(self.graph, self.plan, self.devices)
+        flop_share, state_elements = _planned(self.graph, self.plan, self.axes)
         worst = int(np.argmax(told["gaps"]))
         result = FunctionRun(
             self.graph.name,
@@ -134,7 +173,7 @@ class JaxStep:
             self.arguments,
             self.results,
             dict(self.states),
-            self.devices,
+            dict(self.axes),
             STEPS,
             str(folder / "told.json"),
         )
@@ -151,7 +190,7 @@ def jax_step(
     state: Mapping[int, Any],
     target: Target | str | Path | None = None,
 ) -> JaxStep:
-    """A training step with the shardings of a plan whose chips are replicas (docs/training-steps.md).
+    """A training step with the shardings of a plan whose chips share batch or layers (training-steps.md).
 
     Args:
       graph: of :func:`go_opt.from_jax` for the same function, arguments and ``state``.
@@ -167,7 +206,7 @@ def jax_step(
     if not all(isinstance(key, int) for key in state):
         raise InvalidInputError("state of jax_step is by positions of arguments.", field="state")
     graph, on, decided = whole_case(graph, target, plan, None)
-    parts = _replicas(graph, decided)
+    levels = _levels(graph, decided)
     broken = next(iter(verify(planned_graph(graph, decided), on, decided)), None)
     if broken is not None:
         raise PlanError(f"the plan cannot run: {broken.message}", field="plan")
@@ -176,64 +215,109 @@ def jax_step(
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(args)]
     if [math.prod(shape) for shape in shapes] != graph.tensor_elements[: len(shapes)].tolist():
         raise InvalidInputError(f"graph {graph.name!r} is of arguments of other sizes.")
-    factors = {split.op: split.factor for split in decided.splits}
     kept = {one.read for one in graph.states}
-    arguments = tuple(
-        _spec(graph, factors, k, shape, parts, is_state=k in kept) for k, shape in enumerate(shapes)
-    )
+    arguments = tuple(_spec(levels, k, shape, is_state=k in kept) for k, shape in enumerate(shapes))
     of_result = jax.eval_shape(fn, *args)
     states = _state_pairs(args, of_result, state)
     following = {j: arguments[i] for i, j in states.items()}
     results = tuple(following.get(j, ()) for j in range(len(jax.tree.leaves(of_result))))
-    return JaxStep(fn, args, graph, decided, parts, arguments, results, states)
+    axes = {one.axis: one.parts for one in reversed(levels)}
+    return JaxStep(fn, args, graph, decided, axes, arguments, results, states)
 
 
-def _replicas(graph: Graph, plan: Plan) -> int:
-    """How many replicas a plan has, if each op is divided or copied among all of them."""
-    parts = {split.parts for split in plan.splits}
-    ops = [split.op for split in plan.splits]
-    if plan.rewrites or len(parts) != 1 or sorted(ops) != sorted(graph.op_names):
+class _Level(NamedTuple):
+    """The splits of a level: each op of a graph is divided among the devices of an axis, or copied."""
+
+    axis: str
+    parts: int
+    graph: Graph
+    factors: Mapping[str, str]  # by op; empty: copies
+    split: SplitGraph
+
+
+def _levels(graph: Graph, plan: Plan) -> tuple[_Level, ...]:
+    """The levels of a plan, if each op is divided or copied among all chips of each.
+
+    Raises:
+      PlanError: it is not.
+    """
+    found, before = list[_Level](), graph
+    for own, split in split_levels(graph, plan.splits):
+        parts = {one.parts for one in own}
+        if len(parts) != 1 or sorted(one.op for one in own) != sorted(before.op_names):
+            break
+        is_data = any(one.bucket for one in own)  # of gradients
+        factors = {one.op: one.factor for one in own}
+        found.append(_Level(DATA if is_data else TENSOR, parts.pop(), before, factors, split))
+        before = split.graph
+    if plan.rewrites or len(found) != 1 + max((one.level for one in plan.splits), default=0):
         raise PlanError(
             "the plan is not for JAX shardings, as its chips are no replicas that each compute a share of "
             "every op or a copy; plan with --objective step on a larger batch.",
             field="plan",
         )
-    return parts.pop()
+    return tuple(found)
 
 
-def _spec(
-    graph: Graph,
-    factors: Mapping[str, str],
-    tensor: int,
-    shape: tuple[int, ...],
-    parts: int,
-    *,
-    is_state: bool,
-) -> _Spec:
+def _spec(levels: Sequence[_Level], tensor: int, shape: tuple[int, ...], *, is_state: bool) -> _Spec:
     """How an array of the arguments lies: an input in parts if an op reads it so, a state if all ops do."""
-    periods = set[int]()
-    for op in graph.readers_of(tensor):
-        row, name = graph.rule_of(op), factors[graph.op_names[op]]
-        if row is None or tensor not in row.operands:
+    spec: list[tuple[str, ...]] = [() for _ in shape]
+    lying = {tensor: shape}  # what there is of the array, and its shape, in the graph before a level
+    for level in levels:
+        divided = {_dimension(level, k, of, is_state=is_state) for k, of in lying.items()}
+        if len(divided - {None}) > 1:
+            raise _in_several_ways(levels[0].graph, tensor)
+        d = next(iter(divided - {None}), None)
+        if d is not None:
+            spec[d] = (*spec[d], level.axis)
+        names, held = level.split.graph.tensor_names, level.split.held
+        made = {name: held[name] if name in held else Held(level.graph.tensor_index.get(name, -1), ())
+                for name in names}  # fmt: skip
+        lying = {
+            level.split.graph.tensor_index[name]: tuple(
+                size // level.parts if of.piece and i == d else size
+                for i, size in enumerate(lying[of.tensor])
+            )
+            for name, of in made.items()
+            if of.tensor in lying
+        }
+    while spec and not spec[-1]:
+        spec.pop()
+    return tuple(spec)
+
+
+def _dimension(level: _Level, k: int, shape: tuple[int, ...], *, is_state: bool) -> int | None:
+    """The dimension along which the ops of a level divide a tensor; None if they do not."""
+    graph, periods = level.graph, set[int]()
+    for op in graph.readers_of(k):
+        row, name = graph.rule_of(op), level.factors[graph.op_names[op]]
+        if row is None or k not in row.operands:
             continue  # it only touches the state
         names = [one.name for one in row.rule.factors]
-        periods.add(period_in(graph, op, names.index(name), tensor) if name else 0)
+        periods.add(period_in(graph, op, names.index(name), k) if name else 0)
     if not is_state:
         periods.discard(0)
     if len(periods) != 1 or 0 in periods:
         if len(periods - {0}) > 1:
-            raise PlanError(
-                f"the plan divides {graph.tensor_names[tensor]!r} in several ways.", field="splits"
-            )
-        return ()
+            raise _in_several_ways(graph, k)
+        return None
     period = periods.pop()
     for d, size in enumerate(shape):
-        if size % parts == 0 and math.prod(shape[d:]) == period:
-            return (*[None] * d, AXIS)
+        if size % level.parts == 0 and math.prod(shape[d:]) == period:
+            return d
     raise PlanError(
-        f"the plan divides {graph.tensor_names[tensor]!r} along no dimension of its shape {list(shape)}.",
+        f"the plan divides {graph.tensor_names[k]!r} along no dimension of its shape {list(shape)}.",
         field="splits",
     )
+
+
+def _in_several_ways(graph: Graph, k: int) -> PlanError:
+    return PlanError(f"the plan divides {graph.tensor_names[k]!r} in several ways.", field="splits")
+
+
+def _entry(axes: tuple[str, ...]) -> str | tuple[str, ...] | None:
+    """What divides a dimension, as an entry of a ``PartitionSpec``."""
+    return axes if len(axes) > 1 else axes[0] if axes else None
 
 
 def _state_pairs(args: tuple[Any, ...], of_result: Any, state: Mapping[Any, Any]) -> dict[int, int]:
@@ -252,6 +336,12 @@ def _state_pairs(args: tuple[Any, ...], of_result: Any, state: Mapping[Any, Any]
     return pairs
 
 
+def _argument_names(args: tuple[Any, ...]) -> list[str]:
+    import jax
+
+    return [f"argument{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(args)]
+
+
 def _result_names(fn: Callable[..., Any], args: tuple[Any, ...]) -> list[str]:
     import jax
 
@@ -259,11 +349,14 @@ def _result_names(fn: Callable[..., Any], args: tuple[Any, ...]) -> list[str]:
     return [f"result{jax.tree_util.keystr(path)}" for path, _ in found]
 
 
-def _planned(graph: Graph, plan: Plan, devices: int) -> tuple[float, int]:
+def _planned(graph: Graph, plan: Plan, axes: Mapping[str, int]) -> tuple[float, int]:
     """A device's share of the step's FLOPs with its part of the batch, and the elements of states."""
-    along, factors = batch_factors(graph, devices), {split.op: split.factor for split in plan.splits}
-    divided = [op for op in along if factors[graph.op_names[op]]]
-    total, of_batch = graph.op_flops.sum(), graph.op_flops[divided].sum()
+    first, replicas = {one.op: one.factor for one in plan.splits if not one.level}, axes.get(DATA, 1)
+    share = np.ones(graph.num_ops)
+    if TENSOR in axes:
+        share[[bool(first[name]) for name in graph.op_names]] /= axes[TENSOR]
+    along = batch_factors(graph, replicas)
+    share[[op for op in along if TENSOR in axes or first[graph.op_names[op]]]] /= replicas
     planned = planned_graph(graph, plan)
     held = sum(int(planned.tensor_elements[state.read]) for state in planned.states)
-    return float((total - of_batch + of_batch / devices) / total), held // devices
+    return float(share @ graph.op_flops / graph.op_flops.sum()), held // math.prod(axes.values())

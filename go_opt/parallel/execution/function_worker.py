@@ -6,6 +6,7 @@ Its argument is the path of a :class:`FunctionJob` as JSON. It ends when its sta
 from __future__ import annotations
 
 import json
+import math
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -30,10 +31,9 @@ def main() -> None:
     call = export.deserialize(bytearray(Path(job.function).read_bytes())).call
     with np.load(job.arrays) as kept:
         arrays = [kept[str(i)] for i in range(len(job.arguments))]
-    mesh = Mesh(np.array(jax.devices()[: job.devices]), ("data",))
-    lying = [
-        [NamedSharding(mesh, PartitionSpec(*spec)) for spec in of] for of in (job.arguments, job.results)
-    ]
+    sizes = tuple(job.axes.values())
+    mesh = Mesh(np.array(jax.devices()[: math.prod(sizes)]).reshape(sizes), tuple(job.axes))
+    lying = [[_on(mesh, spec) for spec in of] for of in (job.arguments, job.results)]
     states = {int(read): following for read, following in job.states.items()}
     split, flops, found = _ran(
         jax.jit(lambda *of: call(*of), in_shardings=lying[0], out_shardings=lying[1]),
@@ -41,10 +41,14 @@ def main() -> None:
         states,
         job.steps,
     )
-    if any(any(job.arguments[i]) for i in states):  # XLA divides what computes with them, whatever the batch
-        nowhere = NamedSharding(mesh, PartitionSpec())
-        batch = [nowhere if i in states else on for i, on in enumerate(lying[0])]
-        by_batch = jax.jit(lambda *of: call(*of), in_shardings=batch, out_shardings=nowhere)
+    if any(_is_along_data(job.arguments[i]) for i in states):
+        # XLA divides what computes with slices of moments, whatever the batch.
+        kept = states.keys(), set(states.values())
+        batch, results = (
+            [_on(mesh, _without_data(spec) if i in own else spec) for i, spec in enumerate(of)]
+            for own, of in zip(kept, (job.arguments, job.results), strict=True)
+        )
+        by_batch = jax.jit(lambda *of: call(*of), in_shardings=batch, out_shardings=results)
         flops = _flops(by_batch.lower(*arrays).compile())
     _, whole_flops, right = _ran(jax.jit(lambda *of: call(*of)), arrays, states, job.steps)
     gaps = [
@@ -63,6 +67,21 @@ def main() -> None:
         "state_elements": sum(split[i].addressable_shards[0].data.size for i in states),
     }
     Path(job.out).write_text(json.dumps(told), "utf-8")
+
+
+_Spec = Sequence[Sequence[str]]  # the axes that divide each dimension
+
+
+def _on(mesh: Mesh, spec: _Spec) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec(*(tuple(axes) or None for axes in spec)))
+
+
+def _is_along_data(spec: _Spec) -> bool:
+    return any("data" in axes for axes in spec)
+
+
+def _without_data(spec: _Spec) -> _Spec:
+    return [[axis for axis in axes if axis != "data"] for axes in spec]
 
 
 def _ran(

@@ -41,9 +41,9 @@ class FunctionJob:
 
     function: str  # path of the serialised function of arrays
     arrays: str  # path of its arguments, by number
-    arguments: tuple[tuple[str | None, ...], ...]  # the axis that divides each dimension of each one
-    results: tuple[tuple[str | None, ...], ...]
+    arguments: tuple[tuple[tuple[str, ...], ...], ...]  # the axes that divide each dimension of each one
+    results: tuple[tuple[tuple[str, ...], ...], ...]
     states: dict[int, int]  # argument -> the result that is its next value
-    devices: int
+    axes: dict[str, int]  # devices of each axis, the last one of neighbours
     steps: int
     out: str  # path of what it writes, JSON

@@ -84,7 +84,7 @@ def jax_text(shardings: Shardings, model: str) -> str:
         schedule=chosen.schedule,
         stages="".join(f"    ({stage.rank}, {_dict_text(stage.layers)}),\n" for stage in shardings.stages),
         activations="".join(
-            f'    "{name}": {_spec_text(spec)},\n' for name, spec in shardings.activations.items()
+            f'    "{name}": {spec_text(spec)},\n' for name, spec in shardings.activations.items()
         ),
         of_layer=_parameters_text(shardings.of_layer),
         of_ends=_parameters_text(shardings.of_ends),
@@ -97,7 +97,7 @@ def _dict_text(values: Mapping[str, int] | Mapping[int, str]) -> str:
 
 def _parameters_text(parameters: Mapping[str, Parameter]) -> str:
     return "".join(
-        f'    "{name}": Parameter({one.shape}, {", ".join(map(_spec_text, _specs(one)))}),\n'
+        f'    "{name}": Parameter({one.shape}, {", ".join(map(spec_text, _specs(one)))}),\n'
         for name, one in parameters.items()
     )
 
@@ -106,6 +106,7 @@ def _specs(one: Parameter) -> tuple[Spec, Spec, Spec, Spec]:
     return one.weight, one.read, one.gradient, one.moments
 
 
-def _spec_text(spec: Spec) -> str:
+def spec_text(spec: Spec) -> str:
+    """A spec as the text of a ``PartitionSpec``, ``P``."""
     names = ["None" if not axes else repr(axes[0] if len(axes) == 1 else axes) for axes in spec]
     return f"P({', '.join(names)})".replace("'", '"')

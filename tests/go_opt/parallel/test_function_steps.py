@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import runpy
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,7 +24,14 @@ from go_opt.model.plan import Plan
 from go_opt.parallel.execution.function_step import JaxStep, jax_step
 from go_opt.parallel.execution.results import FunctionRun, StepDiffersError
 from go_opt.search.methods.given import plan_as_it_stands
-from go_opt.search.replicas.ways import replicated_way, start_of_replicas
+from go_opt.search.replicas.layers import LayerWays
+from go_opt.search.replicas.ways import (
+    batch_factors,
+    replicas_of_layers,
+    replicated_way,
+    start_of_replicas,
+    updates_of,
+)
 from tests.zoo_recipes.models.training import (
     character_loss,
     character_model,
@@ -34,6 +43,7 @@ from tests.zoo_recipes.models.training import (
 )
 
 STATES = {0: (0, "model"), 1: (1, "model")}
+DATA = (("data",),)  # the spec of what is divided along its first dimension
 Case = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
@@ -82,13 +92,13 @@ def test_shardings(name: str, devices: int, shared: bool) -> None:
     """The batch is divided, weights are not, moments are if updates are shared; each state stays as it is."""
     step = stepped(name, devices, shared=shared)
     weights, kept = (len(jax.tree.leaves(step.args[:i])) for i in (1, 2))
-    assert step.arguments[kept:] == (("data",), ("data",))
+    assert step.arguments[kept:] == (DATA, DATA)
     assert set(step.arguments[:weights]) == {()}
     assert any(step.arguments[weights:kept]) == shared
     assert step.results == (*step.arguments[:kept], ())
     assert step.states == {i: i for i in range(kept)}
     for leaf, spec in zip(jax.tree.leaves(step.args), step.arguments, strict=True):
-        assert "data" not in spec or leaf.shape[spec.index("data")] % devices == 0
+        assert ("data",) not in spec or leaf.shape[spec.index(("data",))] % devices == 0
 
 
 @pytest.mark.parametrize(
@@ -104,11 +114,50 @@ def test_three_steps_are_equal(name: str, devices: int, shared: bool) -> None:
     assert result.flop_share == pytest.approx(result.planned_flop_share, rel=0.1)
 
 
+def shared_layers(name: str, replicas: int) -> JaxStep:
+    """The layers on two chips, in so many replicas."""
+    fn, args = case(name)
+    graph = go_opt.from_jax(fn, *args, state=STATES)
+    along = batch_factors(graph, 1)
+    target = load_target(f"h100-sxm-{2 * replicas}")
+    found = LayerWays(graph, target, along, updates_of(graph, along)).best(2, replicas)
+    assert found is not None
+    way = replicas_of_layers(graph, found.way, replicas) if replicas > 1 else found.way
+    start = start_of_replicas(graph, way, loop_roles(graph, target.kernel_patterns))
+    plan = replace(plan_as_it_stands(split_graph(graph, way), target, start), splits=way)
+    return jax_step(graph, fn, *args, plan=plan, state=STATES)
+
+
+@pytest.mark.parametrize(("name", "replicas"), [("mlp", 2), ("transformer", 2), ("mlp", 1)])
+def test_chips_that_share_layers(name: str, replicas: int, tmp_path: Path) -> None:
+    """Weights are divided along one axis, the batch along the other; the file of an export says so."""
+    step = shared_layers(name, replicas)
+    axes = {"data": 2, "tensor": 2} if replicas == 2 else {"tensor": 2}
+    assert step.axes == axes
+    weights, kept = (len(jax.tree.leaves(step.args[:i])) for i in (1, 2))
+    assert ("tensor",) in {axes for spec in step.arguments[:weights] for axes in spec}
+    assert "data" not in {axis for spec in step.arguments[:kept] for axes in spec for axis in axes}
+    if replicas == 2:
+        assert step.arguments[kept:] == (DATA, DATA)
+    found = runpy.run_path(str(step.export(tmp_path / "out")))
+    assert found["AXES"] == axes
+    specs = [
+        tuple(on.spec) for on in jax.tree.leaves(found["in_shardings"](step.args, [jax.devices()[0]] * 4))
+    ]
+    assert [[one or () for one in spec] for spec in specs] == [
+        [axes[0] if axes else () for axes in spec] for spec in step.arguments
+    ]
+    if name == "transformer" or replicas == 2:
+        result = step.run()
+        assert result.difference < 1e-8
+        assert result.state_elements == result.planned_state_elements
+
+
 def mutant(what: str, step: JaxStep) -> JaxStep:
     kept = len(jax.tree.leaves(step.args[:2]))
     if what == "moments":
         return replace(step, arguments=((),) * kept + step.arguments[kept:], results=((),) * (kept + 1))
-    batch = {"whole": ((), ()), "features": ((None, "data"), ())}[what]
+    batch = {"whole": ((), ()), "features": (((), ("data",)), ())}[what]
     return replace(step, arguments=step.arguments[:kept] + batch)
 
 
@@ -140,8 +189,8 @@ def test_shardings_of_jax() -> None:
     """A mesh of one device cannot have two; of as many as JAX has, trees are those of the function."""
     step = stepped("mlp", 2, shared=False)
     with pytest.raises(InvalidInputError, match="the plan is for 999 devices, and JAX has"):
-        replace(step, devices=999).shardings()
-    arguments, results = replace(step, devices=1).shardings()
+        replace(step, axes={"data": 999}).shardings()
+    arguments, results = replace(step, axes={"data": 1}).shardings()
     fn = jax.jit(step.fn, in_shardings=arguments, out_shardings=results)
     assert np.isfinite(fn(*step.args)[2])
     assert arguments[2].spec == jax.sharding.PartitionSpec("data")
