@@ -28,7 +28,6 @@ from go_opt.parallel.execution.running import MOST_DEVICES, STEPS, TOLERANCE
 from go_opt.parallel.export.function_file import function_text
 from go_opt.parallel.export.jax_file import JAX_FILE
 from go_opt.run.export.folder import check_free, whole_folder
-from go_opt.run.manifest import MANIFEST, STEP_FORMAT
 from go_opt.search.replicas.ways import batch_factors
 from go_opt.solver.verify.verifier import verify
 
@@ -75,18 +74,17 @@ class JaxStep:
             for tree, specs in zip(trees, (self.arguments, self.results), strict=True)
         )
 
-    def export(self, directory: str | Path, *, force: bool = False) -> Path:
+    def export(self, directory: str | Path) -> Path:
         """Write the shardings as a module of JAX, ``jax_shardings.py`` (docs/export.md).
 
         Args:
           directory: a folder that does not exist or is empty.
-          force: delete the file of an earlier export; other files stay.
 
         Returns:
           The path of the module.
 
         Raises:
-          InvalidInputError: the folder cannot be written, or has files that are of no export.
+          InvalidInputError: the folder cannot be written, or has files.
         """
         names = _argument_names(self.args), _result_names(self.fn, self.args)
         text = function_text(
@@ -95,11 +93,9 @@ class JaxStep:
             self.axes,
             *(dict(zip(*of, strict=True)) for of in zip(names, (self.arguments, self.results), strict=True)),
         )
-        check_free(directory, force=force)
-        manifest = {"format": STEP_FORMAT, "files": {"jax": JAX_FILE}, "written": [JAX_FILE, MANIFEST]}
+        check_free(directory, force=False)
         with whole_folder(directory) as folder:
             (folder / JAX_FILE).write_text(text, "utf-8")
-            (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", "utf-8")
         return Path(directory) / JAX_FILE
 
     def run(self, *, tolerance: float = TOLERANCE) -> FunctionRun:

@@ -3,48 +3,40 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from go_opt.env.copies.cells import Held
+from go_opt.env.copies.cells import Held, SplitGraph
 from go_opt.env.copies.divisions import JOINED_BY
-from go_opt.env.copies.pieces import Cut, Piece, Range, piece_of, sum_name
-from go_opt.env.copies.splits import JOIN, TAKE, split_graph_and_parts
+from go_opt.env.copies.pieces import Piece, Range, piece_of, sum_name
+from go_opt.env.copies.splits import JOIN, TAKE, split_levels
 from go_opt.errors import ModelError
 from go_opt.model.graph import INPUT, STATE, Graph, NamedState, OpRule
 from go_opt.model.plan import CollectiveOp, Split
 from go_opt.model.rule import Access
-from go_opt.model.rules.strided import row_major
 from go_opt.run.cut.attributes import attributes_of_part, sizes_of
 from go_opt.run.cut.constants import constant, values_of
+from go_opt.run.cut.loops import (
+    Frame,
+    Loops,
+    axis_sizes,
+    compact,
+    flat_sizes,
+    frame_of,
+    leave,
+    loops_of,
+    with_copies,
+)
 from go_opt.run.cut.reads import Reads
 from go_opt.run.manifest import elements_in
 
 _GEMM_WITHOUT_BIAS: Final = 11  # operator sets
 _SLICE_READS_LIMITS: Final = 10
 _SPLIT_READS_SIZES: Final = 13
-_Loops = list[
-    list[tuple[int, int]]
-]  # of each axis, major to minor: sizes, and steps in the tensor; 0: copies
-
-
-class _Frame(NamedTuple):
-    """A shape of a tensor in which each cut lies along an axis."""
-
-    sizes: Sequence[int]
-    axes: Mapping[int, tuple[int, int]]  # period -> axis, elements of one step
-
-    def shape(self, piece: Piece) -> list[int]:
-        sizes = list(self.sizes)
-        for cut in piece:
-            axis, step = self.axes[cut.period]
-            sizes[axis] = (cut.stop - cut.start) // step
-        return sizes
 
 
 class DividedState(NamedTuple):
@@ -75,19 +67,48 @@ def split_nodes(
 
     Raises:
       ModelError: an op cannot be split like that; the message names it.
-      PlanError: as of :func:`go_opt.env.copies.splits.split_graph_and_parts`.
+      PlanError: as of :func:`go_opt.env.copies.splits.split_levels`.
     """
-    return _Maker(nodes, graph, splits, states).made() if splits else SplitNodes(states=states)
+    found = SplitNodes(states=states)
+    for own, split in split_levels(graph, tuple(splits)):
+        made = _Maker(nodes, graph, own, split, found.states).made()
+        found = SplitNodes(made.parts, made.states, _divided_again(found.divided, made))
+        graph = split.graph
+    return found
+
+
+def _divided_again(before: Sequence[DividedState], made: SplitNodes) -> tuple[DividedState, ...]:
+    """The parts of states of the model, some of which are copies of parts that were made before.
+
+    Raises:
+      ModelError: a part is divided again.
+    """
+    left, by_read = {state.read for state in made.states}, {one.part.read: one for one in before}
+    found = [one for one in before if one.part.read in left]
+    for one in made.divided:
+        first = by_read.get(one.whole.read)
+        if first is not None and first.piece and one.piece:
+            raise ModelError(f"state {first.whole.read!r} is divided twice, which cannot be run.")
+        found.append(
+            one
+            if first is None
+            else DividedState(one.part, first.whole, first.piece or one.piece, first.values)
+        )
+    return tuple(found)
 
 
 class _Maker:
     """Makes the nodes of one model."""
 
     def __init__(
-        self, nodes: ir.Graph, graph: Graph, splits: Sequence[Split], states: Sequence[NamedState]
+        self,
+        nodes: ir.Graph,
+        graph: Graph,
+        splits: Sequence[Split],
+        split: SplitGraph,
+        states: Sequence[NamedState],
     ) -> None:
-        self._nodes, self._graph, self._named = nodes, graph, states
-        self._split = split_graph_and_parts(graph, tuple(splits))
+        self._nodes, self._graph, self._named, self._split = nodes, graph, states, split
         self._reads = Reads(nodes, graph.op_index)
         self._divided = {self._reads.op_node[split.op] for split in splits}
         self._whole = {str(value.name): value for value in (*nodes.inputs, *self._reads.written.values())}
@@ -141,7 +162,7 @@ class _Maker:
         name, piece = self._graph.tensor_names[self._held(tensor).tensor], self._held(tensor).piece
         given = self._nodes.initializers.get(name)
         whole = self._whole[name] if given is None else given
-        frame = _frame_of(whole, piece)
+        frame = frame_of(whole, piece)
         if given is not None:
             array = elements_in(piece, values_of(given))
             return self._constant(tensor, array.reshape(frame.shape(piece)), given.dtype)
@@ -161,7 +182,7 @@ class _Maker:
         if following != read and output is not None:
             values.append(output)
             piece = self._held(following).piece
-            shape = _frame_of(output, piece).shape(piece)
+            shape = frame_of(output, piece).shape(piece)
             kept = self._reshaped(self._values[following], shape, f"{following}/kept")
             self._nodes.outputs.append(kept)
             next_name = str(kept.name)
@@ -251,10 +272,10 @@ class _Maker:
         written = {self._whole_of(tensor): tensor for tensor in writes}
         results = []
         for output in node.outputs:
-            loops = _loops_of(output) if output in written else []
+            loops = loops_of(output) if output in written else []
             for cut in self._held(written[output]).piece if output in written else ():
-                _leave(loops, cut, node)
-            results.append((written.get(output, ""), _sizes(loops), output))
+                leave(loops, cut, node)
+            results.append((written.get(output, ""), axis_sizes(loops), output))
         inputs = self._inputs(name, node, row, part.ranges, reads, results[0][1])
         dtype = node.outputs[0].dtype
         if node.op_type == "ScatterND" and inputs[0] is None and dtype is not None:
@@ -325,38 +346,40 @@ class _Maker:
         self, node: ir.Node, value: ir.Value, tensor: str, name: str, result: Sequence[int]
     ) -> ir.Value:
         """What a tensor of the split graph holds, seen as a node sees the whole in ``value``."""
-        loops, piece = _loops_of(value), self._held(tensor).piece
+        loops, piece = loops_of(value), self._held(tensor).piece
         is_constant = not self._reads.bases_of([value]) and tensor not in self._pieces
-        array = values_of(value).reshape(_flat(loops)) if is_constant and piece else None
+        array = values_of(value).reshape(flat_sizes(loops)) if is_constant and piece else None
         for cut in piece:
-            place, steps, count = _leave(loops, cut, node)
+            place, steps, count = leave(loops, cut, node)
             if array is not None:
                 before, after = array.shape[:place], array.shape[place + 1 :]
                 blocks = array.reshape(*before, -1, count, *after)
-                array = blocks.take(steps, place + 1).reshape(_flat(loops))
+                array = blocks.take(steps, place + 1).reshape(flat_sizes(loops))
         has_copies = any(step == 0 for axis in loops for _, step in axis)
         if has_copies:
-            loops = _with_copies(loops, sizes_of(value), sizes_of(node.outputs[0]), result)
-        sizes = _sizes(loops)
+            loops = with_copies(loops, sizes_of(value), sizes_of(node.outputs[0]), result)
+        sizes = axis_sizes(loops)
         is_copy = tensor != self._tensor_of(value) and tensor in self._values
         if not piece and sizes == sizes_of(value) and not is_copy:
             return value
         if is_constant and not is_copy:
             if array is None:
-                array = values_of(value).reshape(_flat(_loops_of(value)))
+                array = values_of(value).reshape(flat_sizes(loops_of(value)))
             return self._slice(tensor, value, loops, name, array)
         if not has_copies:
             return self._reshaped(self._values[tensor], sizes, name)
         once = [1 if step == 0 else size for axis in loops for size, step in axis]
         seen = self._reshaped(self._values[tensor], once, f"{name}/once")
         copied = f"{name}/copied"
-        expand = ir.node("Expand", [seen, self._integers(f"{copied}/shape", _flat(loops))], name=copied)
-        self._add(expand, [(copied, _flat(loops), seen)])
-        return self._reshaped(expand.outputs[0], sizes, name)
+        expand = ir.node("Expand", [seen, self._integers(f"{copied}/shape", flat_sizes(loops))], name=copied)
+        self._add(expand, [(copied, flat_sizes(loops), seen)])
+        made = self._reshaped(expand.outputs[0], sizes, name)
+        made.meta["steps"] = compact(loops)  # for a further level
+        return made
 
-    def _slice(self, tensor: str, value: ir.Value, loops: _Loops, name: str, array: NDArray) -> ir.Value:
+    def _slice(self, tensor: str, value: ir.Value, loops: Loops, name: str, array: NDArray) -> ir.Value:
         """An initializer that is what a node sees of a constant, made once."""
-        sizes = _sizes(loops)
+        sizes = axis_sizes(loops)
         key = tensor, value, tuple(sizes)
         if key not in self._slices:
             for place, (size, step) in enumerate(one for axis in loops for one in axis):
@@ -373,7 +396,7 @@ class _Maker:
         sizes = sizes_of(values[0])
         move = ir.node("Identity" if op_type == CollectiveOp.SEND else op_type, values, name=name)
         if op_type in (JOIN, TAKE):
-            frame = _frame_of(whole, (sources[0] if op_type == JOIN else result).piece)
+            frame = frame_of(whole, (sources[0] if op_type == JOIN else result).piece)
             sizes = frame.shape(result.piece)
             values = [
                 self._reshaped(value, frame.shape(held.piece), f"{name}/view {i}")
@@ -435,7 +458,7 @@ class _Maker:
             self._add_move(name, TAKE, [whole], written)
 
     def _move_node(
-        self, op_type: str, values: Sequence[ir.Value], frame: _Frame, held: Sequence[Held], name: str
+        self, op_type: str, values: Sequence[ir.Value], frame: Frame, held: Sequence[Held], name: str
     ) -> ir.Node:
         """A node that takes a piece out of a value, or joins several; ``held`` are the result and they."""
         piece, *pieces = (one.piece for one in held)
@@ -486,7 +509,7 @@ class _Maker:
     def _join_on_host(self, whole: ir.Value, parts: Sequence[str]) -> list[ir.Value]:
         """Join parts along one cut after the other; returns their values."""
         pieces = [self._held(part).piece for part in parts]
-        frame = _frame_of(whole, pieces[0])
+        frame = frame_of(whole, pieces[0])
         joined = [
             self._reshaped(self._values[part], frame.shape(piece), f"{part}/sent")
             for part, piece in zip(parts, pieces, strict=True)
@@ -521,65 +544,3 @@ class _Maker:
             if not is_op and gone & {value.producer() for value in node.inputs if value is not None}:
                 gone.add(node)
         self._nodes.remove(gone)
-
-
-def _loops_of(value: ir.Value) -> _Loops:
-    """The loops over a value, in the order of its axes."""
-    sizes = sizes_of(value)
-    steps = value.meta.get("steps") or [[one] for one in zip(sizes, row_major(tuple(sizes)), strict=True)]
-    return [list(axis) for axis in steps]
-
-
-def _flat(loops: _Loops) -> list[int]:
-    return [size for axis in loops for size, _ in axis]
-
-
-def _sizes(loops: _Loops) -> list[int]:
-    return [math.prod(size for size, _ in axis) for axis in loops]
-
-
-def _leave(loops: _Loops, cut: Cut, node: ir.Node) -> tuple[int, range, int]:
-    """Leave of the loops what lies in a cut.
-
-    Returns:
-      the place of the loop among all; the steps that stay, and of how many in a period.
-    """
-    before = 0
-    for axis in loops:
-        for i, (size, step) in enumerate(axis):
-            count = cut.period // step if step else 1
-            if count > 1 and not any((cut.period % step, size % count, cut.start % step, cut.stop % step)):
-                steps = range(cut.start // step, cut.stop // step)
-                outer = [(size // count, cut.period)] if size > count else []
-                axis[i : i + 1] = [*outer, (len(steps), step)]
-                return before + i, steps, count
-        before += len(axis)
-    problem = f"elements {cut.start} to {cut.stop} of {cut.period} lie along no axis that it sees"
-    raise ModelError(f"op {node.name!r} cannot be split: {problem}.")
-
-
-def _with_copies(loops: _Loops, sizes: Sequence[int], whole: Sequence[int], part: Sequence[int]) -> _Loops:
-    """The loops of an operand, with as many copies along each axis as the part of a result has there."""
-    found = []
-    for behind, axis in enumerate(reversed(loops), 1):
-        is_shared = behind <= len(whole) and whole[-behind] == sizes[-behind]
-        copies = part[-behind] // math.prod(size for size, step in axis if step) if is_shared else 0
-        found.append([(copies or size, step) if step == 0 else (size, step) for size, step in axis])
-    return found[::-1]
-
-
-def _frame_of(whole: ir.Value, piece: Piece) -> _Frame:
-    """The shape of a tensor, if the cuts of a piece lie along its axes; else one that has such axes."""
-    sizes = sizes_of(whole)
-    ends = [math.prod(sizes), *(cut.period for cut in piece), 1]
-    for one in (sizes, [before // after for before, after in pairwise(ends)]):
-        steps = row_major(tuple(one))
-        axes = {
-            cut.period: (axis, step)
-            for cut in piece
-            for axis, (size, step) in enumerate(zip(one, steps, strict=True))
-            if size > 1 and size * step == cut.period and cut.start % step == cut.stop % step == 0
-        }
-        if len(axes) == len(piece):
-            return _Frame(one, axes)
-    raise ModelError(f"tensor {whole.name!r} cannot be split: its parts lie along no axes.")

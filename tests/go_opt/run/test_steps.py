@@ -18,10 +18,17 @@ from go_opt.env import load_target, loop_roles
 from go_opt.env.copies.splits import split_graph
 from go_opt.model.plan import Plan
 from go_opt.run.export.exporting import export
-from go_opt.run.manifest import Manifest, elements_in
+from go_opt.run.manifest import Manifest, StageState, elements_in
 from go_opt.run.pipeline.held_states import first_values
 from go_opt.search.methods.given import plan_as_it_stands
-from go_opt.search.replicas.ways import replicated_way, start_of_replicas
+from go_opt.search.replicas.layers import LayerWays
+from go_opt.search.replicas.ways import (
+    batch_factors,
+    replicas_of_layers,
+    replicated_way,
+    start_of_replicas,
+    updates_of,
+)
 from tests import onnx_steps
 from tests.exports import saved, session
 
@@ -42,6 +49,18 @@ def planned(name: str, parts: int, folder: Path, *, shares_updates: bool) -> tup
     plan = replace(plan_as_it_stands(split, target, start), splits=way)
     assert go_opt.verify(graph, target, plan) == []
     return path, plan
+
+
+def shared_layers(name: str, folder: Path) -> tuple[Path, Plan]:
+    """Two replicas, each of two chips that share the layers."""
+    path, target = saved(MODELS[name](), folder), load_target("h100-sxm-4")
+    graph = from_onnx(path)
+    along = batch_factors(graph, 1)
+    found = LayerWays(graph, target, along, updates_of(graph, along)).best(2, 2)
+    assert found is not None
+    way = replicas_of_layers(graph, found.way, 2)
+    start = start_of_replicas(graph, way, loop_roles(graph, target.kernel_patterns))
+    return path, replace(plan_as_it_stands(split_graph(graph, way), target, start), splits=way)
 
 
 def batch(model: onnx.ModelProto, seed: int) -> dict[str, NDArray]:
@@ -84,6 +103,23 @@ def test_three_steps_leave_the_weights_of_the_whole_model(
 ) -> None:
     """On each chip: copies of the weights, copies or slices of the moments."""
     path, plan = planned(name, 2, tmp_path, shares_updates=shares_updates)
+    states = compared(path, plan, tmp_path)
+    copies = [state for state in states if state.part and not state.part.cuts]
+    slices = [state for state in states if state.part and state.part.cuts]
+    assert (bool(slices), bool(copies)) == (shares_updates, True)
+
+
+@pytest.mark.parametrize("name", ["mlp", "transformer"])
+def test_three_steps_of_shared_layers(name: str, tmp_path: Path) -> None:
+    """Two chips have slices of weights and moments, and two others the same slices."""
+    states = compared(*shared_layers(name, tmp_path), tmp_path)
+    slices = [state.part.cuts for state in states if state.part and state.part.cuts]
+    assert slices
+    assert all(slices.count(cuts) % 2 == 0 for cuts in slices)
+
+
+def compared(path: Path, plan: Plan, tmp_path: Path) -> tuple[StageState, ...]:
+    """The states of the stages, which after three steps are those of the whole model."""
     manifest = export(path, plan, tmp_path / "out")
     onnx.save(onnx.load(path), tmp_path / "out" / "toy.onnx")
     found = after_steps(tmp_path / "out", manifest)
@@ -105,9 +141,7 @@ def test_three_steps_leave_the_weights_of_the_whole_model(
             expected = elements_in(state.part.cuts, expected)
         apart = np.abs(found[state.read].ravel() - expected.ravel()).max()
         assert apart <= 1e-5 * np.abs(expected).max(), state.read
-    copies = [state for state in manifest.states if state.part and not state.part.cuts]
-    slices = [state for state in manifest.states if state.part and state.part.cuts]
-    assert (bool(slices), bool(copies)) == (shares_updates, True)
+    return manifest.states
 
 
 @pytest.mark.parametrize(("name", "parts"), [("transformer", 2), ("conv_net", 2), ("mlp", 4)])
