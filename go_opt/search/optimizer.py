@@ -67,6 +67,7 @@ _UNPROVEN: Final = Bound(0.0, "none is proven before kernels are compiled")
 MOST_SHARED_OPS: Final = 4096  # larger graphs would have too many parts
 FIRST_STEPS: Final = 2  # of the plain plan of replicas: its kernels joined, or as they come
 LAYERS_SHARE: Final = 1 / 8  # of the budget, at most, to find out how layers are shared
+LAYERS_END: Final = 1 / 2  # of the budget, about, by which plans of shared layers are costed, if at all
 LIKELY: Final = 1.2  # of the estimate of replicas, at most: that of a way to share layers which is costed
 NEAR: Final = 1.15  # of the best plan, at most: first plans of other ways that are searched further
 NEAR_SHARE: Final = 1 / 8  # of the budget, for each of them
@@ -293,8 +294,12 @@ class ReplicaSearch(BoundedTrials):
             if given and any(not one.factor for one in given.splits):
                 self._try_first(given.splits, self._request.start)
             parts = 2 ** int(math.log2(self._target.num_chips))
+            begun_s = self._context.elapsed_s
             self._try_replicas(parts)
-            self._try_layers(parts)
+            spent_s = self._context.elapsed_s
+            # A plan of shared layers takes about as long to make as two of replicas.
+            if not self._first_s or 2.0 * spent_s - begun_s <= LAYERS_END * self._request.time_limit_s:
+                self._try_layers(parts)
             failure = self._try((), WHOLE_SHARE)
             while parts > 2 and not self._is_over:
                 parts //= 2
