@@ -86,7 +86,7 @@ WIDE_FOLDERS: Final = {
     "run.pipeline": 11,
     "search.compiling": 12,
     "search.methods": 27,
-    "search.splits": 9,
+    "search.splits": 10,
     "service.calls": 13,
     "service.messages": 29,
     "service.transport": 14,

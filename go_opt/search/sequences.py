@@ -17,15 +17,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 from typing import Final
 
 import numpy as np
 
 from go_opt.env import Target, cost_tables, evaluate_plan
-from go_opt.env.copies.splits import planned_graph, unsplit_graph
-from go_opt.errors import InfeasibleError
+from go_opt.env.copies.splits import planned_graph, split_graph, unsplit_graph
+from go_opt.errors import GoOptError, InfeasibleError
 from go_opt.model.graph import WEIGHT, Graph, with_sequences
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Plan, Split
 from go_opt.model.start import Start
 from go_opt.result import ONLY, OptimizeResult, Request
 from go_opt.search.bounds import against_bound, lower_bound, path_bound, waiting_bound
@@ -34,6 +35,8 @@ from go_opt.search.methods.events import may_replicate
 from go_opt.search.methods.given import given
 from go_opt.search.shared.context import Context
 from go_opt.search.shared.watch import Watch
+from go_opt.search.split_race import OPS_PER_S
+from go_opt.search.splits.fitted_parts import FittedParts
 from go_opt.search.splits.starts import start_of_way
 from go_opt.search.splits.ways import divisible_ops
 from go_opt.search.state import Search
@@ -50,6 +53,9 @@ LAST_SHARE: Final = 1 / 4  # of the budget for the number that was best; then th
 QUICK_SHARE: Final = 1 / 4  # of the budget, at most, for a plan with fewer sequences than the first number
 QUICK_STEPS: Final = 4  # for each number, at most
 ROUNDS: Final = 2  # inferences of a replica, if there were one for each chip: few replicas then differ much
+MOST_STARTS: Final = 4  # proposals of a start as it is
+MOST_FITTED: Final = 4  # plans whose parts fit the chips, each with what the last one says of its latency
+CLOSE: Final = 1 / 200  # relative difference of the intervals of such a plan and of its slicing, or of two
 MOST_FEWER: Final = 64  # numbers tried for the best plan
 EQUAL: Final = 1e-6  # relative difference of intervals that are equal
 
@@ -193,6 +199,8 @@ class SequenceSearch(BoundedTrials):
                 is_worse = self._replicates and number < self._best_number and not self._is_best(found)
                 is_few = is_waiting or is_worse
                 low, high = (max(low, number), high) if is_few else (low, min(high, number))
+            if plan is None:
+                self._fit_parts()
             if low + 1 >= high or self._is_over:
                 break
             number = self._between(low, high)
@@ -216,6 +224,41 @@ class SequenceSearch(BoundedTrials):
             number = max(number // 2, self._fewest)
             self._plan_quickly(with_sequences(self._graph, number))
 
+    def _fit_parts(self) -> None:
+        """Take plans in which each block has the parts that fit the chips, for the numbers they fit best."""
+        request = self._request
+        has_room = (request.max_evaluations or math.inf) * CUT_SHARE >= MOST_FITTED
+        is_large = self._graph.num_ops * MOST_FITTED > OPS_PER_S * request.time_limit_s
+        if not has_room or is_large or request.max_latency_s is not None:
+            return
+        with self._context.tolerates("parts that fit", GoOptError):
+            parts, scale = FittedParts(self._graph, self._target, request), 1.0
+            numbers = range(self._fewest, self._most + 1)
+            for _ in range(MOST_FITTED if parts.is_open else 0):
+                if self._best is None or self._is_over:
+                    return
+                limits_s = self._bound().seconds, self._best.objective_s * (1.0 - CLOSE)
+                fitted = parts.best(self._best_number, numbers, limits_s, scale)
+                reached = fitted and self._take_stages(fitted.sequences, fitted.way, fitted.start)
+                if fitted is None or reached is None:
+                    return
+                if reached.objective_s <= fitted.slicing.interval_s * (1.0 + CLOSE):
+                    return
+                scale = max(scale * (1.0 + CLOSE), reached.metrics.latency_s / fitted.slicing.latency_s)
+
+    def _take_stages(self, number: int, way: tuple[Split, ...], start: Start) -> OptimizeResult | None:
+        """Evaluate a start as it is; None if it is not valid."""
+        graph = with_sequences(split_graph(self._graph, way), number)
+        request = replace(self._request_of(CUT_SHARE), splits=False, start=start)
+        search, found = Search(graph, self._target, request, self._take_step, self._context), None
+        for event in islice(given(search), MOST_STARTS):
+            if search.take(event):
+                found = self._with_splits(search.result(), way)
+                self._take(found)
+            if search.is_done() or self._must_stop():
+                break
+        return found
+
     def _cut(self, number: int, plan: Plan) -> OptimizeResult:
         """Cut the orders of a plan anew for so many sequences, with replicas and without.
 
@@ -232,11 +275,11 @@ class SequenceSearch(BoundedTrials):
             search = Search(graph, self._target, request, self._take_step, self._context)
             for event in given(search):
                 if search.take(event):
-                    self._take(self._with_splits(search.result(), plan))
+                    self._take(self._with_splits(search.result(), plan.splits))
                 if search.is_done() or self._must_stop():
                     break
             try:
-                found = self._with_splits(search.result(), plan)
+                found = self._with_splits(search.result(), plan.splits)
             except InfeasibleError as error:
                 failure = failure or error
                 continue
@@ -256,8 +299,8 @@ class SequenceSearch(BoundedTrials):
         yield replace(Start.of_plan(plan, graph.op_names), plan=None, method="best plan")
 
     @staticmethod
-    def _with_splits(found: OptimizeResult, plan: Plan) -> OptimizeResult:
-        return replace(found, plan=replace(found.plan, splits=plan.splits))
+    def _with_splits(found: OptimizeResult, way: tuple[Split, ...]) -> OptimizeResult:
+        return replace(found, plan=replace(found.plan, splits=way))
 
     def _has_replicas(self) -> bool:
         """Whether the best plan has replicated stages."""

@@ -18,8 +18,9 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Candidate, Plan
 from go_opt.model.start import NO_KERNEL, Start
 from go_opt.search.methods.events import Event, Proposal, SearchView
-from go_opt.search.methods.slices import slices_of_sequences, widest_slices
+from go_opt.search.methods.slices import ARRIVAL, slices_of_sequences, widest_slices
 from go_opt.solver import fix
+from go_opt.solver.orders.arrivals import by_arrival
 from go_opt.solver.problem.problem import placement_problem
 from go_opt.solver.verify.verifier import verify
 
@@ -67,6 +68,9 @@ def given(search: SearchView) -> Iterator[Event]:
     is_order_alone = stages.first_chip.max() == stages.first_chip.min() and search.target.num_chips > 1
     for group in [] if is_order_alone and graph.has_scope("sequence") else kernels:
         yield Proposal(start.method, stages.first_chip, order, group, replication=stages.size)
+        if graph.has_scope("sequence"):
+            earlier = by_arrival(search.tables, stages.first_chip, order, group)
+            yield Proposal(start.method + ARRIVAL, stages.first_chip, earlier, group, replication=stages.size)
     # The order and the kernels are as good on other chips, where they are cut anew.
     one_chip = np.zeros_like(order)
     whole = fused_within_chips(search.roles, order, one_chip)

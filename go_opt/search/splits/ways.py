@@ -37,7 +37,7 @@ TIGHT: Final = 1 / 2  # of all memory, at least, in weights, for blocks whose pa
 def divisible_ops(graph: Graph, target: Target, request: Request) -> BoolArray:
     """[N] the ops that may be split in answers to ``request``."""
     found = np.zeros(graph.num_ops, dtype=np.bool_)
-    found[[*_heavy_ops(graph, target, request), *row_divisible(graph, target, request)]] = True
+    found[[*heavy_ops(graph, target, request), *row_divisible(graph, target, request)]] = True
     found[[op for block in open_blocks(graph, target, request) for op, _ in block]] = True
     shared = chain.from_iterable(_shared_ways(graph, target, request))
     given = (*shared, *_given_splits(graph, request))
@@ -45,7 +45,7 @@ def divisible_ops(graph: Graph, target: Target, request: Request) -> BoolArray:
     return found
 
 
-def _heavy_ops(graph: Graph, target: Target, request: Request) -> dict[int, int]:
+def heavy_ops(graph: Graph, target: Target, request: Request) -> dict[int, int]:
     """The ops with heavy weights that may be split, each with the factor that divides its weights."""
     return _heavy_factors(graph, target) if _splits_are_open(request) else {}
 
@@ -147,7 +147,7 @@ def ways_to_split(graph: Graph, target: Target, request: Request) -> list[tuple[
     """
     tables = cost_tables(graph, target)
     sram_bytes = op_sram_bytes(tables)
-    factors = _heavy_ops(graph, target, request)
+    factors = heavy_ops(graph, target, request)
     ways = []
     for share in SHARES:
         way = []
