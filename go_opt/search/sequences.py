@@ -54,6 +54,7 @@ QUICK_SHARE: Final = 1 / 4  # of the budget, at most, for a plan with fewer sequ
 QUICK_STEPS: Final = 4  # for each number, at most
 ROUNDS: Final = 2  # inferences of a replica, if there were one for each chip: few replicas then differ much
 MOST_STARTS: Final = 4  # proposals of a start as it is
+FITTED_SHARE: Final = 1 / 8  # of the ops that are searched in the time left: more are not fitted
 MOST_FITTED: Final = 4  # plans whose parts fit the chips, each with what the last one says of its latency
 CLOSE: Final = 1 / 200  # relative difference of the intervals of such a plan and of its slicing, or of two
 MOST_FEWER: Final = 64  # numbers tried for the best plan
@@ -228,11 +229,13 @@ class SequenceSearch(BoundedTrials):
         """Take plans in which each block has the parts that fit the chips, for the numbers they fit best."""
         request = self._request
         has_room = (request.max_evaluations or math.inf) * CUT_SHARE >= MOST_FITTED
-        is_large = self._graph.num_ops * MOST_FITTED > OPS_PER_S * request.time_limit_s
+        left_s = request.time_limit_s - self._context.elapsed_s
+        is_large = self._graph.num_ops > FITTED_SHARE * OPS_PER_S * left_s
         if not has_room or is_large or request.max_latency_s is not None:
             return
         with self._context.tolerates("parts that fit", GoOptError):
-            parts, scale = FittedParts(self._graph, self._target, request), 1.0
+            is_late = self._context.after(left_s / 2)
+            parts, scale = FittedParts(self._graph, self._target, request, is_late), 1.0
             numbers = range(self._fewest, self._most + 1)
             for _ in range(MOST_FITTED if parts.is_open else 0):
                 if self._best is None or self._is_over:

@@ -8,7 +8,7 @@ What the pieces of a block in so many parts take is that in a graph in which all
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
@@ -73,11 +73,16 @@ class _Option(NamedTuple):
 class FittedParts:
     """The ways to divide the blocks of a graph, each into as many parts as fit the chips.
 
+    Args:
+      is_late: numbers of parts that are not looked at before are left out.
+
     Raises:
       PlanError: the blocks cannot be divided together.
     """
 
-    def __init__(self, graph: Graph, target: Target, request: Request) -> None:
+    def __init__(
+        self, graph: Graph, target: Target, request: Request, is_late: Callable[[], bool] = lambda: False
+    ) -> None:
         graph = with_sequences(graph, 1)
         tables = cost_tables(graph, target)
         self._num_chips, self._replicas = (
@@ -86,7 +91,7 @@ class FittedParts:
         )
         self._chip_bytes = float(tables.sram_bytes.min() - tables.stream_buffer_bytes.max())
         blocks = _blocks(graph, target, request)
-        self._options = _options_in_order(graph, target, blocks) if blocks else []
+        self._options = _options_in_order(graph, target, blocks, is_late) if blocks else []
         self._pieces, self._kernels = _pieces(self._options)
 
     @property
@@ -162,13 +167,17 @@ def _blocks(graph: Graph, target: Target, request: Request) -> list[_Block]:
     return found
 
 
-def _options_in_order(graph: Graph, target: Target, blocks: list[_Block]) -> list[list[_Option]]:
+def _options_in_order(
+    graph: Graph, target: Target, blocks: list[_Block], is_late: Callable[[], bool]
+) -> list[list[_Option]]:
     """The segments of a sample in order, each with its options.
 
     Empty unless each block is one segment, whatever its parts.
     """
     found: list[list[_Option]] = []
-    for i in (*range(len(PARTS)), -1):  # at last whole blocks
+    for i in (0, -1, *range(1, len(PARTS))):  # -1: whole blocks
+        if is_late():
+            break
         way = tuple(split for block in blocks for split in block.ways[i]) if i >= 0 else ()
         segments = _segments(graph, target, blocks, way)
         owners = [owner for owner, _ in segments]
