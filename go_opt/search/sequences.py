@@ -54,6 +54,9 @@ QUICK_SHARE: Final = 1 / 4  # of the budget, at most, for a plan with fewer sequ
 QUICK_STEPS: Final = 4  # for each number, at most
 ROUNDS: Final = 2  # inferences of a replica, if there were one for each chip: few replicas then differ much
 MOST_STARTS: Final = 4  # proposals of a start as it is
+LATENCY_SCALE: Final = (
+    1.05  # of a plan over the estimate of the program that fits parts, until one is evaluated
+)
 FITTED_SHARE: Final = 1 / 8  # of the ops that are searched in the time left: more are not fitted
 MOST_FITTED: Final = 4  # plans whose parts fit the chips, each with what the last one says of its latency
 CLOSE: Final = 1 / 200  # relative difference of the intervals of such a plan and of its slicing, or of two
@@ -235,7 +238,7 @@ class SequenceSearch(BoundedTrials):
             return
         with self._context.tolerates("parts that fit", GoOptError):
             is_late = self._context.after(left_s / 2)
-            parts, scale = FittedParts(self._graph, self._target, request, is_late), 1.0
+            parts, scale = FittedParts(self._graph, self._target, request, is_late), LATENCY_SCALE
             numbers = range(self._fewest, self._most + 1)
             for _ in range(MOST_FITTED if parts.is_open else 0):
                 if self._best is None or self._is_over:

@@ -67,10 +67,11 @@ def given(search: SearchView) -> Iterator[Event]:
         kernels.insert(0, _kept_kernels(search.roles, order, stages.first_chip, matched.kernel))
     is_order_alone = stages.first_chip.max() == stages.first_chip.min() and search.target.num_chips > 1
     for group in [] if is_order_alone and graph.has_scope("sequence") else kernels:
-        yield Proposal(start.method, stages.first_chip, order, group, replication=stages.size)
         if graph.has_scope("sequence"):
             earlier = by_arrival(search.tables, stages.first_chip, order, group)
-            yield Proposal(start.method + ARRIVAL, stages.first_chip, earlier, group, replication=stages.size)
+            method = start.method + ARRIVAL
+            yield Proposal(method, stages.first_chip, earlier, group, replication=stages.size)
+        yield Proposal(start.method, stages.first_chip, order, group, replication=stages.size)
     # The order and the kernels are as good on other chips, where they are cut anew.
     one_chip = np.zeros_like(order)
     whole = fused_within_chips(search.roles, order, one_chip)
