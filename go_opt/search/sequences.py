@@ -54,9 +54,8 @@ QUICK_SHARE: Final = 1 / 4  # of the budget, at most, for a plan with fewer sequ
 QUICK_STEPS: Final = 4  # for each number, at most
 ROUNDS: Final = 2  # inferences of a replica, if there were one for each chip: few replicas then differ much
 MOST_STARTS: Final = 4  # proposals of a start as it is
-LATENCY_SCALE: Final = (
-    1.05  # of a plan over the estimate of the program that fits parts, until one is evaluated
-)
+# Latencies of plans over what the program that fits parts takes them to be, until one is evaluated.
+LATENCY_SCALES: Final = (1.05, 0.8)
 FITTED_SHARE: Final = 1 / 8  # of the ops that are searched in the time left: more are not fitted
 MOST_FITTED: Final = 4  # plans whose parts fit the chips, each with what the last one says of its latency
 CLOSE: Final = 1 / 200  # relative difference of the intervals of such a plan and of its slicing, or of two
@@ -238,19 +237,21 @@ class SequenceSearch(BoundedTrials):
             return
         with self._context.tolerates("parts that fit", GoOptError):
             is_late = self._context.after(left_s / 2)
-            parts, scale = FittedParts(self._graph, self._target, request, is_late), LATENCY_SCALE
-            numbers = range(self._fewest, self._most + 1)
+            parts = FittedParts(self._graph, self._target, request, is_late)
+            numbers, scales = range(self._fewest, self._most + 1), list(LATENCY_SCALES)
             for _ in range(MOST_FITTED if parts.is_open else 0):
-                if self._best is None or self._is_over:
+                if self._best is None or self._is_over or not scales:
                     return
+                scale = scales.pop(0)
                 limits_s = self._bound().seconds, self._best.objective_s * (1.0 - CLOSE)
                 fitted = parts.best(self._best_number, numbers, limits_s, scale)
-                reached = fitted and self._take_stages(fitted.sequences, fitted.way, fitted.start)
-                if fitted is None or reached is None:
+                if fitted is None:
+                    continue
+                reached = self._take_stages(fitted.sequences, fitted.way, fitted.start)
+                if reached is None:
                     return
-                if reached.objective_s <= fitted.slicing.interval_s * (1.0 + CLOSE):
-                    return
-                scale = max(scale * (1.0 + CLOSE), reached.metrics.latency_s / fitted.slicing.latency_s)
+                found = reached.metrics.latency_s / fitted.slicing.latency_s
+                scales = [found * (1.0 + CLOSE)] if abs(found / scale - 1.0) > CLOSE else []
 
     def _take_stages(self, number: int, way: tuple[Split, ...], start: Start) -> OptimizeResult | None:
         """Evaluate a start as it is; None if it is not valid."""
