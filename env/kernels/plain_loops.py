@@ -35,8 +35,9 @@ def stable_order(keys: FloatArray) -> LongArray:
         for begin in range(0, size, 2 * width):
             middle, end = min(begin + width, size), min(begin + 2 * width, size)
             left, right = begin, middle
+            is_sorted = middle >= end or keys[order[middle - 1]] <= keys[order[middle]]
             for at in range(begin, end):
-                if right >= end or (left < middle and keys[order[left]] <= keys[order[right]]):
+                if right >= end or (left < middle and (is_sorted or keys[order[left]] <= keys[order[right]])):
                     merged[at] = order[left]
                     left += 1
                 else:

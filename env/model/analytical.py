@@ -182,25 +182,24 @@ def _number_kernels(
 ) -> int:
     """Number the kernels along the order and sum their compute; measured seconds are separate."""
     kernel, previous = -1, int32(-1)
-    seconds, separate_s = NOTHING_YET, 0.0
+    seconds, separate_s, is_modelled = 0.0, 0.0, False
     for op in order:
         chip = placement[op]
         if kernel < 0 or group[op] != previous:
-            if kernel >= 0:
-                kernel_s[kernel], measured_s[kernel] = seconds, separate_s
             kernel += 1
             previous = group[op]
             kernel_chip[kernel] = chip
             clear_kernel(traffic, kernel)
-            seconds, separate_s = NOTHING_YET, 0.0
+            seconds, separate_s, is_modelled = 0.0, 0.0, False
         kernel_of[op] = kernel
         kind = tables.chip_kind[chip]
         if np.isnan(tables.measured_s[kind, op]):
-            seconds = max(seconds, 0.0) + tables.op_s[kind, op]
+            seconds += tables.op_s[kind, op]
+            is_modelled = True
         else:
             separate_s += tables.measured_s[kind, op]
-    if kernel >= 0:
-        kernel_s[kernel], measured_s[kernel] = seconds, separate_s
+        kernel_s[kernel] = seconds if is_modelled else NOTHING_YET
+        measured_s[kernel] = separate_s
     return kernel + 1
 
 

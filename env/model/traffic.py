@@ -29,9 +29,9 @@ class Traffic(NamedTuple):
 
     stage_size: LongArray  # [D] chips of the stage that starts at each chip: given
     kernel_bytes: LongArray  # [N] read and written
-    last_read: LongArray  # [N] of a kernel, from another kernel or the host; NONE: no read
-    read_before: LongArray  # [R] the read of the same kernel before, or NONE
-    read_from: LongArray  # [R] the kernel that writes what is read; NONE: the host
+    last_read: IntArray  # [N] of a kernel, from another kernel or the host; NONE: no read
+    read_before: IntArray  # [R] the read of the same kernel before, or NONE
+    read_from: IntArray  # [R] the kernel that writes what is read; NONE: the host
     chip_host_in: LongArray  # [D] inputs
     chip_host_out: LongArray  # [D]
     host_bytes: LongArray  # [2] in and out
@@ -41,9 +41,9 @@ class Traffic(NamedTuple):
     border_bytes: LongArray  # [D] buffers of tensors that enter or leave a chip
     resident_bytes: LongArray  # [D] of all weights that a chip reads, and its states
     inner_bytes: LongArray  # [D] of the other activations side by side
-    last_made: LongArray  # [N] of these, by a kernel; NONE: it makes none
-    made_before: LongArray  # [K] the one of the same kernel before it, or NONE
-    dead_of: LongArray  # [K] the kernel that reads it last
+    last_made: IntArray  # [N] of these, by a kernel; NONE: it makes none
+    made_before: IntArray  # [K] the one of the same kernel before it, or NONE
+    dead_of: IntArray  # [K] the kernel that reads it last
     born_bytes: LongArray  # [N] of those that a kernel makes
     dead_bytes: LongArray  # [N] of those that it reads last
     # Stamps say "already seen for this tensor of this plan" without clearing arrays.
@@ -61,13 +61,13 @@ def new_traffic(tables: CostTables, stage_size: LongArray) -> Traffic:
     num_chips, num_links = len(tables.chip_kind), len(tables.link_s_per_byte)
     return Traffic(
         stage_size,
-        np.empty(num_ops, np.int64), np.empty(num_ops, np.int64),
-        np.empty(num_reads, np.int64), np.empty(num_reads, np.int64),
+        np.empty(num_ops, np.int64), np.empty(num_ops, np.int32),
+        np.empty(num_reads, np.int32), np.empty(num_reads, np.int32),
         np.empty(num_chips, np.int64), np.empty(num_chips, np.int64), np.empty(2, np.int64),
         np.empty(num_chips + num_links + 1, np.int64), np.empty(num_links + 1, np.float64),
         np.zeros((2, num_chips), np.int64),
         np.empty(num_chips, np.int64), np.empty(num_chips, np.int64), np.empty(num_chips, np.int64),
-        np.empty(num_ops, np.int64), np.empty(num_tensors, np.int64), np.empty(num_tensors, np.int64),
+        np.empty(num_ops, np.int32), np.empty(num_tensors, np.int32), np.empty(num_tensors, np.int32),
         np.empty(num_ops, np.int64), np.empty(num_ops, np.int64),
         np.zeros(num_ops, np.int64), np.empty(num_ops, np.int64),
         np.zeros(num_chips, np.int64), np.zeros(num_links + 1, np.int64), np.empty(num_chips, np.int64),
