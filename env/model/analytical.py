@@ -82,7 +82,7 @@ def _evaluate_batch(
     kernel_chip = np.empty(num_ops, np.int32)
     kernel_s = np.empty(num_ops, np.float64)
     measured_s = np.empty(num_ops, np.float64)
-    end_s = np.empty(num_ops, np.float64)
+    end_s, chip_s = np.empty(num_ops, np.float64), np.empty(num_chips, np.float64)
     share = np.ones(num_chips, np.float64)  # of the inferences of its stage that a chip runs
     alive_bytes, peak_bytes = np.empty(num_chips, np.int64), np.empty(num_chips, np.int64)
     is_tight = np.empty(num_chips, np.bool_)
@@ -113,8 +113,10 @@ def _evaluate_batch(
         for d in range(num_chips):
             if stage_size[d] > 1:
                 _replicate(d, stage_size[d], share, out, b, traffic)
-        _interval(tables, b, share, traffic, out)
-        out.latency_s[b] = latency_s(tables, kernel_of, kernel_chip, kernel_s, num_kernels, traffic, end_s)
+        _interval(tables, b, share, traffic, chip_s, out)
+        out.latency_s[b] = latency_s(
+            tables, kernel_of, kernel_chip, kernel_s, num_kernels, traffic, end_s, chip_s
+        )
         if tables.loops > 0 and out.latency_s[b] > tables.loops * out.interval_s[b]:
             out.interval_s[b] = out.latency_s[b] / tables.loops
             out.bottleneck[b] = num_chips + len(tables.link_s_per_byte) + 2
@@ -225,12 +227,13 @@ def _finish_kernels(
         compute_s[chip] += seconds
 
 
-@compiled_inner
+@uncounted_inner
 def _interval(
     tables: CostTables,
     b: int,
     share: FloatArray,
     traffic: Traffic,
+    total_s: FloatArray,
     out: BatchMetrics,
 ) -> None:
     num_chips = len(tables.chip_kind)
@@ -251,7 +254,6 @@ def _interval(
             link_s[link] += shared / inferences * tables.link_s_per_byte[link]
     link_s[num_links] = (traffic.host_bytes[0] + traffic.turn_bytes[num_links]) * tables.host_in_s_per_byte
     link_s[num_links + 1] = traffic.host_bytes[1] * tables.host_out_s_per_byte
-    total_s = np.empty(num_chips)
     for chip in range(num_chips):
         total_s[chip] = out.compute_s[b, chip]
     if not tables.overlap:

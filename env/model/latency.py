@@ -5,10 +5,8 @@ from __future__ import annotations
 from math import gcd
 from typing import Final
 
-import numpy as np
-
 from go_opt.common.arrays import FloatArray, IntArray
-from go_opt.common.compiling import compiled_inner, int64
+from go_opt.common.compiling import int64, uncounted_inner
 from go_opt.env.cost.routes import transfer_s
 from go_opt.env.cost.tables import CostTables
 from go_opt.env.model.traffic import NONE, Traffic
@@ -17,7 +15,7 @@ from go_opt.env.model.turns import round_of, turns_of
 MOST_SEQUENCES: Final = 1 << 10  # whose paths are looked at
 
 
-@compiled_inner
+@uncounted_inner
 def latency_s(
     tables: CostTables,
     kernel_of: IntArray,
@@ -26,10 +24,11 @@ def latency_s(
     num_kernels: int,
     traffic: Traffic,
     end_s: FloatArray,
+    chip_free_s: FloatArray,
 ) -> float:
     """Seconds of one sample; of the sequence that takes longest, if replicas keep sequences.
 
-    Which links a sequence crosses depends on its replicas. ``end_s`` [N] is scratch.
+    Which links a sequence crosses depends on its replicas. ``end_s`` [N] and ``chip_free_s`` [D] are scratch.
     """
     paths = int64(1)
     for d in range(len(traffic.stage_size) if tables.sequences > 0 else 0):
@@ -37,13 +36,13 @@ def latency_s(
     longest_s = 0.0
     for turn in range(min(paths, max(tables.sequences, 1))):
         seconds = _sample_latency_s(
-            tables, kernel_of, kernel_chip, kernel_s, num_kernels, traffic, turn, end_s
+            tables, kernel_of, kernel_chip, kernel_s, num_kernels, traffic, turn, end_s, chip_free_s
         )
         longest_s = max(longest_s, seconds)
     return longest_s
 
 
-@compiled_inner
+@uncounted_inner
 def _sample_latency_s(
     tables: CostTables,
     kernel_of: IntArray,
@@ -53,9 +52,11 @@ def _sample_latency_s(
     traffic: Traffic,
     turn: int,
     end_s: FloatArray,
+    chip_free_s: FloatArray,
 ) -> float:
     """Streamed weights are prefetched and not on the path."""
-    chip_free_s = np.zeros(len(tables.chip_kind))
+    for d in range(len(chip_free_s)):
+        chip_free_s[d] = 0.0
     for kernel in range(num_kernels):
         end_s[kernel] = 0.0
     latest_s = 0.0
