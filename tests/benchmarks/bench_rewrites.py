@@ -2,8 +2,10 @@
 
 Run: PYTHONPATH=. python tests/benchmarks/bench_rewrites.py plans [--split test] [--most-ops N]
          [NAME ...] [--evaluations N] [--seeds N] [--on TARGET:OBJECTIVE ...] [--without RULE ...]
-     PYTHONPATH=. python tests/benchmarks/bench_rewrites.py ort [--repeats N] [--simplifiers] [--unrolled]
+     PYTHONPATH=. python tests/benchmarks/bench_rewrites.py ort [--repeats N] [--python FILE] [--unrolled]
          [FILE ...]
+     PYTHONPATH=. python tests/benchmarks/bench_rewrites.py rivals [--evaluations N] [--seeds N]
+         [--on TARGET:OBJECTIVE ...] [--python FILE] [FILE ...]
 
 ``plans``: graphs of a split of the zoo, at equal evaluations. *sent* is the search without rewrites,
 *rewritten* with them, *gain* the objective of the first over that of the second; with ``--without``, the
@@ -12,18 +14,27 @@ other columns are those of the last. Asserts that every plan is verified. Graphs
 rewritten count as 1 in the means.
 
 ``ort``: models, by default those that the package onnx ships, with random weights in place of theirs and
-without the softmax at the end. Each is rewritten wholly, by ``fold`` and by all rules, and also by
-``--simplifiers`` (onnxslim, onnxscript, if installed). Processor time of one thread by ONNX Runtime with all
-of its levels, the least of some interleaved runs; and the largest difference of an output, relative to the
-largest output. *noise* is that of ONNX Runtime's own levels. Asserts that rewritten models differ by no more
-than 1e-5, or ten times the noise. ``--unrolled``: LSTMs of as many steps, widths of inputs and of states as
-their names say, one row a step, as exporters write them that unroll loops.
+without the softmax at the end. Each is rewritten wholly, by ``fold`` and by all rules, and by the simplifiers
+of others if ``--python`` is an interpreter that has them. Processor time of one thread by ONNX Runtime with
+all of its levels, the least of some interleaved runs; and the largest difference of an output, relative to
+the largest output. *noise* is that of ONNX Runtime's own levels. Asserts that rewritten models differ by no
+more than 1e-5, or ten times the noise. ``--unrolled``: LSTMs of as many steps, widths of inputs and of states
+as their names say, one row a step, as exporters write them that unroll loops.
+
+``rivals``: the same models by name, or files, planned as sent, without rewrites and with them; and as others
+make them (onnxsim, onnxslim, onnxscript's optimizer and rewriter, ONNX Runtime's levels), without rewrites.
+All at equal evaluations. A cell is the objective of the model as sent, without rewrites, over that of the
+column, in the geometric mean over seeds. All models run in ONNX Runtime without its levels, ours with the
+rewrites of each plan; asserts that ours are equal as above. A model of others is *invalid* if they make none,
+if ONNX Runtime or go-opt refuses it, or if its outputs differ by more.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +53,7 @@ from go_opt.env.rewrites.applying import RULES, possible_rewrites
 from go_opt.errors import InfeasibleError
 from go_opt.frontends.onnx_frontend import import_onnx
 from go_opt.model.bindings import Bindings
-from go_opt.model.graph import Graph
+from go_opt.model.graph import Graph, Rewrite
 from go_opt.result import OptimizeResult
 from go_opt.run.cut.rewrites import rewrite_nodes
 from go_opt.run.cut.source import model_of_plan
@@ -81,6 +92,7 @@ def bench_plans(arguments: argparse.Namespace) -> None:
     ]
     header([*columns, *RULES, "sent, s", "rewritten, s"], texts=2)
     gains: dict[str, list[list[float]]] = {on: [] for on in arguments.on}
+    least = dict.fromkeys(arguments.on, math.inf)  # of a plan
     for name in names:
         graph = go_opt.load(f"zoo:{name}")
         for on in arguments.on:
@@ -108,14 +120,14 @@ def bench_plans(arguments: argparse.Namespace) -> None:
                 continue
             means = np.exp(np.log(gain).mean(axis=0)).tolist()
             gains[on].append(means)
+            least[on] = min(least[on], *(each[0] for each in gain))
             figures = [f"{1e6 * one.objective_s:.2f}" for one in (sent, made)]
             times = [f"{one:.1f}" for one in (between_s - began_s, ended_s - between_s)]
             row([name, on, *figures, *(f"{one:.3f}" for one in means), *map(str, used), *times])
     for on, rows in gains.items():
         means = [math.exp(float(np.mean(np.log([each[i] for each in rows])))) for i in range(len(rows[0]))]
-        least = min(each[0] for each in rows)
         shown = ", ".join(f"{one:.4f}" for one in means)
-        print(f"{on}: {len(rows)} graphs, mean gain {shown}, least {least:.4f}")
+        print(f"{on}: {len(rows)} graphs, mean gain {shown}, least of a plan {least[on]:.4f}")
 
 
 def rewritten_model(path: Path, rules: tuple[str, ...]) -> tuple[ir.Model, int]:
@@ -127,27 +139,38 @@ def rewritten_model(path: Path, rules: tuple[str, ...]) -> tuple[ir.Model, int]:
     return model, len(rewrites)
 
 
-def simplified(path: Path, folder: Path) -> Iterator[tuple[str, Path]]:
-    """The model by the simplifiers of others that are installed."""
-    for name, simplify in (("onnxslim", _by_onnxslim), ("onnxscript", _by_onnxscript)):
+RIVALS: Final = {
+    "onnxsim": "import onnxsim; made, same = onnxsim.simplify(onnx.load(a)); assert same; onnx.save(made, b)",
+    "onnxslim": "import onnxslim; onnx.save(onnxslim.slim(onnx.load(a)), b)",
+    "onnxscript": "import onnxscript.optimizer as o, onnxscript.rewriter as r;"
+    " onnx.save(r.rewrite(o.optimize(onnx.load(a))), b)",
+    "ORT basic": "level(1)",
+    "ORT extended": "level(2)",
+}
+_PRELUDE: Final = """
+import sys, onnx
+a, b = sys.argv[1:]
+def level(number):
+    import onnxruntime as ort
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel(number)
+    options.optimized_model_filepath, options.log_severity_level = b, 3
+    ort.InferenceSession(a, options, providers=["CPUExecutionProvider"])
+"""
+MOST_S: Final = 600.0  # for a rival and a model
+
+
+def simplified(path: Path, folder: Path, python: str) -> Iterator[tuple[str, Path | str]]:
+    """The model by each rival, or why there is none."""
+    for name, code in RIVALS.items():
+        made = folder / f"{name.replace(' ', '_')}.onnx"
+        command = [python, "-c", _PRELUDE + code, str(path), str(made)]
         try:
-            simplify(path, made := folder / f"{name}.onnx")
-        except ImportError:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=MOST_S, check=False)
+        except subprocess.TimeoutExpired:
+            yield name, f"took more than {MOST_S:.0f} s"
             continue
-        yield name, made
-
-
-def _by_onnxslim(path: Path, to: Path) -> None:
-    import onnxslim
-
-    onnx.save(onnxslim.slim(onnx.load(path)), to)
-
-
-def _by_onnxscript(path: Path, to: Path) -> None:
-    import onnxscript.optimizer
-    import onnxscript.rewriter
-
-    onnx.save(onnxscript.rewriter.rewrite(onnxscript.optimizer.optimize(onnx.load(path))), to)
+        yield name, made if done.returncode == 0 else (done.stderr.strip().splitlines() or ["failed"])[-1]
 
 
 def session(path: Path, *, is_optimized: bool = True) -> ort.InferenceSession:
@@ -195,6 +218,7 @@ def with_random_weights(path: Path, folder: Path) -> Path:
     if graph.node[-1].op_type == "Softmax":  # which would hide what differs
         graph.output[0].name = graph.node[-1].input[0]
         graph.node.pop()
+    model.ir_version = max(model.ir_version, 4)  # initializers need not be inputs
     onnx.save(model, to := folder / path.name)
     return to
 
@@ -245,15 +269,11 @@ def _bench_model(path: Path, folder: Path, arguments: argparse.Namespace) -> Non
             ir.save(made, to := folder / f"{name}.onnx")
             models[name] = to
     rewritten = set(models)
-    models |= dict(simplified(path, folder)) if arguments.simplifiers else {}
+    if arguments.python:
+        others = dict(simplified(path, folder, arguments.python))
+        models |= {name: one for name, one in others.items() if isinstance(one, Path)}
     sessions = {name: session(one) for name, one in models.items()}
-    rng = np.random.default_rng(0)
-    inputs = {
-        one.name: rng.normal(size=[1 if isinstance(size, str) else size for size in one.shape]).astype(
-            np.float32
-        )
-        for one in sessions["as sent"].get_inputs()
-    }
+    inputs = random_arrays(sessions["as sent"])
     runs: dict[str, Callable[[], Sequence[Any]]] = {
         name: lambda one=one: one.run(None, inputs) for name, one in sessions.items()
     }
@@ -276,6 +296,91 @@ def _bench_model(path: Path, folder: Path, arguments: argparse.Namespace) -> Non
         row([path.stem, name, str(nodes), *times, f"{apart:.1e}", f"{noise:.1e}"])
 
 
+def random_arrays(one: ort.InferenceSession) -> dict[str, Any]:
+    """Normal floating-point numbers, and whole numbers from 0 to 9; free dimensions are 1."""
+    rng, made = np.random.default_rng(0), {}
+    for given in one.get_inputs():
+        shape = [size if isinstance(size, int) else 1 for size in given.shape]
+        is_float = given.type == "tensor(float)"
+        values = rng.normal(size=shape) if is_float else rng.integers(0, 10, shape)
+        made[given.name] = values.astype(np.float32 if is_float else np.int64)
+    return made
+
+
+def bench_rivals(arguments: argparse.Namespace) -> None:
+    header(["model", "on", "as sent, us", "rewritten", *RIVALS], texts=2)
+    gains: dict[str, list[list[float]]] = {on: [] for on in arguments.on}
+    for name in arguments.names or sorted(one.stem for one in LIGHT.glob("*.onnx")):
+        with tempfile.TemporaryDirectory() as folder:
+            light = LIGHT / f"{name}.onnx"
+            path = with_random_weights(light, Path(folder)) if light.exists() else Path(name)
+            made = dict(simplified(path, Path(folder), arguments.python or sys.executable))
+            _bench_rivals(path, made, arguments, gains)
+    for on, rows in gains.items():
+        if rows:
+            means, least = np.exp(np.log(rows).mean(axis=0)), np.min(rows, axis=0)
+            columns = zip(["rewritten", *RIVALS], means, least, strict=True)
+            shown = ", ".join(f"{name} {mean:.4f} (least {low:.3f})" for name, mean, low in columns)
+            print(f"{on}: {len(rows)} models, an invalid one counts as 1: {shown}")
+
+
+def _bench_rivals(
+    path: Path,
+    made: dict[str, Path | str],
+    arguments: argparse.Namespace,
+    gains: dict[str, list[list[float]]],
+) -> None:
+    sent = session(path, is_optimized=False)
+    inputs = random_arrays(sent)
+    plain, noise = sent.run(None, inputs), session(path).run(None, inputs)
+    most = max(EQUAL, 10 * _difference(noise, plain))
+    graph, problems = go_opt.from_onnx(path), dict[str, str]()
+    graphs: dict[str, Graph] = {}
+    for name, one in made.items():
+        try:
+            if isinstance(one, str):
+                problems[name] = one
+                continue
+            apart = _difference(session(one, is_optimized=False).run(None, inputs), plain)
+            if not apart <= most:
+                problems[name] = f"differs by {apart:.1e}"
+            else:
+                graphs[name] = go_opt.from_onnx(one)
+        except Exception as error:  # of any kind: it is a rival's model
+            problems[name] = f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"
+    for on in arguments.on:
+        target, _, objective = on.partition(":")
+        seconds: dict[str, list[float]] = {}
+        for seed in range(arguments.seeds):
+            options = {"objective": objective, "max_evaluations": arguments.evaluations, "seed": seed}
+            for name, one in {"sent": graph, "rewritten": graph, **graphs}.items():
+                found = asked(one, target, options | {"rewrite": name == "rewritten"})
+                seconds.setdefault(name, []).append(found.objective_s)
+                if name == "rewritten" and found.plan.rewrites:
+                    _check_run(path, found.plan.rewrites, inputs, plain, most)
+        means = {name: float(np.exp(np.log(each).mean())) for name, each in seconds.items()}
+        row_gains = [means["sent"] / means.get(name, means["sent"]) for name in ("rewritten", *RIVALS)]
+        gains[on].append(row_gains)
+        named = zip(("rewritten", *RIVALS), row_gains, strict=True)
+        shown = ["invalid" if name in problems else f"{gain:.3f}" for name, gain in named]
+        row([path.stem, on, f"{1e6 * means['sent']:.2f}", *shown])
+    for name, problem in problems.items():
+        print(f"{path.stem}: {name}: {problem}")
+
+
+def _check_run(
+    path: Path, rewrites: tuple[Rewrite, ...], inputs: dict[str, Any], plain: Sequence[Any], most: float
+) -> None:
+    """Assert that the model with the rewrites of a plan computes the same."""
+    graph, lowered = import_onnx(path, Bindings(), "native")
+    model = model_of_plan(lowered)
+    rewrite_nodes(model.graph, graph, rewrites)
+    with tempfile.TemporaryDirectory() as folder:
+        ir.save(model, to := Path(folder) / "rewritten.onnx")
+        apart = _difference(session(to, is_optimized=False).run(None, inputs), plain)
+    assert apart <= most, (path.name, apart, most)
+
+
 def _difference(ones: Sequence[Any], others: Sequence[Any]) -> float:
     pairs = zip(ones, others, strict=True)
     return max(float(np.abs(a - b).max() / max(float(np.abs(b).max()), 1e-30)) for a, b in pairs)
@@ -285,7 +390,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("plans", "ort"))
+    parser.add_argument("what", choices=("plans", "ort", "rivals"))
     parser.add_argument("names", nargs="*")
     parser.add_argument("--split", default="test")
     parser.add_argument("--most-ops", type=int, default=1300)
@@ -294,10 +399,10 @@ def main() -> None:
     parser.add_argument("--on", nargs="*", default=ON)
     parser.add_argument("--without", nargs="*", default=(), choices=RULES)
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--simplifiers", action="store_true")
+    parser.add_argument("--python", default="")
     parser.add_argument("--unrolled", action="store_true")
     arguments = parser.parse_args()
-    (bench_plans if arguments.what == "plans" else bench_ort)(arguments)
+    {"plans": bench_plans, "ort": bench_ort, "rivals": bench_rivals}[arguments.what](arguments)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ S_PER_OP: Final = 5e-4  # to choose rewrites, at most
 CHOICE_SHARE: Final = 1 / 3  # of the time limit for that, at most
 CLOSE: Final = 0.01  # gap of a plan as sent that can gain next to nothing more
 SHARE: Final = 1 / 64  # of the time limit, for the plan without rewrites
-NOTABLE: Final = 1e-3  # relative gain that the bound of the rewritten graph must leave
+NOTABLE: Final = 1e-3  # relative gain that the bound of the rewritten graph must leave; and of better plans
 
 
 def search_rewritten(
@@ -73,6 +73,7 @@ class _Race(Trials):
     ) -> None:
         super().__init__(graph, target, request, context, answer, watch)
         self._is_due = True  # whether the rewritten graph is still to search
+        self._rewritten_s = math.inf  # the objective of its best plan
         self._has_won = False  # and whether that ended the search of the graph as sent
         self._bound: Callable[[Graph], Bound]
 
@@ -122,7 +123,8 @@ class _Race(Trials):
             best = self._best
             if is_last or best is None or best.gap < CLOSE:
                 return False
-            return not best.plan.rewrites and self._used >= has_used
+            is_worse = self._rewritten_s > (1.0 + NOTABLE) * best.objective_s
+            return is_worse and self._used >= has_used
 
         request = self._request_of(1.0)
         if request.max_evaluations is not None:
@@ -188,6 +190,8 @@ class _Race(Trials):
 
     def _keep_better(self, found: OptimizeResult) -> None:
         best = self._best
+        if found.plan.rewrites:
+            self._rewritten_s = min(self._rewritten_s, found.objective_s)
         if best is None or found.objective_s < best.objective_s:
             self._keep(found)
         elif found.plan.rewrites == best.plan.rewrites and found.objective_s <= best.objective_s:
