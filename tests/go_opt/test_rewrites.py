@@ -116,6 +116,7 @@ def test_the_rewritten_graph_begins_with_the_best_plan_of_the_graph_as_sent() ->
     sent, found = (go_opt.optimize(graph, "mcm-6x6", rewrite=one, **options) for one in (False, True))
     assert found.objective_s < 0.95 * sent.objective_s
     assert "fold" in {one.rule for one in found.plan.rewrites}
+    assert found.reference_s == sent.reference_s
 
 
 def test_a_plan_of_another_graph_is_refused(graph: Graph) -> None:

@@ -74,6 +74,7 @@ class _Race(Trials):
         super().__init__(graph, target, request, context, answer, watch)
         self._is_due = True  # whether the rewritten graph is still to search
         self._rewritten_s = math.inf  # the objective of its best plan
+        self._reference_s = math.inf
         self._has_won = False  # and whether that ended the search of the graph as sent
         self._bound: Callable[[Graph], Bound]
 
@@ -190,6 +191,8 @@ class _Race(Trials):
 
     def _keep_better(self, found: OptimizeResult) -> None:
         best = self._best
+        if math.isinf(self._reference_s):  # the first search has it
+            self._reference_s = found.reference_s
         if found.plan.rewrites:
             self._rewritten_s = min(self._rewritten_s, found.objective_s)
         if best is None or found.objective_s < best.objective_s:
@@ -202,8 +205,8 @@ class _Race(Trials):
         return False
 
     def _certified(self, found: OptimizeResult) -> OptimizeResult:
-        """By the bound of the graph with the rewrites of the plan."""
-        return found
+        """By the bound of the graph with its rewrites; the reference is that of the first search."""
+        return replace(found, reference_s=self._reference_s)
 
 
 def plan_as_sent(graph: Graph, made: Graph, plan: Plan) -> Plan:
