@@ -40,7 +40,8 @@ class Start:
     ops: Mapping[str, OpStart]
     plan: Plan | None = None  # used unchanged if graph and target are the same
     method: str = "start"  # the origin that plans made from this start report
-    continues: bool = False  # a search that has tried other ways to split, and the first methods
+    continues: bool = False  # a search that has tried other ways to split
+    has_first: bool = False  # the best of what the first methods found
 
     @staticmethod
     def of_plan(plan: Plan, op_names: Sequence[str]) -> Start:

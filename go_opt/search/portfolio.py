@@ -60,12 +60,12 @@ def portfolio_events(
 def _others(start: Start, last: Sequence[Iterator[Event]]) -> Iterator[Event]:
     """Events after the first plans: the next methods one by one, then those in turn, and ``last``.
 
-    A search that continues begins with the best of what the next methods found: they have a turn as others.
+    Where the start is the best of what they found for a graph like this one, they have a turn as others.
     """
     search = start.search
     following = chain.from_iterable(method.run(start) for method in serving(search, "next"))
     given = search.request.start
-    if given is None or not given.continues:
+    if given is None or not given.has_first:
         yield from following
     if search.request.max_evaluations is not None:
         # With a limit on evaluations, turns must not depend on how long the policy or the

@@ -158,7 +158,7 @@ class _Race(Trials):
             names = (made_names.merged_name(one.ops[0], number) for number in range(2, len(one.ops) + 1))
             if one.ops[0] in ops:
                 ops |= {name: ops[one.ops[0]] for name in names if name in made.op_index}
-        return replace(start, ops=ops, method="rewritten", continues=True)
+        return replace(start, ops=ops, method="rewritten", continues=True, has_first=True)
 
     def _try_as_sent(self, made: Graph, plan: Plan) -> None:
         """Cost a plan of the rewritten graph without the rewrites."""
