@@ -75,7 +75,7 @@ class HostStateSearch(BoundedTrials):
         if self._request.start is None:
             # Of all choices this one fits the smallest memories.
             graph = with_sequences(self._with(self._everything), self._request.sequences or 1)
-            self._plan_quickly(graph)
+            self._plan_quickly(graph, replicates=False)
         if self._best is None or not self._is_over:
             self._try(Names(), FIRST_SHARE)
         given = self._request.start and self._request.start.plan

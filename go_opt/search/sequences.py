@@ -78,13 +78,17 @@ class BoundedTrials(Trials):
             found = simulated_if_asked(self._graph, self._target, self._request, self._context, found)
         return self._complete(found)
 
-    def _plan_quickly(self, graph: Graph) -> None:
+    def _plan_quickly(self, graph: Graph, *, replicates: bool = True) -> None:
         """Take the first valid plan of whole ops, if the first evaluations find one: greedy, or slices.
+
+        Args:
+          replicates: whether stages may be replicated, if the request allows it.
 
         Raises:
           InfeasibleError: they do not, and there are no more.
         """
         request = self._request_of(1.0)
+        request = replace(request, replication=request.replication and replicates)
         most = min(QUICK_STEPS, request.max_evaluations or QUICK_STEPS)
         request = replace(request, splits=False, simulate=False, max_evaluations=most)
         try:

@@ -22,7 +22,9 @@ from go_opt.search.placements import local
 from go_opt.search.placements.enumerated import enumerated
 
 MISSION: Final = "the mission names it"
+FIRST_PLAN: Final = "graphs that have no plan without it"
 REFERENCE: Final = "the reference of rewards and comparisons"
+MOST_ORDERED_OPS: Final = 256  # by beam search, which takes the square of their number
 When = Literal[
     "first",  # one after the other, before anything that could delay the first plan
     "next",  # one after the other, after the first ones
@@ -71,9 +73,19 @@ def has_orders(search: SearchView) -> bool:
     return is_open(search) or is_along_ring(search)
 
 
+def is_guessed(search: SearchView) -> bool:
+    """Whether slices of random orders help: not where one sequence waits, and schedules are annealed."""
+    is_alone = search.graph.has_scope("sequence") and search.graph.sequences == 1
+    return has_orders(search) and not (is_alone and is_for_latency(search) and schedules.is_scheduled(search))
+
+
 def is_restricted(search: SearchView) -> bool:
     """Whether some chips may not run some ops, or the user has other constraints."""
     return bool(search.requested.constraints) or not bool(search.tables.can_run.all())
+
+
+def is_small(search: SearchView) -> bool:
+    return search.graph.num_ops <= MOST_ORDERED_OPS
 
 
 def is_free(search: SearchView) -> bool:
@@ -96,6 +108,8 @@ METHODS: Final = (
     # Chips filled along the default order with equal shares of the work: the reference of comparisons.
     Method("greedy", "first", lambda v: True, first_plans.greedy, REFERENCE),
     Method("slicing", "first", lambda v: True, first_plans.sliced, MISSION),
+    # Where memories are so small that these find no plan: an order with few live bytes.
+    Method("least memory", "first", is_small, first_plans.least_memory, FIRST_PLAN),
     # Placements of the propagation engine that keep the user's constraints and run every op on a kind that
     # can, or a proof that there are none.
     Method("constraints", "first", is_restricted, first_plans.constrained, MISSION),
@@ -131,7 +145,7 @@ METHODS: Final = (
     Method("local search", "in turn", local.is_searched, lambda s: local.local_search(s.search),
            "local search"),
     # Slicings of random orders, alternating with the policy's plans.
-    Method("guesses", "in turn", has_orders,
+    Method("guesses", "in turn", is_guessed,
            lambda s: guesses(s.search, s.best_kernels, s.advice), MISSION),
     # Refinement, which finds placements and proves a bound.
     Method("rounds of improvement", "in turn",

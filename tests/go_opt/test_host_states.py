@@ -6,6 +6,7 @@ import itertools
 import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -24,7 +25,7 @@ from go_opt.result_json import result_to_dict
 from go_opt.search.bounds import bound_with_host_states
 from go_opt.search.shared import context
 from tests.env.test_states import decoder, in_us
-from tests.strategies import small_mcm
+from tests.strategies import random_graph, small_mcm, with_random_states
 
 
 def two_readers(scope: Scope = "sequence") -> Graph:
@@ -114,6 +115,16 @@ def test_there_is_a_plan_after_one_evaluation(sequences: int | None, most: int) 
     assert go_opt.verify(graph, target, result.plan) == []
     if most == 1:
         assert (result.plan.host_states, result.plan.sequences) == (("past",), sequences or 1)
+
+
+def test_the_first_plan_of_small_memories_has_an_order_with_few_live_bytes() -> None:
+    """With all states on the host, only few placements of few orders fit, each op a kernel."""
+    rng = np.random.default_rng(4)
+    graph = with_random_states(rng, random_graph(rng, int(rng.integers(4, 12))), scopes=["sequence"])
+    target = small_mcm(3, sram_bytes=78_528)
+    result = go_opt.optimize(graph, target, sequences=3, max_evaluations=4)
+    assert len(result.plan.host_states) == len(graph.states) == 3
+    assert go_opt.verify(graph, target, result.plan) == []
 
 
 def test_there_is_a_plan_when_the_time_is_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,6 +128,19 @@ def test_sequences_do_not_wait_where_they_come_back_to_a_chip(size: dict[str, in
     assert result.simulated_interval_s < 1.05 * result.metrics.interval_s
 
 
+@pytest.mark.parametrize(("sequences", "copies"), [(1, False), (2, True)])
+def test_copies_and_guesses_that_one_sequence_has_no_use_for(sequences: int, copies: bool) -> None:
+    """A copy for each of two sequences is valid on four chips; the latency of one is annealed."""
+    result = go_opt.optimize(
+        go_opt.from_onnx(onnx_decoder(1)), "gpu-4", sequences=sequences, max_evaluations=24, policy=None
+    )
+    copied_s = [step.objective_s for step in result.history if step.method.endswith("copied")]
+    assert all(map(math.isfinite, copied_s))
+    assert bool(copied_s) == copies
+    if sequences == 1:
+        assert not any(step.method.startswith("slice: random order") for step in result.history)
+
+
 def test_a_number_of_sequences_is_above_zero() -> None:
     with pytest.raises(InvalidInputError, match="sequences must be 1"):
         go_opt.optimize(decoder(), small_mcm(2), sequences=0)

@@ -71,7 +71,7 @@ def find_states(
       exact: inputs or others -> their next values, where the model or its ops say it; they come before names.
 
     Raises:
-      ModelError: an entry of ``given`` names no input or no output.
+      ModelError: an entry of ``given`` names no input or no output, or two that are no state by their shapes.
     """
     known, exact = [*inputs, *others, *weights], {**_of_training(weights, outputs), **exact}
     states, refused = dict[str, NamedState](), set[str]()
@@ -90,7 +90,7 @@ def find_states(
         found = [name for name, after in named_next.items() if _scope_of(after)[0] in outputs]
         # Of the inputs that a pattern matches, those are states that have a next value, if any has.
         for name in (found if "*" in pattern else []) or named_next:
-            states[name] = _given(name, named_next[name], outputs, has_value)
+            states[name] = _given(name, named_next[name], inputs, outputs, has_value)
     named = {name: facts for name, facts in inputs.items() if name not in exact}
     free = {name: facts for name, facts in outputs.items() if name not in exact.values()}
     said = {**exact, **dict(_by_name(named, free))}
@@ -116,10 +116,18 @@ def star_of(pattern: str, name: str) -> str | None:
 def _given(
     name: str,
     following: str,
+    inputs: Mapping[str, Facts],
     outputs: Mapping[str, Facts],
     has_value: Callable[[str], bool],
 ) -> NamedState:
     following, said = _scope_of(following)
+    read, after = inputs.get(name), outputs.get(following)
+    if read is not None and after is not None and not fits(read, after):
+        raise ModelError(
+            f"--state {name}={following}: {read.dtype} of shape {list(read.shape)} cannot become "
+            f"{after.dtype} of shape {list(after.shape)}: a next value may be longer along one dimension.",
+            field="states",
+        )
     scope = said or ("model" if has_value(name) else "sequence")
     if following != name and following not in outputs:
         raise ModelError(

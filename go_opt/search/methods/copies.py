@@ -38,6 +38,10 @@ def copies(search: SearchView, method: str, order: IntArray, group: IntArray) ->
             continue
         of_chip = int(tables.chip_kind[chips[0]])
         first, size = np.full(len(order), chips[0], dtype=np.int32), len(chips)
+        if search.graph.has_scope("sequence"):  # which stays on its chip
+            size = min(size, search.graph.sequences)
+            if size == 1:  # that one method has already
+                continue
         name = method + COPIED
         yield Proposal(name, first, order, group, replication=np.full_like(first, size))
         enough = int(allocated_chips(work_s[of_chip : of_chip + 1], size, search.last_interval_s)[0])

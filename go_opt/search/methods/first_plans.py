@@ -23,7 +23,8 @@ from go_opt.search.methods.events import (
     has_static_constraints,
     may_replicate,
 )
-from go_opt.search.methods.slices import slices, slices_of_towers
+from go_opt.search.methods.orders import least_memory_order
+from go_opt.search.methods.slices import slices, slices_of_towers, widest_slices
 from go_opt.solver import earliest_finish_placement, greedy_slicing
 from go_opt.solver.constraints.fusion import constrained_fusion
 from go_opt.solver.constraints.plans import constrained_starts
@@ -81,6 +82,14 @@ def greedy(start: Start) -> Iterator[Event]:
 def sliced(start: Start) -> Iterator[Event]:
     """The cheapest cuts of the default order: without relays, with relays, into replicated stages."""
     return slices(start.search, "slice: default order", start.order, start.kernels)
+
+
+def least_memory(start: Start) -> Iterator[Event]:
+    """If there is no plan so far: cuts of an order with few live bytes, each op a kernel."""
+    search = start.search
+    if search.best_plan is None and search.request.decide == "all":
+        order = least_memory_order(search.graph, search.tables.tensor_bytes)
+        yield from widest_slices(search, "slice: least memory, unfused", order, start.order)
 
 
 def constrained(start: Start) -> Iterator[Event]:

@@ -1,10 +1,15 @@
-"""Search over orders and kernels at once, for the slicer."""
+"""Orders for the slicer: a search over orders and kernels at once, and an order with few live bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+import heapq
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
 
+import numpy as np
+
+from go_opt.common.arrays import IntArray, LongArray
+from go_opt.model.graph import ACTIVATION, Graph
 from go_opt.model.plan import Candidate
 from go_opt.search.methods.events import Event, Miss, Proposal, SearchView
 from go_opt.solver.orders.cheapest import HOPELESS, Slicer
@@ -14,6 +19,7 @@ from go_opt.solver.orders.joint_orders import joint_orders
 METHOD: Final = "slice: orders and kernels"
 # A search short of time ends after this many orders in a row without a better plan.
 PATIENCE: Final = 4000
+WIDTH: Final = 8  # orders that are followed at a time
 
 
 def joint_keys(search: SearchView) -> Iterator[Event]:
@@ -47,3 +53,44 @@ def _event(search: SearchView, plan: Candidate | None) -> Event:
     if plan is None or plan.expected_s >= search.best_s:
         return Miss(METHOD)
     return Proposal(**vars(plan) | {"method": METHOD})
+
+
+class _Begun(NamedTuple):
+    """The ops that have run; the less of two needs less memory."""
+
+    peak_bytes: int
+    live_bytes: int
+    done: int  # a bit for each op
+    order: tuple[int, ...]
+
+
+def least_memory_order(graph: Graph, tensor_bytes: LongArray) -> IntArray:
+    """[N] a topological order with a low peak, by beam search: the square of the number of ops.
+
+    Args:
+      tensor_bytes: [K] of each tensor. Activations are alive from their producer to their last reader.
+    """
+    size = np.where(graph.tensor_kind == ACTIVATION, tensor_bytes, 0).tolist()
+    ops, (ptr, before) = range(graph.num_ops), graph.predecessors
+    needed = [_bits(before[ptr[op] : ptr[op + 1]].tolist()) for op in ops]
+    readers = [_bits(graph.readers_of(k)) for k in range(len(size))]
+    written = [sum(size[k] for k in graph.outputs_of(op)) for op in ops]
+    touched = [{*graph.outputs_of(op), *(k for k, _ in graph.reads_of(op))} for op in ops]
+    touched = [{k for k in some if not graph.tensor_is_output[k]} for some in touched]
+    begun = [_Begun(0, 0, 0, ())]
+    for _ in ops:
+        found: dict[int, _Begun] = {}
+        for one in begun:
+            for op in ops:
+                if one.done >> op & 1 or needed[op] & ~one.done:
+                    continue
+                done, during = one.done | 1 << op, one.live_bytes + written[op]
+                after = during - sum(size[k] for k in touched[op] if not readers[k] & ~done)
+                more = _Begun(max(one.peak_bytes, during), after, done, (*one.order, op))
+                found[done] = min(more, found.get(done, more))
+        begun = heapq.nsmallest(WIDTH, found.values())
+    return np.array(begun[0].order, np.int32)
+
+
+def _bits(ops: Iterable[int]) -> int:
+    return sum(1 << op for op in set(ops))

@@ -234,6 +234,7 @@ def _in_turn(
 ) -> Generator[Event, None, bool]:
     """What each of ``cuts`` finds; then, where the last one's streams weights, what ``charged`` does.
 
+    Where sequences wait for their last inference, streamed weights do not bind.
     Returns whether it streams some.
     """
     slicing = None
@@ -242,6 +243,8 @@ def _in_turn(
         yield _sliced(search, method, order, group, slicing)
         yield from _by_arrival(search, method, order, group, slicing)
     if slicing is None or not streams_weights(slicing, search.last_interval_s):
+        return False
+    if _waits_for_sequences(search):
         return False
     slicing = charged_slicing(slicing, search.last_interval_s, search.best_s, charged)
     if slicing is not None:
