@@ -119,7 +119,7 @@ def test_a_jax_step_with_optax() -> None:
         state={0: (0, "model"), 1: (1, "model")},
     )
     assert step.devices == 4
-    assert step.arguments[-2:] == (("data",), ("data",))
+    assert step.arguments[-2:] == ((("data",),), (("data",),))
 
 
 def test_only_training_steps_have_this_objective() -> None:
