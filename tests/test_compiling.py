@@ -161,7 +161,10 @@ def test_inner_functions_get_no_machine_code(tmp_path: Path) -> None:
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
         )
         assert ran.stdout.strip() == expected
-    loaded = {name.split(".")[1].split("-")[0] for name in os.listdir(next((tmp_path / "cache").iterdir()))}
+    loaded = {
+        name.split(".")[1].split("-")[0]
+        for name in os.listdir(next((tmp_path / "cache" / "go-opt").iterdir()))
+    }
     assert loaded == {"doubled", "twice", "thrice"}
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import jax
+
+from go_opt.common.caches.folder import cache_folder
 
 
 def enable_compilation_cache() -> None:
@@ -20,21 +20,9 @@ def enable_compilation_cache() -> None:
         "jax_persistent_cache_min_entry_size_bytes": 0,
     }
     if not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
-        folder = _user_folder()
+        folder = cache_folder("jax")
         if folder is None:
             return
         options["jax_compilation_cache_dir"] = str(folder)
     for name, value in options.items():
         jax.config.update(name, value)  # type: ignore[no-untyped-call]
-
-
-def _user_folder() -> Path | None:
-    """A writable folder of this user; None if there is none."""
-    # The XDG base directory specification says to ignore relative paths.
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    try:
-        folder = (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "go-opt" / "jax"
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError, RuntimeError):  # RuntimeError: the user has no home
-        return None
-    return folder if os.access(folder, os.W_OK) else None

@@ -1,4 +1,4 @@
-"""How hot loops are compiled: by numba, without the interpreter's lock, and kept in its cache.
+"""How hot loops are compiled: by numba, without the interpreter's lock, and kept on disk.
 
 ``compiled`` is for functions that Python calls, ``compiled_inner`` for those that only compiled functions
 call. Without wrappers for Python, compilation takes three quarters of the time. If Python calls an inner
@@ -21,18 +21,32 @@ from numba.core.targetconfig import ConfigStack
 from numba.core.types.functions import BaseFunction
 
 from go_opt.common.array_code import find_allocation, shorten_array_code
+from go_opt.common.caches.kernels import KernelCache
 from go_opt.common.inner_code import no_inner_machine_code
 
 _Decorator = Callable[[Callable[..., Any]], Any]
-_OUTER: Final[dict[str, Any]] = {"cache": True, "nogil": True, "no_cfunc_wrapper": True}
+_OUTER: Final[dict[str, Any]] = {"nogil": True, "no_cfunc_wrapper": True}
 _INNER: Final[dict[str, Any]] = {**_OUTER, "no_cpython_wrapper": True}
 _UNCOUNTED: Final[dict[str, Any]] = {"_nrt": False}
 
-compiled: Final[_Decorator] = njit(**_OUTER)
-compiled_inner: Final[_Decorator] = njit(**_INNER)
-compiled_inline: Final[_Decorator] = njit(**_INNER, inline="always")
-uncounted: Final[_Decorator] = njit(**_OUTER, **_UNCOUNTED)
-uncounted_inner: Final[_Decorator] = njit(**_INNER, **_UNCOUNTED)
+
+def _kept(**options: Any) -> _Decorator:
+    """Compiles with these options of numba, and keeps what is compiled."""
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        dispatcher: Any = njit(function, **options)
+        if dispatcher is not function:  # else it is interpreted
+            dispatcher._cache = KernelCache(function)
+        return dispatcher
+
+    return decorate
+
+
+compiled: Final = _kept(**_OUTER)
+compiled_inner: Final = _kept(**_INNER)
+compiled_inline: Final = _kept(**_INNER, inline="always")
+uncounted: Final = _kept(**_OUTER, **_UNCOUNTED)
+uncounted_inner: Final = _kept(**_INNER, **_UNCOUNTED)
 
 
 @contextmanager

@@ -63,6 +63,6 @@ def test_without_a_place_to_write_there_is_none(monkeypatch: pytest.MonkeyPatch,
     if "\0" not in base:
         monkeypatch.setenv("XDG_CACHE_HOME", base)
     else:
-        monkeypatch.setattr("go_opt.agents.policy.compilation_cache.os.environ", {"XDG_CACHE_HOME": base})
+        monkeypatch.setattr("go_opt.common.caches.folder.os.environ", {"XDG_CACHE_HOME": base})
     enable_compilation_cache()
     assert folder() is None

@@ -121,7 +121,7 @@ def test_without_a_lock_they_are_compiled_here(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_it_is_left_behind_and_compiles_what_runs_here(tmp_path: Path) -> None:
-    """From within another checkout: each copy has kernels of its own, by the paths of its sources."""
+    """From within another checkout, whose sources are others."""
     other, kernels = tmp_path / "other", tmp_path / "kernels"
     (other / "go_opt").mkdir(parents=True)
     (other / "go_opt" / "__init__.py").write_text("raise SystemExit(1)")

@@ -10,19 +10,17 @@ users' constraints take as long; they follow, and nobody waits.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import subprocess
-import sys
 from contextlib import suppress
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 import numba
 
 import go_opt.solver as solver
+from go_opt.common.caches.kernels import folder_of, sources_digest
 from go_opt.common.processes import module_command, module_environment, num_cores
 from go_opt.solver.certify.states.chains import find_chain
 
@@ -61,13 +59,8 @@ def _is_interpreted() -> bool:
 
 @cache
 def marker() -> Path:
-    """The marker of these sources, in numba's cache folder."""
-    digest = hashlib.sha256(f"{version('numba')} {sys.version}".encode())
-    for folder in solver.__path__:
-        for source in sorted(Path(folder).rglob("*.py")):
-            stat = source.stat()
-            digest.update(f"{source} {stat.st_size} {stat.st_mtime_ns}".encode())
-    return Path(str(find_chain.stats.cache_path)) / f"improvement-{digest.hexdigest()[:16]}.ready"
+    """The marker of these sources, beside the slowest of their kernels."""
+    return folder_of(find_chain.__module__) / f"improvement-{sources_digest(solver.__name__)}.ready"
 
 
 class _LeftBehind(subprocess.Popen[bytes]):
@@ -98,7 +91,7 @@ def _compiling() -> subprocess.Popen[bytes] | None:
 def _start(lock: int) -> _LeftBehind:
     # Of a session of its own: it goes on where the search that started it is interrupted. It inherits
     # the lock, which is let go of when it ends, however it does. It takes the sources that run here,
-    # whatever lies in the working directory: each copy has kernels of its own.
+    # whatever lies in the working directory.
     return _LeftBehind(
         module_command("go_opt.search.compile_kernels"),
         env=module_environment(),
