@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -26,12 +26,15 @@ BUCKET = Bucket(256, 512)  # of all graphs here that fit it: compiling is what t
 OF_OPS = ("schedule_key", "fusion_key")
 
 
+_initial = cache(initial_parameters)  # a fifth of a second
+
+
 def trained_parameters(config: PolicyConfig = SMALL, seed: int = 0) -> nnx.State:
     """As after training: nothing is zero any more."""
     rng = np.random.default_rng(seed)
     return jax.tree.map(
         lambda leaf: leaf + 0.3 * rng.standard_normal(leaf.shape, dtype=np.float32),
-        initial_parameters(config, seed),
+        _initial(config, seed),
     )
 
 
