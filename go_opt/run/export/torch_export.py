@@ -10,7 +10,9 @@ import numpy as np
 
 from go_opt.api.inputs import whole_case
 from go_opt.env import Target
+from go_opt.env.copies.splits import planned_graph
 from go_opt.env.evaluation import evaluate_plan
+from go_opt.env.rewrites.as_sent import plan_as_sent
 from go_opt.errors import ModelError, PlanError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
@@ -55,9 +57,11 @@ def export_torch(
     if decided.splits:
         op = decided.splits[0].op
         raise PlanError(f"op {op!r} is split, which no tool of PyTorch takes; plan with --no-splits.")
-    broken = next(iter(verify(graph, on, decided)), None)
-    if broken is not None:
-        raise PlanError(f"the plan cannot run: {broken.message}", field="plan")
+    made = planned_graph(graph, decided)
+    _check(made, on, decided)
+    if decided.rewrites:  # no tool of PyTorch knows them
+        decided = plan_as_sent(graph, made, decided)
+        _check(graph, on, decided)
     manifest, forms = _forms(graph, on, decided, formats)
     with whole_folder(directory) as folder:
         for form in forms:
@@ -65,6 +69,12 @@ def export_torch(
         manifest = replace(manifest, written=files_of(folder))
         (folder / MANIFEST).write_text(manifest_text(manifest), "utf-8")
     return manifest
+
+
+def _check(graph: Graph, target: Target, plan: Plan) -> None:
+    broken = next(iter(verify(graph, target, plan)), None)
+    if broken is not None:
+        raise PlanError(f"the plan cannot run: {broken.message}", field="plan")
 
 
 def _forms(

@@ -14,12 +14,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-import numpy as np
-
 from go_opt.env import Target
 from go_opt.env.copies.splits import planned_graph
 from go_opt.env.rewrites import names as made_names
 from go_opt.env.rewrites.applying import with_rewrites
+from go_opt.env.rewrites.as_sent import plan_as_sent
 from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
@@ -207,42 +206,3 @@ class _Race(Trials):
     def _certified(self, found: OptimizeResult) -> OptimizeResult:
         """By the bound of the graph with its rewrites; the reference is that of the first search."""
         return replace(found, reference_s=self._reference_s)
-
-
-def plan_as_sent(graph: Graph, made: Graph, plan: Plan) -> Plan:
-    """A plan of the rewritten graph ``made`` for the graph as sent: each op where that is that replaced it.
-
-    Scales and shifts share the kernel of their product; Transposes, and products that became one, have their
-    own.
-    """
-    where = {name: (op, 0) for name, op in made.op_index.items()}  # op of ``made``, and which of its products
-    for one in reversed(plan.rewrites):
-        numbers = range(len(one.ops), 1, -1)
-        number = next((n for n in numbers if made_names.merged_name(one.ops[0], n) in where), 1)
-        op, nth = where[one.ops[0] if number == 1 else made_names.merged_name(one.ops[0], number)]
-        if one.rule == made_names.TRANSPOSE:  # each is a kernel, before or after that of the product
-            ops = sorted(one.ops, key=graph.op_index.__getitem__)
-            first = nth * len(ops) - ops.index(one.ops[0])
-            where |= {name: (op, first + i) for i, name in enumerate(ops)}
-            continue
-        length = len(one.ops) // number
-        where |= {name: (op, nth * number + i // length) for i, name in enumerate(one.ops)}
-    at, nth = np.array([where[name] for name in graph.op_names], np.int64).T
-    rank = np.empty(made.num_ops, np.int64)
-    rank[plan.order] = np.arange(made.num_ops)
-    order = np.lexsort((nth, rank[at]))
-    is_first = np.diff(plan.fusion_group[at][order], prepend=-1) != 0
-    is_first |= np.diff(nth[order], prepend=0) != 0
-    kernel = np.empty(graph.num_ops, np.int64)
-    kernel[order] = np.cumsum(is_first)
-    return Plan.create(
-        graph,
-        plan.target,
-        plan.target_fingerprint,
-        placement=plan.placement[at],
-        order=order,
-        fusion_group=kernel,
-        provenance="as sent",
-        replication=plan.replication[at],
-        forwards=plan.forwards,
-    )

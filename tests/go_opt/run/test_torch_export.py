@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 
 import go_opt
 from go_opt.cli.app import app
+from go_opt.env.rewrites.applying import possible_rewrites, with_rewrites
+from go_opt.env.rewrites.as_sent import plan_as_sent
 from go_opt.errors import InvalidInputError, ModelError, PlanError
 from go_opt.model.codecs.plan_json import save_plan
 from go_opt.model.codecs.start_files import load_placement
@@ -56,6 +58,19 @@ def test_stages_that_begin_at_layers(tmp_path: Path) -> None:
     assert set(manifest.intervals_s.values()) == {manifest.interval_s}
     assert json.loads((out / "manifest.json").read_text())["files"] == dict(manifest.files)
     assert load_placement(out / "device_map.json", GRAPH).on(GRAPH).chip.tolist() == plan.placement.tolist()
+
+
+def test_rewrites_are_taken_back(tmp_path: Path) -> None:
+    """No tool of PyTorch knows them: each op goes where that is that replaced it."""
+    graph = go_opt.load(FOLDER / "joint_mlp.pt2")
+    made = with_rewrites(graph, possible_rewrites(graph, ("transpose",)))
+    assert made.num_ops < graph.num_ops
+    plan = plan_as_it_stands(made, TARGET, Start({name: OpStart(0) for name in made.op_names}))
+    manifest = go_opt.export_torch(graph, plan, tmp_path / "out", formats=["device-map"])
+    sent = plan_as_sent(graph, made, plan)
+    assert go_opt.verify(graph, TARGET, sent) == []
+    assert manifest.interval_s == go_opt.evaluate(graph, TARGET, sent).interval_s
+    assert set(json.loads((tmp_path / "out" / "device_map.json").read_text()).values()) == {0}
 
 
 def test_stages_that_begin_inside_a_layer(tmp_path: Path) -> None:
