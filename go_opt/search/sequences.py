@@ -47,6 +47,7 @@ from go_opt.solver import Bound
 MOST_TRIALS: Final = 6  # numbers of sequences
 MOST_SEQUENCES: Final = 2**31 - 1
 FIRST_SHARE: Final = 2 / 5  # of the budget, at most, until there is a plan
+FEWER_SHARE: Final = 1 / 5  # of the budget for a plan for fewer than the number that is given
 SHARE: Final = 1 / 7  # of the budget for each further number, at most
 CUT_SHARE: Final = 1 / 16  # of the budget, at most, to cut the orders of the best plan for another number
 LAST_SHARE: Final = 1 / 4  # of the budget for the number that was best; then the number is looked at again
@@ -166,10 +167,10 @@ class SequenceSearch(BoundedTrials):
         """Cut the orders of a plan for fewer sequences anew, if so many take more than half of the room."""
         fewer = min(self._first_number(), number - 1)
         is_open = self._request.start is None and self._request.policy != ONLY
-        is_short = FIRST_SHARE * (self._request.max_evaluations or math.inf) < QUICK_STEPS
+        is_short = FEWER_SHARE * (self._request.max_evaluations or math.inf) < QUICK_STEPS
         if is_open and not is_short and fewer >= 1 and self._most_beside_weights < 2 * number:
             with suppress(InfeasibleError):
-                self._cut(number, self._plan_for(fewer, FIRST_SHARE))
+                self._cut(number, self._plan_for(fewer, FEWER_SHARE))
 
     def _plan_for(self, number: int, share: float) -> Plan:
         """A plan for another number of sequences than is asked for.
