@@ -108,11 +108,11 @@ METHODS: Final = (
     # Chips filled along the default order with equal shares of the work: the reference of comparisons.
     Method("greedy", "first", lambda v: True, first_plans.greedy, REFERENCE),
     Method("slicing", "first", lambda v: True, first_plans.sliced, MISSION),
-    # Where memories are so small that these find no plan: an order with few live bytes.
-    Method("least memory", "first", is_small, first_plans.least_memory, FIRST_PLAN),
     # Placements of the propagation engine that keep the user's constraints and run every op on a kind that
     # can, or a proof that there are none.
     Method("constraints", "first", is_restricted, first_plans.constrained, MISSION),
+    # Where memories are so small that these find no plan: an order with few live bytes.
+    Method("least memory", "first", is_small, first_plans.least_memory, FIRST_PLAN),
     # Where all chips have to be used, and no slicing uses them: placements of the engine, or the proof.
     Method("all chips", "first",
            lambda v: v.target.constraints.no_skip == "all" and not is_restricted(v),

@@ -21,7 +21,6 @@ from go_opt.run.pipeline.inputs import random_inputs
 from go_opt.run.pipeline.running import expected_outputs
 from tests.decoders import decoder
 from tests.exports import info, model, node, plan_of, saved, session, weight
-from tests.frontends.state_models import StateModel
 from tests.go_opt.run import test_split_states
 from tests.go_opt.run.test_states import DECODER, MODELS, STACK, STEPS, planned
 
@@ -155,11 +154,6 @@ def test_a_model_without_states(tmp_path: Path) -> None:
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
-    nodes = [node("ReduceSum", "past_h", "present_h", "sum"), node("Exp", "past_h", "y", "y")]
-    ends = [info("past_h", [2])], [info("y", [2]), info("present_h", [1])]
-    path, plan = planned(StateModel("", model(nodes, *ends), {}, ("past_h=present_h",)), tmp_path, 1, 1)
-    with pytest.raises(ModelError, match=r"state 'past_h' is float32 of shape \[2\], which 'present_h', "):
-        export(path, plan, tmp_path / "out", formats=["openvino-ir"])
     own = node("Wobble", "x", "y", "own", domain="mine")
     path = saved(model([own], [info("x", [2])], [info("y", [2])]), tmp_path, "odd")
     with pytest.raises(ModelError, match=r"OpenVINO cannot read the model of stage-0: .*Wobble"):
