@@ -9,11 +9,11 @@ import pytest
 import go_opt
 from go_opt import Pin, from_onnx
 from go_opt.env.rewrites.applying import possible_rewrites, with_rewrites
-from go_opt.env.rewrites.as_sent import plan_as_sent
 from go_opt.errors import PlanError
 from go_opt.model.graph import Graph
 from go_opt.model.start import Start
 from go_opt.result import Request
+from go_opt.search.rewriting.as_sent import plan_as_sent
 from go_opt.search.rewriting.choices import rewrites_for
 from tests.rewritten import branches, convolutions, heads
 

@@ -12,7 +12,6 @@ from go_opt.api.inputs import whole_case
 from go_opt.env import Target
 from go_opt.env.copies.splits import planned_graph
 from go_opt.env.evaluation import evaluate_plan
-from go_opt.env.rewrites.as_sent import plan_as_sent
 from go_opt.errors import ModelError, PlanError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
@@ -20,6 +19,7 @@ from go_opt.run.export.folder import check_formats, check_free, files_of, whole_
 from go_opt.run.manifest import MANIFEST, TORCH_FORMATS, TorchManifest, manifest_text
 from go_opt.run.torch.forms import Form, torch_form
 from go_opt.run.torch.modules import stage_numbers
+from go_opt.search.rewriting.as_sent import plan_as_sent
 from go_opt.solver.verify.verifier import verify
 
 

@@ -18,12 +18,12 @@ from go_opt.env import Target
 from go_opt.env.copies.splits import planned_graph
 from go_opt.env.rewrites import names as made_names
 from go_opt.env.rewrites.applying import with_rewrites
-from go_opt.env.rewrites.as_sent import plan_as_sent
 from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.model.start import Start
 from go_opt.result import ONLY, OptimizeResult, Request
+from go_opt.search.rewriting.as_sent import plan_as_sent
 from go_opt.search.rewriting.choices import given_rewrites, rewrites_for
 from go_opt.search.shared.context import Context
 from go_opt.search.shared.watch import Watch

@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 import go_opt
 from go_opt.cli.app import app
 from go_opt.env.rewrites.applying import possible_rewrites, with_rewrites
-from go_opt.env.rewrites.as_sent import plan_as_sent
 from go_opt.errors import InvalidInputError, ModelError, PlanError
 from go_opt.model.codecs.plan_json import save_plan
 from go_opt.model.codecs.start_files import load_placement
@@ -23,6 +22,7 @@ from go_opt.model.plan import Plan, Split
 from go_opt.model.start import OpStart, Start
 from go_opt.run.torch.modules import cuts, stage_numbers
 from go_opt.search.methods.given import plan_as_it_stands
+from go_opt.search.rewriting.as_sent import plan_as_sent
 from tests.torch_programs import FOLDER
 
 DECODER = FOLDER / "decoder.pt2"
