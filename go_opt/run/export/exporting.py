@@ -12,12 +12,11 @@ from go_opt.api.inputs import as_target, costed
 from go_opt.costs.remembered import check_remembered
 from go_opt.env import Target
 from go_opt.env.copies.splits import planned_graph
-from go_opt.errors import PlanError
 from go_opt.extras import check_installed
 from go_opt.model.codecs.plan_json import load_plan
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.run.export.folder import check_formats, check_free, files_of, whole_folder
+from go_opt.run.export.folder import check_can_run, check_formats, check_free, files_of, whole_folder
 from go_opt.run.export.whole import WholeModel, whole_model
 from go_opt.run.manifest import FORMATS, MANIFEST, Manifest, check_states, manifest_text
 from go_opt.solver.verify.verifier import verify
@@ -74,9 +73,7 @@ def export(
         if not isinstance(plan, Plan):
             check_remembered(Path(plan), graph, Path(costs) if costs is not None else None)
         planned = planned_graph(graph, decided)
-        broken = next(iter(verify(planned, on, decided)), None)
-        if broken is not None:
-            raise PlanError(f"the plan cannot run: {broken.message}", field="plan")
+        check_can_run(verify(planned, on, decided))
         lowered.file.check_weights()
         check_free(directory, force=force, inputs=lowered.file.external_files())
         return _write(lowered, _cut(lowered, graph, on, decided, formats), formats, directory)

@@ -1,4 +1,4 @@
-"""Writes the folder of an export, in which it replaces only the files of an earlier export."""
+"""Checks an export and writes its folder, in which it replaces only the files of an earlier export."""
 
 from __future__ import annotations
 
@@ -11,8 +11,20 @@ from pathlib import Path, PurePosixPath
 
 from go_opt.common.files import read_json
 from go_opt.common.outputs import same_file
-from go_opt.errors import InvalidInputError
+from go_opt.errors import InvalidInputError, PlanError
 from go_opt.run.manifest import FORMAT, MANIFEST, STEP_FORMAT, TORCH_FORMAT
+from go_opt.solver import Violation
+
+
+def check_can_run(violations: Iterable[Violation]) -> None:
+    """Reject a plan of which a rule is broken.
+
+    Raises:
+      PlanError: the message is that of the first rule.
+    """
+    broken = next(iter(violations), None)
+    if broken is not None:
+        raise PlanError(f"the plan cannot run: {broken.message}", field="plan")
 
 
 def check_formats(formats: Sequence[str], known: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from go_opt.env.evaluation import evaluate_plan
 from go_opt.errors import ModelError, PlanError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.run.export.folder import check_formats, check_free, files_of, whole_folder
+from go_opt.run.export.folder import check_can_run, check_formats, check_free, files_of, whole_folder
 from go_opt.run.manifest import MANIFEST, TORCH_FORMATS, TorchManifest, manifest_text
 from go_opt.run.torch.forms import Form, torch_form
 from go_opt.run.torch.modules import stage_numbers
@@ -58,10 +58,10 @@ def export_torch(
         op = decided.splits[0].op
         raise PlanError(f"op {op!r} is split, which no tool of PyTorch takes; plan with --no-splits.")
     made = planned_graph(graph, decided)
-    _check(made, on, decided)
+    check_can_run(verify(made, on, decided))
     if decided.rewrites:  # no tool of PyTorch knows them
         decided = plan_as_sent(graph, made, decided)
-        _check(graph, on, decided)
+        check_can_run(verify(graph, on, decided))
     manifest, forms = _forms(graph, on, decided, formats)
     with whole_folder(directory) as folder:
         for form in forms:
@@ -69,12 +69,6 @@ def export_torch(
         manifest = replace(manifest, written=files_of(folder))
         (folder / MANIFEST).write_text(manifest_text(manifest), "utf-8")
     return manifest
-
-
-def _check(graph: Graph, target: Target, plan: Plan) -> None:
-    broken = next(iter(verify(graph, target, plan)), None)
-    if broken is not None:
-        raise PlanError(f"the plan cannot run: {broken.message}", field="plan")
 
 
 def _forms(

@@ -73,8 +73,8 @@ class _Race(Trials):
         super().__init__(graph, target, request, context, answer, watch)
         self._is_due = True  # whether the rewritten graph is still to search
         self._rewritten_s = math.inf  # the objective of its best plan
+        self._has_won = False  # whether its plan is the best, which ends the search of the graph as sent
         self._reference_s = math.inf
-        self._has_won = False  # and whether that ended the search of the graph as sent
         self._bound: Callable[[Graph], Bound]
 
     def answer(

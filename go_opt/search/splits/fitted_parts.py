@@ -85,10 +85,8 @@ class FittedParts:
     ) -> None:
         graph = with_sequences(graph, 1)
         tables = cost_tables(graph, target)
-        self._num_chips, self._replicas = (
-            target.num_chips,
-            MOST_REPLICAS if may_replicate(target, request) else 1,
-        )
+        self._num_chips = target.num_chips
+        self._replicas = MOST_REPLICAS if may_replicate(target, request) else 1
         self._chip_bytes = float(tables.sram_bytes.min() - tables.stream_buffer_bytes.max())
         blocks = _blocks(graph, target, request)
         self._options = _options_in_order(graph, target, blocks, is_late) if blocks else []
