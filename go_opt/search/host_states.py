@@ -18,17 +18,16 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import IntArray
-from go_opt.env import Target, cost_tables
+from go_opt.env import cost_tables
 from go_opt.env.copies.splits import planned_graph, state_names
 from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph, with_sequences
 from go_opt.model.states import sized_states, with_host_states
-from go_opt.result import OptimizeResult, Request
+from go_opt.result import OptimizeResult
 from go_opt.search.bounds import bound_over_numbers, bound_with_host_states, sent_bytes
-from go_opt.search.sequences import BoundedTrials
-from go_opt.search.shared.context import Context
 from go_opt.search.shared.watch import Watch
 from go_opt.search.trials.trials import Answer
+from go_opt.search.whole_ops import BoundedTrials
 from go_opt.solver import Bound
 
 MOST_TRIALS: Final = 8  # sets of states on the host
@@ -48,22 +47,21 @@ class _Ranked(NamedTuple):
     sent: dict[str, int]  # bytes of each that cross the host's links
 
 
-class HostStateSearch(BoundedTrials):
+class HostStateSearch(BoundedTrials[Answer]):
     """The best plan over what the host keeps; its bound holds for every choice."""
 
-    def __init__(
-        self, graph: Graph, target: Target, request: Request, context: Context, answer: Answer, watch: Watch
-    ) -> None:
-        super().__init__(graph, target, request, context, answer, watch)
-        with context.compiling():
-            self._rest = bound_with_host_states(graph, target, request)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        graph = self._graph
+        with self._context.compiling():
+            self._rest = bound_with_host_states(graph, self._target, self._request)
         self._everything = Names(graph.tensor_names[state.read] for state in graph.states)
         self._bounds: dict[Names, Bound] = {}  # of the sets that were tried
         self._quick: dict[Names, Bound] = {}  # of sets without a search
         self._failures: dict[Names, InfeasibleError] = {}
         self._streaming: set[Names] = set()  # the sets with which weights take more of the links than states
         self._reached_s: dict[Names, float] = {}  # by the sets that have a plan
-        with context.compiling():
+        with self._context.compiling():
             self._quick_bound(Names())
 
     def answer(self) -> OptimizeResult:

@@ -50,15 +50,15 @@ from go_opt.search.replicas.ways import (
     updates_of,
 )
 from go_opt.search.rewriting.race import search_rewritten
-from go_opt.search.sequences import BoundedTrials, SequenceSearch
+from go_opt.search.sequences import SequenceSearch
 from go_opt.search.shared.context import Context
 from go_opt.search.shared.policies import find_policy
 from go_opt.search.shared.watch import Watch
-from go_opt.search.split_race import search_with_splits
+from go_opt.search.split_race import SplitSearch
 from go_opt.search.splits.ways import divisible_ops
 from go_opt.search.state import Search
 from go_opt.search.trials.trials import Answer
-from go_opt.search.whole_ops import WholeOpsSearch
+from go_opt.search.whole_ops import BoundedTrials, WholeOpsSearch
 from go_opt.solver import Bound
 
 WHOLE_SHARE: Final = 1 / 3  # of the budget, for a training step of whole ops
@@ -110,9 +110,9 @@ def optimize_request(
         request = replace(request, objective="latency", max_latency_s=None)
     answer: Answer = partial(_search, target=target, policy=policy, around=context)
     if graph.has_scope("sequence") and request.objective == "throughput":
-        answer = partial(_search_numbers, target=target, answer=answer, around=context)
+        answer = SequenceSearch.within(target, answer, context)
     if may_keep_states(graph, request):
-        answer = partial(_search_places, target=target, answer=answer, around=context)
+        answer = HostStateSearch.within(target, answer, context)
     begun = None if is_step or replicates else _plan_at_once(graph, target, request, context, watch)
     if begun is not None:
         watch = _beyond(begun.objective_s, watch)
@@ -156,22 +156,6 @@ def _may_replicate_step(graph: Graph, target: Target, request: Request) -> bool:
     return is_open and request.policy != ONLY and target.num_chips > 1
 
 
-def _search_places(
-    graph: Graph, request: Request, watch: Watch, *, target: Target, answer: Answer, around: Context
-) -> OptimizeResult:
-    """The best plan over what the host keeps."""
-    context = Context(request.time_limit_s, around)
-    return HostStateSearch(graph, target, request, context, answer, watch).answer()
-
-
-def _search_numbers(
-    graph: Graph, request: Request, watch: Watch, *, target: Target, answer: Answer, around: Context
-) -> OptimizeResult:
-    """The best plan for the number of sequences of the request, or for the best number."""
-    context = Context(request.time_limit_s, around)
-    return SequenceSearch(graph, target, request, context, answer, watch).answer()
-
-
 def _search(
     graph: Graph, request: Request, watch: Watch, *, target: Target, policy: Path | None, around: Context
 ) -> OptimizeResult:
@@ -189,7 +173,7 @@ def _search(
                     load(name, kernels)
         divisible = divisible_ops(graph, target, request)
         if divisible.any() and request.policy != ONLY:
-            return search_with_splits(graph, target, request, divisible, context, begin, watch)
+            return SplitSearch(graph, target, request, context, begin, watch).answer()
         search = begin(graph, request, on_step=watch.on_step, on_improvement=watch.on_improvement)
         try:
             search.advance(watch.should_stop)
@@ -257,7 +241,7 @@ class _Stops(event.Listener):
         """Nothing ends here."""
 
 
-class ReplicaSearch(BoundedTrials):
+class ReplicaSearch(BoundedTrials[Answer]):
     """The best plan of a training step by whole ops, or by replicas that each have a share of the batch.
 
     Plans of replicas are begun with one that is made for them: the same ops on each chip. So the answer is
@@ -265,11 +249,10 @@ class ReplicaSearch(BoundedTrials):
     chips that share its layers.
     """
 
-    def __init__(
-        self, graph: Graph, target: Target, request: Request, context: Context, answer: Answer, watch: Watch
-    ) -> None:
-        super().__init__(graph, target, request, context, answer, watch)
-        with context.compiling():
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        graph, target, request = self._graph, self._target, self._request
+        with self._context.compiling():
             everything = np.ones(graph.num_ops, np.bool_)
             # Parts of what would be one kernel of a pattern may be other kernels.
             apart = replace(target, kernel_patterns=())

@@ -22,26 +22,24 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.env import Target, cost_tables, evaluate_plan
+from go_opt.env import cost_tables, evaluate_plan
 from go_opt.env.copies.splits import planned_graph, split_graph, unsplit_graph
 from go_opt.errors import GoOptError, InfeasibleError
 from go_opt.model.graph import WEIGHT, Graph, with_sequences
 from go_opt.model.plan import Plan, Split
 from go_opt.model.start import Start
-from go_opt.result import ONLY, OptimizeResult, Request
-from go_opt.search.bounds import against_bound, lower_bound, path_bound, waiting_bound
-from go_opt.search.final_simulation import simulated_if_asked
+from go_opt.result import ONLY, OptimizeResult
+from go_opt.search.bounds import lower_bound, path_bound, waiting_bound
 from go_opt.search.methods.events import may_replicate
 from go_opt.search.methods.given import given
-from go_opt.search.shared.context import Context
 from go_opt.search.shared.watch import Watch
 from go_opt.search.split_race import OPS_PER_S
 from go_opt.search.splits.fitted_parts import FittedParts
 from go_opt.search.splits.starts import start_of_way
 from go_opt.search.splits.ways import divisible_ops
 from go_opt.search.state import Search
-from go_opt.search.trials.trials import Answer, Trials
-from go_opt.search.whole_ops import WholeOpsSearch
+from go_opt.search.trials.trials import Answer
+from go_opt.search.whole_ops import QUICK_STEPS, BoundedTrials
 from go_opt.solver import Bound
 
 MOST_TRIALS: Final = 6  # numbers of sequences
@@ -52,7 +50,6 @@ SHARE: Final = 1 / 7  # of the budget for each further number, at most
 CUT_SHARE: Final = 1 / 16  # of the budget, at most, to cut the orders of the best plan for another number
 LAST_SHARE: Final = 1 / 4  # of the budget for the number that was best; then the number is looked at again
 QUICK_SHARE: Final = 1 / 4  # of the budget, at most, for a plan with fewer sequences than the first number
-QUICK_STEPS: Final = 4  # for each number, at most
 ROUNDS: Final = 2  # inferences of a replica, if there were one for each chip: few replicas then differ much
 MOST_STARTS: Final = 4  # proposals of a start as it is
 # Latencies of plans over what the program that fits parts takes them to be, until one is evaluated.
@@ -64,64 +61,16 @@ MOST_FEWER: Final = 64  # numbers tried for the best plan
 EQUAL: Final = 1e-6  # relative difference of intervals that are equal
 
 
-class BoundedTrials(Trials):
-    """Trials with a bound over all that is open."""
+class SequenceSearch(BoundedTrials[Answer]):
+    """The best plan for the number of sequences of the request, or for the best number.
 
-    def _bound(self) -> Bound:
-        raise NotImplementedError
-
-    def _certified(self, found: OptimizeResult) -> OptimizeResult:
-        return against_bound(found, self._request, self._bound())
-
-    def _simulated(self, found: OptimizeResult) -> OptimizeResult:
-        """The answer, simulated if requested."""
-        if not self._is_stopped:
-            found = simulated_if_asked(self._graph, self._target, self._request, self._context, found)
-        return self._complete(found)
-
-    def _plan_quickly(self, graph: Graph, *, replicates: bool = True) -> None:
-        """Take the first valid plan of whole ops, if the first evaluations find one: greedy, or slices.
-
-        Args:
-          replicates: whether stages may be replicated, if the request allows it.
-
-        Raises:
-          InfeasibleError: they do not, and there are no more.
-        """
-        request = self._request_of(1.0)
-        request = replace(request, replication=request.replication and replicates)
-        most = min(QUICK_STEPS, request.max_evaluations or QUICK_STEPS)
-        request = replace(request, splits=False, simulate=False, max_evaluations=most)
-        try:
-            with self._context.excludes_compilation():
-                search = WholeOpsSearch(
-                    graph,
-                    request,
-                    target=self._target,
-                    context=self._context,
-                    policy=None,
-                    on_step=self._take_step,
-                    on_improvement=lambda found: None,
-                )
-                search.advance(lambda: search.has_plan or self._must_stop())
-                self._keep(search.answer(), is_quick=True)
-        except InfeasibleError:
-            if len(self._history) >= (self._request.max_evaluations or math.inf):
-                raise
-
-
-class SequenceSearch(BoundedTrials):
-    """The best plan for the number of sequences of ``request``, or for the best number.
-
-    Args:
-      answer: its bounds are those of the loads.
+    The bounds of trials are those of the loads.
     """
 
-    def __init__(
-        self, graph: Graph, target: Target, request: Request, context: Context, answer: Answer, watch: Watch
-    ) -> None:
-        super().__init__(graph, target, request, context, answer, watch)
-        with context.compiling():
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        graph, target, request = self._graph, self._target, self._request
+        with self._context.compiling():
             self._divisible = divisible_ops(graph, target, request)
             self._path = self._critical_path()
             # By number of sequences, for that many or more.

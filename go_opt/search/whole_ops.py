@@ -1,26 +1,37 @@
-"""A search that splits no ops: takes the events of the portfolio and keeps the best verified plan."""
+"""A search that splits no ops: takes the events of the portfolio and keeps the best verified plan.
+
+Trials that begin with such searches, or with searches of these, share a budget and a bound.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Final
 
 from go_opt.env import Target
+from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph
 from go_opt.result import ONLY, OptimizeResult, Request, Step
-from go_opt.search.bounds import refuse_unreachable
+from go_opt.search.bounds import against_bound, refuse_unreachable
 from go_opt.search.compiling.kernel_cache import start_compiling
 from go_opt.search.compiling.warm_up import FIRST, common_families, load
-from go_opt.search.final_simulation import is_simulated, load_simulator
+from go_opt.search.final_simulation import is_simulated, load_simulator, simulated_if_asked
 from go_opt.search.finish.leaner import leaner
 from go_opt.search.methods.events import Event
 from go_opt.search.portfolio import policy_takes_part, portfolio_events
 from go_opt.search.shared.context import Context
+from go_opt.search.shared.watch import Watch
 from go_opt.search.state import Search
+from go_opt.search.trials.trials import A, Answer, AnyTrials
 from go_opt.search.warm_up_search import warm_up_search
+from go_opt.solver import Bound
 from go_opt.solver.enumeration.plans import MOST_OPEN_OPS
+
+QUICK_STEPS: Final = 4  # of a search for a first plan, at most
 
 
 class WholeOpsSearch:
@@ -144,3 +155,71 @@ class WholeOpsSearch:
                 if search.is_done_with_evaluations:
                     return
                 search.take(proposal)
+
+
+class BoundedTrials(AnyTrials[A]):
+    """Trials with a bound over all that is open."""
+
+    @classmethod
+    def within(cls, target: Target, answer: A, around: Context) -> Answer:
+        """The answers of such trials, as trials of others whose context is ``around``."""
+
+        def answered(graph: Graph, request: Request, watch: Watch) -> OptimizeResult:
+            context = Context(request.time_limit_s, around)
+            return cls(graph, target, request, context, answer, watch).answer()
+
+        return answered
+
+    def answer(self) -> OptimizeResult:
+        """The best plan.
+
+        Raises:
+          InfeasibleError: no valid plan was found.
+        """
+        raise NotImplementedError
+
+    def _bound(self) -> Bound:
+        raise NotImplementedError
+
+    def _certified(self, found: OptimizeResult) -> OptimizeResult:
+        return against_bound(found, self._request, self._bound())
+
+    def _simulated(self, found: OptimizeResult) -> OptimizeResult:
+        """The answer, simulated if requested."""
+        if not self._is_stopped:
+            found = simulated_if_asked(self._graph, self._target, self._request, self._context, found)
+        return self._complete(found)
+
+    def _plan_quickly(self, graph: Graph, *, replicates: bool = True) -> None:
+        """Take the first valid plan of whole ops, if the first evaluations find one: greedy, or slices.
+
+        Args:
+          replicates: whether stages may be replicated, if the request allows it.
+
+        Raises:
+          InfeasibleError: they do not, and there are no more.
+        """
+        request = self._request_of(1.0)
+        request = replace(
+            request,
+            replication=request.replication and replicates,
+            splits=False,
+            simulate=False,
+            max_evaluations=min(QUICK_STEPS, request.max_evaluations or QUICK_STEPS),
+        )
+        try:
+            with self._context.excludes_compilation():
+                search = WholeOpsSearch(
+                    graph,
+                    request,
+                    target=self._target,
+                    context=self._context,
+                    policy=None,
+                    on_step=self._take_step,
+                    on_improvement=lambda found: None,
+                )
+                search.advance(lambda: search.has_plan or self._must_stop())
+                self._keep(search.answer(), is_quick=True)
+        except InfeasibleError:
+            if self._are_counted:
+                raise

@@ -95,7 +95,7 @@ def test_a_method_in_the_background_may_fail(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_splits_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(split_race._SplitSearch, "_try", fails)
+    monkeypatch.setattr(split_race.SplitSearch, "_try", fails)
     squeezenet = LIGHT / "light_squeezenet.onnx"
     result = go_opt.optimize(squeezenet, TARGET, max_latency_s=1.0, max_evaluations=40)
     assert result.dropped_methods == ("splits: IndexError: index 2 is out of bounds",)

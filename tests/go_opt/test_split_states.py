@@ -119,13 +119,13 @@ def test_a_search_that_continues_tries_no_whole_ops_again(
     found = go_opt.optimize(split_graph(graph, way), target, max_evaluations=5, sequences=2, splits=False)
     plan = replace(found.plan, splits=way)
     start = replace(Start.of_plan(plan, planned_graph(graph, plan).op_names), continues=continues)
-    tried, run = list[tuple[Any, tuple[Split, ...]]](), split_race._SplitSearch._run
+    tried, run = list[tuple[Any, tuple[Split, ...]]](), split_race.SplitSearch._run
 
     def recorded(search: Any, way: tuple[Split, ...], *args: Any, **options: Any) -> Any:
         tried.append((search, way))
         return run(search, way, *args, **options)
 
-    monkeypatch.setattr(split_race._SplitSearch, "_run", recorded)
+    monkeypatch.setattr(split_race.SplitSearch, "_run", recorded)
     optimize_request(graph, target, Request(start=start, sequences=2, max_evaluations=12, policy=None))
     ways = [way for search, way in tried if search is tried[0][0]]  # with all states on the chips
     assert ways[0] == way

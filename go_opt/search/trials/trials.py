@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
 
 from go_opt.env import Target
 from go_opt.env.copies.splits import planned_graph
@@ -21,18 +21,21 @@ class Answer(Protocol):
     def __call__(self, graph: Graph, request: Request, watch: Watch) -> OptimizeResult: ...
 
 
-class Trials:
-    """The steps and the best plan of all trials, which share one budget.
+A = TypeVar("A")
 
-    Args:
-      answer: a trial.
-    """
 
-    def __init__(
-        self, graph: Graph, target: Target, request: Request, context: Context, answer: Answer, watch: Watch
-    ) -> None:
-        self._graph, self._target, self._request = graph, target, request
-        self._context, self._answer, self._watch = context, answer, watch
+@dataclass(eq=False, repr=False)
+class AnyTrials(Generic[A]):
+    """The steps and the best plan of all trials, which share one budget."""
+
+    _graph: Graph
+    _target: Target
+    _request: Request
+    _context: Context
+    _answer: A  # a trial, or what begins one
+    _watch: Watch
+
+    def __post_init__(self) -> None:
         self._history: list[Step] = []
         self._best: OptimizeResult | None = None
         self._is_stopped = False
@@ -44,22 +47,26 @@ class Trials:
 
     def _request_of(self, share: float) -> Request:
         """The request of a trial with a share of the budget, which begins with the best plan."""
+        request = self._budgeted(share)
+        if self._best is None or self._is_quick:
+            return request
+        plan = self._best.plan
+        start = Start.of_plan(plan, planned_graph(self._graph, plan).op_names)
+        return replace(request, start=replace(start, method=self._best.method))
+
+    def _budgeted(self, share: float, least_steps: int = 1) -> Request:
+        """The request with a share of the budget, or with what is left; for some steps at least."""
         request = self._request
         limit, left_s = request.max_evaluations, request.time_limit_s - self._context.elapsed_s
-        budget_s = max(min(left_s, share * request.time_limit_s), 1e-3)
-        left = None if limit is None else max(min(limit - len(self._history), math.ceil(share * limit)), 1)
-        start = request.start
-        if self._best is not None and not self._is_quick:
-            plan = self._best.plan
-            names = planned_graph(self._graph, plan).op_names
-            start = replace(Start.of_plan(plan, names), method=self._best.method)
-        budget = budget_s if math.isfinite(budget_s) else None
-        return replace(request, start=start, budget_s=budget, max_evaluations=left)
+        budget_s = max(left_s if least_steps > 1 else min(left_s, share * request.time_limit_s), 1e-3)
+        if limit is not None:
+            most = max(least_steps, math.ceil(share * limit))
+            limit = max(min(limit - len(self._history), most), 1)
+        return replace(request, budget_s=budget_s if math.isfinite(budget_s) else None, max_evaluations=limit)
 
     def _take_step(self, step: Step) -> None:
-        best_s = math.inf if self._best is None else self._best.objective_s
+        best_s = min(step.best_s, self._history[-1].best_s if self._history else math.inf)
         number, elapsed_s = len(self._history) + 1, self._context.elapsed_s
-        best_s = min(step.best_s, best_s)
         self._history.append(replace(step, best_s=best_s, evaluations=number, elapsed_s=elapsed_s))
         self._watch.on_step(self._history[-1])
 
@@ -69,11 +76,13 @@ class Trials:
         self._watch.on_improvement(self._complete(found))
 
     def _complete(self, found: OptimizeResult) -> OptimizeResult:
+        dropped = (*found.dropped_methods, *self._context.dropped_methods)
         return replace(
             self._certified(found),
             history=tuple(self._history),
             evaluations=len(self._history),
             wall_s=self._context.elapsed_s,
+            dropped_methods=tuple(dict.fromkeys(dropped)),
         )
 
     def _stop(self) -> None:
@@ -86,10 +95,20 @@ class Trials:
 
     @property
     def _is_over(self) -> bool:
-        is_out = len(self._history) >= (self._request.max_evaluations or math.inf)
-        is_late = self._context.elapsed_s >= self._request.time_limit_s
-        return self._is_stopped or is_out or is_late or self._is_proven
+        return self._is_stopped or self._are_counted or self._is_late or self._is_proven
+
+    @property
+    def _are_counted(self) -> bool:
+        """Whether no evaluation is left."""
+        return len(self._history) >= (self._request.max_evaluations or math.inf)
+
+    @property
+    def _is_late(self) -> bool:
+        return self._context.elapsed_s >= self._request.time_limit_s
 
     @property
     def _is_proven(self) -> bool:
         return self._best is not None and self._certified(self._best).status == "OPTIMAL"
+
+
+Trials = AnyTrials[Answer]
