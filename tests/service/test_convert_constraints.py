@@ -8,8 +8,8 @@ from go_opt.errors import InvalidInputError
 from go_opt.proto import optimizer_pb2
 from go_opt.result import Request
 from go_opt.service.messages.convert import (
+    constraint_to_proto,
     constraints_from_proto,
-    constraints_to_proto,
     request_from_proto,
     request_to_proto,
 )
@@ -30,7 +30,7 @@ CONSTRAINTS = (
 
 
 def test_they_come_back_as_they_were() -> None:
-    assert constraints_from_proto(constraints_to_proto(CONSTRAINTS)) == CONSTRAINTS
+    assert constraints_from_proto(map(constraint_to_proto, CONSTRAINTS)) == CONSTRAINTS
     request = Request(constraints=CONSTRAINTS)
     assert request_from_proto(request_to_proto(request)) == request
 

@@ -13,8 +13,8 @@ from go_opt.errors import InvalidInputError
 from go_opt.model.codecs.wire import plan_to_proto
 from go_opt.model.plan import Plan
 from go_opt.proto import environment_pb2
-from go_opt.service.environment.plan_batches import SERVED_FIDELITIES, PlanReader, PlanWriter
-from go_opt.service.messages.convert import named
+from go_opt.service.environment.plan_batches import PlanReader, PlanWriter
+from go_opt.service.messages.convert import chosen
 from go_opt.service.messages.graphs import SentGraph
 from tests.strategies import examples, random_graph, random_plan, random_target, seeds, toy_graph
 
@@ -62,7 +62,9 @@ def test_an_empty_batch() -> None:
 
 
 def test_fidelities() -> None:
-    assert SERVED_FIDELITIES == ("analytical", "analytical", "simulated", "hardware")
+    requests = [environment_pb2.CreateSessionRequest(fidelity=number) for number in range(4)]
+    names = [chosen(request, "fidelity") for request in requests]
+    assert names == ["analytical", "analytical", "simulated", "hardware"]
     for number in (-1, 4):
         with pytest.raises(InvalidInputError, match=f"fidelity: {number} is no number of its enum"):
-            named("fidelity", SERVED_FIDELITIES, number)
+            chosen(environment_pb2.CreateSessionRequest(fidelity=number), "fidelity")

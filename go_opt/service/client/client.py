@@ -31,14 +31,14 @@ from go_opt.result import DEFAULT_BUDGET_S, Objective, OptimizeResult, Request, 
 from go_opt.service.client.connection import Connection
 from go_opt.service.client.operation import Operation
 from go_opt.service.messages.convert import (
-    constraints_to_proto,
+    constraint_to_proto,
     explanation_from_proto,
     fewest_chips_from_proto,
-    metrics_from_proto,
     onnx_to_proto,
     request_to_proto,
     result_from_proto,
     target_to_proto,
+    value_of,
 )
 from go_opt.service.transport.address import parse_address
 from go_opt.service.transport.credentials import Credentials
@@ -267,7 +267,7 @@ class ServiceClient:
         check_seed(seed)
         message = optimizer_pb2.EvaluateRequest(fidelity=f"FIDELITY_{fidelity.upper()}", seed=seed)
         answer = self._about_plan("Evaluate", message, graph, target, plan, constraints, request_id)
-        return metrics_from_proto(answer.metrics)
+        return value_of(answer.metrics, Metrics)
 
     def verify(
         self,
@@ -403,7 +403,7 @@ class ServiceClient:
         """The answer to a request about a plan; ``message`` has the method's own fields."""
         message.target.CopyFrom(target_to_proto(target))
         message.plan.CopyFrom(plan_to_proto(plan))
-        message.constraints.extend(constraints_to_proto(as_constraints(constraints)))
+        message.constraints.extend(map(constraint_to_proto, as_constraints(constraints)))
         request = _graph_alone(graph) + message.SerializeToString()
         return self._connection.call(method, request, timeout_s=_EVALUATE_TIMEOUT_S, name=request_id)
 

@@ -6,7 +6,7 @@ import math
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from google.longrunning import operations_pb2
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -17,6 +17,7 @@ from go_opt.model.codecs.wire import plan_from_proto
 from go_opt.model.plan import Plan
 from go_opt.proto import training_pb2
 from go_opt.service.client.connection import CALL_TIMEOUT_S
+from go_opt.service.messages.convert import value_of
 from go_opt.service.messages.errors import error_from_status
 
 if TYPE_CHECKING:
@@ -27,13 +28,6 @@ if TYPE_CHECKING:
 
 JobKind = Literal["pretrain", "finetune"]
 JobState = Literal["QUEUED", "RUNNING", "CANCELLING", "SUCCEEDED", "FAILED", "CANCELLED"]
-# An enum's number is the index of its name here, from 1.
-_KINDS: Final[tuple[JobKind, ...]] = get_args(JobKind)
-_STATES: Final[tuple[JobState, ...]] = get_args(JobState)
-_SAME: Final = (  # fields that JobProgress shares with the message
-    *("policy", "step", "steps", "samples", "checkpoint_step", "reward", "best_interval_s"),
-    *("samples_per_s", "left_s", "attempts", "owner", "shared"),
-)
 _POLL_S: Final = 30.0  # one long poll; proxies cut connections that are silent for longer
 
 
@@ -156,14 +150,12 @@ class Operation:
 def _progress(operation: operations_pb2.Operation) -> JobProgress:
     message = training_pb2.TrainingProgress()
     operation.metadata.Unpack(message)
-    return JobProgress(
-        kind=_KINDS[max(message.kind, 1) - 1],
-        state=_STATES[max(message.state, 1) - 1],
+    return value_of(
+        message,
+        JobProgress,
         created=_time(message.create_time),
         started=_time(message.start_time) if message.HasField("start_time") else None,
         ended=_time(message.end_time) if message.HasField("end_time") else None,
-        best_score=message.best_score if message.HasField("best_score") else None,
-        **{name: getattr(message, name) for name in _SAME},
     )
 
 

@@ -26,7 +26,7 @@ from go_opt.common.arrays import FloatArray
 from go_opt.env import Target, evaluate_batch, evaluate_plan
 from go_opt.env.copies.splits import planned_graph
 from go_opt.env.evaluation import Plans, out_of_memory_reason
-from go_opt.env.model.metrics import Fidelity, Objective
+from go_opt.env.model.metrics import Fidelity, Objective, check_objective
 from go_opt.env.reward import reward
 from go_opt.errors import (
     CancelledError,
@@ -42,13 +42,8 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Candidate, Plan
 from go_opt.proto import environment_pb2, graph_pb2, plan_pb2
 from go_opt.service.calls.calls import Call, Method, Service, ServiceMetric
-from go_opt.service.environment.plan_batches import (
-    SERVED_FIDELITIES,
-    PlanBatch,
-    PlanReader,
-    ServedFidelity,
-)
-from go_opt.service.messages.convert import named, objective_from_proto, target_from_proto
+from go_opt.service.environment.plan_batches import PlanBatch, PlanReader, ServedFidelity
+from go_opt.service.messages.convert import chosen, target_from_proto
 from go_opt.service.messages.graphs import SentGraph
 from go_opt.service.messages.requests import parsed, request_part
 from go_opt.solver.orders.instance import instance
@@ -61,6 +56,7 @@ _RETRY_RANGE_S: Final = (1.0, 10.0)
 SERVICE_NAME: Final = environment_pb2.DESCRIPTOR.services_by_name["Environment"].full_name
 MAX_BATCH_PLANS: Final = 1024
 _MAX_BATCH_OPS: Final = 4_000_000  # of all plans of a batch; takes the cost model some seconds
+_MINIMISED: Final = {"throughput": "interval_s", "latency": "makespan_s"}
 _NOT_RUN: Final = "the environment could not run the plan."
 _NO_STAGES: Final = "the environment evaluates no replicated stages and relays."
 _log = logging.getLogger(__name__)
@@ -294,16 +290,16 @@ class EnvironmentService(Service):
 
     def _create_session(self, data: bytes, call: Call) -> Message:
         request = parsed(environment_pb2.CreateSessionRequest, data)
-        fidelity = named("fidelity", SERVED_FIDELITIES, request.fidelity)
-        served = fidelity, objective_from_proto(request.objective)
-        environment, is_latency = self._environment(*served), served[1] == "latency"
+        objective: Objective = chosen(request, "objective")
+        check_objective(objective)
+        environment = self._environment(chosen(request, "fidelity"), objective)
         target = target_from_proto(request.target)
         with request_part("graph", graph_pb2.Graph):
             sent = SentGraph.from_proto(request.graph)
         # A short target file may have large routes.
         held_bytes = len(data) + sum(table.nbytes for table in target.topology.routes)
         session_id, session = self.sessions.open(
-            call.client, held_bytes, lambda: EvaluationSession(environment, sent, target, served[1])
+            call.client, held_bytes, lambda: EvaluationSession(environment, sent, target, objective)
         )
         if call.stop.is_set():  # nobody will get the session's id
             self.sessions.remove(session_id, call.client)
@@ -315,7 +311,7 @@ class EnvironmentService(Service):
             graph_fingerprint=sent.graph.fingerprint,
             target_fingerprint=target.fingerprint,
             op_names=sent.op_names,
-            **{"reference_makespan_s" if is_latency else "reference_interval_s": session.reference_s},
+            **{f"reference_{_MINIMISED[objective]}": session.reference_s},
         )
 
     def _evaluate(self, data: bytes, call: Call) -> Message:

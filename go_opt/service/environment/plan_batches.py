@@ -19,8 +19,6 @@ from go_opt.proto import environment_pb2, plan_pb2
 from go_opt.service.messages.graphs import PER_OP, SentGraph
 
 ServedFidelity = Literal["analytical", "simulated", "hardware"]
-# An enum's number is the index of its name here; 0, "unspecified", means the default.
-SERVED_FIDELITIES: Final[tuple[ServedFidelity, ...]] = ("analytical", "analytical", "simulated", "hardware")
 _DECIDED: Final = ("placement", "order", "fusion_group")
 Plans = IntArray
 

@@ -13,7 +13,7 @@ from go_opt.model.codecs.wire import graph_from_proto
 from go_opt.model.graph import Graph
 from go_opt.proto import graph_pb2, training_pb2
 from go_opt.result import POLICY_NAMES, check_seed
-from go_opt.service.messages.convert import fidelity_from_proto, target_from_proto
+from go_opt.service.messages.convert import fidelity_of, target_from_proto
 from go_opt.service.messages.requests import request_part
 from go_opt.service.transport.address import parse_address
 from go_opt.training_inputs import as_lessons
@@ -117,7 +117,7 @@ def _environment(message: training_pb2.TrainingEnvironment) -> str:
         with request_part("environment.address"):
             return str(parse_address(message.address))
     with request_part("environment.fidelity"):
-        return fidelity_from_proto(message.fidelity)
+        return fidelity_of(message)
 
 
 def _zoo_graphs(names: Sequence[str]) -> list[Graph]:

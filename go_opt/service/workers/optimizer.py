@@ -30,11 +30,11 @@ from go_opt.result import DEFAULT_BUDGET_S, OptimizeResult, Request
 from go_opt.result_json import explanation_to_dict
 from go_opt.service.calls.calls import ServiceMetric, Stop
 from go_opt.service.messages.convert import (
+    chosen,
     constraints_from_proto,
     fewest_chips_to_proto,
-    fidelity_from_proto,
-    metrics_to_proto,
-    objective_from_proto,
+    fidelity_of,
+    message_of,
     request_from_proto,
     result_to_proto,
     target_from_proto,
@@ -184,10 +184,10 @@ class LocalOptimizer(Optimizer):
         return answer(message, partial(self._planned, message, graph_bytes), constraints)
 
     def _evaluate(self, message: Any, planned: _Planned, constraints: _Constraints) -> Message:
-        fidelity = fidelity_from_proto(message.fidelity)
+        fidelity = fidelity_of(message)
         seed = message.seed if message.HasField("seed") else None
         metrics = self._api.evaluate(*planned(), fidelity=fidelity, seed=seed, constraints=constraints)
-        return optimizer_pb2.EvaluateResponse(metrics=metrics_to_proto(metrics))
+        return optimizer_pb2.EvaluateResponse(metrics=message_of(metrics, plan_pb2.Metrics))
 
     def _verify(self, message: Any, planned: _Planned, constraints: _Constraints) -> Message:
         found = self._api.verify(*planned(), constraints=constraints)
@@ -196,7 +196,7 @@ class LocalOptimizer(Optimizer):
         )
 
     def _explain(self, message: Any, planned: _Planned, constraints: _Constraints) -> Message:
-        objective = objective_from_proto(message.objective)
+        objective = chosen(message, "objective")
         found = self._api.explain(
             *planned(), message.op or None, objective=objective, constraints=constraints
         )
