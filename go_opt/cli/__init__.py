@@ -2,9 +2,9 @@
 
 import os
 import signal
-from typing import NoReturn
+from typing import Final, NoReturn
 
-from go_opt.cli.commands import INTERRUPTED
+INTERRUPTED: Final = 130  # the exit code: 128 + SIGINT, as shells report it
 
 
 def main() -> NoReturn:

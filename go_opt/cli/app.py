@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, NoReturn, TextIO
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from go_opt.cli.commands import INTERRUPTED
+from go_opt.cli import INTERRUPTED
 from go_opt.common.units import VisibleStream
 from go_opt.errors import GoOptError, ServiceError
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from go_opt.cli.commands import print_json, show
-from go_opt.cli.commands.options import JsonOption, Output, TargetOption, with_options
+from go_opt.cli.commands.options import Answer, Output, TargetOption, with_options
 from go_opt.cli.inputs.interrupt import interrupts_raised
 from go_opt.common.outputs import RECORDS
 from go_opt.errors import InvalidInputError
@@ -59,15 +58,16 @@ def bench(
         Output({"": RECORDS}),
         typer.Option(help="Append every run to this file; what is in it is not run again."),
     ] = None,
-    as_json: JsonOption = False,
-) -> None:
+) -> Answer:
     """Run methods on GRAPHS with equal time or equal evaluations and compare the results.
 
     Each run has its own process. Ctrl-C ends it with the standings so far.
     """
     from go_opt import api
     from go_opt.bench.matches import METHODS, Match, methods_named, models_named, with_links_scaled
+    from go_opt.bench.standings import standings
     from go_opt.common.units import parse_duration_s
+    from go_opt.report.bench_tables import improvements, rows_table, summary_lines, tallies_table
 
     for name, value in (("seeds", seeds), ("jobs", jobs), ("max-evaluations", max_evaluations)):
         if value is not None and value < 1:
@@ -91,7 +91,13 @@ def bench(
         for method in names
         for seed in range(seeds)
     ]
-    _show(_play(matches, jobs, out), names, as_json=as_json)
+    records = _play(matches, jobs, out)
+
+    def parts() -> list[Any]:
+        stand = standings(records, names)
+        return [summary_lines(stand), tallies_table(stand), [""], rows_table(stand)]
+
+    return Answer(lambda: [row for record in records for row in improvements(record)], parts)
 
 
 def _play(matches: list[Match], jobs: int, out: Path | None) -> list[Record]:
@@ -118,14 +124,3 @@ def _play(matches: list[Match], jobs: int, out: Path | None) -> list[Record]:
                 raise
             typer.echo("interrupted; what follows is of the runs that ended.", err=True)
     return [records[match] for match in matches if match in records]
-
-
-def _show(records: list[Record], methods: list[str], *, as_json: bool) -> None:
-    from go_opt.bench.standings import standings
-    from go_opt.report.bench_tables import improvements, rows_table, summary_lines, tallies_table
-
-    if as_json:
-        print_json([row for record in records for row in improvements(record)])
-    else:
-        stand = standings(records, methods)
-        show(summary_lines(stand), tallies_table(stand), [""], rows_table(stand))

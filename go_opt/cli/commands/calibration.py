@@ -9,15 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from go_opt.cli.commands import print_json
-from go_opt.cli.commands.options import (
-    JsonOption,
-    OptionalModelArgument,
-    Output,
-    OverwriteOption,
-    TargetOption,
-    with_options,
-)
+from go_opt.cli.commands import options as opts
+from go_opt.cli.commands.options import Answer, with_options
 from go_opt.cli.inputs.interrupt import StopOnSignals
 from go_opt.cli.inputs.loading import Loading
 from go_opt.common.outputs import DATASET, PLAN, SAMPLES, TARGET
@@ -81,9 +74,8 @@ def costs(
     kernels: Annotated[
         Path, typer.Option("--kernels", metavar="FILE", help="CSV table of kernels or collectives.")
     ],
-    target: TargetOption = "h100-sxm-1",
-    as_json: JsonOption = False,
-) -> None:
+    target: opts.TargetOption = "h100-sxm-1",
+) -> Answer:
     """Predict the seconds of kernels: products, attention or collectives, a row of the table each.
 
     The header of the table says which (docs/hardware.md).
@@ -92,11 +84,8 @@ def costs(
     from go_opt.kernels.tables import predicted_rows, read_kernel_table
 
     rows = predicted_rows(read_kernel_table(kernels), api.target(target))
-    if as_json:
-        print_json(rows)
-        return
-    for row in rows:
-        typer.echo(f"row {row['row']}  {format_duration(row['predicted_s'])}")
+    lines = [f"row {row['row']}  {format_duration(row['predicted_s'])}" for row in rows]
+    return Answer(lambda: rows, lambda: [lines])
 
 
 @with_options
@@ -105,26 +94,26 @@ def calibrate(
     loading: Loading,
     out: Annotated[
         Path,
-        Output({"": TARGET, ".samples.json": SAMPLES}),
+        opts.Output({"": TARGET, ".samples.json": SAMPLES}),
         typer.Option("--out", "-o", metavar="TARGET", help="Write the target found here."),
     ],
     plan: Annotated[
         Path | None,
-        Output({"": PLAN}),
+        opts.Output({"": PLAN}),
         typer.Option(metavar="FILE", help="Write the fastest plan that was measured."),
     ] = None,
     export: Annotated[
         Path | None,
-        Output({"": DATASET}),
+        opts.Output({"": DATASET}),
         typer.Option(metavar="FILE.npz", help="Write all measured plans as a data set."),
     ] = None,
-    model: OptionalModelArgument = None,
-    target: TargetOption = "mcm-6x6",
+    model: opts.OptionalModelArgument = None,
+    target: opts.TargetOption = "mcm-6x6",
     samples: Annotated[
         int, typer.Option(min=1, max=1000, help="Plans to measure, those of earlier runs included.")
     ] = 20,
     seed: Annotated[int, typer.Option(help="Draws plans.")] = 0,
-    overwrite: OverwriteOption = False,
+    overwrite: opts.OverwriteOption = False,
 ) -> None:
     """Measure plans of MODEL, and write the target whose figures explain them.
 

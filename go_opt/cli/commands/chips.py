@@ -8,17 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from go_opt.cli.commands import print_json, show
-from go_opt.cli.commands.options import (
-    CostsOption,
-    JsonOption,
-    ModelArgument,
-    Output,
-    OverwriteOption,
-    TargetOption,
-    targets_named,
-    with_options,
-)
+from go_opt.cli.commands import options as opts
+from go_opt.cli.commands.options import Answer, with_options
 from go_opt.cli.commands.searching import Search
 from go_opt.cli.inputs.interrupt import InterruptAsks
 from go_opt.cli.inputs.loading import Loading, with_costs
@@ -37,16 +28,15 @@ if TYPE_CHECKING:
 
 @with_options
 def chips(
-    model: ModelArgument,
+    model: opts.ModelArgument,
     search: Search,
     loading: Loading,
-    target: TargetOption = "mcm-6x6",
+    target: opts.TargetOption = "mcm-6x6",
     counts: Annotated[
         str | None, typer.Option(metavar="N,N", help="Numbers of chips.  [default: 1,2,4,... and all]")
     ] = None,
-    costs: CostsOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    costs: opts.CostsOption = None,
+) -> Answer:
     """Plan MODEL for several numbers of chips; the budget is for each of them."""
     from go_opt import api
     from go_opt.api.chips import chip_counts
@@ -72,10 +62,7 @@ def chips(
             typer.echo(count_line(one), err=True)
             if interrupt.is_requested():
                 break
-    if as_json:
-        print_json([count_to_dict(one) for one in found])
-    else:
-        show(counts_table(found))
+    return Answer(lambda: [count_to_dict(one) for one in found], lambda: [counts_table(found)])
 
 
 @dataclass(frozen=True)
@@ -145,15 +132,15 @@ class DesignOut:
 
     out: Annotated[
         Path | None,
-        Output({"": TARGET}),
+        opts.Output({"": TARGET}),
         typer.Option("--out", "-o", metavar="TARGET", help="Write the best package as a target."),
     ] = None
     plan: Annotated[
         Path | None,
-        Output({"": PLAN}),
+        opts.Output({"": PLAN}),
         typer.Option(metavar="FILE", help="Write its plan, which needs --out."),
     ] = None
-    overwrite: OverwriteOption = False
+    overwrite: opts.OverwriteOption = False
 
     def save(self, found: Design, graph: Graph, costs: Path | None, model: str) -> None:
         """Write the package, and its plan for that file."""
@@ -180,16 +167,18 @@ class DesignOut:
 @with_options
 def design(
     target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="Target name or .toml file.", autocompletion=targets_named)
+        str,
+        typer.Argument(
+            metavar="TARGET", help="Target name or .toml file.", autocompletion=opts.targets_named
+        ),
     ],
-    model: ModelArgument,
+    model: opts.ModelArgument,
     loading: Loading,
     changes: Changes,
     effort: Effort,
     written: DesignOut,
-    costs: CostsOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    costs: opts.CostsOption = None,
+) -> Answer:
     """Find the links, memory or order of chips with which TARGET runs MODEL the fastest."""
     from go_opt import api
     from go_opt.env.target import PAPER
@@ -228,12 +217,11 @@ def design(
                 break
     best = min(range(len(found)), key=lambda i: found[i][1].result.objective_s)
     written.save(found[best][1], graph, costs, model)
-    if as_json:
-        packages = [design_to_dict(*one) for one in found]
-        facts = {"model": model, "target": target, "objective": request.objective, "best": best}
-        print_json(facts | {"packages": packages})
-    else:
-        show(design_lines(found, best))
+    facts = {"model": model, "target": target, "objective": request.objective, "best": best}
+    return Answer(
+        lambda: facts | {"packages": [design_to_dict(*one) for one in found]},
+        lambda: [design_lines(found, best)],
+    )
 
 
 def count_to_dict(found: ChipCount) -> dict[str, Any]:

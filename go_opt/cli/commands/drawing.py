@@ -7,47 +7,34 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from go_opt.cli.commands import print_json, show
-from go_opt.cli.commands.options import (
-    ConstraintsOption,
-    CostsOption,
-    JsonOption,
-    ModelArgument,
-    Output,
-    OverwriteOption,
-    PlanArgument,
-    PlanObjectiveOption,
-    PlanTargetOption,
-    StepOptions,
-    read_constraints,
-    refuse_for_step,
-    with_options,
-)
-from go_opt.cli.commands.plans import INVALID_PLAN, objective_of
+from go_opt.cli.commands import options as opts
+from go_opt.cli.commands.options import Answer, StepOptions, with_options
+from go_opt.cli.commands.plans import objective_of
 from go_opt.cli.inputs.loading import load_with_plan, with_costs
 from go_opt.common.outputs import NODE_DATA, PAGE, TRACE
 from go_opt.env.model.metrics import Fidelity
 from go_opt.errors import GraphError, ModelError, PlanError
 
 if TYPE_CHECKING:
-    from go_opt.explanations import OpExplanation, PlanExplanation
+    from rich.console import Console
+
     from go_opt.model.graph import Graph
     from go_opt.model.plan import Plan
 
 
 @with_options
 def trace(
-    model: ModelArgument,
-    plan: PlanArgument,
+    model: opts.ModelArgument,
+    plan: opts.PlanArgument,
     out: Annotated[
-        Path, Output({"": TRACE}), typer.Option("--out", "-o", help="Write the trace to this file.")
+        Path, opts.Output({"": TRACE}), typer.Option("--out", "-o", help="Write the trace to this file.")
     ],
-    target: PlanTargetOption = None,
+    target: opts.PlanTargetOption = None,
     fidelity: Annotated[Fidelity, typer.Option(help="What schedules kernels and transfers.")] = "simulated",
     inferences: Annotated[int, typer.Option(help="Inferences to trace, from rest.")] = 16,
-    costs: CostsOption = None,
-    objective: PlanObjectiveOption = None,
-    overwrite: OverwriteOption = False,
+    costs: opts.CostsOption = None,
+    objective: opts.PlanObjectiveOption = None,
+    overwrite: opts.OverwriteOption = False,
 ) -> None:
     """Write when each kernel and transfer of PLAN runs, for ui.perfetto.dev or chrome://tracing."""
     from go_opt import api
@@ -73,34 +60,34 @@ def trace(
     )
     if timeline.is_deadlocked:
         typer.echo(f"go-opt: the trace ends in a {timeline.metrics.reason}", err=True)
-        raise typer.Exit(INVALID_PLAN)
+        raise typer.Exit(opts.INVALID_PLAN)
 
 
 @with_options
 def report(
-    model: ModelArgument,
-    plan: PlanArgument,
+    model: opts.ModelArgument,
+    plan: opts.PlanArgument,
     out: Annotated[
         Path,
-        Output({"": PAGE}),
+        opts.Output({"": PAGE}),
         typer.Option("--out", "-o", metavar="FILE", help="Write the page to this file."),
     ],
-    target: PlanTargetOption = None,
+    target: opts.PlanTargetOption = None,
     inferences: Annotated[
         int | None,
         typer.Option(help="Inferences over time. [default: those that fill the pipeline, and 8 more]"),
     ] = None,
     model_explorer: Annotated[
         Path | None,
-        Output({"": NODE_DATA}),
+        opts.Output({"": NODE_DATA}),
         typer.Option(
             metavar="FILE", help="Also write node data for Google's Model Explorer: stages, as JSON."
         ),
     ] = None,
-    constraints: ConstraintsOption = None,
-    costs: CostsOption = None,
-    objective: PlanObjectiveOption = None,
-    overwrite: OverwriteOption = False,
+    constraints: opts.ConstraintsOption = None,
+    costs: opts.CostsOption = None,
+    objective: opts.PlanObjectiveOption = None,
+    overwrite: opts.OverwriteOption = False,
 ) -> None:
     """Write PLAN as one HTML page: its pipeline, its graph, timeline and memory, what limits it."""
     from go_opt import api
@@ -109,7 +96,7 @@ def report(
     from go_opt.report.page import claims_of, node_data_text, page_of, step_page, subject_of
 
     if StepOptions().is_step(model):
-        refuse_for_step(
+        opts.refuse_for_step(
             inferences=inferences, model_explorer=model_explorer, costs=costs, constraints=constraints
         )
         answer = loaded_step(plan, None if target is None else api.target(target), model)
@@ -118,7 +105,7 @@ def report(
             f"{out}: a training step on {answer.step.case.machine.devices} devices; open it in a browser."
         )
         return
-    requested = read_constraints(constraints)
+    requested = opts.read_constraints(constraints)
     graph, on, loaded = load_with_plan(model, plan, target, costs)
     claims = claims_of(plan)
     subject = subject_of(graph, on, loaded, objective or claims.objective or "throughput", requested)
@@ -129,42 +116,48 @@ def report(
         typer.echo(f"{model_explorer}: the stage of each node; load it in Model Explorer as node data.")
 
 
+@with_options
 def explain(
-    plan: PlanArgument,
+    plan: opts.PlanArgument,
     op: Annotated[str | None, typer.Argument(metavar="[OP]", help="Explain this op, not all.")] = None,
     model: Annotated[
         str | None,
         typer.Option(metavar="MODEL", help="The model, where the plan does not say or it has moved."),
     ] = None,
-    target: PlanTargetOption = None,
-    constraints: ConstraintsOption = None,
-    costs: CostsOption = None,
-    objective: PlanObjectiveOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    target: opts.PlanTargetOption = None,
+    constraints: opts.ConstraintsOption = None,
+    costs: opts.CostsOption = None,
+    objective: opts.PlanObjectiveOption = None,
+) -> Answer:
     """Explain the cost of PLAN, what limits it and what would help; or why OP is on its chip."""
     from go_opt import api
+    from go_opt.explanations import OpExplanation
     from go_opt.model.codecs.plan_json import load_plan
     from go_opt.parallel.plans import is_step_plan, loaded_step
+    from go_opt.report.explanation import print_plan_explanation
+    from go_opt.report.op_explanation import print_op_explanation
     from go_opt.report.progress import announce_compilation
+    from go_opt.result_json import explanation_to_dict
 
     if op is None and is_step_plan(plan):
         answer = loaded_step(plan, None if target is None else api.target(target), model)
-        if as_json:
-            print_json(answer.explanation())
-        else:
-            show(answer.explanation_lines())
-        return
+        return Answer(answer.explanation, lambda: [answer.explanation_lines()])
     loaded = load_plan(plan)
-    requested = read_constraints(constraints)
+    requested = opts.read_constraints(constraints)
     on = api.target(target or loaded.target)
     graph = with_costs(_graph(plan, loaded, model), on, costs, plan)
     announce_compilation()
     aim = objective or objective_of(plan)
-    explanation = api.explain(graph, on, loaded, op, objective=aim, constraints=requested)
-    _show(explanation, as_json=as_json)
-    if op is None and explanation.violations:
-        raise typer.Exit(INVALID_PLAN)
+    found = api.explain(graph, on, loaded, op, objective=aim, constraints=requested)
+    is_valid = isinstance(found, OpExplanation) or not found.violations
+
+    def show(screen: Console) -> None:
+        if isinstance(found, OpExplanation):
+            print_op_explanation(screen, found)
+        else:
+            print_plan_explanation(screen, found)
+
+    return Answer(lambda: explanation_to_dict(found), lambda: [show]).ending(valid=is_valid)
 
 
 def _graph(path: Path, plan: Plan, model: str | None) -> Graph:
@@ -182,20 +175,3 @@ def _graph(path: Path, plan: Plan, model: str | None) -> Graph:
     except (ModelError, GraphError) as error:
         why = str(error).rstrip(".")
         raise PlanError(f"{why}; give --model if what plan file {str(path)!r} is of has moved.") from None
-
-
-def _show(explanation: PlanExplanation | OpExplanation, *, as_json: bool) -> None:
-    if as_json:
-        from go_opt.result_json import explanation_to_dict
-
-        print_json(explanation_to_dict(explanation))
-        return
-    from go_opt.explanations import OpExplanation
-    from go_opt.report.explanation import print_plan_explanation
-    from go_opt.report.op_explanation import print_op_explanation
-    from go_opt.report.parts.screen import console
-
-    if isinstance(explanation, OpExplanation):
-        print_op_explanation(console(), explanation)
-    else:
-        print_plan_explanation(console(), explanation)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from go_opt.cli.commands import INTERRUPTED, print_json, show
-from go_opt.cli.commands.options import Connection, JsonOption, Output, OverwriteOption, with_options
+from go_opt.cli import INTERRUPTED
+from go_opt.cli.commands.options import Answer, Connection, Output, OverwriteOption, with_options
 from go_opt.cli.inputs.interrupt import interrupts_raised
 from go_opt.common.outputs import PLAN
 from go_opt.errors import InvalidInputError
@@ -35,30 +35,24 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="As list and p
 
 @jobs_app.command("list")
 @with_options
-def list_jobs(connection: Connection, as_json: JsonOption = False) -> None:
+def list_jobs(connection: Connection) -> Answer:
     """List all jobs, including finished ones, with their progress."""
     from go_opt.report.jobs import job_to_dict, jobs_table
 
     with connection.client() as client:
         operations = client.list_operations()
-    if as_json:
-        print_json([job_to_dict(operation) for operation in operations])
-    else:
-        show(jobs_table(operations))
+    return Answer(lambda: list(map(job_to_dict, operations)), lambda: [jobs_table(operations)])
 
 
 @jobs_app.command("get")
 @with_options
-def get_job(name: NameArgument, connection: Connection, as_json: JsonOption = False) -> None:
+def get_job(name: NameArgument, connection: Connection) -> Answer:
     """Show the progress of a job."""
     from go_opt.report.jobs import job_lines, job_to_dict
 
     with connection.client() as client:
         operation = client.operation(name)
-    if as_json:
-        print_json(job_to_dict(operation))
-    else:
-        show(job_lines(operation))
+    return Answer(lambda: job_to_dict(operation), lambda: [job_lines(operation)])
 
 
 @jobs_app.command("wait")
@@ -72,8 +66,7 @@ def wait_for_job(
         typer.Option(help="Write the best plan of a finetuning to this file."),
     ] = None,
     overwrite: OverwriteOption = False,
-    as_json: JsonOption = False,
-) -> None:
+) -> Answer:
     """Show a job's progress until it is done; Ctrl-C leaves it running."""
     with connection.client() as client:
         operation = client.operation(name)
@@ -84,7 +77,7 @@ def wait_for_job(
         from go_opt.model.codecs.plan_json import save_plan
 
         save_plan(result.plan, out)
-    _show_result(operation, result, as_json=as_json)
+    return _result(operation, result)
 
 
 @jobs_app.command("cancel")
@@ -115,22 +108,18 @@ class JobOptions:
         typer.Option("--shared", help="With --server: every caller may see the job and use its policy."),
     ] = False
     wait: Annotated[bool, typer.Option("--wait", help="With --server: follow the job to its end.")] = False
-    as_json: JsonOption = False
 
 
-def submit(connection: Connection, job: JobOptions, start: Callable[[Client], Operation]) -> None:
-    """Start a job and print its name; with ``--wait``, follow the job to its end."""
+def submit(connection: Connection, job: JobOptions, start: Callable[[Client], Operation]) -> Answer:
+    """Start a job and answer with its name; with ``--wait``, follow the job to its end."""
     from go_opt.report.jobs import job_to_dict
 
     with connection.client() as client:
         operation = start(client)
         if job.wait:
             typer.echo(operation.name, err=True)
-            _show_result(operation, _follow(operation, connection), as_json=job.as_json)
-        elif job.as_json:
-            print_json(job_to_dict(operation))
-        else:
-            typer.echo(operation.name)
+            return _result(operation, _follow(operation, connection))
+    return Answer(lambda: job_to_dict(operation), lambda: [[operation.name]])
 
 
 def name_at_service(context: typer.Context, job: JobOptions) -> str:
@@ -182,10 +171,7 @@ def _refuse_given(context: typer.Context, names: Iterable[str], reason: str) -> 
             raise InvalidInputError(f"--{name.replace('_', '-')} {reason}.", field=name)
 
 
-def _show_result(operation: Operation, result: JobResult, *, as_json: bool) -> None:
+def _result(operation: Operation, result: JobResult) -> Answer:
     from go_opt.report.jobs import job_result_to_dict, result_lines
 
-    if as_json:
-        print_json(job_result_to_dict(operation, result))
-    else:
-        show(result_lines(result))
+    return Answer(lambda: job_result_to_dict(operation, result), lambda: [result_lines(result)])

@@ -5,89 +5,67 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from go_opt.cli.commands import print_json, show
-from go_opt.cli.commands.options import (
-    JsonOption,
-    ModelArgument,
-    Output,
-    targets_named,
-    with_options,
-    zoo_named,
-)
-from go_opt.cli.inputs.loading import DimOption, NoStateOption, StateOption, TripsOption, ValueOption
+from go_opt.cli.commands import options as opts
+from go_opt.cli.commands.options import Answer, with_options
+from go_opt.cli.inputs.loading import Binding
 from go_opt.common.files import write_atomically
 from go_opt.common.outputs import TARGET
 from go_opt.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from go_opt.cli.inputs.machine import Answer
+    from go_opt.cli.inputs.machine import FigureValue
 
 targets_app = typer.Typer(
     help="The targets that ship, and files of your own.", no_args_is_help=True, rich_markup_mode=None
 )
 zoo_app = typer.Typer(help="The model graphs that ship.", no_args_is_help=True, rich_markup_mode=None)
-TargetArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=targets_named)]
-GraphArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=zoo_named)]
+TargetArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=opts.targets_named)]
+GraphArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=opts.zoo_named)]
 
 
-def inspect(
-    model: ModelArgument,
-    dim: DimOption = None,
-    value: ValueOption = None,
-    trips: TripsOption = None,
-    state: StateOption = None,
-    no_state: NoStateOption = False,
-    as_json: JsonOption = False,
-) -> None:
+@with_options
+def inspect(model: opts.ModelArgument, bound: Binding) -> Answer:
     """Describe a model before any target: dimensions to bind, inputs, states, op types, layers."""
-    from go_opt.cli.inputs.loading import parse_bindings
     from go_opt.model_summary import inspect as summary_of
-
-    summary = summary_of(model, **vars(parse_bindings(dim, value, trips, state, no_state)))
-    if as_json:
-        rows = {
-            "dims": dict(summary.dims),
-            "unknown_ops": [op._asdict() for op in summary.unknown_ops],
-            "states": [state._asdict() for state in summary.states],
-        }
-        print_json(asdict(summary) | rows)
-        return
     from go_opt.report.parts.model_lines import layers_table, op_types_table, summary_lines
 
-    parts = [
-        op_types_table(summary.op_types, summary.flops),
-        *([layers_table(summary)] if summary.layers else []),
-    ]
-    show(summary_lines(summary, model), *(part for table in parts for part in ([""], table)))
+    summary = summary_of(model, **vars(bound.bindings()))
+    rows = {
+        "dims": dict(summary.dims),
+        "unknown_ops": [op._asdict() for op in summary.unknown_ops],
+        "states": [state._asdict() for state in summary.states],
+    }
+    layers: list[Any] = [[""], layers_table(summary)] if summary.layers else []
+    types = op_types_table(summary.op_types, summary.flops)
+    return Answer(
+        lambda: asdict(summary) | rows, lambda: [summary_lines(summary, model), [""], types, *layers]
+    )
 
 
 @targets_app.command("list")
-def list_targets(as_json: JsonOption = False) -> None:
+@with_options
+def list_targets() -> Answer:
     """List the targets with their chips, links and native type."""
     from go_opt.env import load_target, target_names
+    from go_opt.report.tables import targets_table
 
     targets = [load_target(name) for name in target_names()]
-    if as_json:
-        rows = [
-            {
-                "name": target.name,
-                "chips": target.num_chips,
-                "links": target.topology.num_links,
-                "topology": target.topology.kind,
-                "native_dtype": target.native_dtype,
-                "description": target.description,
-            }
-            for target in targets
-        ]
-        print_json(rows)
-    else:
-        from go_opt.report.tables import targets_table
-
-        show(targets_table(targets))
+    rows = [
+        {
+            "name": target.name,
+            "chips": target.num_chips,
+            "links": target.topology.num_links,
+            "topology": target.topology.kind,
+            "native_dtype": target.native_dtype,
+            "description": target.description,
+        }
+        for target in targets
+    ]
+    return Answer(lambda: rows, lambda: [targets_table(targets)])
 
 
 @targets_app.command("show")
@@ -99,38 +77,39 @@ def show_target(name: TargetArgument) -> None:
 
 
 @zoo_app.command("list")
-def list_zoo(as_json: JsonOption = False) -> None:
+@with_options
+def list_zoo() -> Answer:
     """List the graphs with their sizes, and count the splits."""
     from go_opt.env import zoo_entries
-
-    entries = zoo_entries()
-    if as_json:
-        print_json([asdict(entry) for entry in entries])
-        return
     from go_opt.env.zoo import shipped_bytes
+    from go_opt.report.parts.screen import print_table
     from go_opt.report.zoo_tables import LEFT_OUT, zoo_counts, zoo_table
 
-    show(zoo_table(entries), zoo_counts(entries, shipped_bytes()), drop=LEFT_OUT)
+    entries = zoo_entries()
+    return Answer(
+        lambda: [asdict(entry) for entry in entries],
+        lambda: [
+            lambda screen: print_table(screen, zoo_table(entries), LEFT_OUT),
+            zoo_counts(entries, shipped_bytes()),
+        ],
+    )
 
 
 @zoo_app.command("show")
-def show_zoo(name: GraphArgument, as_json: JsonOption = False) -> None:
+@with_options
+def show_zoo(name: GraphArgument) -> Answer:
     """Describe one graph: shape, ops by type, tensors."""
+    from go_opt.env import load_target
     from go_opt.env.zoo import load_zoo, zoo_entry, zoo_families
+    from go_opt.report.zoo_tables import graph_stats, print_zoo_graph
 
     entry = zoo_entry(name)
     family = zoo_families()[entry.family]
-    from go_opt.env import load_target
-    from go_opt.report.zoo_tables import graph_stats
-
     stats = graph_stats(load_zoo(name), load_target(entry.target))
-    if as_json:
-        print_json(asdict(entry) | {"family_reason": family.reason} | asdict(stats))
-        return
-    from go_opt.report.parts.screen import console
-    from go_opt.report.zoo_tables import print_zoo_graph
-
-    print_zoo_graph(console(), entry, family, stats)
+    return Answer(
+        lambda: asdict(entry) | {"family_reason": family.reason} | asdict(stats),
+        lambda: [lambda screen: print_zoo_graph(screen, entry, family, stats)],
+    )
 
 
 @targets_app.command("new")
@@ -138,7 +117,7 @@ def show_zoo(name: GraphArgument, as_json: JsonOption = False) -> None:
 def new_target(
     out: Annotated[
         Path,
-        Output({"": TARGET}),
+        opts.Output({"": TARGET}),
         typer.Option("--out", "-o", metavar="TARGET", help="Write the target here."),
     ],
     given: Annotated[
@@ -181,10 +160,10 @@ def show_schema() -> None:
     typer.echo(json.dumps(target_schema(), indent=2))
 
 
-def _read(given: list[str]) -> dict[str, Answer]:
+def _read(given: list[str]) -> dict[str, FigureValue]:
     from go_opt.cli.inputs.machine import figure
 
-    values: dict[str, Answer] = {}
+    values: dict[str, FigureValue] = {}
     for setting in given:
         key, equals, answer = setting.partition("=")
         if not equals:
@@ -198,12 +177,12 @@ def _read(given: list[str]) -> dict[str, Answer]:
     return values
 
 
-def _ask(name: str) -> dict[str, Answer]:
+def _ask(name: str) -> dict[str, FigureValue]:
     """Prompts for all figures and returns those answered; asks again after an invalid answer."""
     from go_opt.cli.inputs.machine import FIGURES, check_together
 
-    answered: dict[str, Answer] = {}
-    known: dict[str, Answer] = {}  # with defaults for the unanswered figures
+    answered: dict[str, FigureValue] = {}
+    known: dict[str, FigureValue] = {}  # with defaults for the unanswered figures
     for one in FIGURES:
         if one.only_of not in ("", known.get("topology")):
             continue

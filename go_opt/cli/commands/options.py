@@ -1,10 +1,10 @@
-"""Options that several commands share, and support for dataclasses of options."""
+"""Options that several commands share, support for dataclasses of options, and how commands print."""
 
 from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, ge
 import typer
 
 from go_opt.common.outputs import FileKind, check_output
-from go_opt.errors import GoOptError, InvalidInputError
+from go_opt.common.units import json_line
+from go_opt.errors import GoOptError, InfeasibleError, InvalidInputError
 from go_opt.parallel.transformer import TRANSFORMER_PREFIX
 from go_opt.result import Objective
 from go_opt.service.transport.address import DEFAULT_ADDRESS
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
     from go_opt.parallel.plans import StepAnswer
     from go_opt.service.client.client import Client
     from go_opt.serving.mixed.answers import RangeAnswer
@@ -28,6 +32,41 @@ if TYPE_CHECKING:
 TOKEN_VARIABLE: Final = "GO_OPT_TOKEN"
 _MAX_TOKEN_BYTES: Final = 10_000  # a larger file is not a token file
 ZOO_PREFIX: Final = "zoo:"
+
+
+INVALID_PLAN: Final = 3  # the exit code
+
+
+class Answer(NamedTuple):
+    """What a command prints, each made only where it is printed, and the error with which it then ends."""
+
+    data: Callable[[], Any]  # the JSON object of --json
+    parts: Callable[[], Iterable[Iterable[str] | Table | Callable[[Console], object]]]
+    failure: BaseException | None = None
+
+    def ending(self, *, valid: bool) -> Answer:
+        """The answer, with exit code 3 unless the plan is valid."""
+        return self if valid else self._replace(failure=typer.Exit(INVALID_PLAN))
+
+    def print(self, *, as_json: bool) -> None:
+        """Print the object, or lines and tables in turn; raise the failure."""
+        if as_json:
+            print(json_line(self.data()))
+        else:
+            from rich.table import Table
+
+            from go_opt.report.parts.screen import console, print_lines, print_table
+
+            screen = console()
+            for part in self.parts():
+                if isinstance(part, Table):
+                    print_table(screen, part)
+                elif callable(part):
+                    part(screen)
+                else:
+                    print_lines(screen, part)
+        if self.failure is not None:
+            raise self.failure
 
 
 class Output(NamedTuple):
@@ -167,23 +206,37 @@ class Connection:
         )
 
 
-def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Turns each field of a command's dataclass parameters into an option.
+def with_options(command: Callable[..., Answer | None]) -> Callable[..., None]:
+    """Turns each field of a command's dataclass parameters into an option, and prints its answer.
 
     Before the command runs, each option with an :class:`Output` is checked: it must not replace a
-    file that go-opt did not write, nor any file that another option names.
+    file that go-opt did not write, nor any file that another option names. A command with an answer has
+    an option ``--json``, with which the answer where there is no plan is an object, too.
     """
     own = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in own.items() if is_dataclass(kind)}
+    answers = own["return"] is not type(None)
 
     @wraps(command)
     def run(**given: Any) -> None:
         _check_outputs(run.__annotations__, given)
+        as_json = bool(given.get("as_json"))
+        if "as_json" not in own:
+            given.pop("as_json", None)
         made = {
             name: kind(**{field.name: given.pop(field.name) for field in fields(kind)})
             for name, kind in groups.items()
         }
-        command(**given, **made)
+        try:
+            answer = command(**given, **made)
+        except InfeasibleError as error:
+            if as_json:
+                from go_opt.result_json import infeasible_to_dict
+
+                print(json_line(infeasible_to_dict(error)))
+            raise
+        if answer is not None:
+            answer.print(as_json=as_json)
 
     parameters: list[inspect.Parameter] = []  # typer reads options from the signature
     for parameter in inspect.signature(command).parameters.values():
@@ -193,6 +246,8 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         group = groups[parameter.name]
         hints = get_type_hints(group, include_extras=True)
         parameters += [_by_keyword(field.name, hints[field.name], field.default) for field in fields(group)]
+    if answers and "as_json" not in own:
+        parameters.append(_by_keyword("as_json", JsonOption, False))
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run

@@ -2,76 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from go_opt.cli.commands import print_json, show
-from go_opt.cli.commands.options import (
-    Connection,
-    ConstraintsOption,
-    CostsOption,
-    JsonOption,
-    ModelArgument,
-    ModelsArgument,
-    Output,
-    OverwriteOption,
-    PlanArgument,
-    PlanTargetOption,
-    StepOptions,
-    TargetOption,
-    models_named,
-    read_constraints,
-    refuse_for_step,
-    with_options,
-)
-from go_opt.cli.commands.searching import (
-    SizedSearch,
-    ask_server,
-    fewest_chips_here,
-    fewest_chips_there,
-    rate_here,
-    refuse_beside_rate,
-    search_here,
-    search_there,
-    sharing_here,
-)
-from go_opt.cli.inputs.loading import (
-    PlanOptions,
-    StartOptions,
-    load_with_plan,
-    with_costs,
-)
+from go_opt.cli.commands import options as opts
+from go_opt.cli.commands import searching
+from go_opt.cli.commands.options import Answer, StepOptions, with_options
+from go_opt.cli.inputs.loading import PlanOptions, StartOptions, load_with_plan, with_costs
 from go_opt.common.files import read_json
 from go_opt.common.outputs import PLAN
 from go_opt.env.model.metrics import Fidelity
-from go_opt.errors import InfeasibleError, InvalidInputError, PlanError
+from go_opt.errors import InvalidInputError, PlanError
 from go_opt.result import Objective
 
 if TYPE_CHECKING:
-    from go_opt.env import Target
-    from go_opt.model.graph import Graph
-    from go_opt.parallel.plans import StepAnswer
-    from go_opt.result import OptimizeResult
-    from go_opt.serving.mixed.answers import RangeAnswer
-    from go_opt.serving.rate.planning import RatePlan
-    from go_opt.serving.together.sharing import Sharing
-    from go_opt.solver import Violation
+    from rich.console import Console
 
-INVALID_PLAN: Final = 3
+    from go_opt.parallel.plans import StepAnswer
+    from go_opt.serving.mixed.answers import RangeAnswer
+    from go_opt.solver import Violation
 
 
 @dataclass(frozen=True)
 class PlanOut:
     """The file to which the plan is written."""
 
-    out: Annotated[Path | None, Output({"": PLAN}), typer.Option(help="Write the plan to this file.")] = None
-    overwrite: OverwriteOption = False
+    out: Annotated[
+        Path | None, opts.Output({"": PLAN}), typer.Option(help="Write the plan to this file.")
+    ] = None
+    overwrite: opts.OverwriteOption = False
 
 
 @dataclass(frozen=True)
@@ -81,103 +45,103 @@ class CostedStep(StepOptions, PlanOut):
 
 @with_options
 def optimize(
-    models: ModelsArgument,
-    search: SizedSearch,
+    models: opts.ModelsArgument,
+    search: searching.SizedSearch,
     beginning: StartOptions,
-    connection: Connection,
+    connection: opts.Connection,
     written: PlanOut,
-    target: TargetOption = "mcm-6x6",
+    target: opts.TargetOption = "mcm-6x6",
     cost_model: Annotated[
         Literal["full", "paper"],
         typer.Option("--model", help="paper: the plain model of Xie et al., without the target's effects."),
     ] = "full",
-    costs: CostsOption = None,
+    costs: opts.CostsOption = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Also print what each method added.")
     ] = False,
-    as_json: JsonOption = False,
-) -> None:
+) -> Answer:
     """Find a plan for MODEL, or for several at once, and bound its distance from the optimum."""
     from go_opt import api
+    from go_opt.costs.remembered import costs_fact
     from go_opt.env.copies.splits import planned_graph
     from go_opt.env.target import PAPER
-    from go_opt.report.parts.chip_tables import fewest_line
+    from go_opt.model.codecs.plan_json import save_plan
+    from go_opt.report.tables import print_result
+    from go_opt.result_json import plan_facts, result_to_dict
+    from go_opt.serving.rate.answers import rate_lines, rate_to_dict
+    from go_opt.serving.together.sharing import sharing_lines, sharing_to_dict
 
     connection.refuse_without_server()
     model = search.named(models)
-    answer = _of_blocks(search, connection, model, target, as_json=as_json)
-    if answer is not None:
+    blocks = search.of_blocks(model, target, connection)
+    if blocks is not None:
         if written.out is not None:
-            answer.save(written.out)
-        _show_blocks(answer, as_json=as_json)
-        return
+            blocks.save(written.out)
+        return _of_blocks(blocks)
     if cost_model == "paper" and not target.endswith(PAPER):
         target += PAPER
-    request, on, serving = search.request(), api.target(target), None
+    request, on = search.request(), api.target(target)
     rate_per_s, asked = search.rate_per_s(), search.asked_rate()
     if beginning.remember is not None and (search.fewest_chips or asked or connection.server is not None):
         problem = "a service keeps its own plans" if connection.server else "--fewest-chips is many searches"
         raise InvalidInputError(f"--remember: {problem}.", field="remember")
-    if asked is None:
-        graph = with_costs(beginning.load(model), on, costs)
-        request = replace(request, start=beginning.start_of(graph))
+    there, serving = searching.search_there(connection), None
+    if asked is not None:
+        searching.refuse_beside_rate(beginning)
+        costed = partial(with_costs, target=on, costs=costs)
+        serving = searching.rate_here(model, beginning, costed, on, request, asked, search.batch_dim, there)
+        whole, result = serving.graph, serving.result
     else:
-        refuse_beside_rate(beginning)
-    with _infeasible_printed(as_json=as_json):
-        if asked is not None:
-            costed = partial(with_costs, target=on, costs=costs)
-            there = search_there(connection)
-            serving = rate_here(model, beginning, costed, on, request, asked, search.batch_dim, there)
-            graph, result = serving.graph, serving.result
-        elif search.fewest_chips:
-            if connection.server is None:
-                fewest = fewest_chips_here(graph, on, rate_per_s, request)
-            else:
-                fewest = fewest_chips_there(connection, graph, target, rate_per_s, request)
-            typer.echo(fewest_line(fewest, on.num_chips), err=True)
-            result = fewest.result
+        whole = with_costs(beginning.load(model), on, costs)
+        request = replace(request, start=beginning.start_of(whole))
+        if search.fewest_chips:
+            result = searching.fewest_chips(connection, whole, target, on, rate_per_s, request)
         elif connection.server is not None:
-            result = ask_server(connection, graph, target, request)
+            result = searching.ask_server(connection, whole, target, request)
         else:
-            result = search_here(graph, on, request, beginning.remember)
-    whole, graph = graph, planned_graph(graph, result.plan)
+            result = searching.search_here(whole, on, request, beginning.remember)
+    graph = planned_graph(whole, result.plan)
     if written.out is not None:
-        from go_opt.costs.remembered import costs_fact
-        from go_opt.model.codecs.plan_json import save_plan
-        from go_opt.result_json import plan_facts
-
-        facts = plan_facts(graph, result) | costs_fact(whole, costs)
-        save_plan(replace(result.plan, model=model), written.out, facts)
-    sharing = None
-    if len(models) > 1 and asked is None:
-        sharing = sharing_here(model, result, beginning, on, request, search_there(connection))
-    _show_result(graph, on, result, serving or sharing, as_json=as_json, verbose=verbose)
+        claims = plan_facts(graph, result) | costs_fact(whole, costs)
+        save_plan(replace(result.plan, model=model), written.out, claims)
+    facts: dict[str, Any] = {}
+    lines: Iterable[str] = ()
+    if serving is not None:
+        facts, lines = {"serving": rate_to_dict(serving)}, rate_lines(serving, on.num_chips)
+    elif len(models) > 1:
+        sharing = searching.sharing_here(model, result, beginning, on, request, there)
+        facts, lines = sharing_to_dict(sharing, graph), sharing_lines(sharing)
+    return Answer(
+        lambda: result_to_dict(graph, result, on.native_dtype) | facts,
+        lambda: (lambda screen: print_result(screen, graph, on, result, verbose=verbose), lines),
+    )
 
 
 @with_options
 def evaluate(
-    model: ModelArgument,
+    model: opts.ModelArgument,
     judged: PlanOptions,
-    connection: Connection,
+    connection: opts.Connection,
     step: CostedStep,
-    target: PlanTargetOption = None,
+    target: opts.PlanTargetOption = None,
     fidelity: Annotated[
         Fidelity, typer.Option(help="A closed form, or a simulation of the package in time.")
     ] = "analytical",
     seed: Annotated[
         int | None, typer.Option(help="Draw the noise of a simulated measurement; none by default.")
     ] = None,
-    constraints: ConstraintsOption = None,
-    costs: CostsOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    constraints: opts.ConstraintsOption = None,
+    costs: opts.CostsOption = None,
+) -> Answer:
     """Cost PLAN for MODEL, every chip and link; or a training step divided as --parallel says."""
     from go_opt import api
     from go_opt.env.copies.splits import planned_graph
+    from go_opt.report.tables import print_metrics
+    from go_opt.result_json import metrics_to_dict
 
     connection.refuse_without_server()
     if step.is_step(model):
-        refuse_for_step(
+        opts.refuse_for_step(
             server=connection.server,
             placement=judged.placement,
             seed=seed,
@@ -187,12 +151,11 @@ def evaluate(
         answer = step.answer(model, target, judged.plan)
         if step.out is not None:
             answer.save(step.out)
-        _show_blocks(answer, as_json=as_json)
-        return
+        return _of_blocks(answer)
     if step.out is not None:
         raise InvalidInputError("--out is for a training step with --parallel.", field="out")
     objective = step.of_plan()
-    requested = read_constraints(constraints)
+    requested = opts.read_constraints(constraints)
     graph, on, loaded = judged.read(model, target, costs)
     if judged.plan is not None:
         objective = objective or objective_of(judged.plan)
@@ -204,30 +167,24 @@ def evaluate(
             )
     else:
         metrics = api.evaluate(graph, on, loaded, fidelity=fidelity, seed=seed, constraints=requested)
-    if as_json:
-        from go_opt.result_json import metrics_to_dict
+    planned, broken = planned_graph(graph, loaded), list[str]()
+    if judged.placement is not None:
+        broken = _broken(api.verify(graph, on, loaded, requested))
 
-        print_json(metrics_to_dict(metrics))
-    else:
-        from go_opt.report.parts.screen import console
-        from go_opt.report.tables import print_metrics
+    def show(screen: Console) -> None:
+        print_metrics(screen, planned, on, loaded, metrics, objective or "throughput")
 
-        planned = planned_graph(graph, loaded)
-        print_metrics(console(), planned, on, loaded, metrics, objective or "throughput")
-        if judged.placement is not None:
-            show(_broken(api.verify(graph, on, loaded, requested)))
-    if not metrics.valid:
-        raise typer.Exit(INVALID_PLAN)
+    return Answer(lambda: metrics_to_dict(metrics), lambda: (show, broken)).ending(valid=metrics.valid)
 
 
+@with_options
 def verify(
-    model: ModelArgument,
-    plan: PlanArgument,
-    target: PlanTargetOption = None,
-    constraints: ConstraintsOption = None,
-    costs: CostsOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    model: opts.ModelArgument,
+    plan: opts.PlanArgument,
+    target: opts.PlanTargetOption = None,
+    constraints: opts.ConstraintsOption = None,
+    costs: opts.CostsOption = None,
+) -> Answer:
     """Check PLAN for MODEL against every constraint; exit code 3 if it breaks one."""
     from go_opt import api
     from go_opt.result_json import violations_to_dict
@@ -236,27 +193,23 @@ def verify(
         answer = StepOptions().answer(model, target, plan, refuses=False)
         violations, valid = answer.verify(), answer.valid_text
     else:
-        requested = read_constraints(constraints)
+        requested = opts.read_constraints(constraints)
         graph, on, loaded = load_with_plan(model, plan, target, costs)
         violations = api.verify(graph, on, loaded, requested)
         valid = f"valid: {len(loaded.order)} ops on {loaded.chips_used} chips of {on.name}."
-    if as_json:
-        print_json(violations_to_dict(violations))
-    else:
-        show(_broken(violations) or [valid])
-    if violations:
-        raise typer.Exit(INVALID_PLAN)
+    found = Answer(lambda: violations_to_dict(violations), lambda: [_broken(violations) or [valid]])
+    return found.ending(valid=not violations)
 
 
+@with_options
 def diff(
     first: Annotated[Path, typer.Argument(metavar="FIRST", help="A plan written by optimize --out.")],
     second: Annotated[Path, typer.Argument(metavar="SECOND", help="Another one.")],
     model: Annotated[
-        str | None, typer.Option(help="Cost both plans for this model.", autocompletion=models_named)
+        str | None, typer.Option(help="Cost both plans for this model.", autocompletion=opts.models_named)
     ] = None,
-    costs: CostsOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    costs: opts.CostsOption = None,
+) -> Answer:
     """Show the differences between two plans of a model, or of two versions of a model."""
     from dataclasses import asdict
 
@@ -264,18 +217,17 @@ def diff(
     from go_opt.explanations.plan_diff import plan_diff
     from go_opt.model.codecs.plan_json import load_plan
     from go_opt.model.codecs.start_files import load_start
+    from go_opt.report.parts.plan_lines import diff_lines
+    from go_opt.result_json import metrics_to_dict
 
     found = plan_diff(load_start(first), load_start(second))
     plans = () if model is None else (load_plan(first), load_plan(second))
     costed = [(plan, api.evaluate(str(model), None, plan, costs=costs)) for plan in plans]
-    if as_json:
-        from go_opt.result_json import metrics_to_dict
-
-        print_json(asdict(found) | {"metrics": [metrics_to_dict(metrics) for _, metrics in costed]})
-    else:
-        from go_opt.report.parts.plan_lines import diff_lines
-
-        show(diff_lines(found, costed))
+    metrics = [metrics for _, metrics in costed]
+    return Answer(
+        lambda: asdict(found) | {"metrics": list(map(metrics_to_dict, metrics))},
+        lambda: [diff_lines(found, costed)],
+    )
 
 
 def _broken(violations: list[Violation]) -> list[str]:
@@ -288,60 +240,5 @@ def objective_of(plan: Path) -> Objective:
     return "latency" if isinstance(data, dict) and data.get("objective") == "latency" else "throughput"
 
 
-def _show_result(
-    graph: Graph,
-    target: Target,
-    result: OptimizeResult,
-    beside: RatePlan | Sharing | None,
-    *,
-    as_json: bool,
-    verbose: bool,
-) -> None:
-    from go_opt.serving.rate.answers import rate_lines, rate_to_dict
-    from go_opt.serving.rate.planning import RatePlan
-    from go_opt.serving.together.sharing import sharing_lines, sharing_to_dict
-
-    if as_json:
-        from go_opt.result_json import result_to_dict
-
-        if isinstance(beside, RatePlan):
-            facts = {"serving": rate_to_dict(beside)}
-        else:
-            facts = {} if beside is None else sharing_to_dict(beside, graph)
-        print_json(result_to_dict(graph, result, target.native_dtype) | facts)
-    else:
-        from go_opt.report.parts.screen import console
-        from go_opt.report.tables import print_result
-
-        print_result(console(), graph, target, result, verbose=verbose)
-        if isinstance(beside, RatePlan):
-            show(rate_lines(beside, target.num_chips))
-        elif beside is not None:
-            show(sharing_lines(beside))
-
-
-@contextmanager
-def _infeasible_printed(*, as_json: bool) -> Iterator[None]:
-    """With ``--json``, the answer where there is no plan is a JSON object, too."""
-    try:
-        yield
-    except InfeasibleError as error:
-        if as_json:
-            from go_opt.result_json import infeasible_to_dict
-
-            print_json(infeasible_to_dict(error))
-        raise
-
-
-def _of_blocks(
-    search: SizedSearch, connection: Connection, model: str, target: str, *, as_json: bool
-) -> StepAnswer | RangeAnswer | None:
-    with _infeasible_printed(as_json=as_json):
-        return search.of_blocks(model, target, connection)
-
-
-def _show_blocks(answer: StepAnswer | RangeAnswer, *, as_json: bool) -> None:
-    if as_json:
-        print_json(answer.to_dict())
-    else:
-        show(answer.lines())
+def _of_blocks(answer: StepAnswer | RangeAnswer) -> Answer:
+    return Answer(answer.to_dict, lambda: [answer.lines()])

@@ -8,26 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from go_opt.cli.commands import print_json, show
-from go_opt.cli.commands.options import (
-    CostsOption,
-    JsonOption,
-    ModelArgument,
-    OptionalPlanArgument,
-    Output,
-    OverwriteOption,
-    PlanTargetOption,
-    StepOptions,
-    refuse_for_step,
-    with_options,
-)
+from go_opt.cli.commands import options as opts
+from go_opt.cli.commands.options import Answer, StepOptions, with_options
 from go_opt.cli.inputs.interrupt import interrupts_raised
-from go_opt.cli.inputs.loading import (
-    DimOption,
-    TripsOption,
-    ValueOption,
-    parse_bindings,
-)
+from go_opt.cli.inputs.loading import DimOption, TripsOption, ValueOption, parse_bindings
 from go_opt.common.outputs import COSTS, DATASET, TARGET
 from go_opt.errors import InvalidInputError
 from go_opt.run.manifest import FORMATS, STEP_FORMATS, TORCH_FORMATS
@@ -51,10 +35,10 @@ class Values:
     ] = None
     outputs: Annotated[
         Path | None,
-        Output({"": DATASET}),
+        opts.Output({"": DATASET}),
         typer.Option(metavar="FILE.npz", help="Write the outputs of the first inference."),
     ] = None
-    overwrite: OverwriteOption = False
+    overwrite: opts.OverwriteOption = False
     tolerance: Annotated[
         float | None,
         typer.Option(
@@ -66,7 +50,7 @@ class Values:
 
 @with_options
 def run(
-    model: ModelArgument,
+    model: opts.ModelArgument,
     values: Values,
     plan: Annotated[
         Path | None, typer.Option("--plan", metavar="PLAN", help="A plan written by optimize --out.")
@@ -82,10 +66,10 @@ def run(
     links: Annotated[
         bool, typer.Option("--links", help="Tensors arrive as late as the target's links make them.")
     ] = False,
-    target: PlanTargetOption = None,
-    costs: CostsOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    target: opts.PlanTargetOption = None,
+    costs: opts.CostsOption = None,
+    as_json: opts.JsonOption = False,
+) -> Answer | None:
     """Run the stages of a plan in ONNX Runtime, a process for each chip, and compare with the prediction.
 
     A plan of a training step (gpt:…) runs in JAX, three steps, and is compared with the step on one device.
@@ -102,7 +86,7 @@ def run(
     if (plan is None) == (serve is None):
         raise InvalidInputError("give --plan or --serve, one of them.", field="plan")
     if StepOptions().is_step(model):
-        refuse_for_step(
+        opts.refuse_for_step(
             serve=serve,
             inferences=inferences != INFERENCES,
             sequences=sequences,
@@ -112,8 +96,7 @@ def run(
             outputs=values.outputs,
         )
         assert plan is not None
-        _run_step(model, plan, values, target, as_json=as_json)
-        return
+        return _run_step(model, plan, values, target)
     if plan is None:
         if as_json or any(
             option is not None for option in (values.inputs, values.outputs, sequences, target, costs)
@@ -123,7 +106,7 @@ def run(
                 field="serve",
             )
         serve_environment(MeasuredMachine(model, inferences, values.seed, links), str(serve))
-        return
+        return None
     failure = None
     with interrupts_raised():  # so that no process stays behind
         try:
@@ -143,15 +126,12 @@ def run(
             failure, result = error, error.result
     if values.outputs is not None:
         save_arrays(values.outputs, result.outputs)
-    if as_json:
-        print_json(run_to_dict(result))
-    else:
-        show(run_lines(result), [""], stages_table(result))
-    if failure is not None:
-        raise failure
+    return Answer(
+        lambda: run_to_dict(result), lambda: [run_lines(result), [""], stages_table(result)], failure
+    )
 
 
-def _run_step(model: str, plan: Path, values: Values, target: str | None, *, as_json: bool) -> None:
+def _run_step(model: str, plan: Path, values: Values, target: str | None) -> Answer:
     """Run a plan of a training step."""
     from go_opt import api
     from go_opt.parallel.execution.results import StepDiffersError
@@ -163,21 +143,16 @@ def _run_step(model: str, plan: Path, values: Values, target: str | None, *, as_
             result = run_step(model, plan, seed=values.seed, target=on, tolerance=values.tolerance)
         except StepDiffersError as error:
             failure, result = error, error.result
-    if as_json:
-        print_json(result.to_dict())
-    else:
-        show(result.lines())
-    if failure is not None:
-        raise failure
+    return Answer(result.to_dict, lambda: [result.lines()], failure)
 
 
 @with_options
 def export(
-    model: ModelArgument,
-    plan: OptionalPlanArgument = None,
+    model: opts.ModelArgument,
+    plan: opts.OptionalPlanArgument = None,
     *,
     directory: Annotated[
-        Path, Output({}), typer.Option("--out", "-o", metavar="DIR", help="Write to this folder.")
+        Path, opts.Output({}), typer.Option("--out", "-o", metavar="DIR", help="Write to this folder.")
     ],
     formats: Annotated[
         list[str] | None,
@@ -189,8 +164,8 @@ def export(
             "device-map, or all of a training step]",
         ),
     ] = None,
-    target: PlanTargetOption = None,
-    costs: CostsOption = None,
+    target: opts.PlanTargetOption = None,
+    costs: opts.CostsOption = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the files of an earlier export.")] = False,
     simplify: Annotated[
         bool, typer.Option("--simplify", help="Without PLAN: write the model alone, with fewer ops.")
@@ -214,7 +189,7 @@ def export(
     announce_compilation()
     with interrupts_raised():  # so that no partial output stays behind
         if StepOptions().is_step(model):
-            refuse_for_step(costs=costs)
+            opts.refuse_for_step(costs=costs)
             chosen = formats or list(STEP_FORMATS)
             on = None if target is None else api.target(target)
             step = export_step(model, plan, directory, formats=chosen, target=on, force=force)
@@ -257,15 +232,15 @@ def _exported(manifest: Manifest) -> str:
 
 @with_options
 def profile(
-    model: ModelArgument,
+    model: opts.ModelArgument,
     out: Annotated[
         Path,
-        Output({"": TARGET}),
+        opts.Output({"": TARGET}),
         typer.Option("--out", "-o", metavar="TARGET", help="Write the target here."),
     ],
     costs: Annotated[
         Path | None,
-        Output({"": COSTS}),
+        opts.Output({"": COSTS}),
         typer.Option("--costs", metavar="FILE", help="Write the seconds of each op to this CSV file."),
     ] = None,
     chips: Annotated[int, typer.Option(help="Processes that the target has.")] = 4,
@@ -274,7 +249,7 @@ def profile(
     dim: DimOption = None,
     value: ValueOption = None,
     trips: TripsOption = None,
-    overwrite: OverwriteOption = False,
+    overwrite: opts.OverwriteOption = False,
 ) -> None:
     """Run random segments of MODEL on this machine, and write it as a target to plan for."""
     from go_opt.report.progress import announce_compilation

@@ -25,7 +25,6 @@ from go_opt.parallel.transformer import TRANSFORMER_PREFIX
 from go_opt.result import DEFAULT_BUDGET_S, Request, Step
 
 if TYPE_CHECKING:
-    from go_opt.api.chips import FewestChips
     from go_opt.cli.commands.options import Connection
     from go_opt.cli.inputs.loading import Loading, StartOptions
     from go_opt.env import Target
@@ -322,39 +321,31 @@ def batch_dimension(model: str, loading: StartOptions) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def fewest_chips_here(
-    graph: Graph, target: Target, rate_per_s: float | None, request: Request
-) -> FewestChips:
-    """Searches in this process; reports each searched number of chips on stderr."""
-    from go_opt.api.chips import fewest_chips
+def fewest_chips(
+    connection: Connection, graph: Graph, target: str, on: Target, rate_per_s: float | None, request: Request
+) -> OptimizeResult:
+    """The answer here or of the service; reports each searched number of chips on stderr."""
+    from go_opt.api.chips import ChipCount
+    from go_opt.api.chips import fewest_chips as search
     from go_opt.cli.inputs.interrupt import InterruptAsks
-    from go_opt.report.parts.chip_tables import count_line
+    from go_opt.report.parts.chip_tables import count_line, fewest_line
     from go_opt.report.progress import announce_compilation
 
-    announce_compilation()
-    with InterruptAsks() as interrupt:
-        return fewest_chips(
-            graph,
-            target,
-            request,
-            rate_per_s=rate_per_s,
-            on_count=lambda found: typer.echo(count_line(found), err=True),
-            on_step=interrupt.on_step,
-            should_stop=interrupt.is_requested,
-        )
-
-
-def fewest_chips_there(
-    connection: Connection, graph: Graph, target: str, rate_per_s: float | None, request: Request
-) -> FewestChips:
-    """The service's answer; afterwards reports each searched number of chips on stderr."""
-    from go_opt.report.parts.chip_tables import count_line
-
-    with connection.client() as client:
-        fewest = client.fewest_chips(graph, target, request, rate_per_s=rate_per_s)
-    for found in fewest.tried:
+    def tell(found: ChipCount) -> None:
         typer.echo(count_line(found), err=True)
-    return fewest
+
+    if connection.server is not None:
+        with connection.client() as client:
+            fewest = client.fewest_chips(graph, target, request, rate_per_s=rate_per_s)
+        for found in fewest.tried:
+            tell(found)
+    else:
+        announce_compilation()
+        with InterruptAsks() as asks:
+            watch: dict[str, Any] = {"on_step": asks.on_step, "should_stop": asks.is_requested}
+            fewest = search(graph, on, request, rate_per_s=rate_per_s, on_count=tell, **watch)
+    typer.echo(fewest_line(fewest, on.num_chips), err=True)
+    return fewest.result
 
 
 def search_here(graph: Graph, target: Target, request: Request, remember: Path | None) -> OptimizeResult:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from go_opt.cli.commands import print_json
 from go_opt.cli.commands.jobs import JobOptions, folder_here, name_at_service, submit
-from go_opt.cli.commands.options import Connection, ModelArgument, Output, TargetOption, with_options
+from go_opt.cli.commands.options import Answer, Connection, ModelArgument, Output, TargetOption, with_options
 from go_opt.cli.inputs.interrupt import StopOnSignals
 from go_opt.cli.inputs.loading import Loading
 from go_opt.common.outputs import RUN
@@ -118,13 +116,12 @@ def pretrain(
     ] = None,
     samples: SamplesOption = 60_000,
     workers: WorkersOption = 1,
-) -> None:
+) -> Answer | None:
     """Train one policy for many graphs and packages."""
     options = {"samples": samples, **_keywords(graphs), **_keywords(training)}
     if connection.server is not None:
         name = name_at_service(context, job)
-        submit(connection, job, lambda client: client.pretrain(name, shared=job.shared, **options))
-        return
+        return submit(connection, job, lambda client: client.pretrain(name, shared=job.shared, **options))
     folder = folder_here(out, context, connection)
     from go_opt import training as here
     from go_opt.training_inputs import check_folder
@@ -138,7 +135,7 @@ def pretrain(
             folder, split=split, workers=workers, graphs_per_step=per_step, **options, **watched
         )
 
-    _run(train, as_json=job.as_json, is_first=is_first, of_one_graph=False)
+    return _run(train, is_first=is_first, of_one_graph=False)
 
 
 @with_options
@@ -156,7 +153,7 @@ def finetune(
     ] = "default",
     samples: SamplesOption = 200,
     workers: WorkersOption = 1,
-) -> None:
+) -> Answer | None:
     """Train a policy further on MODEL, and keep the best plan found."""
     from go_opt import api
 
@@ -164,12 +161,11 @@ def finetune(
     if connection.server is not None:
         name = name_at_service(context, job)
         graph = loading.load(model)
-        submit(
+        return submit(
             connection,
             job,
             lambda client: client.finetune(name, graph, from_policy=policy, shared=job.shared, **options),
         )
-        return
     from go_opt import training as here
     from go_opt.training_inputs import check_folder
 
@@ -181,7 +177,7 @@ def finetune(
     def train(**watched: Any) -> TrainingResult:
         return here.finetune(graph, folder, policy=policy, workers=workers, **options, **watched)
 
-    _run(train, as_json=job.as_json, is_first=True, of_one_graph=True)
+    return _run(train, is_first=True, of_one_graph=True)
 
 
 def _keywords(options: Training | Graphs) -> dict[str, Any]:
@@ -189,8 +185,8 @@ def _keywords(options: Training | Graphs) -> dict[str, Any]:
     return {name: [] if value is None else value for name, value in vars(options).items()}
 
 
-def _run(train: Callable[..., TrainingResult], *, as_json: bool, is_first: bool, of_one_graph: bool) -> None:
-    """Train until the end or a signal, and print the result on host 0."""
+def _run(train: Callable[..., TrainingResult], *, is_first: bool, of_one_graph: bool) -> Answer | None:
+    """Train until the end or a signal; the result is the answer of host 0."""
     from go_opt.report.progress import announce_compilation
     from go_opt.report.training_progress import TrainingProgress, print_trained, trained_to_dict
 
@@ -209,17 +205,18 @@ def _run(train: Callable[..., TrainingResult], *, as_json: bool, is_first: bool,
             typer.echo(
                 "go-opt: stopped within a step; the same command goes on from the last checkpoint.", err=True
             )
-            _exit(stop)
-    if is_first and as_json:
-        print_json(trained_to_dict(result))
-    elif is_first:
-        print_trained(result)
+            raise _exit(stop) from None
+    failure = None
     if not result.is_complete:
         reached = f"step {result.step} of {result.steps}"
         typer.echo(f"go-opt: stopped after {reached}; the same command goes on from there.", err=True)
-        _exit(stop)
+        failure = _exit(stop)
+    if not is_first and failure is not None:
+        raise failure
+    shown = Answer(lambda: trained_to_dict(result), lambda: [lambda _: print_trained(result)], failure)
+    return shown if is_first else None
 
 
-def _exit(stop: StopOnSignals) -> NoReturn:
-    """Exit, but not through typer, which treats 130 as its own interrupt."""
-    sys.exit(SIGNALLED + (stop.signal_number or signal.SIGINT))
+def _exit(stop: StopOnSignals) -> SystemExit:
+    """The exit, but not through typer, which treats 130 as its own interrupt."""
+    return SystemExit(SIGNALLED + (stop.signal_number or signal.SIGINT))

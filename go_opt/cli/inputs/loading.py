@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -41,26 +41,32 @@ _NUMBERS: Final = re.compile(rf"(.+)=({_NUMBER}(?:,{_NUMBER})*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Loading:
-    """Options for loading a model."""
+class Binding:
+    """What is bound of a model."""
 
-    precision: Annotated[
-        Literal["native", "as-is"], typer.Option(help="Cost floats in the target's type, or as they are.")
-    ] = "native"
     dim: DimOption = None
     value: ValueOption = None
     trips: TripsOption = None
     state: StateOption = None
     no_state: NoStateOption = False
 
+    def bindings(self) -> Bindings:
+        return parse_bindings(**{field.name: getattr(self, field.name) for field in fields(Binding)})
+
+
+@dataclass(frozen=True)
+class Loading(Binding):
+    """Options for loading a model."""
+
+    precision: Annotated[
+        Literal["native", "as-is"], typer.Option(help="Cost floats in the target's type, or as they are.")
+    ] = "native"
+
     def load(self, model: str) -> Graph:
         """The graph of MODEL."""
         from go_opt import api
 
         return api.load(model, **vars(self.bindings()), precision=self.precision)
-
-    def bindings(self) -> Bindings:
-        return parse_bindings(self.dim, self.value, self.trips, self.state, self.no_state)
 
 
 @dataclass(frozen=True)

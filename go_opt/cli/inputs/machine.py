@@ -16,7 +16,7 @@ from go_opt.env.target.toml import toml_value
 from go_opt.errors import InvalidInputError
 from go_opt.model.dtypes import DTYPE_BITS, DTYPES, dtype_code
 
-Answer = str | int | float | bool | list[str] | dict[str, float]
+FigureValue = str | int | float | bool | list[str] | dict[str, float]
 TOPOLOGIES: Final = ("all_to_all", "ring", "chain", "mesh2d", "host_star")  # not `listed`, written by hand
 
 
@@ -27,10 +27,10 @@ class Figure:
     key: str
     question: str
     default: str
-    read: Callable[[str, str], Answer]  # maps the answer and the key to a value
+    read: Callable[[str, str], FigureValue]  # maps the answer and the key to a value
     only_of: str = ""  # the only topology that has this figure; empty: all
 
-    def value(self, answer: str) -> Answer:
+    def value(self, answer: str) -> FigureValue:
         """Parses an answer.
 
         Raises:
@@ -158,7 +158,7 @@ def figure(key: str) -> Figure:
     raise InvalidInputError(f"a target has no figure {key[:80]!r}{hint}", field=key)
 
 
-def check_together(values: Mapping[str, Answer]) -> None:
+def check_together(values: Mapping[str, FigureValue]) -> None:
     """Raise if answers contradict each other."""
     topology, chips = values.get("topology"), _whole(values.get("chips", 1))
     if chips > MAX_ROUTED_CHIPS and topology not in ("ring", "chain"):
@@ -169,7 +169,7 @@ def check_together(values: Mapping[str, Answer]) -> None:
         raise InvalidInputError(f"columns must divide the {chips} chips.", field="columns")
 
 
-def machine_text(given: Mapping[str, Answer], source: str) -> str:
+def machine_text(given: Mapping[str, FigureValue], source: str) -> str:
     """The target file of a machine; missing figures get their defaults, marked as assumed.
 
     Raises:
@@ -234,7 +234,7 @@ def machine_text(given: Mapping[str, Answer], source: str) -> str:
     return text
 
 
-def _op_type_lines(values: Mapping[str, Answer]) -> list[str]:
+def _op_type_lines(values: Mapping[str, FigureValue]) -> list[str]:
     rates = values.get("flops_per_s_by_op_type")
     if not isinstance(rates, dict):
         return []
@@ -243,7 +243,7 @@ def _op_type_lines(values: Mapping[str, Answer]) -> list[str]:
     return [f"flops_per_s_by_op_type = {toml_value(stated)}"]
 
 
-def _kernel_lines(values: Mapping[str, Answer]) -> list[str]:
+def _kernel_lines(values: Mapping[str, FigureValue]) -> list[str]:
     """Figures of kernels and collectives of an H100, scaled by the rates; none of a chip that is no GPU."""
     if "processors" not in values:
         return []
@@ -261,7 +261,7 @@ def _kernel_lines(values: Mapping[str, Answer]) -> list[str]:
     return lines
 
 
-def _level_lines(values: dict[str, Answer], line: Callable[[str, str], str]) -> list[str]:
+def _level_lines(values: dict[str, FigureValue], line: Callable[[str, str], str]) -> list[str]:
     """The networks of a node and of a cluster; none if there is no cluster."""
     if "devices" not in values:
         return []
@@ -274,16 +274,16 @@ def _level_lines(values: dict[str, Answer], line: Callable[[str, str], str]) -> 
     ]  # fmt: skip
 
 
-def _number(value: Answer) -> float:
+def _number(value: FigureValue) -> float:
     assert isinstance(value, int | float)
     return float(value)
 
 
-def _whole(value: Answer) -> int:
+def _whole(value: FigureValue) -> int:
     return int(_number(value))
 
 
-def _written(value: Answer) -> str:
+def _written(value: FigureValue) -> str:
     """Formats a value in engineering notation: 25e9, 4e-6."""
     if isinstance(value, float) and value:
         exponent = math.floor(math.log10(value)) // 3 * 3
