@@ -6,7 +6,7 @@ Checks that need the graph or the target (existing chips, a legal order) are lef
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeGuard, cast, get_args
 
 import numpy as np
@@ -19,11 +19,12 @@ from go_opt.model.graph import Precision, Rewrite
 from go_opt.model.plan import Plan, Relay, Split, number_by_first_place
 
 _INT32_MAX: Final = 2**31 - 1
+_Check = Callable[[str, object], Any]  # of a field's name and value, which it returns
 _TEXTS: Final = ("graph_fingerprint", "target_fingerprint", "target", "model")
 
 
 def plan_from_fields(fields: Mapping[str, Any]) -> Plan:
-    """The plan with these field values; ``relays``, ``splits`` and ``rewrites`` are parsed already.
+    """The plan with these field values; rows of ``relays``, ``splits`` and ``rewrites`` are mappings.
 
     Raises:
       PlanError: one sentence that names the faulty field.
@@ -35,70 +36,45 @@ def plan_from_fields(fields: Mapping[str, Any]) -> Plan:
     order = _permutation(fields["order"], num_ops)
     groups = _per_op("fusion_group", fields["fusion_group"], num_ops, 0, _INT32_MAX)
     origins = _texts("provenance", fields["provenance"])
+    others: dict[str, Any] = {name: text(name, fields[name]) for name in _TEXTS}
+    others |= {name: _rows(name, fields[name]) for name in _ROWS}
     return Plan(
         placement=placement,
         order=order,
         fusion_group=frozen(number_by_first_place(groups, order)),
         replication=_per_op("replication", fields["replication"], num_ops, 1, _INT32_MAX),
-        relays=fields["relays"],
-        splits=fields["splits"],
-        rewrites=fields["rewrites"],
-        sequences=int(int_array("sequences", [fields["sequences"]], 1, _INT32_MAX)[0]),
+        sequences=_number(1)("sequences", fields["sequences"]),
         host_states=_names("host_states", fields["host_states"]),
-        forwards=tuple(int_array("forwards", fields["forwards"], 0, _INT32_MAX).tolist()),
+        forwards=_numbers("forwards", fields["forwards"]),
         provenance=origins,
         op_provenance=_per_op("op_provenance", fields["op_provenance"], num_ops, 0, len(origins) - 1),
         bindings=bindings_from(fields, "plan", PlanError),
         precision=_precision(fields["precision"]),
-        **{name: text(name, fields[name]) for name in _TEXTS},
+        **others,
     )
 
 
-def relay_from_fields(i: int, tensor: object, chips: object) -> Relay:
-    """Relay ``i`` of a plan."""
-    chip_ids = int_array(f"relays[{i}].chips", chips, 0, _INT32_MAX)
-    return Relay(text(f"relays[{i}].tensor", tensor), tuple(chip_ids.tolist()))
+def _rows(field: str, value: object) -> tuple[Any, ...]:
+    """The rows of a field, each checked."""
+    make, checks = _ROWS[field]
+    if not isinstance(value, list | tuple):
+        raise _error(field, "must be a list")
+    rows = []
+    for i, row in enumerate(value):
+        where, given = f"{field}[{i}]", _OF_EARLIER.get(field, {}) | (row if isinstance(row, dict) else {})
+        if field == "splits" and "kind" in given:
+            raise _error(field, "of an earlier version are no longer read: search for another plan")
+        if given.keys() != checks.keys():
+            *first, last = checks
+            raise _error(where, f"must be an object of {', '.join(first)} and {last}")
+        rows.append(make(**{name: check(f"{where}.{name}", given[name]) for name, check in checks.items()}))
+    return tuple(rows)
 
 
 def refuse_clones(clones: object) -> None:
     """Raise if a plan of an earlier version computes ops on several chips; others list none."""
     if clones:
         raise _error("clones", "are no longer supported: search for another plan")
-
-
-def split_from_fields(
-    i: int,
-    op: object,
-    factor: object,
-    parts: object,
-    joined: object,
-    collective: object,
-    bucket: object,
-    level: object,
-) -> Split:
-    """Split ``i`` of a plan."""
-    field = f"splits[{i}]"
-    if type(joined) is not bool:
-        raise _error(f"{field}.joined", "must be true or false")
-    if type(collective) is not bool:
-        raise _error(f"{field}.collective", "must be true or false")
-    number = int(int_array(f"{field}.parts", [parts], 2, _INT32_MAX)[0])
-    of_bucket = int(int_array(f"{field}.bucket", [bucket], 0, _INT32_MAX)[0])
-    of_level = int(int_array(f"{field}.level", [level], 0, 1)[0])
-    names = text(f"{field}.op", op), text(f"{field}.factor", factor)
-    return Split(*names, number, joined, collective, of_bucket, of_level)
-
-
-def rewrite_from_fields(i: int, rule: object, ops: object) -> Rewrite:
-    """Rewrite ``i`` of a plan."""
-    field = f"rewrites[{i}]"
-    return Rewrite(text(f"{field}.rule", rule), _texts(f"{field}.ops", ops))
-
-
-def refuse_split_kinds(kinds: object) -> None:
-    """Raise if a plan of an earlier version says what kind a split is, instead of its factor."""
-    if kinds:
-        raise _error("splits", "of an earlier version are no longer read: search for another plan")
 
 
 def int_array(field: str, values: object, low: int, high: int) -> IntArray:
@@ -120,6 +96,20 @@ def text(field: str, value: object) -> str:
     """A string that UTF-8 can encode."""
     if not _is_utf8(value):
         raise _error(field, "must be text that UTF-8 can hold")
+    return value
+
+
+def _number(low: int, high: int = _INT32_MAX) -> _Check:
+    return lambda field, value: int(int_array(field, [value], low, high)[0])
+
+
+def _numbers(field: str, values: object) -> tuple[int, ...]:
+    return tuple(int_array(field, values, 0, _INT32_MAX).tolist())
+
+
+def _flag(field: str, value: object) -> bool:
+    if type(value) is not bool:
+        raise _error(field, "must be true or false")
     return value
 
 
@@ -164,3 +154,25 @@ def _is_utf8(value: object) -> TypeGuard[str]:
 
 def _error(field: str, problem: str) -> PlanError:
     return PlanError(f"plan: {field} {problem}.", field=field)
+
+
+# What the rows of a field become, and how each of their own fields is checked.
+_ROWS: Final[Mapping[str, tuple[Callable[..., Any], Mapping[str, _Check]]]] = {
+    "relays": (Relay, {"tensor": text, "chips": _numbers}),
+    "splits": (
+        Split,
+        {
+            "op": text,
+            "factor": text,
+            "parts": _number(2),
+            "joined": _flag,
+            "collective": _flag,
+            "bucket": _number(0),
+            "level": _number(0, 1),
+        },
+    ),
+    "rewrites": (Rewrite, {"rule": text, "ops": _texts}),
+}
+_OF_EARLIER: Final = {
+    "splits": {"collective": False, "bucket": 0, "level": 0}
+}  # what rows of older files lack

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, cast
 
 from go_opt.common.files import read_json, write_atomically
 from go_opt.common.outputs import PLAN
 from go_opt.errors import PlanError
 from go_opt.model.codecs.bindings import bindings_to_dict
-from go_opt.model.codecs.plan_facts import FACTS, check_facts, kernel_names, stage_rows
-from go_opt.model.codecs.plan_fields import (
-    plan_from_fields,
-    refuse_clones,
-    refuse_split_kinds,
-    relay_from_fields,
-    rewrite_from_fields,
-    split_from_fields,
-)
+from go_opt.model.codecs.fields import shown
+from go_opt.model.codecs.plan_fields import plan_from_fields, refuse_clones
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 
@@ -34,9 +28,16 @@ _REQUIRED: Final = frozenset({"format", "dims", *(field.name for field in fields
     *_OPTIONAL,
     "bindings",
 }
-_SPLIT: Final = ("op", "factor", "parts", "joined", "collective", "bucket", "level")
-_OF_EARLIER_SPLITS: Final = {"collective": False, "bucket": 0, "level": 0}
-_Row = TypeVar("_Row")
+_OBJECTIVES: Final = ("throughput", "latency")
+_STATUSES: Final = ("OPTIMAL", "FEASIBLE", "HEURISTIC")
+_SEED_MAX: Final = 2**64 - 1
+# What the plan itself does not need: names, and claims about the search.
+_FACTS: Final = frozenset(
+    (
+        *("op_names", "stages", "kernels", "nodes_without_op", "unknown_ops", "objective", "status"),
+        *("lower_bound_s", "gap", "seed", "version", "costs"),
+    )
+)
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
@@ -79,24 +80,18 @@ def plan_from_dict(data: object) -> Plan:
     for name in sorted(_REQUIRED - set(data)):
         raise PlanError(f"plan: {name} is missing.", field=name)
     for name in data:
-        if name not in _REQUIRED | _OPTIONAL | _OUTDATED | FACTS:
+        if name not in _REQUIRED | _OPTIONAL | _OUTDATED | _FACTS:
             raise PlanError(f"plan: unknown field {str(name)[:40]!r}.", field=str(name)[:40])
     if data["format"] != FORMAT:
         raise PlanError(f"plan: format must be {FORMAT!r}.", field="format")
     refuse_clones(data.get("clones"))
-    splits = data.get("splits", [])
-    refuse_split_kinds(
-        isinstance(splits, list) and any(isinstance(one, Mapping) and "kind" in one for one in splits)
-    )
-    parsed = {
-        "relays": _rows("relays", data["relays"], ("tensor", "chips"), relay_from_fields),
-        "rewrites": _rows("rewrites", data.get("rewrites", []), ("rule", "ops"), rewrite_from_fields),
-        "splits": _rows("splits", splits, _SPLIT, split_from_fields, _OF_EARLIER_SPLITS),
+    missing = {
+        "model": "",
+        "sequences": 1,
+        **dict.fromkeys(("forwards", "host_states", "splits", "rewrites"), ()),
     }
-    plan = plan_from_fields(
-        {"model": "", "forwards": (), "sequences": 1, "host_states": (), **data, **parsed}
-    )
-    check_facts(data, plan)
+    plan = plan_from_fields({**missing, **data})
+    _check_facts(data, plan)
     return plan
 
 
@@ -125,31 +120,88 @@ def load_plan(path: str | Path) -> Plan:
         raise PlanError(f"plan file {str(path)!r}: {error}", field=error.field) from None
 
 
-def _rows(
-    field: str,
-    value: object,
-    keys: tuple[str, ...],
-    row_from_fields: Callable[..., _Row],
-    missing: Mapping[str, object] = MappingProxyType({}),  # what rows of older files lack
-) -> tuple[_Row, ...]:
-    if not isinstance(value, list | tuple):
-        raise PlanError(f"plan: {field} must be a list.", field=field)
-    rows = []
-    for i, row in enumerate(value):
-        if not isinstance(row, Mapping) or {*row, *missing} != set(keys):
-            name = f"{field}[{i}]"
-            parts = f"{', '.join(keys[:-1])} and {keys[-1]}"
-            raise PlanError(f"plan: {name} must be an object of {parts}.", field=name)
-        rows.append(row_from_fields(i, *({**missing, **row}[key] for key in keys)))
-    return tuple(rows)
-
-
 def names_to_dict(graph: Graph, plan: Plan) -> dict[str, Any]:
     """Op names that a plan's lists index, its stages and kernels, and the model's nodes without an op."""
     return {
         "op_names": list(graph.op_names),
-        "stages": stage_rows(graph.op_names, plan),
-        "kernels": kernel_names(graph.op_names, plan),
+        "stages": _stage_rows(graph.op_names, plan),
+        "kernels": _kernel_names(graph.op_names, plan),
         "nodes_without_op": [node._asdict() for node in graph.nodes_without_op],
         "unknown_ops": [op._asdict() for op in graph.unknown_ops],
     }
+
+
+def _check_facts(data: Mapping[str, Any], plan: Plan) -> None:
+    """Check the facts that a plan file has; each may be missing.
+
+    Raises:
+      PlanError: one is malformed, or contradicts the plan; the message names it.
+    """
+    names: Any = data.get("op_names")
+    _check("op_names", names, _are_texts(names) and len(set(names)) == len(names) == len(plan.order))
+    stages, kernels = data.get("stages"), data.get("kernels")
+    # A stage of a billion chips is not listed to compare it.
+    is_listed = names is not None and plan.replication.max() <= len(json.dumps(stages))
+    if stages is not None and not (is_listed and stages == _stage_rows(names, plan)):
+        raise _contradicted("stages", "placement, replication and order")
+    if kernels is not None and (names is None or kernels != _kernel_names(names, plan)):
+        raise _contradicted("kernels", "fusion_group and order")
+    for field in ("nodes_without_op", "unknown_ops"):
+        rows = data.get(field)
+        _check(field, rows, isinstance(rows, list) and all(map(_is_named, rows)))
+    _check("objective", data.get("objective"), data.get("objective") in _OBJECTIVES)
+    _check("status", data.get("status"), data.get("status") in _STATUSES)
+    for field in ("lower_bound_s", "gap"):
+        _check(field, data.get(field), _is_number(data.get(field)))
+    seed = data.get("seed")
+    _check("seed", seed, type(seed) is int and 0 <= seed <= _SEED_MAX)
+    _check("version", data.get("version"), isinstance(data.get("version"), str))
+    costs: Any = data.get("costs")
+    is_costs = isinstance(costs, dict) and costs.keys() == {"file", "fingerprint"}
+    _check("costs", costs, is_costs and _are_texts(list(costs.values())))
+
+
+def _stage_rows(op_names: Sequence[str], plan: Plan) -> list[dict[str, Any]]:
+    """The chips of each stage and its ops in execution order, sorted by first chip."""
+    ops: dict[tuple[int, int], list[str]] = {}
+    for op in plan.order.tolist():
+        ops.setdefault((int(plan.placement[op]), int(plan.replication[op])), []).append(op_names[op])
+    return [
+        {"chips": list(range(first, first + size)), "ops": names}
+        for (first, size), names in sorted(ops.items())
+    ]
+
+
+def _kernel_names(op_names: Sequence[str], plan: Plan) -> list[list[str]]:
+    """The ops of each kernel; kernels and ops are in execution order."""
+    kernels: dict[int, list[str]] = {}
+    for op in plan.order.tolist():
+        kernels.setdefault(int(plan.fusion_group[op]), []).append(op_names[op])
+    return list(kernels.values())
+
+
+def _contradicted(field: str, origin: str) -> PlanError:
+    return PlanError(
+        f"plan: {field} contradicts op_names, {origin}: leave out {field!r}, which is derived from them.",
+        field=field,
+    )
+
+
+def _check(field: str, value: object, is_right: bool) -> None:
+    if value is not None and not is_right:
+        raise PlanError(f"plan: {field} is malformed or contradicts the plan: {shown(value)}.", field=field)
+
+
+def _are_texts(values: object) -> bool:
+    return isinstance(values, list) and all(isinstance(value, str) for value in values)
+
+
+def _is_named(row: object) -> bool:
+    if not isinstance(row, dict) or not isinstance(row.get("name"), str):
+        return False
+    return all(value is None or isinstance(value, str) or _is_number(value) for value in row.values())
+
+
+def _is_number(value: object) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 <= cast(float, value) <= sys.float_info.max  # false for NaN

@@ -17,14 +17,8 @@ from go_opt.model.bindings import Bindings
 from go_opt.model.builder import MAX_FLOPS, GraphBuilder
 from go_opt.model.codecs.bindings import bindings_from
 from go_opt.model.codecs.graph_columns import graph_from_columns, with_tensor_order
-from go_opt.model.codecs.plan_fields import (
-    plan_from_fields,
-    refuse_clones,
-    refuse_split_kinds,
-    relay_from_fields,
-    rewrite_from_fields,
-    split_from_fields,
-)
+from go_opt.model.codecs.plan_fields import plan_from_fields, refuse_clones
+from go_opt.model.codecs.plan_json import plan_to_dict
 from go_opt.model.codecs.rules import rules_from_proto, rules_to_proto
 from go_opt.model.dtypes import DTYPES
 from go_opt.model.graph import (
@@ -48,6 +42,12 @@ _ACTIVATION: Final = 1 + ACTIVATION
 _PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
 _SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 _PRECISION_NUMBER: Final[dict[str, Any]] = {name: 1 + i for i, name in enumerate(_PRECISIONS)}
+# Those that plans and messages of plans have alike.
+_PLAN_FIELDS: Final = (
+    *("placement", "order", "fusion_group", "replication", "provenance", "op_provenance", "forwards"),
+    *("host_states", "graph_fingerprint", "target_fingerprint", "target", "model"),
+)
+_SPLIT_FIELDS: Final = ("op", "factor", "parts", "collective", "bucket", "level")
 
 
 def bindings_to_proto(bindings: Bindings) -> dict[str, Any]:
@@ -213,37 +213,12 @@ def plan_to_proto(plan: Plan) -> plan_pb2.Plan:
     """The message of a plan; :func:`plan_from_proto` gives the same plan back."""
     from go_opt.proto import plan_pb2
 
-    return plan_pb2.Plan(
-        placement=plan.placement.tolist(),
-        order=plan.order.tolist(),
-        fusion_group=plan.fusion_group.tolist(),
-        replication=plan.replication.tolist(),
-        relays=[plan_pb2.Relay(tensor=relay.tensor, chips=relay.chips) for relay in plan.relays],
-        provenance=plan.provenance,
-        op_provenance=plan.op_provenance.tolist(),
-        graph_fingerprint=plan.graph_fingerprint,
-        target_fingerprint=plan.target_fingerprint,
-        target=plan.target,
-        **bindings_to_proto(plan.bindings),
-        precision=_PRECISION_NUMBER[plan.precision],
-        model=plan.model,
-        splits=[
-            plan_pb2.Split(
-                op=one.op,
-                factor=one.factor,
-                parts=one.parts,
-                in_parts=not one.joined,
-                collective=one.collective,
-                bucket=one.bucket,
-                level=one.level,
-            )
-            for one in plan.splits
-        ],
-        rewrites=[plan_pb2.Rewrite(rule=one.rule, ops=one.ops) for one in plan.rewrites],
-        forwards=plan.forwards,
-        sequences=plan.sequences,
-        host_states=plan.host_states,
-    )
+    fields = plan_to_dict(plan) | bindings_to_proto(plan.bindings)
+    del fields["format"]
+    for row in fields.get("splits", ()):
+        row["in_parts"] = not row.pop("joined")
+    fields |= {"precision": _PRECISION_NUMBER[plan.precision], "sequences": plan.sequences}
+    return plan_pb2.Plan(**fields)
 
 
 def plan_from_proto(message: plan_pb2.Plan) -> Plan:
@@ -252,30 +227,29 @@ def plan_from_proto(message: plan_pb2.Plan) -> Plan:
     Raises:
       PlanError: one sentence that names the faulty field.
     """
-    lists = ("placement", "order", "fusion_group", "replication", "provenance", "op_provenance", "forwards")
-    values = ("graph_fingerprint", "target_fingerprint", "target", "model")
     refuse_clones(message.clones)
-    refuse_split_kinds(any(one.kind for one in message.splits))
     return plan_from_fields(
-        {
-            "relays": tuple(
-                relay_from_fields(i, r.tensor, list(r.chips)) for i, r in enumerate(message.relays)
-            ),
-            "splits": tuple(
-                split_from_fields(i, s.op, s.factor, s.parts, not s.in_parts, s.collective, s.bucket, s.level)
-                for i, s in enumerate(message.splits)
-            ),
-            "rewrites": tuple(
-                rewrite_from_fields(i, one.rule, list(one.ops)) for i, one in enumerate(message.rewrites)
-            ),
+        _row(message, _PLAN_FIELDS)
+        | _binding_rows(message)
+        | {
+            "relays": [_row(one, ("tensor", "chips")) for one in message.relays],
+            "splits": [
+                _row(one, _SPLIT_FIELDS)
+                | {"joined": not one.in_parts}
+                | ({"kind": one.kind} if one.kind else {})
+                for one in message.splits
+            ],
+            "rewrites": [_row(one, ("rule", "ops")) for one in message.rewrites],
             "precision": precision_from_proto(message.precision, PlanError),
-            **_binding_rows(message),
             "sequences": message.sequences or 1,
-            "host_states": list(message.host_states),
-            **{name: list(getattr(message, name)) for name in lists},
-            **{name: getattr(message, name) for name in values},
         }
     )
+
+
+def _row(message: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Fields of a message, of which those that repeat are lists."""
+    values = ((name, getattr(message, name)) for name in names)
+    return {name: value if isinstance(value, str | int) else list(value) for name, value in values}
 
 
 def _index(index: int, length: int, what: str, rows: str = "ops", field: str = "") -> int:
