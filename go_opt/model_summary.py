@@ -12,7 +12,7 @@ import numpy as np
 
 from go_opt.api.inputs import ONNX, as_loaded, suffix_of
 from go_opt.common.arrays import BoolArray, IntArray, LongArray
-from go_opt.frontends.onnx_header import OnnxHeader, TensorHeader, read_header
+from go_opt.frontends.onnx_frontend import OnnxHeader, TensorHeader, read_header
 from go_opt.model.bindings import Bindings, Numbers
 from go_opt.model.dtypes import DTYPES, size_bytes
 from go_opt.model.graph import INPUT, WEIGHT, Graph, UnknownOp

@@ -59,7 +59,7 @@ def as_environment(environment: str | Environment, workers: int) -> Environment:
     if not isinstance(environment, str):
         return environment
     if environment in get_args(Fidelity):
-        return LocalEnvironment(cast(Fidelity, environment), workers)
+        return LocalEnvironment(cast("Fidelity", environment), workers)
     if ":" not in environment:
         raise InvalidInputError(
             f"environment must be {', '.join(get_args(Fidelity))} or HOST:PORT, not {environment[:100]!r}.",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from go_opt.env import Target, load_target, load_zoo
 from go_opt.env.copies.splits import planned_graph
 from go_opt.errors import InvalidInputError, ModelError
-from go_opt.frontends.graph_like import as_graph
+from go_opt.frontends.networkx_frontend import as_graph
 from go_opt.frontends.recording.states import star_of
 from go_opt.frontends.union.graphs import load_union
 from go_opt.frontends.union.names import UNION_PREFIX
@@ -67,7 +67,7 @@ def load(
     suffix = suffix_of(path)
     _refuse(name, bindings, *_NEVER_BOUND[suffix])
     if suffix == ".json":
-        from go_opt.frontends.graph_like import load_graph_json
+        from go_opt.frontends.networkx_frontend import load_graph_json
 
         return _without(name, bindings, load_graph_json(Path(name), precision))
     if suffix == ".mlir":

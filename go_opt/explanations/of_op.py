@@ -11,9 +11,8 @@ from go_opt.common.suggestion import suggestion
 from go_opt.env import Target
 from go_opt.env.critical_path import KernelSlack, critical_path
 from go_opt.errors import InvalidInputError
-from go_opt.explanations.loads import Loads
 from go_opt.explanations.moves import Cost, Move, Mover, plan_cost
-from go_opt.explanations.terms import KernelPart, Place, Terms, terms_of
+from go_opt.explanations.terms import KernelPart, Loads, Place, Terms, terms_of
 from go_opt.model.codecs.fields import shown
 from go_opt.model.dtypes import DTYPES
 from go_opt.model.graph import NO_PRODUCER, OP_CLASSES, TENSOR_KINDS, Graph

@@ -13,8 +13,16 @@ from go_opt.env.chip_buffers import ChipBuffers
 from go_opt.env.critical_path import CriticalPath, critical_path
 from go_opt.env.model.metrics import objective_s
 from go_opt.env.peak_memory import PeakMemory, peak_memory, plan_buffers
-from go_opt.explanations.moves import Mover, Neighbourhood, Resize, best_resize
-from go_opt.explanations.state_use import StateUse, state_use
+from go_opt.explanations.moves import (
+    Mover,
+    Neighbourhood,
+    OneMoreChip,
+    Resize,
+    WhatIf,
+    best_resize,
+    one_more_chip,
+    what_ifs,
+)
 from go_opt.explanations.terms import TensorPart, Term, terms_of
 from go_opt.explanations.uses import (
     ChipUse,
@@ -22,13 +30,14 @@ from go_opt.explanations.uses import (
     RelayUse,
     RewriteUse,
     SplitUse,
+    StateUse,
     chip_use,
     link_uses,
     relay_uses,
     rewrite_uses,
     split_uses,
+    state_use,
 )
-from go_opt.explanations.what_if import OneMoreChip, WhatIf, one_more_chip, what_ifs
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import Objective

@@ -1,4 +1,4 @@
-"""networkx graphs: the importer, and the node-link JSON form.
+"""networkx graphs: importer, exporter and the node-link JSON form; graphs as arguments and as JSON files.
 
 All attributes are optional; defaults are in brackets.
 
@@ -19,16 +19,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from go_opt.errors import GraphError
+from go_opt.common.files import read_json
+from go_opt.errors import GraphError, ModelError
 from go_opt.model.builder import GraphBuilder
-from go_opt.model.codecs.bindings import bindings_from
+from go_opt.model.codecs.bindings import bindings_from, bindings_to_dict
 from go_opt.model.codecs.fields import Fields, as_integer, shown
 from go_opt.model.codecs.graph_columns import with_tensor_order
-from go_opt.model.codecs.graph_json import add_states, read_precision, unknown_of
-from go_opt.model.codecs.rules import with_rules
-from go_opt.model.graph import INPUT, TENSOR_KINDS, WEIGHT, Graph, Precision, UnknownOp
+from go_opt.model.codecs.graph_json import (
+    add_states,
+    excluded_of,
+    graph_from_dict,
+    measured_of,
+    read_precision,
+    state_fields,
+    unknown_of,
+    unknown_rows,
+)
+from go_opt.model.codecs.rules import rule_row, with_rules
+from go_opt.model.dtypes import DTYPES
+from go_opt.model.graph import INPUT, OP_CLASSES, TENSOR_KINDS, WEIGHT, Graph, Precision, UnknownOp
 from go_opt.model.op_costs import class_of_type, is_known_type
 
 if TYPE_CHECKING:
@@ -258,3 +270,81 @@ def _end(row: Mapping[Any, Any], key: str, where: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise GraphError(f"{where}: {key!r} must be a string or a number, not {shown(value)}.", field=key)
     return str(value)
+
+
+def to_networkx(graph: Graph) -> nx.DiGraph:
+    """A DiGraph that :func:`go_opt.from_networkx` turns back into the same graph, fingerprint included.
+
+    Nodes are op names in op order with ``op_type``, ``op_class``, ``flops``, ``dtype``
+    and ``outputs`` (tensor -> elements); an edge carries ``tensors``. All values are
+    JSON types.
+    """
+    import networkx as nx
+
+    g = nx.DiGraph(
+        name=graph.name,
+        precision=graph.precision,
+        **bindings_to_dict(graph.bindings),
+        tensor_order=list(graph.tensor_names),
+        unknown_ops=unknown_rows(graph),
+        **state_fields(graph),
+    )
+    g.add_nodes_from((graph.op_names[op], _node_attributes(graph, op)) for op in range(graph.num_ops))
+    for read, tensor in enumerate(graph.reader_tensor):
+        producer, reader = graph.tensor_producer[tensor], graph.op_names[graph.reader_op[read]]
+        name, touched = graph.tensor_names[tensor], int(graph.reader_elements[read])
+        if producer >= 0:
+            source = graph.op_names[producer]
+            if not g.has_edge(source, reader):
+                g.add_edge(source, reader, tensors=[], touched={})
+            g.edges[source, reader]["tensors"].append(name)
+            g.edges[source, reader]["touched"][name] = touched
+        else:
+            attribute = "weights" if graph.tensor_kind[tensor] == WEIGHT else "inputs"
+            g.nodes[reader].setdefault(attribute, {})[name] = {
+                "elements": int(graph.tensor_elements[tensor]),
+                "dtype": DTYPES[graph.tensor_dtype[tensor]],
+                "touched": touched,
+            }
+    return g
+
+
+def _node_attributes(graph: Graph, op: int) -> dict[str, Any]:
+    ptr, tensors = graph.op_outputs
+    produced = tensors[ptr[op] : ptr[op + 1]]
+    names = [graph.tensor_names[k] for k in produced]
+    attributes: dict[str, Any] = {
+        "op_type": graph.op_types[op],
+        "op_class": OP_CLASSES[graph.op_class[op]],
+        "flops": float(graph.op_flops[op]),
+        "dtype": DTYPES[graph.op_dtype[op]],
+        "outputs": {name: int(graph.tensor_elements[k]) for name, k in zip(names, produced, strict=True)},
+        "output_dtypes": {
+            name: DTYPES[graph.tensor_dtype[k]] for name, k in zip(names, produced, strict=True)
+        },
+        "graph_outputs": [name for name, k in zip(names, produced, strict=True) if graph.tensor_is_output[k]],
+    }
+    optional = {"measured_s": measured_of(graph, op), "excluded_kinds": excluded_of(graph, op)}
+    return attributes | {key: value for key, value in optional.items() if value} | rule_row(graph, op)
+
+
+def as_graph(graph: Graph | nx.DiGraph) -> Graph:
+    """``graph`` itself, or its import; networkx loads only where it is needed."""
+    if isinstance(graph, Graph):
+        return graph
+
+    return from_networkx(graph)
+
+
+def load_graph_json(path: str | Path, precision: Precision) -> Graph:
+    """The graph in a ``.json`` file.
+
+    Raises:
+      ModelError, GraphError: the file is missing or malformed.
+    """
+    data = read_json(path, "graph file", ModelError)
+    if isinstance(data, Mapping) and "nodes" in data and "format" not in data:
+        graph = from_node_link(dict(data))
+    else:
+        graph = graph_from_dict(data)
+    return replace(graph, precision=precision)

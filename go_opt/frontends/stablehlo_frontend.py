@@ -8,7 +8,7 @@ from pathlib import Path
 from go_opt.common.files import read_text
 from go_opt.errors import GoOptError, ModelError
 from go_opt.extras import check_installed
-from go_opt.frontends.jax.operations import MAX_TEXT_BYTES
+from go_opt.frontends.jax.stablehlo import MAX_TEXT_BYTES
 from go_opt.frontends.jax.walk import Walker, dtype_name
 from go_opt.frontends.recording.binding import Trips
 from go_opt.frontends.recording.recorder import Recorder

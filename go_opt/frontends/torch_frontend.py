@@ -15,10 +15,14 @@ from go_opt.errors import GoOptError, ModelError
 from go_opt.extras import check_installed
 from go_opt.frontends.recording.recorder import Recorder, Value
 from go_opt.frontends.recording.states import Facts, FoundStates, find_states, says_a_state
-from go_opt.frontends.torch.archive import read_program
-from go_opt.frontends.torch.nodes import root_class
-from go_opt.frontends.torch.signature import is_of_sequence, returned, source_name
-from go_opt.frontends.torch.sizes import Sizes
+from go_opt.frontends.torch.program import (
+    Sizes,
+    is_of_sequence,
+    read_program,
+    returned,
+    root_class,
+    source_name,
+)
 from go_opt.frontends.torch.walk import Walker
 from go_opt.model.bindings import Bindings
 from go_opt.model.graph import Graph, Precision, check_precision

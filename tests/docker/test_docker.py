@@ -160,7 +160,7 @@ def test_prometheus_asks_for_metrics_that_there_are() -> None:
     mounted = [volume.split(":")[:2] for volume in COMPOSE["services"]["prometheus"]["volumes"]]
     assert [f"./{rules}", f"/etc/prometheus/{rules}"] in mounted
     metrics = Metrics()
-    metrics.watch_calls(cast(Calls, SimpleNamespace(queues=())))
+    metrics.watch_calls(cast("Calls", SimpleNamespace(queues=())))
     known = {family.name for family in metrics.registry.collect()}
     (group,) = yaml.safe_load((DOCKER / rules).read_text("utf-8"))["groups"]
     for rule in group["rules"]:

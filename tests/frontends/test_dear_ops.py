@@ -18,8 +18,7 @@ from jax._src.core import Primitive
 import go_opt
 from go_opt.errors import ModelError
 from go_opt.frontends.jax.primitives import primitive_cost
-from go_opt.frontends.torch.aten import operator, operator_cost
-from go_opt.frontends.torch.formulas import Operand
+from go_opt.frontends.torch.aten import Operand, operator, operator_cost
 from go_opt.model.op_costs import OpSignature, op_cost
 
 

@@ -23,7 +23,7 @@ from onnx import helper, numpy_helper
 import go_opt
 from go_opt.common.units import visible
 from go_opt.errors import InvalidInputError, ModelError
-from go_opt.frontends.jax.operations import check_text
+from go_opt.frontends.jax.stablehlo import check_text
 from go_opt.model.codecs.graph_json import graph_to_dict
 from tests.strategies import toy_graph
 from tests.torch_programs import FOLDER

@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from go_opt.errors import GraphError
-from go_opt.frontends.networkx_export import to_networkx
-from go_opt.frontends.networkx_frontend import from_networkx, from_node_link
+from go_opt.frontends.networkx_frontend import from_networkx, from_node_link, to_networkx
 from go_opt.model.codecs.graph_json import graph_from_dict, graph_to_dict
 from go_opt.model.graph import DATA_MOVEMENT, MATRIX, VECTOR, WEIGHT
 

@@ -14,8 +14,7 @@ import pytest
 import go_opt
 from go_opt import Graph, from_jax, from_onnx, from_stablehlo
 from go_opt.errors import ModelError
-from go_opt.frontends.networkx_export import to_networkx
-from go_opt.frontends.networkx_frontend import from_networkx, from_node_link
+from go_opt.frontends.networkx_frontend import from_networkx, from_node_link, to_networkx
 from go_opt.frontends.onnx_frontend import import_onnx
 from go_opt.frontends.recording.states import Facts, find_states
 from go_opt.model.bindings import Bindings

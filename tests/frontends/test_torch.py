@@ -15,9 +15,8 @@ import pytest
 
 import go_opt
 from go_opt.errors import ModelError
-from go_opt.frontends.torch.aten import operator_cost
-from go_opt.frontends.torch.formulas import Operand
-from go_opt.frontends.torch.sizes import Sizes
+from go_opt.frontends.torch.aten import Operand, operator_cost
+from go_opt.frontends.torch.program import Sizes
 from go_opt.model.graph import INPUT, MATRIX, WEIGHT, Graph
 from tests.shaped import Window, shapes_of, windows_of
 from tests.torch_programs import FOLDER, exported, models

@@ -17,7 +17,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import go_opt
-from go_opt.frontends.torch.archive import read_program
+from go_opt.frontends.torch.program import read_program
 from go_opt.model.codecs.graph_json import graph_from_dict, graph_to_dict
 from go_opt.model.graph import Graph, UnknownOp
 from tests.torch_programs import FOLDER

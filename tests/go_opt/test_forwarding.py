@@ -12,8 +12,7 @@ import pytest
 import go_opt
 from go_opt.env.copies.expanded_tables import plan_tables
 from go_opt.explanations import explain_plan
-from go_opt.explanations.loads import Loads
-from go_opt.explanations.terms import Terms
+from go_opt.explanations.terms import Loads, Terms
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.codecs.plan_json import load_plan, save_plan
 from go_opt.model.codecs.wire import plan_from_proto, plan_to_proto

@@ -134,8 +134,7 @@ def explain(
     from go_opt.explanations import OpExplanation
     from go_opt.model.codecs.plan_json import load_plan
     from go_opt.parallel.plans import is_step_plan, loaded_step
-    from go_opt.report.explanation import print_plan_explanation
-    from go_opt.report.op_explanation import print_op_explanation
+    from go_opt.report.explanation import print_op_explanation, print_plan_explanation
     from go_opt.report.progress import announce_compilation
     from go_opt.result_json import explanation_to_dict
 

@@ -37,7 +37,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="As list and p
 @with_options
 def list_jobs(connection: Connection) -> Answer:
     """List all jobs, including finished ones, with their progress."""
-    from go_opt.report.jobs import job_to_dict, jobs_table
+    from go_opt.report.training import job_to_dict, jobs_table
 
     with connection.client() as client:
         operations = client.list_operations()
@@ -48,7 +48,7 @@ def list_jobs(connection: Connection) -> Answer:
 @with_options
 def get_job(name: NameArgument, connection: Connection) -> Answer:
     """Show the progress of a job."""
-    from go_opt.report.jobs import job_lines, job_to_dict
+    from go_opt.report.training import job_lines, job_to_dict
 
     with connection.client() as client:
         operation = client.operation(name)
@@ -112,7 +112,7 @@ class JobOptions:
 
 def submit(connection: Connection, job: JobOptions, start: Callable[[Client], Operation]) -> Answer:
     """Start a job and answer with its name; with ``--wait``, follow the job to its end."""
-    from go_opt.report.jobs import job_to_dict
+    from go_opt.report.training import job_to_dict
 
     with connection.client() as client:
         operation = start(client)
@@ -140,7 +140,7 @@ def folder_here(out: Path | None, context: typer.Context, connection: Connection
 
 
 def _follow(operation: Operation, connection: Connection) -> JobResult:
-    from go_opt.report.training_progress import TrainingProgress
+    from go_opt.report.training import TrainingProgress
 
     progress = TrainingProgress(of_one_graph=operation.latest.kind == "finetune")
     shown = 0
@@ -172,6 +172,6 @@ def _refuse_given(context: typer.Context, names: Iterable[str], reason: str) -> 
 
 
 def _result(operation: Operation, result: JobResult) -> Answer:
-    from go_opt.report.jobs import job_result_to_dict, result_lines
+    from go_opt.report.training import job_result_to_dict, result_lines
 
     return Answer(lambda: job_result_to_dict(operation, result), lambda: [result_lines(result)])

@@ -313,7 +313,7 @@ def batch_dimension(model: str, loading: StartOptions) -> str | None:
     """The dimension that all inputs of an ONNX file share as their first, if it is not bound."""
     if not model.endswith(".onnx"):
         return None
-    from go_opt.frontends.onnx_header import read_header
+    from go_opt.frontends.onnx_frontend import read_header
 
     shapes = [tensor.shape for tensor in read_header(model, loading.bindings()).inputs]
     first = {shape[0] if shape else None for shape in shapes}

@@ -188,7 +188,7 @@ def _keywords(options: Training | Graphs) -> dict[str, Any]:
 def _run(train: Callable[..., TrainingResult], *, is_first: bool, of_one_graph: bool) -> Answer | None:
     """Train until the end or a signal; the result is the answer of host 0."""
     from go_opt.report.progress import announce_compilation
-    from go_opt.report.training_progress import TrainingProgress, print_trained, trained_to_dict
+    from go_opt.report.training import TrainingProgress, print_trained, trained_to_dict
 
     announce_compilation()
     progress = TrainingProgress(of_one_graph=of_one_graph, is_quiet=not is_first)

@@ -141,7 +141,7 @@ def _given(
 def _scope_of(following: str) -> tuple[str, Scope | None]:
     """The name of a next value, and the scope that is said behind it."""
     base, colon, last = following.rpartition(":")
-    return (base, cast(Scope, last)) if colon and last in get_args(Scope) else (following, None)
+    return (base, cast("Scope", last)) if colon and last in get_args(Scope) else (following, None)
 
 
 def _of_training(weights: Mapping[str, tuple[int, ...]], outputs: Mapping[str, Facts]) -> Mapping[str, str]:

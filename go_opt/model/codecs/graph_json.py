@@ -88,7 +88,7 @@ def add_states(builder: GraphBuilder, fields: Fields) -> None:
     """Add the states of the field ``states``, if there is one."""
     for row in fields.objects("states", []):
         state = Fields(f"{fields.where}: 'states'", row)
-        builder.add_state(state.text("read"), state.text("next"), cast(Scope, state.text("scope")))
+        builder.add_state(state.text("read"), state.text("next"), cast("Scope", state.text("scope")))
 
 
 def state_fields(graph: Graph) -> dict[str, Any]:

@@ -144,7 +144,7 @@ def _names(field: str, values: object) -> tuple[str, ...]:
 def _precision(value: object) -> Precision:
     if value not in get_args(Precision):
         raise _error("precision", f"must be one of {', '.join(get_args(Precision))}")
-    return cast(Precision, value)
+    return cast("Precision", value)
 
 
 def _is_utf8(value: object) -> TypeGuard[str]:

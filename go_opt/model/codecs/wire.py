@@ -191,7 +191,7 @@ def _built_graph(message: graph_pb2.Graph, precision: Precision, bindings: Bindi
             _index(k, len(tensor_names), f"states[{i}].{name}", "tensors", field="states")
             for name, k in (("read", state.read), ("next", state.next))
         )
-        scope = cast(Scope, _choice(state.scope, _SCOPES))
+        scope = cast("Scope", _choice(state.scope, _SCOPES))
         builder.add_state(tensor_names[read], tensor_names[following], scope)
     for op, op_reads, op_writes in zip(message.ops, reads, writes, strict=True):
         builder.add_op(

@@ -1,12 +1,14 @@
-"""A plan as one page: its pipeline, its graph, its timeline, and its limits."""
+"""A plan as one page: its pipeline, graph, timeline, and limits; or as data for Model Explorer."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from go_opt import api
+from go_opt.common.outputs import NODE_DATA
 from go_opt.constraint_file import as_constraints
 from go_opt.env import Target
 from go_opt.env.copies.splits import planned_graph
@@ -15,14 +17,11 @@ from go_opt.errors import InfeasibleError
 from go_opt.explanations import PlanExplanation
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.report.page.drawing import Boxes, boxes_of
-from go_opt.report.page.facts import Claims, claims_of, fact_rows
-from go_opt.report.page.graph_rows import drawing_rows, kernel_rows, op_rows
+from go_opt.report.page.drawing import Boxes, boxes_of, drawing_rows, kernel_rows, op_rows
+from go_opt.report.page.facts import Claims, claims_of, fact_rows, limit_rows, move_rows
 from go_opt.report.page.html import page_text
-from go_opt.report.page.limit_rows import limit_rows, move_rows
 from go_opt.report.page.over_time import MOST_SPANS, memory_rows, timeline_of, timeline_rows
-from go_opt.report.page.pipeline import host_rows, passing_rows, pipeline_rows
-from go_opt.report.page.subject import Subject
+from go_opt.report.page.subject import Subject, host_rows, passing_rows, pipeline_rows
 from go_opt.report.tables import plan_text
 from go_opt.result import Objective
 from go_opt.solver.problem.user_constraints import UserConstraint
@@ -136,3 +135,32 @@ def _timeline_notes(timeline: Timeline, over_time: dict[str, Any]) -> Iterator[s
         yield f"Only the first {MOST_SPANS:,} transfers are drawn."
     if timeline.is_deadlocked:
         yield f"It ends in a {timeline.metrics.reason}"
+
+
+def node_data_text(subject: Subject) -> str:
+    """The text of a node data file, which maps node names to values and colours."""
+    return json.dumps(node_data(subject), allow_nan=False)
+
+
+def node_data(subject: Subject) -> dict[str, Any]:
+    """Node name -> stage. A node without an op has the stage of its related op, or no entry."""
+    stage_of = subject.stage_of_chip[subject.plan.placement]
+    by_name = dict(zip(subject.graph.op_names, stage_of.tolist(), strict=True))
+    for node in subject.graph.nodes_without_op:
+        if node.op in by_name:  # not of an op whose parts are not joined
+            by_name.setdefault(node.name, by_name[node.op])
+    return {
+        "format": NODE_DATA.json_format,
+        "name": f"Stages on {subject.target.name}",
+        # Stages are not numbers: a layer shows its number of nodes in each stage.
+        "hideInAggregatedStatsTable": True,
+        "showExpandedSummaryOnGroupNode": True,
+        "results": {
+            name: {
+                "value": subject.stages[stage].name,
+                "bgColor": subject.stages[stage].colour,
+                "textColor": "#16181d",
+            }
+            for name, stage in by_name.items()
+        },
+    }

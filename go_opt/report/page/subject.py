@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 
 from go_opt.env import Metrics, Target
 from go_opt.explanations import PlanExplanation
-from go_opt.explanations.loads import Loads
-from go_opt.explanations.terms import Terms, terms_of
+from go_opt.explanations.terms import Loads, Terms, terms_of
 from go_opt.explanations.uses import ChipUse
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.report.parts.plan_lines import stages_of
-from go_opt.report.parts.wording import StageNames, named_stage
+from go_opt.report.parts.wording import StageNames, binds, named_stage
 from go_opt.solver.problem.user_constraints import UserConstraint
 
 NO_STAGE: Final = -1
@@ -115,3 +114,102 @@ class Subject:
 def short(values: NDArray | Iterable[float]) -> list[Any]:
     """Numbers rounded to six digits, which suffice for drawing."""
     return [float(f"{value:.6g}") for value in values]
+
+
+HOST: Final = "host"
+
+
+def pipeline_rows(subject: Subject) -> list[dict[str, Any]]:
+    """One object per stage, in pipeline order. Loads are shares of the interval or makespan."""
+    sends = _sends(subject)
+    return [_row(subject, stage, sends.get(i, [])) for i, stage in enumerate(subject.stages)]
+
+
+def passing_rows(subject: Subject) -> list[dict[str, Any]]:
+    """The transfers from chips that run no op."""
+    return _sends(subject).get(NO_STAGE, [])
+
+
+def host_rows(subject: Subject) -> list[dict[str, Any]]:
+    """The host's link, in and out."""
+    metrics = subject.metrics
+    pairs = zip(subject.target.link_names[-2:], metrics.link_s[-2:].tolist(), strict=True)
+    return [
+        {
+            "name": name,
+            "seconds": seconds,
+            "load": subject.share(seconds),
+            "binds": subject.explanation.objective == "throughput" and metrics.bottleneck == name,
+        }
+        for name, seconds in pairs
+    ]
+
+
+def _row(subject: Subject, stage: Stage, sends: list[dict[str, Any]]) -> dict[str, Any]:
+    use, explanation = stage.use, subject.explanation
+    busy_s = explanation.busy_s(use)
+    last = stage.first_chip + stage.chips - 1
+    return {
+        "name": stage.name,
+        "chips": stage.chips,
+        "first": stage.first_chip,
+        "colour": stage.colour,
+        "ops": use.ops,
+        "kernels": use.kernels,
+        "busy_s": busy_s,
+        "load": subject.share(busy_s),
+        "binds": explanation.objective == "throughput"
+        and binds(explanation.metrics.bottleneck, stage.first_chip, last),
+        "weight_bytes": use.weight_bytes,
+        "peak_bytes": use.peak_bytes,
+        "stream_bytes": use.stream_bytes,
+        "sram_bytes": use.sram_bytes,
+        "dearest": use.dearest.ops[0],
+        "sends": sends,
+    }
+
+
+def _sends(subject: Subject) -> dict[int, list[dict[str, Any]]]:
+    """By sending stage: the busiest link to each other stage, or to chips that only forward."""
+    topology, link_s = subject.target.topology, subject.metrics.link_s
+    busiest: dict[tuple[int, int | str], int] = {}
+    links: dict[tuple[int, int | str], int] = {}
+    for link in np.flatnonzero(link_s[: topology.num_links]).tolist():
+        ends = _end(subject, int(topology.link_from[link])), _end(subject, int(topology.link_to[link]))
+        if ends[0] == HOST or (ends[0] == ends[1] and ends[0] != NO_STAGE):
+            continue  # a link inside a stage, whose chips forward each other's results
+        pair = int(ends[0]), ends[1]
+        links[pair] = links.get(pair, 0) + 1
+        if link_s[link] > link_s[busiest.setdefault(pair, link)]:
+            busiest[pair] = link
+    rows: dict[int, list[dict[str, Any]]] = {}
+    for pair, link in busiest.items():
+        rows.setdefault(pair[0], []).append(_send(subject, pair[1], link) | {"links": links[pair]})
+    return {stage: sorted(sent, key=lambda row: -row["seconds"]) for stage, sent in rows.items()}
+
+
+def _end(subject: Subject, chip: int) -> int | str:
+    return HOST if chip < 0 else int(subject.stage_of_chip[chip])
+
+
+def _send(subject: Subject, to: int | str, link: int) -> dict[str, Any]:
+    term = subject.terms.term(subject.target.num_chips + link)
+    seconds = float(subject.metrics.link_s[link])
+    return {
+        "to": None if to in (HOST, NO_STAGE) else to,
+        "name": _name(subject, to, link),
+        "link": term.name,
+        "seconds": seconds,
+        "load": subject.share(seconds),
+        "bytes": term.size_bytes,
+        "tensors": len(term.tensors),
+        "binds": subject.explanation.objective == "throughput" and subject.metrics.bottleneck == term.name,
+    }
+
+
+def _name(subject: Subject, to: int | str, link: int) -> str:
+    if to == HOST:
+        return "the host"
+    if to == NO_STAGE:
+        return f"chip {subject.target.topology.link_to[link]}, which runs no op"
+    return subject.stages[int(to)].name

@@ -8,7 +8,7 @@ from typing import Final
 from rich.table import Table
 
 from go_opt.common.units import format_bytes
-from go_opt.frontends.onnx_header import TensorHeader
+from go_opt.frontends.onnx_frontend import TensorHeader
 from go_opt.model_summary import ModelSummary, OpTypeStats
 from go_opt.report.parts.wording import counted, states_texts, table_of, unknown_types, unpaired_text
 

@@ -13,8 +13,8 @@ from go_opt.common.units import format_bytes
 from go_opt.frontends.recording.states import star_of
 
 if TYPE_CHECKING:
-    from go_opt.explanations.state_use import HostState
     from go_opt.explanations.terms import Place, TensorPart
+    from go_opt.explanations.uses import HostState
     from go_opt.model.graph import UnknownOp
     from go_opt.model.plan import Plan
     from go_opt.model.states import SizedState

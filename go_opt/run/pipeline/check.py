@@ -13,8 +13,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from go_opt.frontends.onnx.inference.bound import with_values
-from go_opt.frontends.onnx.inference.dims import DimTable
+from go_opt.frontends.onnx.inference.dims import DimTable, with_values
 from go_opt.frontends.onnx.lowered import model_inputs
 from go_opt.frontends.union.names import UNION_PREFIX, prefix_of, shares_of
 from go_opt.run.manifest import Manifest, StageState, elements_in

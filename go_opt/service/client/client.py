@@ -18,8 +18,8 @@ from go_opt.constraint_file import as_constraints
 from go_opt.env import Metrics, Target
 from go_opt.env.model.metrics import Fidelity, check_fidelity, check_objective
 from go_opt.errors import InvalidInputError
-from go_opt.frontends.graph_like import as_graph
-from go_opt.frontends.onnx_model import OnnxModel
+from go_opt.frontends.networkx_frontend import as_graph
+from go_opt.frontends.onnx_frontend import OnnxModel
 from go_opt.given_request import as_request, takes_options
 from go_opt.model.codecs.wire import graph_to_proto, plan_to_proto
 from go_opt.model.graph import Graph

@@ -24,7 +24,7 @@ from go_opt.env import Metrics, Target, load_target, parse_target, shipped_targe
 from go_opt.env.model.metrics import STALL_CAUSES, Fidelity, Simulation
 from go_opt.env.target.toml import target_to_toml
 from go_opt.errors import InvalidInputError, ServiceError, TargetError
-from go_opt.frontends.onnx_model import OnnxModel
+from go_opt.frontends.onnx_frontend import OnnxModel
 from go_opt.model.codecs.wire import bindings_to_proto, plan_from_proto, plan_to_proto
 from go_opt.model.graph import UnknownOp
 from go_opt.model.start import NO_KERNEL, OpStart, Start

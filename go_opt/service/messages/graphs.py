@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from go_opt.common.arrays import IntArray
 from go_opt.env.copies.splits import planned_graph
 from go_opt.errors import GraphError, ModelError, PlanError
-from go_opt.frontends.onnx_model import OnnxModel
+from go_opt.frontends.onnx_frontend import OnnxModel
 from go_opt.model.codecs.wire import (
     bindings_from_proto,
     graph_from_proto,

@@ -31,7 +31,7 @@ class _Says:
         return random_outputs(np.random.default_rng(0), of, self.scale)
 
 
-POLICY = cast(Policy, _Says(1.0))
+POLICY = cast("Policy", _Says(1.0))
 
 
 def speed_ups(of: Case, logs: FloatArray) -> Answers:
@@ -40,7 +40,7 @@ def speed_ups(of: Case, logs: FloatArray) -> Answers:
 
 
 def score(sessions: list[Answers], *, seed: int = 0) -> Score:
-    return validate(POLICY, CASES, cast(list[Session], sessions), [ORDER, PLACEMENT], seed)
+    return validate(POLICY, CASES, cast("list[Session]", sessions), [ORDER, PLACEMENT], seed)
 
 
 def names() -> list[str]:

@@ -20,7 +20,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from go_opt.frontends.onnx.inference.values import make_value
-from go_opt.frontends.onnx.nodes import sharding_rule
+from go_opt.frontends.onnx.program import sharding_rule
 from go_opt.model.op_costs import OpSignature
 from go_opt.model.rule import NO_FACTOR, Access, Affine, Rule, fault_of
 from go_opt.model.rules.table import rule_of

@@ -15,10 +15,10 @@ from go_opt.explanations import explain_op, explain_plan
 from go_opt.explanations.terms import Term, Terms, terms_of
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.report.op_explanation import print_op_explanation
-from go_opt.report.page.limit_rows import MOST_PARTS, limit_rows
+from go_opt.report.explanation import print_op_explanation
+from go_opt.report.page.facts import MOST_PARTS, limit_rows
 from go_opt.report.page.subject import Subject
-from go_opt.report.parts.term_lines import term_lines
+from go_opt.report.parts.plan_lines import term_lines
 from go_opt.report.parts.wording import StageNames
 from go_opt.solver.verify.verifier import verify
 from tests.env.test_replication import random_case, random_case_anywhere

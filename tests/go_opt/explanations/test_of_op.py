@@ -19,7 +19,7 @@ from go_opt.explanations import OpExplanation, explain_op
 from go_opt.explanations.of_op import Read, Written
 from go_opt.explanations.terms import Place
 from go_opt.model.plan import Relay
-from go_opt.report.op_explanation import print_op_explanation
+from go_opt.report.explanation import print_op_explanation
 from tests.strategies import make_plan, small_mcm, toy_graph
 
 

@@ -19,8 +19,7 @@ from go_opt.explanations.moves import Mover, best_resize
 from go_opt.explanations.terms import Place, terms_of
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.report.explanation import print_plan_explanation
-from go_opt.report.op_explanation import print_op_explanation
+from go_opt.report.explanation import print_op_explanation, print_plan_explanation
 from go_opt.report.tables import print_metrics
 from go_opt.result_json import explanation_to_dict
 from go_opt.solver.verify.verifier import verify

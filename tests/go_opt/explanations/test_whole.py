@@ -17,10 +17,9 @@ from go_opt.env.model.metrics import WAITING
 from go_opt.env.target.first_chips import first_chips
 from go_opt.errors import PlanError
 from go_opt.explanations import PlanExplanation, explain_op, explain_plan
-from go_opt.explanations.what_if import FASTER, OneMoreChip, one_more_chip
+from go_opt.explanations.moves import FASTER, OneMoreChip, one_more_chip
 from go_opt.model.plan import Relay
-from go_opt.report.explanation import print_plan_explanation, summary_lines
-from go_opt.report.op_explanation import print_op_explanation
+from go_opt.report.explanation import print_op_explanation, print_plan_explanation, summary_lines
 from go_opt.result_json import explanation_to_dict
 from go_opt.solver import Bound, Pin
 from tests.env.test_makespan import measured_graph
