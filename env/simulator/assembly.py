@@ -14,8 +14,6 @@ from go_opt.env.kernels.numbering import seconds_of_kernels
 from go_opt.env.kernels.plain_loops import largest
 from go_opt.env.model.memory import Fit, Holdings, csr_of, fit_chips, holdings
 from go_opt.env.model.turns import round_of
-from go_opt.env.simulator.credit import grant_credit
-from go_opt.env.simulator.links import lay_links
 from go_opt.env.simulator.package import (
     CHIP,
     EVENT,
@@ -31,8 +29,7 @@ from go_opt.env.simulator.package import (
     Package,
     becomes_replica,
 )
-from go_opt.env.simulator.plumbing import Plumbing, lay_hops, lay_plumbing
-from go_opt.env.simulator.streams import streams_of
+from go_opt.env.simulator.plumbing import grant_credit, lay_hops, lay_links, lay_plumbing
 
 
 class Setting(NamedTuple):
@@ -88,27 +85,29 @@ def assemble(
     if most_rounds == 0:
         most_rounds = rounds_limit(shared[0].window)
     window = min(shared[0].window, most_rounds)
-    streams = streams_of(held, fit, num_kernels)
-    plumbing = lay_plumbing(tables, kernel_of, kernel_chip, replicas, streams, most_rounds)
-    flows, deliveries = plumbing.flows, plumbing.deliveries
+    flows, deliveries, num_came = lay_plumbing(
+        tables, kernel_of, kernel_chip, replicas, held, fit, most_rounds
+    )
     hops, others = lay_hops(tables, flows, deliveries)
     grant_credit(flows, deliveries, len(tables.chip_kind), setting.rule)
     for flow in flows:
         shared[0].parts += flow.kind == HOST_OUT and flow.replica == 0
         if flow.chip != NONE:
             flow.setup_s = tables.dma_setup_s[tables.chip_kind[flow.chip]]
-    chips, stages, refs, chip_kernel = _stages(tables, setting, plumbing, kernel_chip, kernel_s, replicas)
+    chips, stages, refs, chip_kernel = _stages(
+        tables, setting, flows, deliveries, kernel_chip, kernel_s, replicas
+    )
     num_links = len(setting.link_latency_s) + 2
     num_nodes, num_events = _most_waiting(flows, deliveries, window, setting.buffers)
     package = Package(
         chips, stages, flows, deliveries, hops, others,
         lay_links(tables, setting.link_latency_s, shared[0], chips, flows, hops, others),
-        refs, chip_kernel, np.empty(plumbing.num_came, np.bool_), shared,
+        refs, chip_kernel, np.empty(num_came, np.bool_), shared,
         np.empty(16 + num_nodes, NODE),
         np.empty(16 + len(chips) + num_events, EVENT),
         np.empty(16 + len(flows) * window, np.int64),
         np.empty(most_rounds, ROUND),
-        np.empty((len(chips), most_rounds)), np.empty((num_links, most_rounds)),
+        np.empty((len(chips) + num_links, most_rounds)),
         np.empty((len(chips), most_rounds, 4)), np.empty((num_links, most_rounds)),
         np.empty(num_spans, SPAN),
     )  # fmt: skip
@@ -143,14 +142,15 @@ def rounds_limit(window: int) -> int:
 def _stages(
     tables: CostTables,
     setting: Setting,
-    plumbing: Plumbing,
+    flows: RecordArray,
+    deliveries: RecordArray,
     kernel_chip: IntArray,
     kernel_s: FloatArray,
     replicas: IntArray,
 ) -> tuple[RecordArray, RecordArray, IntArray, IntArray]:
     """Kernels that wait or are waited for are stages of their own; each run between them is one stage."""
     num_chips, num_kernels = len(replicas), len(kernel_chip)
-    stands_alone = _interacting_kernels(plumbing, num_kernels)
+    stands_alone = _interacting_kernels(flows, deliveries, num_kernels)
     chip_kernel_ptr, chip_kernel = csr_of(kernel_chip[:num_kernels], num_chips)
     chips = np.zeros(num_chips, CHIP)
     most_stages = int64(0)
@@ -183,29 +183,29 @@ def _stages(
             stages[num_stages - 1].seconds += kernel_s[kernel]
         chip.stage_end = num_stages
     stages = stages[:num_stages].copy()
-    return chips, stages, _connect(plumbing, chips, stages, stage_of), chip_kernel
+    return chips, stages, _connect(flows, deliveries, chips, stages, stage_of), chip_kernel
 
 
 @compiled_inner
-def _interacting_kernels(plumbing: Plumbing, num_kernels: int) -> BoolArray:
+def _interacting_kernels(flows: RecordArray, deliveries: RecordArray, num_kernels: int) -> BoolArray:
     interacts = np.zeros(num_kernels, np.bool_)
-    for flow in range(len(plumbing.maker)):
-        if plumbing.maker[flow] != NONE:
-            interacts[plumbing.maker[flow]] = True
-    for delivery in range(len(plumbing.first_reader)):
-        interacts[plumbing.first_reader[delivery]] = True
-        interacts[plumbing.last_reader[delivery]] = True
+    for flow in flows:
+        if flow.maker != NONE:
+            interacts[flow.maker] = True
+    for delivery in deliveries:
+        interacts[delivery.first] = interacts[delivery.last] = True
     return interacts
 
 
 @compiled_inner
-def _connect(plumbing: Plumbing, chips: RecordArray, stages: RecordArray, stage_of: IntArray) -> IntArray:
+def _connect(
+    flows: RecordArray, deliveries: RecordArray, chips: RecordArray, stages: RecordArray, stage_of: IntArray
+) -> IntArray:
     """Fill in what each stage needs, frees, makes and streams; returns ``Package.refs``."""
-    flows, deliveries = plumbing.flows, plumbing.deliveries
     maker = np.full(len(flows), NONE, np.int32)
     for flow in range(len(flows)):
-        if plumbing.maker[flow] != NONE:
-            stage = _stage_on(chips, flows[flow], stage_of[plumbing.maker[flow]])
+        if flows[flow].maker != NONE:
+            stage = _stage_on(chips, flows[flow], stage_of[flows[flow].maker])
             if flows[flow].kind == STREAM:
                 stages[stage].stream = flow
             else:
@@ -213,8 +213,8 @@ def _connect(plumbing: Plumbing, chips: RecordArray, stages: RecordArray, stage_
     num_ends, num_stages = len(deliveries), len(stages)
     first, last = np.empty(num_ends, np.int32), np.empty(num_ends, np.int32)
     for i in range(num_ends):
-        first[i] = _stage_on(chips, deliveries[i], stage_of[plumbing.first_reader[i]])
-        last[i] = _stage_on(chips, deliveries[i], stage_of[plumbing.last_reader[i]])
+        first[i] = _stage_on(chips, deliveries[i], stage_of[deliveries[i].first])
+        last[i] = _stage_on(chips, deliveries[i], stage_of[deliveries[i].last])
     needs_ptr, needs = csr_of(first, num_stages)
     frees_ptr, frees = csr_of(last, num_stages)
     makes_ptr, makes = csr_of(maker, num_stages)

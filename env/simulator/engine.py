@@ -48,11 +48,15 @@ from go_opt.env.simulator.package import (
     turn_of,
 )
 from go_opt.env.simulator.steady import period_of
-from go_opt.env.simulator.streams import ask_first, ask_next, chunk_came, chunk_left, has_forwarded
 from go_opt.env.simulator.transfers import (
     ask,
+    ask_first,
+    ask_next,
+    chunk_came,
+    chunk_left,
     dispatch,
     enter_link,
+    has_forwarded,
     send,
     send_to_host,
     serve_host,
@@ -183,7 +187,7 @@ def _finish_stage(package: Package, number: int, now_s: float) -> None:
             send_to_host(package, package.refs[i], now_s)
     chip.stage += 1
     if chip.stage == chip.stage_end:
-        package.chip_end_s[number, chip.turn] = now_s
+        package.end_s[number, chip.turn] = now_s
         chip.stage, chip.turn = chip.stage_begin, chip.turn + 1
         chip.inference = inference_of(chip, chip.turn)
         _part_done(package, inference, now_s)

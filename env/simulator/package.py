@@ -55,18 +55,19 @@ STAGE: Final = record(
 # list starts with `first_hop`. All replicas of a flow share their deliveries. If a stream
 # `is_forwarded`, the first replica gets it from the host, each other one from the previous chip
 # over the link between them, in `chunks` per turn. Counted in chunks: `begun` by this link, which
-# `is_busy` with one or not, and `came` to the chip.
+# `is_busy` with one or not, and `came` to the chip. `maker`: the kernel that makes it (for a stream, waits
+# for it), or NONE.
 FLOW: Final = record(
     "kind chip replica replicas in_round turns tensor size_bytes hop_begin hop_end "
     "delivery_begin delivery_end first_hop made queued sent is_forwarded chunks chunk_bytes begun came "
-    "is_busy",
+    "is_busy maker",
     "setup_s",
 )
 # `flow` is the first of the `makers` replicas that send here. Counted in turns: `arrived`, in
 # order; `freed`; `landing`, arrived or on the last link. With several makers,
-# `came` is the start of the delivery's row in `Package.came`.
+# `came` is the start of the delivery's row in `Package.came`. Kernels `first` to `last` read it.
 DELIVERY: Final = record(
-    "flow makers chip replica replicas in_round turns came has_credit arrived freed landing"
+    "flow makers chip replica replicas in_round turns came has_credit arrived freed landing first last"
 )
 # Counted in turns of the flow: `turn` is the next one to enter the link
 # and `left` the next one to leave it. `child` starts the list of following hops, `sibling` is the next
@@ -115,8 +116,8 @@ class Package(NamedTuple):
     events: NDArray  # EVENT: a binary heap by time
     host_heap: LongArray  # requests as round * F + flow, least first
     rounds: NDArray  # ROUND
-    chip_end_s: FloatArray  # [D, turns] end of the chip's last stage
-    link_end_s: FloatArray  # [L + 2, cycles] when it has carried that many cycles' bytes
+    # [D + L + 2, turns] end of a chip's last stage; when a link has carried that many cycles' bytes
+    end_s: FloatArray
     stall_s: FloatArray  # [D, rounds, 4] waiting by cause
     link_wait_s: FloatArray  # [L + 2, rounds] waiting of transfers for the link
     spans: NDArray  # SPAN: filled while there is room
@@ -149,18 +150,23 @@ def reset(package: Package, num_rounds: int) -> None:
         this.parts_done, this.is_started, this.start_s, this.completion_s = 0, 0, 0.0, 0.0
     for number in range(len(package.chips)):
         for i in range(num_rounds):
-            package.chip_end_s[number, i] = 0.0
             for cause in range(package.stall_s.shape[2]):
                 package.stall_s[number, i, cause] = 0.0
-    for number in range(len(package.links)):
-        for i in range(num_rounds):
-            package.link_end_s[number, i] = package.link_wait_s[number, i] = 0.0
+    _clear(package.end_s, num_rounds)
+    _clear(package.link_wait_s, num_rounds)
     shared = package.shared[0]
     shared.rounds, shared.completed = num_rounds, 0
     shared.admitted = min(min(LEAD, shared.window) if shared.pace_s > 0 else shared.window, num_rounds)
     shared.is_held = 0
     shared.free_node, shared.host_requests, shared.host_is_busy = 0, 0, 0
     shared.num_events, shared.num_serials, shared.num_spans = 0, 0, 0
+
+
+@uncounted_inner
+def _clear(rows: FloatArray, number: int) -> None:
+    for row in range(len(rows)):
+        for i in range(number):
+            rows[row, i] = 0.0
 
 
 @uncounted_inner
@@ -323,7 +329,7 @@ def _record_carried(package: Package, number: int, size_bytes: int, end_s: float
     link.carried_bytes += size_bytes
     excess_bytes = link.carried_bytes - (link.rounds + 1) * link.round_bytes
     if excess_bytes >= 0 and link.round_bytes > 0:
-        package.link_end_s[number, link.rounds] = end_s - excess_bytes * link.s_per_byte
+        package.end_s[len(package.chips) + number, link.rounds] = end_s - excess_bytes * link.s_per_byte
         link.rounds += 1
 
 

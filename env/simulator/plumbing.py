@@ -1,15 +1,16 @@
-"""Flows of a plan and the links each takes, before stages are cut."""
+"""Flows of a plan and the links each takes, with the bytes of these, before stages are cut."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from math import gcd
 
 import numpy as np
-from numpy.typing import NDArray
 
-from go_opt.common.arrays import BoolArray, IntArray, LongArray, Record, RecordArray
+from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, Record, RecordArray
 from go_opt.common.compiling import compiled_inner, int64, uncounted_inner
 from go_opt.env.cost.tables import CostTables
+from go_opt.env.model.memory import Fit, Holdings
+from go_opt.env.model.traffic import MOST_TURNS
 from go_opt.env.simulator.package import (
     CHIP_FLOW,
     DELIVERY,
@@ -17,33 +18,19 @@ from go_opt.env.simulator.package import (
     HOP,
     HOST_IN,
     HOST_OUT,
+    LINK,
     NONE,
     OTHERS,
     STREAM,
     becomes_replica,
+    crosses,
     cut_up,
+    takes,
 )
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
 
-
-class Streams(NamedTuple):
-    """Streamed weights, one row per kernel that waits for some. Axis: ``W`` such kernels."""
-
-    kernel: IntArray  # [W]
-    weight: IntArray  # [W] the kernel's first
-    size_bytes: LongArray  # [W] of all weights of the kernel
-    is_forwarded: BoolArray  # [W] from replica to replica
-
-
-class Plumbing(NamedTuple):
-    """Axes: ``F`` flows, ``V`` deliveries."""
-
-    flows: NDArray  # [F] FLOW
-    deliveries: NDArray  # [V] DELIVERY
-    maker: IntArray  # [F] kernel that makes it (for a stream, waits for it), or NONE
-    first_reader: IntArray  # [V] kernel
-    last_reader: IntArray  # [V] kernel
-    num_came: int  # entries of ``Package.came``
+RULES = ("off", "longest_path", "three_chip", "adjacent")
+OFF, LONGEST_PATH, THREE_CHIP, ADJACENT = range(4)
 
 
 @compiled_inner
@@ -52,23 +39,20 @@ def lay_plumbing(
     kernel_of: IntArray,
     kernel_chip: IntArray,
     replicas: IntArray,
-    streams: Streams,
+    held: Holdings,
+    fit: Fit,
     num_rounds: int,
-) -> Plumbing:
-    """The flows of a plan.
+) -> tuple[RecordArray, RecordArray, int]:
+    """The flows of a plan, their deliveries, and the number of entries of ``Package.came``.
 
     Args:
       replicas: [D] chips of the stage that starts at each chip.
       num_rounds: inferences at most.
     """
-    num_chips = len(tables.chip_kind)
-    most_flows, most_ends = _most_rows(tables, kernel_of, kernel_chip, replicas, streams)
-    flows = np.zeros(most_flows, FLOW)
-    maker = np.empty(most_flows, np.int32)
-    deliveries = np.zeros(most_ends, DELIVERY)
-    first_reader = np.empty(most_ends, np.int32)
-    last_reader = np.empty(most_ends, np.int32)
-    slot_of = np.full(num_chips, NONE, np.int64)
+    weight_of, stream_bytes, is_forwarded = _streams(held, fit, len(kernel_chip))
+    most_flows, most_ends = _most_rows(tables, kernel_of, kernel_chip, replicas, weight_of)
+    flows, deliveries = np.zeros(most_flows, FLOW), np.zeros(most_ends, DELIVERY)
+    slot_of = np.full(len(tables.chip_kind), NONE, np.int64)
     num_flows, ends, num_came = int64(0), int64(0), 0
     for k in range(len(tables.tensor_kind)):
         if tables.tensor_kind[k] == WEIGHT:
@@ -77,7 +61,7 @@ def lay_plumbing(
         home = kernel_of[producer] if producer != NO_PRODUCER else NONE
         home_chip = kernel_chip[home] if home != NONE else NONE
         makers = int64(replicas[home_chip]) if home != NONE else int64(1)
-        begin = ends
+        begin, size = ends, tables.tensor_bytes[k]
         for r in range(tables.reader_ptr[k], tables.reader_ptr[k + 1]):
             kernel = kernel_of[tables.reader_op[r]]
             chip = kernel_chip[kernel]
@@ -85,14 +69,13 @@ def lay_plumbing(
                 continue
             if slot_of[chip] < begin:
                 slot_of[chip] = ends
-                first_reader[ends], last_reader[ends] = kernel, kernel
+                deliveries[ends].first, deliveries[ends].last = kernel, kernel
                 num_came = _add_deliveries(
                     tables, deliveries, ends, chip, replicas[chip], makers, num_came, num_rounds
                 )
                 ends += replicas[chip]
-            slot = slot_of[chip]
-            first_reader[slot] = min(first_reader[slot], kernel)
-            last_reader[slot] = max(last_reader[slot], kernel)
+            delivery = deliveries[slot_of[chip]]
+            delivery.first, delivery.last = min(delivery.first, kernel), max(delivery.last, kernel)
         apart = tables.tensor_kind[k] == INPUT and not tables.host_multicast
         kind = HOST_IN if home == NONE else CHIP_FLOW
         while begin < ends:
@@ -101,49 +84,50 @@ def lay_plumbing(
                 deliveries[delivery].flow = num_flows
             for flow in range(num_flows, num_flows + makers):
                 flows[flow].delivery_begin, flows[flow].delivery_end = begin, end
-            maker[num_flows] = home
-            num_flows = _add_flows(
-                tables, flows, num_flows, kind, home_chip, makers, k, tables.tensor_bytes[k]
-            )
+            num_flows = _add_flows(tables, flows, num_flows, kind, home, home_chip, makers, k, size)
             begin = end
         if tables.tensor_is_output[k] and home != NONE:
-            maker[num_flows] = home
-            num_flows = _add_flows(
-                tables, flows, num_flows, HOST_OUT, home_chip, makers, k, tables.tensor_bytes[k]
-            )
-    for i in range(len(streams.kernel)):
-        kernel = streams.kernel[i]
-        chip = kernel_chip[kernel]
-        maker[num_flows] = kernel
-        if streams.is_forwarded[i]:
+            num_flows = _add_flows(tables, flows, num_flows, HOST_OUT, home, home_chip, makers, k, size)
+    for kernel in range(len(weight_of)):
+        if weight_of[kernel] == NONE:
+            continue
+        chip, size = kernel_chip[kernel], stream_bytes[kernel]
+        if is_forwarded[kernel]:
             for replica in range(replicas[chip]):
-                cut_up(flows[num_flows + replica], streams.size_bytes[i], tables.stream_buffer_bytes[chip])
+                cut_up(flows[num_flows + replica], size, tables.stream_buffer_bytes[chip])
         num_flows = _add_flows(
-            tables, flows, num_flows, STREAM, chip, replicas[chip], streams.weight[i], streams.size_bytes[i]
+            tables, flows, num_flows, STREAM, kernel, chip, replicas[chip], weight_of[kernel], size
         )
-    for flow in range(num_flows):
-        maker[flow] = maker[flow - flows[flow].replica]
     for end in range(ends):
-        first = end - deliveries[end].replica
-        first_reader[end], last_reader[end] = first_reader[first], last_reader[first]
-    return Plumbing(
-        flows[:num_flows].copy(),
-        deliveries[:ends].copy(),
-        maker[:num_flows].copy(),
-        first_reader[:ends].copy(),
-        last_reader[:ends].copy(),
-        num_came,
-    )
+        first = deliveries[end - deliveries[end].replica]
+        deliveries[end].first, deliveries[end].last = first.first, first.last
+    return flows[:num_flows].copy(), deliveries[:ends].copy(), num_came
+
+
+@compiled_inner
+def _streams(held: Holdings, fit: Fit, num_kernels: int) -> tuple[IntArray, LongArray, BoolArray]:
+    """[M] each: the first streamed weight that a kernel waits for, or NONE; the bytes of all of them."""
+    bytes_of = np.zeros(num_kernels, np.int64)
+    weight_of = np.full(num_kernels, NONE, np.int32)
+    is_forwarded = np.zeros(num_kernels, np.bool_)
+    for pair in range(len(held.weight)):
+        if fit.is_streamed[pair]:
+            kernel = held.weight_reader[pair]
+            if weight_of[kernel] == NONE:
+                weight_of[kernel] = held.weight[pair]
+            bytes_of[kernel] += fit.streamed_bytes[pair]
+            is_forwarded[kernel] = fit.is_forwarded[pair]
+    return weight_of, bytes_of, is_forwarded
 
 
 @uncounted_inner
 def _most_rows(
-    tables: CostTables, kernel_of: IntArray, kernel_chip: IntArray, replicas: IntArray, streams: Streams
+    tables: CostTables, kernel_of: IntArray, kernel_chip: IntArray, replicas: IntArray, weight_of: IntArray
 ) -> tuple[int, int]:
     """Upper limits of the flows and the deliveries of a plan."""
     flows, ends = int64(0), int64(0)
-    for kernel in streams.kernel:
-        flows += replicas[kernel_chip[kernel]]
+    for kernel in range(len(weight_of)):
+        flows += replicas[kernel_chip[kernel]] if weight_of[kernel] != NONE else 0
     for k in range(len(tables.tensor_kind)):
         if tables.tensor_kind[k] == WEIGHT:
             continue
@@ -187,6 +171,7 @@ def _add_flows(
     flows: RecordArray,
     number: int,
     kind: int,
+    maker: int,
     chip: int,
     replicas: int,
     tensor: int,
@@ -195,7 +180,8 @@ def _add_flows(
     """Add one for each replica of a chip; returns the new number of flows."""
     for replica in range(replicas):
         flow = flows[number + replica]
-        flow.kind, flow.chip, flow.tensor, flow.size_bytes = kind, chip + replica, tensor, size_bytes
+        flow.kind, flow.maker, flow.chip = kind, maker, chip + replica
+        flow.tensor, flow.size_bytes = tensor, size_bytes
         becomes_replica(flow, replica, replicas, tables.sequences)
     return number + replicas
 
@@ -312,3 +298,112 @@ def _route(tables: CostTables, source: int, destination: int, route: LongArray) 
     for i in range(end - begin):
         route[i] = tables.route_link[begin + i]
     return end - begin
+
+
+@compiled_inner
+def grant_credit(flows: RecordArray, deliveries: RecordArray, num_chips: int, rule: int) -> None:
+    """Set ``has_credit`` of all deliveries except those over a dependency that the rule forbids.
+
+    With credit, a reader grants a buffer before the tensor is sent. Replicas of a chip count as one here.
+    The hardware keeps no count for what the target's triangle rule forbids, which is the reason for the rule.
+    """
+    for i in range(len(deliveries)):
+        deliveries[i].has_credit = 1
+    if rule == OFF:
+        return
+    depends = np.zeros((num_chips, num_chips), np.bool_)
+    for i in range(len(deliveries)):
+        delivery, flow = deliveries[i], flows[deliveries[i].flow]
+        if flow.kind == CHIP_FLOW:
+            depends[flow.chip, delivery.chip - delivery.replica] = True
+    reaches = _reaches(depends) if rule == LONGEST_PATH else depends
+    for i in range(len(deliveries)):
+        delivery, flow = deliveries[i], flows[deliveries[i].flow]
+        if flow.kind != CHIP_FLOW:
+            continue
+        reader = delivery.chip - delivery.replica
+        if rule == ADJACENT:
+            delivery.has_credit = reader == flow.chip + flow.replicas
+            continue
+        for chip in range(num_chips):
+            if depends[flow.chip, chip] and chip != reader and reaches[chip, reader]:
+                delivery.has_credit = 0
+
+
+@compiled_inner
+def _reaches(depends: BoolArray) -> BoolArray:
+    """[D, D] whether dependencies lead from a chip to another one; they go to higher chips."""
+    reaches = depends.copy()
+    num_chips = len(depends)
+    for source in range(num_chips - 1, -1, -1):
+        for chip in range(source + 1, num_chips):
+            if depends[source, chip]:
+                for beyond in range(chip + 1, num_chips):
+                    reaches[source, beyond] |= reaches[chip, beyond]
+    return reaches
+
+
+@compiled_inner
+def lay_links(
+    tables: CostTables,
+    link_latency_s: FloatArray,
+    shared: Record,
+    chips: RecordArray,
+    flows: RecordArray,
+    hops: RecordArray,
+    others: RecordArray,
+) -> RecordArray:
+    """LINK records of the links between chips and the host's two, filled from the flows that cross them."""
+    num_links = len(link_latency_s)
+    links = np.zeros(num_links + 2, LINK)
+    for i in range(num_links):
+        links[i].s_per_byte, links[i].latency_s = tables.link_s_per_byte[i], link_latency_s[i]
+    links[num_links].s_per_byte = tables.host_in_s_per_byte
+    links[num_links + 1].s_per_byte = tables.host_out_s_per_byte
+    for i in range(len(links)):
+        # On a ring, link i leaves chip i; it is inside if the next chip is another replica.
+        is_inside = i < len(chips) and chips[i].replica + 1 < chips[i].replicas
+        links[i].cycle = chips[i].in_round if is_inside else 1
+        if i < num_links and not tables.is_ring:
+            links[i].cycle = min(shared.cycle, MOST_TURNS)
+    for i in range(len(hops)):
+        flow, link = flows[hops[i].flow], links[hops[i].link]
+        if tables.is_ring:
+            crossings = _crossings_of_ring(chips, flow, hops[i], link.cycle)
+        else:
+            crossings = _crossings(others, flow, hops[i], link.cycle)
+        link.round_bytes += flow.size_bytes * crossings
+    host_in = links[num_links]
+    for flow in flows:
+        if flow.is_forwarded:
+            cycle = host_in.cycle * (flow.replicas // gcd(host_in.cycle, flow.replicas))
+            host_in.cycle = min(cycle, MOST_TURNS)
+    for flow in flows:
+        if flow.is_forwarded and flow.replica > 0:
+            links[flow.chip - 1].round_bytes += flow.size_bytes
+        elif flow.kind == HOST_OUT and flow.replica == 0:
+            links[num_links + 1].round_bytes += flow.size_bytes
+        elif flow.kind != CHIP_FLOW and flow.replica == 0:
+            turns = host_in.cycle // flow.replicas if flow.is_forwarded else host_in.cycle
+            host_in.round_bytes += flow.size_bytes * turns
+    return links
+
+
+@uncounted_inner
+def _crossings(others: RecordArray, flow: Record, hop: Record, cycle: int) -> int:
+    """The number of inferences of a link's cycle in which a flow crosses it."""
+    crossings = int64(0)
+    for inference in range(cycle):
+        crossings += takes(flow, inference) and crosses(others, hop, inference)
+    return crossings
+
+
+@uncounted_inner
+def _crossings_of_ring(chips: RecordArray, flow: Record, hop: Record, cycle: int) -> int:
+    """The same on a ring, in closed form; the first replica counts for all."""
+    if cycle > 1 and hop.link - chips[hop.link].replica == flow.chip - flow.replica:
+        return flow.turns
+    if flow.replica > 0:
+        return 0
+    # Inside the readers' replicas, only inferences for the later ones.
+    return cycle - cycle // hop.readers * hop.nearer - min(cycle % hop.readers, hop.nearer)

@@ -15,7 +15,6 @@ from go_opt.env.cost.read_only import read_only
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.env.model.memory import FITS
 from go_opt.env.simulator.assembly import Setting, assemble
-from go_opt.env.simulator.credit import RULES
 from go_opt.env.simulator.engine import DEADLOCK, STEADY, run
 from go_opt.env.simulator.package import (
     HOST_IN,
@@ -26,6 +25,7 @@ from go_opt.env.simulator.package import (
     Package,
     inference_of,
 )
+from go_opt.env.simulator.plumbing import RULES
 from go_opt.env.simulator.steady import step_s
 from go_opt.env.target import Target
 from go_opt.env.target.simulator_parameters import UNLIMITED

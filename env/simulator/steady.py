@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import gcd
 
-from go_opt.common.arrays import FloatArray, Record
+from go_opt.common.arrays import FloatArray
 from go_opt.common.compiling import int64, uncounted, uncounted_inner
 from go_opt.env.simulator.package import Package
 
@@ -67,16 +67,17 @@ def _has_credit(package: Package) -> bool:
 def _is_restless(package: Package, last: int, over: int, tolerance_s: float) -> bool:
     """Whether the slowest step is no longer than the most work of a chip or link per inference."""
     work_s = 0.0
-    for chip in range(len(package.chips)):
-        work_s = max(work_s, _chip_work_s(package, chip))
-    for link in range(len(package.links)):
-        work_s = max(work_s, _link_work_s(package, link))
+    for number in range(len(package.end_s)):
+        work_s = max(work_s, _work_s(package, number))
     return over * (slowest_step_s(package, last, over) - work_s) <= tolerance_s
 
 
 @uncounted_inner
-def _chip_work_s(package: Package, number: int) -> float:
-    """Seconds of work of a chip per inference, the mean over all inferences."""
+def _work_s(package: Package, number: int) -> float:
+    """Seconds of work of a chip or link per inference, the mean over all inferences."""
+    if number >= len(package.chips):
+        link = package.links[number - len(package.chips)]
+        return link.round_bytes / link.cycle * link.s_per_byte
     chip, work_s = package.chips[number], 0.0
     for stage in range(chip.stage_begin, chip.stage_end):
         work_s += package.stages[stage].seconds
@@ -84,10 +85,18 @@ def _chip_work_s(package: Package, number: int) -> float:
 
 
 @uncounted_inner
-def _link_work_s(package: Package, number: int) -> float:
-    """Seconds of work of a link per inference, the mean over all inferences."""
-    link = package.links[number]
-    return link.round_bytes / link.cycle * link.s_per_byte
+def _rhythm(package: Package, number: int, inference: int) -> tuple[int, int, int, int]:
+    """Of a chip or link: the last turn up to an inference, turns a round, inferences a round and a turn.
+
+    A link has one turn in each cycle, as the last of so many replicas: then it has surely carried the bytes.
+    """
+    if number >= len(package.chips):
+        cycle = package.links[number - len(package.chips)].cycle
+        return (inference + 1) // cycle - 1, int64(1), cycle, cycle
+    chip = package.chips[number]
+    rest = inference % chip.in_round - chip.replica
+    turn = inference // chip.in_round * chip.turns + rest // chip.replicas
+    return turn, chip.turns, chip.in_round, chip.replicas
 
 
 @uncounted_inner
@@ -98,37 +107,16 @@ def _is_periodic(
         now, before = package.rounds[last - i], package.rounds[last - i - period]
         if abs(now.completion_s - before.completion_s - step_s) > tolerance_s:
             return False
-    for number in range(len(package.chips)):
-        chip, end_s = package.chips[number], package.chip_end_s[number]
-        turn, turns = _last_turn(chip, last), period // chip.in_round * chip.turns
-        if not _repeats(end_s, turn, turns, chip.replicas, tolerance_s):
+    for number in range(len(package.end_s)):
+        end_s = package.end_s[number]
+        turn, turns, in_round, apart = _rhythm(package, number, last)
+        turns *= period // in_round
+        if not _repeats(end_s, turn, turns, apart, tolerance_s):
             return False
-        if all_alike and not _has_step(end_s, turn, turns, step_s, tolerance_s):
-            return False
-    for number in range(len(package.links)):
-        link, end_s = package.links[number], package.link_end_s[number]
-        cycle, cycles = _last_cycle(link, last), period // link.cycle
-        if not _repeats(end_s, cycle, cycles, link.cycle, tolerance_s):
-            return False
-        carries_ahead = package.shared[0].prefetch_all and number == len(package.links) - 2
-        if (all_alike or carries_ahead) and not _has_step(end_s, cycle, cycles, step_s, tolerance_s):
+        carries_ahead = package.shared[0].prefetch_all and number == len(package.end_s) - 2
+        if (all_alike or carries_ahead) and not _has_step(end_s, turn, turns, step_s, tolerance_s):
             return False
     return True
-
-
-@uncounted_inner
-def _last_turn(chip: Record, inference: int) -> int:
-    """The chip's last turn up to an inference."""
-    if chip.replicas == 1:
-        return inference
-    rest = inference % chip.in_round - chip.replica
-    return inference // chip.in_round * chip.turns + rest // chip.replicas
-
-
-@uncounted_inner
-def _last_cycle(link: Record, inference: int) -> int:
-    """The last cycle whose bytes the link has surely carried after an inference."""
-    return inference if link.cycle == 1 else (inference + 1) // link.cycle - 1
 
 
 @uncounted_inner
@@ -152,31 +140,20 @@ def _has_step(end_s: FloatArray, last: int, period: int, step_s: float, toleranc
 def slowest_step_s(package: Package, last: int, over: int) -> float:
     """Seconds per inference of the slowest chip or link, over the ``over`` inferences up to ``last``."""
     slowest_s = (package.rounds[last].completion_s - package.rounds[last - over].completion_s) / over
-    for chip in range(len(package.chips)):
-        slowest_s = max(slowest_s, _chip_step_s(package, chip, last, over))
-    for link in range(len(package.links)):
-        slowest_s = max(slowest_s, _link_step_s(package, link, last, over))
+    for number in range(len(package.end_s)):
+        slowest_s = max(slowest_s, _step_s(package, number, last, over))
     return slowest_s
 
 
 @uncounted_inner
-def _chip_step_s(package: Package, number: int, last: int, over: int) -> float:
-    """Seconds per inference at a chip, over whole turns; inferences of its other replicas count too."""
-    chip, end_s = package.chips[number], package.chip_end_s[number]
-    turn, rounds = _last_turn(chip, last), over // chip.in_round
+def _step_s(package: Package, number: int, last: int, over: int) -> float:
+    """Seconds per inference at a chip or link, over whole rounds; those of other replicas count too."""
+    end_s = package.end_s[number]
+    turn, turns, in_round, _ = _rhythm(package, number, last)
+    rounds = over // in_round
     if rounds == 0:
         return 0.0  # less than a round
-    return (end_s[turn] - end_s[turn - rounds * chip.turns]) / (rounds * chip.in_round)
-
-
-@uncounted_inner
-def _link_step_s(package: Package, number: int, last: int, over: int) -> float:
-    """Seconds per inference on a link, over whole cycles."""
-    link, end_s = package.links[number], package.link_end_s[number]
-    cycle, cycles = _last_cycle(link, last), over // link.cycle
-    if cycles == 0:
-        return 0.0  # less than a cycle
-    return (end_s[cycle] - end_s[cycle - cycles]) / (cycles * link.cycle)
+    return (end_s[turn] - end_s[turn - rounds * turns]) / (rounds * in_round)
 
 
 @uncounted
@@ -197,13 +174,9 @@ def average_step_s(package: Package, last: int, over: int) -> float:
         # Whole turns of replicas end too early or too late, so that some replica always looks slow.
         slowest_s = _completion_slope_s(package, last, over)
     restless_s = 0.0
-    for chip in range(len(package.chips)):
-        step_s = _chip_step_s(package, chip, last, over)
-        if step_s <= _chip_work_s(package, chip) * (1 + TOLERANCE):
-            restless_s = max(restless_s, step_s)
-    for link in range(len(package.links)):
-        step_s = _link_step_s(package, link, last, over)
-        if step_s <= _link_work_s(package, link) * (1 + TOLERANCE):
+    for number in range(len(package.end_s)):
+        step_s = _step_s(package, number, last, over)
+        if step_s <= _work_s(package, number) * (1 + TOLERANCE):
             restless_s = max(restless_s, step_s)
     return restless_s if slowest_s <= restless_s * (1 + 1 / over) else slowest_s
 
