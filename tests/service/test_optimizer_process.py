@@ -19,7 +19,7 @@ from go_opt.model.codecs.wire import graph_from_proto, graph_to_proto
 from go_opt.proto import optimizer_pb2
 from go_opt.service.calls.calls import Stop
 from go_opt.service.workers.optimizer import LocalOptimizer, SearchControl
-from go_opt.service.workers.process_optimizer import Frame, ProcessOptimizer, Worker
+from go_opt.service.workers.process_optimizer import ProcessOptimizer, Worker
 from tests.service.big_graph import repeated
 from tests.serving import START_S, wait_until_ready
 
@@ -155,8 +155,8 @@ def test_a_worker_that_does_not_listen_is_replaced(
     stop, searches, stopped_s = Stop(), threading.Event(), 0.0
     send = Worker.send
 
-    def noted(worker: Worker, frame: Frame) -> None:
-        send(worker, frame)
+    def noted(worker: Worker, kind: str, body: bytes = b"", **values: object) -> None:
+        send(worker, kind, body, **values)
         searches.set()
 
     def freeze() -> None:

@@ -13,8 +13,8 @@ from go_opt.errors import ServiceError
 from go_opt.service.workers import process_optimizer as workers
 from go_opt.service.workers.process_optimizer import Worker
 
-# The length of a frame, and less than that of it.
-HALF = "import os, time; os.write(0, (99).to_bytes(4, 'big') + bytes(13)); time.sleep(600)"
+# The header of a frame, and no body.
+HALF = "import os, time; os.write(0, (13).to_bytes(4, 'big') + b'{\"kind\": \"x\"}'); time.sleep(600)"
 
 
 def test_a_frame_that_begins_and_does_not_end_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,15 +14,19 @@ import threading
 import traceback
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Final, cast
+
+from google.protobuf.message import Message
 
 from go_opt.common.processes import give_back
 from go_opt.errors import GoOptError
 from go_opt.proto import optimizer_pb2
 from go_opt.search.compiling.warm_up import warm_up
 from go_opt.service.calls.calls import Stop
-from go_opt.service.workers.optimizer import LocalOptimizer, PlanQuery, SearchControl
-from go_opt.service.workers.process_optimizer import Frame
+from go_opt.service.messages.errors import status_from_error
+from go_opt.service.workers.optimizer import LocalOptimizer, PlanQuery, Policy, SearchControl
+from go_opt.service.workers.process_optimizer import Frame, receive, send
 
 # A worker retires after this: compiled code and caches free their memory only at exit.
 _MOST_CALLS: Final = 1000
@@ -37,45 +41,48 @@ class _Worker:
         threading.Thread(target=self._read, daemon=True).start()
 
     def run(self) -> None:
-        self._connection.send(Frame("ready"))
+        send(self._connection, "ready")
         for number in range(1, _MOST_CALLS + 1):
             request, stop = self._calls.get()
-            answer = self._answer(request, stop)
+            kind, body, is_whole = self._outcome(request, stop)
             retires = number == _MOST_CALLS or _resident_bytes() > _MOST_BYTES
-            self._connection.send(answer._replace(retires=retires))
-            del request, answer
+            send(self._connection, kind, body, is_whole=is_whole, retires=retires)
+            del request, body
             give_back()
 
     def _read(self) -> None:
         last, stop = None, Stop()
         while True:
             try:
-                frame: Frame = self._connection.recv()
+                frame = receive(self._connection)
             except (EOFError, OSError):
                 os._exit(0)  # even during a search, because nobody waits for it
             if frame.kind != "stop":
-                last, stop = frame.call, Stop()
+                last, stop = frame["call"], Stop()
                 self._calls.put((frame, stop))
-            elif frame.call == last:
+            elif frame["call"] == last:
                 stop.set()
             del frame
 
-    def _answer(self, request: Frame, stop: Stop) -> Frame:
+    def _outcome(self, request: Frame, stop: Stop) -> tuple[str, bytes, bool]:
         try:
-            if request.kind != "optimize":
-                message = self._optimizer.inspect(cast(PlanQuery, request.kind), request.body, stop=stop)
-                return Frame("answer", message.SerializeToString())
-            improve = self._improve if request.improvements else None
-            control = SearchControl(**(request.control or {}), stop=stop, on_improvement=improve)
-            answer = self._optimizer.optimize(request.body, control)
-            return Frame("answer", answer.response.SerializeToString(), is_whole=answer.is_whole)
+            message, is_whole = self._answer(request, stop)
+            return "answer", message.SerializeToString(), is_whole
         except GoOptError as error:
-            return Frame("refused", error)
+            return "refused", status_from_error(error).SerializeToString(), True
         except Exception:
-            return Frame("failed", traceback.format_exc())
+            return "failed", traceback.format_exc().encode("utf-8", "replace"), True
+
+    def _answer(self, request: Frame, stop: Stop) -> tuple[Message, bool]:
+        if request.kind != "optimize":
+            return self._optimizer.inspect(cast(PlanQuery, request.kind), request.body, stop=stop), True
+        improve = self._improve if request["improvements"] else None
+        remember = None if request["remember"] is None else Path(request["remember"])
+        control = SearchControl(_policy(request["policy"]), stop, request["deadline_s"], improve, remember)
+        return self._optimizer.optimize(request.body, control)
 
     def _improve(self, response: optimizer_pb2.OptimizeResponse) -> None:
-        self._connection.send(Frame("improvement", response.SerializeToString()))
+        send(self._connection, "improvement", response.SerializeToString())
 
 
 def _resident_bytes() -> int:
@@ -83,6 +90,13 @@ def _resident_bytes() -> int:
     with suppress(OSError), open("/proc/self/statm", "rb") as numbers:
         return int(numbers.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
+
+
+def _policy(text: str | None) -> Policy:
+    match text:
+        case None | "default" | "only":
+            return text
+    return Path(text)
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ and a search that does not stop is killed.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import os
 import signal
@@ -16,17 +17,20 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from google.protobuf.message import Message
+from google.rpc import status_pb2
 
 from go_opt.common.processes import module_command, module_environment
 from go_opt.errors import CancelledError, ServiceError
 from go_opt.proto import optimizer_pb2
 from go_opt.service.calls.calls import ServiceMetric, Stop
 from go_opt.service.messages.convert import request_from_proto
+from go_opt.service.messages.errors import error_from_status
 from go_opt.service.messages.requests import parsed, split_graph
 from go_opt.service.workers.optimizer import (
     Answer,
@@ -53,28 +57,44 @@ _ANSWERS: Final[Mapping[PlanQuery, type[Message]]] = {
 }
 
 
-class Frame(NamedTuple):
+@dataclass(frozen=True)
+class Frame:
     """A message between service and worker; the kinds, in the order of a call:
 
     ``ready``       worker: it has loaded everything and accepts requests
-    ``optimize``    service: the bytes of a request, and the search control that can be sent
-    ``evaluate``    service: the bytes of a request; likewise ``verify``, ``explain``
-    ``improvement`` worker: the bytes of the best answer so far
+    ``optimize``    service: a request; ``call`` numbers it, ``policy``, ``deadline_s``, ``improvements``
+    ``evaluate``    service: a request; ``call`` numbers it; likewise ``verify``, ``explain``
+    ``improvement`` worker: the best answer so far
     ``stop``        service: end the call of this number
-    ``answer``      worker: the bytes of the answer
-    ``refused``     worker: the error of the call
+    ``answer``      worker: the answer; ``is_whole`` as of :class:`go_opt.service.workers.optimizer.Answer`
+    ``refused``     worker: the call's status
     ``failed``      worker: a defect, as a traceback
 
-    The last three end the call.
+    The last three end the call; ``retires`` is true if the worker accepts no further call.
     """
 
     kind: str
-    body: Any = b""
-    call: int = 0  # its number
-    control: dict[str, Any] | None = None  # of SearchControl
-    improvements: bool = False  # whether to send them
-    is_whole: bool = True  # as of :class:`go_opt.service.workers.optimizer.Answer`
-    retires: bool = False  # the worker accepts no further call
+    body: bytes = b""
+    values: dict[str, Any] | None = None
+
+    def __getitem__(self, name: str) -> Any:
+        return (self.values or {}).get(name)
+
+
+def send(connection: Connection, kind: str, body: bytes = b"", **values: Any) -> None:
+    """Send a complete frame."""
+    connection.send_bytes(json.dumps({"kind": kind, **values}).encode())
+    connection.send_bytes(body)
+
+
+def receive(connection: Connection) -> Frame:
+    """Receives the next frame.
+
+    Raises:
+      EOFError, OSError: the other process has ended.
+    """
+    values = json.loads(connection.recv_bytes())
+    return Frame(values.pop("kind"), connection.recv_bytes(), values)
 
 
 class Worker:
@@ -113,10 +133,10 @@ class Worker:
             self.has_loaded = self.receive(timeout_s) is not None
         return self.has_loaded
 
-    def send(self, frame: Frame) -> None:
+    def send(self, kind: str, body: bytes = b"", **values: Any) -> None:
         """Send a frame; ServiceError if the process has ended."""
         try:
-            self._connection.send(frame)
+            send(self._connection, kind, body, **values)
         except OSError:
             raise self._ended() from None
 
@@ -131,8 +151,7 @@ class Worker:
             if not self._connection.poll(timeout_s):
                 return None
             frozen.start()
-            frame: Frame = self._connection.recv()
-            return frame
+            return receive(self._connection)
         except (EOFError, OSError):
             raise self._ended() from None
         finally:
@@ -187,14 +206,19 @@ class ProcessOptimizer(Optimizer):
         # Parsed here first, so that a malformed request takes no worker's time.
         message = split_graph(optimizer_pb2.OptimizeRequest, request)[0]
         requested = request_from_proto(message)
-        deadline_s = control.deadline_s
+        policy, deadline_s = control.policy, control.deadline_s
         with self._worker(control.stop) as worker:
             call = _WorkerCall(worker, next(self._numbers), control.stop, control.on_improvement)
             is_sized = message.HasField("fewest_chips")  # the budget applies to each number of chips
             call.time_limit_s = math.inf if is_sized else requested.time_limit_s
-            sent = {name: getattr(control, name) for name in ("policy", "deadline_s", "remember")}
-            improves = control.on_improvement is not None or len(request) > _INSURED_BYTES
-            call.send(Frame("optimize", request, control=sent, improvements=improves))
+            call.send(
+                "optimize",
+                request,
+                policy=None if policy is None else str(policy),
+                deadline_s=deadline_s,
+                remember=None if control.remember is None else str(control.remember),
+                improvements=control.on_improvement is not None or len(request) > _INSURED_BYTES,
+            )
             if deadline_s is not None:
                 left_s = deadline_s - time.monotonic()
                 call.answer_by_s = deadline_s - reserve_s(left_s, len(request)) / 2
@@ -204,7 +228,7 @@ class ProcessOptimizer(Optimizer):
     def inspect(self, query: PlanQuery, request: bytes, *, stop: Stop) -> Message:
         with self._worker(stop) as worker:
             call = _WorkerCall(worker, next(self._numbers), stop, None)
-            call.send(Frame(query, request))
+            call.send(query, request)
             return parsed(_ANSWERS[query], call.outcome()[0])
 
     def is_ready(self) -> bool:
@@ -317,9 +341,9 @@ class _WorkerCall:
         self.time_limit_s = math.inf  # of the search, counted from its first plan
         self.answer_by_s = math.inf
 
-    def send(self, frame: Frame) -> None:
+    def send(self, kind: str, request: bytes, **values: Any) -> None:
         self._worker.is_free = False  # until the call has ended
-        self._worker.send(frame._replace(call=self._number))
+        self._worker.send(kind, request, call=self._number, **values)
 
     def outcome(self) -> tuple[bytes, bool]:
         """Returns the answer's bytes and whether it is whole, or raises the worker's error."""
@@ -331,8 +355,8 @@ class _WorkerCall:
                 if self._is_overdue():
                     return self._best_so_far(), False
             else:
-                self._worker.is_free = not frame.retires
-                return self._ended(frame), frame.is_whole
+                self._worker.is_free = not frame["retires"]
+                return self._ended(frame), frame["is_whole"]
 
     def _improve(self, body: bytes) -> None:
         if self._best is None:
@@ -347,7 +371,7 @@ class _WorkerCall:
         now_s = time.monotonic()
         if self._stopped_s is None and self._stop.is_set():
             self._stopped_s = now_s
-            self._worker.send(Frame("stop", call=self._number))
+            self._worker.send("stop", call=self._number)
         is_due = self._best is not None and now_s >= self.answer_by_s
         return is_due or (self._stopped_s is not None and now_s - self._stopped_s >= self._stop.grace_s)
 
@@ -360,9 +384,11 @@ class _WorkerCall:
 
     def _ended(self, frame: Frame) -> bytes:
         if frame.kind == "answer":
-            body: bytes = frame.body
-            return body
-        raise frame.body if frame.kind == "refused" else _WorkerFailedError(frame.body)
+            return frame.body
+        if frame.kind == "failed":
+            raise _WorkerFailedError(frame.body.decode())
+        error = error_from_status(status_pb2.Status.FromString(frame.body))
+        raise error or _WorkerFailedError("a worker refused the call with a status of no class.")
 
 
 def _is_ready(worker: Worker) -> bool:
