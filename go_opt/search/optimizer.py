@@ -272,7 +272,7 @@ class ReplicaSearch(BoundedTrials[Answer]):
           InfeasibleError: no valid plan was found.
         """
         failure = None
-        try:
+        with self._interruptible():
             given = self._request.start and self._request.start.plan
             if given and any(not one.factor for one in given.splits):
                 self._try_first(given.splits, self._request.start)
@@ -291,10 +291,6 @@ class ReplicaSearch(BoundedTrials[Answer]):
             if self._best is not None and not self._is_over:
                 splits = self._best.plan.splits
                 self._try(splits if splits in self._starts else (), 1.0)
-        except KeyboardInterrupt:  # a stopped search returns its best plan
-            if self._best is None:
-                raise
-            self._stop()
         if self._best is None:
             raise InfeasibleError(f"no plan was found with replicas; without, {failure}")
         return self._simulated(replace(self._best, reference_s=self._reference_s))

@@ -98,17 +98,13 @@ class SequenceSearch(BoundedTrials[Answer]):
         Raises:
           InfeasibleError: no valid plan was found; if the number is open, not for one sequence either.
         """
-        try:
+        with self._interruptible():
             if self._request.sequences:
                 self._begin_with_fewer(self._request.sequences)
             if self._request.sequences or self._is_free:
                 self._search(self._request.sequences or MOST_SEQUENCES, share=1.0)
             else:
                 self._try_numbers()
-        except KeyboardInterrupt:  # a stopped search returns its best plan
-            if self._best is None:
-                raise
-            self._stop()
         assert self._best is not None
         return self._simulated(self._best)
 

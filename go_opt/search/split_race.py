@@ -78,7 +78,7 @@ class SplitSearch(BoundedTrials[Callable[..., WholeOpsSearch]]):
           InfeasibleError: no valid plan was found either way.
         """
         failure = None
-        try:
+        with self._interruptible():
             if self._given:  # so that the answer is not worse than the start
                 self._run(self._given, lambda: bool(self._history), share=TRIAL_SHARE)
             self._continues &= self._best is not None
@@ -86,10 +86,6 @@ class SplitSearch(BoundedTrials[Callable[..., WholeOpsSearch]]):
             self._try_ways()
             if self._best is not None and self._best.plan.splits:
                 self._run(self._best.plan.splits)
-        except KeyboardInterrupt:  # a stopped search returns its best plan
-            if self._best is None:
-                raise
-            self._stop()
         if self._best is None:
             # For whole ops, it may be proven that there is no plan.
             raise InfeasibleError(f"no plan was found with split ops; without splits, {failure}")

@@ -26,7 +26,7 @@ from go_opt.search.portfolio import policy_takes_part, portfolio_events
 from go_opt.search.shared.context import Context
 from go_opt.search.shared.watch import Watch
 from go_opt.search.state import Search
-from go_opt.search.trials.trials import A, Answer, AnyTrials
+from go_opt.search.trials.trials import A, Answer, Trials
 from go_opt.search.warm_up_search import warm_up_search
 from go_opt.solver import Bound
 from go_opt.solver.enumeration.plans import MOST_OPEN_OPS
@@ -157,7 +157,7 @@ class WholeOpsSearch:
                 search.take(proposal)
 
 
-class BoundedTrials(AnyTrials[A]):
+class BoundedTrials(Trials[A]):
     """Trials with a bound over all that is open."""
 
     @classmethod

@@ -66,11 +66,9 @@ def search_rewritten(
     return _Race(graph, target, request, context, answer, watch).answer(bound, simulate)
 
 
-class _Race(Trials):
-    def __init__(
-        self, graph: Graph, target: Target, request: Request, context: Context, answer: Answer, watch: Watch
-    ) -> None:
-        super().__init__(graph, target, request, context, answer, watch)
+class _Race(Trials[Answer]):
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._is_due = True  # whether the rewritten graph is still to search
         self._rewritten_s = math.inf  # the objective of its best plan
         self._has_won = False  # whether its plan is the best, which ends the search of the graph as sent

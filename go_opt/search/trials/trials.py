@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
@@ -25,7 +27,7 @@ A = TypeVar("A")
 
 
 @dataclass(eq=False, repr=False)
-class AnyTrials(Generic[A]):
+class Trials(Generic[A]):
     """The steps and the best plan of all trials, which share one budget."""
 
     _graph: Graph
@@ -89,6 +91,16 @@ class AnyTrials(Generic[A]):
         self._is_stopped = True
         self._watch.on_interrupt()
 
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """An interrupt ends what is done within, if there is a plan to answer with."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if self._best is None:
+                raise
+            self._stop()
+
     def _must_stop(self) -> bool:
         self._is_stopped = self._is_stopped or self._watch.should_stop()
         return self._is_stopped or self._is_proven
@@ -109,6 +121,3 @@ class AnyTrials(Generic[A]):
     @property
     def _is_proven(self) -> bool:
         return self._best is not None and self._certified(self._best).status == "OPTIMAL"
-
-
-Trials = AnyTrials[Answer]
