@@ -179,7 +179,8 @@ def test_a_worker_that_does_not_listen_is_replaced(
 
 @pytest.mark.flaky(reruns=2, reason="on a busy machine one step of a search may outlast the deadline")
 def test_the_deadline_is_the_budget_and_such_answers_are_not_whole(ready: ProcessOptimizer) -> None:
-    request = a_request(max_evaluations=100_000, seed=10).SerializeToString()
+    # A search that ends by itself where no gain is to be expected does so within a second on a quick machine.
+    request = a_request(max_evaluations=100_000, seed=10, no_early_end=True).SerializeToString()
     end_s = time.monotonic() + 1.5
     answer, is_whole = ready.optimize(request, SearchControl(deadline_s=end_s))
     assert time.monotonic() < end_s + 1.0
