@@ -13,7 +13,7 @@ import numpy as np
 from go_opt.common.arrays import IntArray
 from go_opt.solver import PlacementProblem
 from go_opt.solver.problem.problem import span_from_sources
-from go_opt.solver.propagation.adjacent_domains import Domains, chip_runs, start_domains
+from go_opt.solver.propagation.adjacent import Domains, chip_runs, start_domains
 
 Bounds = tuple[IntArray, IntArray]
 

@@ -37,8 +37,7 @@ from go_opt.solver.problem.problem import (
     PlacementProblem,
 )
 from go_opt.solver.problem.user_constraints import UserConstraint
-from go_opt.solver.propagation.mode_kernels import CONFLICT
-from go_opt.solver.propagation.modes import MAX_BACKTRACKS, fix
+from go_opt.solver.propagation.modes import CONFLICT, MAX_BACKTRACKS, fix
 from go_opt.solver.propagation.propagators.tables import Limits
 from go_opt.solver.verify.verifier import verify
 

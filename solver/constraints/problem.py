@@ -20,8 +20,7 @@ from go_opt.solver.constraints.limits import chip_limits
 from go_opt.solver.problem.op_constraints import OpConstraints, op_constraints
 from go_opt.solver.problem.problem import PlacementProblem, placement_problem
 from go_opt.solver.problem.user_constraints import UserConstraint
-from go_opt.solver.propagation.mode_kernels import CONFLICT
-from go_opt.solver.propagation.modes import MAX_BACKTRACKS, Placements, fix, sample
+from go_opt.solver.propagation.modes import CONFLICT, MAX_BACKTRACKS, Placements, fix, sample
 from go_opt.solver.propagation.propagators.tables import Limits, RuleTables, rule_tables
 from go_opt.solver.propagation.search import Solver
 

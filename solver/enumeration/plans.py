@@ -125,7 +125,5 @@ def _rises(tables: RuleTables, rows: IntArray, unit: int) -> BoolArray:
     """Returns the partial placements [B] that keep the rules between ``unit`` and its producers."""
     edges = slice(tables.pred_ptr[unit], tables.pred_ptr[unit + 1])
     rise = rows[:, unit, None] - rows[:, tables.pred[edges]]
-    if not tables.acyclic:
-        return np.ones(len(rows), np.bool_)
     is_legal = (rise >= tables.pred_rise[edges]) & (rise <= tables.pred_span[edges])
     return np.logical_and.reduce(is_legal, axis=1)

@@ -1,56 +1,64 @@
 """SAMPLE and FIX: batches of valid placements from a policy's log-probabilities or proposals.
 
-Under the full rule the placement is the proposal itself if it is valid. Otherwise the engine
-searches within ``max_backtracks``; if this fails, the adjacent core makes the placement. Under the
-adjacent rule the core makes all. Axes as in :mod:`go_opt.solver.propagation.mode_kernels`.
+Under the full rule the placement is the proposal itself if it is valid. Otherwise a short search drives the
+engine within ``max_backtracks``; if this fails, the adjacent core makes the placement. Under the adjacent
+rule the core makes all. Axes: ``S`` samples, ``U`` units, ``D`` chips, ``W`` words. Log-probabilities and
+visiting orders have one row, or S.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from go_opt.common.arrays import BoolArray, CodeArray, FloatArray, IntArray, LongArray
+from go_opt.common.arrays import BoolArray, CodeArray, FloatArray, IntArray, LongArray, WordArray
+from go_opt.common.compiling import compiled, compiled_inline, compiled_inner, int64, uncounted_inner
 from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.solver.problem.problem import PlacementProblem
 from go_opt.solver.propagation.adjacent import (
     ANCHORED,
     DRAWN,
+    checked_proposals,
     checked_rows,
-    fix_adjacent,
-    sample_adjacent,
+    longest_stretches,
+    place_adjacent,
     visiting_orders,
 )
-from go_opt.solver.propagation.adjacent_domains import longest_stretches
-from go_opt.solver.propagation.mode_kernels import (
-    ADJACENT,
-    CONFLICT,
-    KEPT,
-    LIMIT,
-    SEARCHED,
-    Draws,
-    place_all,
+from go_opt.solver.propagation.propagators.domains import (
+    ALL_BITS,
+    BACKTRACKS,
+    CONTRADICTION,
+    NO_BITS,
+    WORD_BITS,
+    Store,
+    chip_bit,
+    draw_chip,
+    has_chip,
+    narrow_range,
+    unpack_chips,
 )
-from go_opt.solver.propagation.propagators.domains import unpack_chips
+from go_opt.solver.propagation.propagators.domains import (
+    MAX_BACKTRACKS as MOST_BACKTRACKS,
+)
 from go_opt.solver.propagation.propagators.tables import RuleTables, rule_tables
-from go_opt.solver.propagation.search import Solver, holds
+from go_opt.solver.propagation.search import EXHAUSTED, Solver, decide, holds, reset, settle
 
 Rule = Literal["full", "adjacent"]
 _Rows = TypeVar("_Rows", FloatArray, IntArray)
 RULES: Final = ("full", "adjacent")
 MAX_BACKTRACKS: Final = 300
+FIRST_TRY: Final = 60  # backtracks before the first restart
+KEPT, SEARCHED, BACKTRACKED, ADJACENT, LIMIT, CONFLICT = range(6)
 
 
-@dataclass(frozen=True, eq=False)
-class Placements:
+class Placements(NamedTuple):
     """Placements, and how each was found."""
 
     placement: IntArray  # [S, U]; -1 if none was found (user constraints only)
-    ending: CodeArray  # [S] KEPT … CONFLICT of the kernels
-    backtracks: int  # of the whole batch
+    proposal: IntArray  # [S, U]
+    ending: CodeArray  # [S] KEPT … CONFLICT
+    backtracks: int = 0  # of the whole batch
 
     @property
     def found(self) -> BoolArray:
@@ -91,10 +99,8 @@ def sample(
       InfeasibleError: under the adjacent rule, all chips must be used and no placement does.
     """
     rows = checked_rows(problem, log_probs, num_samples)
-    batch = _batch(problem, tables, num_samples, rule, seed)
-    backtracks = _search(batch, rows, max_backtracks, is_sample=True)
-    _place_rest(batch, rows, is_sample=True)
-    return Placements(batch.draws.placement, batch.draws.ending, backtracks)
+    nothing = np.zeros((num_samples, 0), np.int32)
+    return _placements(problem, tables, rows, nothing, rule, max_backtracks, seed)
 
 
 def fix(
@@ -117,83 +123,65 @@ def fix(
         takes the nearest chip of its domain.
       max_backtracks, tables: as for :func:`sample`, with its errors.
     """
-    proposals = _checked_proposals(problem, proposals)
+    proposals = checked_proposals(problem, proposals)
+    proposals = np.where((proposals >= 0) & (proposals < problem.num_chips), proposals, np.int32(-1))
     rows = _NO_ROWS if log_probs is None else checked_rows(problem, log_probs, len(proposals))
-    batch = _batch(problem, tables, len(proposals), rule, seed)
-    batch.draws.proposal[:] = proposals
-    backtracks = _search(batch, rows, max_backtracks, is_sample=False)
-    _place_rest(batch, rows, is_sample=False)
-    return Placements(batch.draws.placement, batch.draws.ending, backtracks)
+    return _placements(problem, tables, rows, proposals, rule, max_backtracks, seed)
 
 
 _NO_ROWS: Final = np.zeros((0, 0, 0))
 
 
-@dataclass(frozen=True, eq=False)
-class _Batch:
-    problem: PlacementProblem
-    tables: RuleTables
-    rule: Rule
-    orders: IntArray  # [1 or S, U] units in the order they are visited
-    seed: int
-    draws: Draws
-
-
-def _batch(
+def _placements(
     problem: PlacementProblem,
     tables: RuleTables | None,
-    num_samples: int,
+    rows: FloatArray,
+    proposals: IntArray,
     rule: Rule,
+    max_backtracks: int,
     seed: int,
-) -> _Batch:
+) -> Placements:
+    """FIX of the proposals [S, U], or SAMPLE where they have no columns."""
     if rule not in RULES:
         raise InvalidInputError(f"rule is {rule!r}, must be one of {', '.join(RULES)}.", field="rule")
     tables = rule_tables(problem) if tables is None else tables
-    draws = Draws(
-        placement=np.full((num_samples, tables.num_units), -1, np.int32),
-        proposal=np.zeros((num_samples, tables.num_units), np.int32),
-        ending=np.full(num_samples, LIMIT if rule == "adjacent" else CONFLICT, np.int8),
+    num_samples, is_sample = len(proposals), proposals.shape[1] == 0
+    shape = (num_samples, tables.num_units)
+    made = Placements(
+        np.full(shape, -1, np.int32),
+        np.zeros(shape, np.int32) if is_sample else proposals,
+        np.full(num_samples, LIMIT if rule == "adjacent" else CONFLICT, np.int8),
     )
     orders = visiting_orders(problem, np.random.default_rng((seed, 0)), num_samples)
-    return _Batch(problem, tables, rule, orders, seed, draws)
-
-
-def _search(batch: _Batch, rows: FloatArray, max_backtracks: int, *, is_sample: bool) -> int:
-    """Runs the engine under the full rule; returns its backtracks."""
-    if batch.rule == "adjacent":
-        return 0
-    solver = Solver(batch.tables)
-    before = solver.backtracks
-    if not solver.is_exhausted:
-        rng = np.random.default_rng((batch.seed, 1))
-        search = (is_sample, max_backtracks, rng, batch.draws)
-        place_all(batch.tables, solver.store, rows, batch.orders, *search)
-    return solver.backtracks - before
-
-
-def _place_rest(batch: _Batch, rows: FloatArray, *, is_sample: bool) -> None:
-    """Draws the samples without a placement, or repairs their proposals, with the adjacent core."""
-    rest = np.flatnonzero(batch.draws.ending == LIMIT)
+    if rule == "full":
+        solver = Solver(tables)
+        before = solver.backtracks
+        if not solver.is_exhausted:
+            rng = np.random.default_rng((seed, 1))
+            _place_all(tables, solver.store, rows, orders, is_sample, max_backtracks, rng, made)
+        made = made._replace(backtracks=solver.backtracks - before)
+    rest = np.flatnonzero(made.ending == LIMIT)
     if not len(rest):
-        return
-    problem, proposals = batch.problem, batch.draws.proposal[rest]
-    log_probs = _rows_of(rows, rest)
-    first, last = longest_stretches(unpack_chips(batch.tables.allowed, batch.tables.num_chips))
-    core = (
-        partial(sample_adjacent, problem, log_probs, num_samples=len(rest))
-        if is_sample
-        else partial(fix_adjacent, problem, proposals, log_probs=log_probs if len(rows) else None)
-    )
+        return made
     try:
-        made = core(orders=_rows_of(batch.orders, rest), seed=batch.seed, first_chip=first, last_chip=last)
+        placed = place_adjacent(
+            problem,
+            _rows_of(rows, rest) if len(rows) else None,
+            proposals[rest],
+            _rows_of(orders, rest),
+            seed,
+            *longest_stretches(unpack_chips(tables.allowed, tables.num_chips)),
+        )
     except InfeasibleError:
-        if batch.rule == "adjacent":
+        if rule == "adjacent":
             raise
-        return
-    is_valid = _accept(batch, rest, made.placement, made.status)
-    if batch.rule == "adjacent":
-        is_kept = (made.placement == proposals).all(axis=1) & (not is_sample)
-        batch.draws.ending[rest[is_valid]] = np.where(is_kept, KEPT, SEARCHED)[is_valid]
+        return made
+    for s, placement, status in zip(rest, *placed, strict=True):
+        if status in (DRAWN, ANCHORED) and holds(tables, placement):
+            is_kept = not is_sample and (placement == proposals[s]).all()
+            made.placement[s] = placement
+            made.ending[s] = ADJACENT if rule == "full" else KEPT if is_kept else SEARCHED
+    return made
 
 
 def _rows_of(rows: _Rows, samples: LongArray) -> _Rows:
@@ -201,22 +189,158 @@ def _rows_of(rows: _Rows, samples: LongArray) -> _Rows:
     return rows[samples] if len(rows) > 1 else rows
 
 
-def _accept(batch: _Batch, rest: LongArray, placement: IntArray, status: CodeArray) -> BoolArray:
-    """Copies the core's placements for which every rule holds; returns [R] whether it does."""
-    is_valid = (status == DRAWN) | (status == ANCHORED)
-    for i in np.flatnonzero(is_valid):
-        is_valid[i] = holds(batch.tables, placement[i])
-    batch.draws.placement[rest[is_valid]] = placement[is_valid]
-    batch.draws.ending[rest[is_valid]] = ADJACENT
+class _Work(NamedTuple):
+    """Scratch for one sample."""
+
+    order: LongArray  # [2, U] units in the order of a first and a second pass
+    failures: LongArray  # [U] backtracks at each unit
+    chips: WordArray  # [W] a set of chips
+
+
+@compiled
+def _place_all(
+    tables: RuleTables,
+    store: Store,
+    rows: FloatArray,
+    orders: IntArray,
+    is_sample: bool,
+    max_backtracks: int,
+    rng: np.random.Generator,
+    made: Placements,
+) -> None:
+    """SAMPLE: keeps an independent draw from the rows if it is valid, else draws during a search.
+
+    FIX: keeps a valid proposal, else searches for a placement that keeps the possible values; other
+    units are drawn from the rows, or take the nearest chip if there are no rows.
+    """
+    work = _working_space(store)
+    num_units = len(store.low)
+    for s in range(len(made.placement)):
+        row = rows[s % len(rows)] if len(rows) > 0 else np.zeros((0, 0))
+        if is_sample:
+            for word in range(len(work.chips)):
+                work.chips[word] = ALL_BITS
+            for unit in range(num_units):
+                made.proposal[s, unit] = draw_chip(
+                    work.chips, 0, tables.num_chips - 1, row[unit], rng.random()
+                )
+        if _keep_proposal(tables, store, s, made):
+            continue
+        begin = store.state[BACKTRACKS]
+        for i in range(num_units):
+            work.order[0, i] = orders[s % len(orders), i]
+            work.failures[i] = 0
+        while _may_try_again(store, begin, max_backtracks, s, made):
+            _failures_first(work)
+            place = _search(tables, store, row, work, is_sample, rng, s, made)
+            if place < 0:
+                made.ending[s] = CONFLICT if place == EXHAUSTED else LIMIT
+            else:
+                made.ending[s] = BACKTRACKED if store.state[BACKTRACKS] > begin else SEARCHED
+                for unit in range(num_units):
+                    made.placement[s, unit] = store.low[unit]
+            reset(tables, store)
+
+
+@compiled_inner
+def _working_space(store: Store) -> _Work:
+    num_units, num_words = store.domain.shape
+    order = np.zeros((2, num_units), np.int64)
+    return _Work(order, np.zeros(num_units, np.int64), np.zeros(num_words, np.uint64))
+
+
+@uncounted_inner
+def _failures_first(work: _Work) -> None:
+    """Moves units with backtracks to the front; the second pass uses the same order as the first."""
+    num_units = len(work.failures)
+    size = 0
+    for wants_failures in (True, False):
+        for i in range(num_units):
+            if (work.failures[work.order[0, i]] > 0) == wants_failures:
+                work.order[1, size] = work.order[0, i]
+                size += 1
+    for i in range(num_units):
+        work.order[0, i] = work.order[1, i]
+
+
+@uncounted_inner
+def _may_try_again(store: Store, begin: int, max_backtracks: int, s: int, made: Placements) -> bool:
+    """Returns whether to try again; sets the next backtrack limit, small at first for cheap restarts."""
+    used = store.state[BACKTRACKS] - begin
+    if used > 0 and (made.ending[s] != LIMIT or used >= max_backtracks):
+        return False
+    budget = max(FIRST_TRY, used // 4)
+    store.state[MOST_BACKTRACKS] = store.state[BACKTRACKS] + min(budget, max_backtracks - used)
+    return used > 0 or made.ending[s] == CONFLICT
+
+
+@compiled_inline
+def _keep_proposal(tables: RuleTables, store: Store, s: int, made: Placements) -> bool:
+    """Returns whether the proposal is valid; if so, it becomes the placement. Resets the store."""
+    for unit in range(len(store.low)):
+        chip = int64(made.proposal[s, unit])
+        narrow_range(store, unit, chip, chip)
+        if store.state[CONTRADICTION]:
+            break
+    is_valid = settle(tables, store) != EXHAUSTED
+    reset(tables, store)
+    if is_valid:
+        made.ending[s] = KEPT
+        for unit in range(len(store.low)):
+            made.placement[s, unit] = made.proposal[s, unit]
     return is_valid
 
 
-def _checked_proposals(problem: PlacementProblem, proposals: IntArray) -> IntArray:
-    checked = np.ascontiguousarray(proposals)
-    if checked.ndim != 2 or checked.shape[1] != problem.num_units or checked.dtype.kind not in "iu":
-        raise InvalidInputError(
-            f"proposals has shape {checked.shape} of {checked.dtype}, must be integers "
-            f"(samples, {problem.num_units}).",
-            field="proposals",
-        )
-    return np.where((checked >= 0) & (checked < problem.num_chips), checked, -1).astype(np.int32)
+@compiled_inline
+def _search(
+    tables: RuleTables,
+    store: Store,
+    row: FloatArray,
+    work: _Work,
+    is_sample: bool,
+    rng: np.random.Generator,
+    s: int,
+    made: Placements,
+) -> int:
+    """Visits all units, in FIX twice: the first time only possible proposals are decided."""
+    num_units = len(store.low)
+    chips = work.chips
+    passes = 1 if is_sample else 2
+    place = 0
+    while 0 <= place < passes * num_units:
+        is_last_pass = place >= (passes - 1) * num_units
+        unit = work.order[place // num_units, place % num_units]
+        wanted = int64(made.proposal[s, unit])
+        if not is_sample and 0 <= wanted < tables.num_chips and has_chip(store.domain[unit], wanted):
+            _only(chips, wanted)
+        elif not is_last_pass:
+            for word in range(len(chips)):
+                chips[word] = store.domain[unit, word]
+        elif len(row) > 0:
+            open_chips, low, high = store.domain[unit], store.low[unit], store.high[unit]
+            _only(chips, draw_chip(open_chips, low, high, row[unit], rng.random()))
+        else:
+            _only(chips, _nearest(store, unit, wanted))
+        before = place
+        decide(store, unit, chips)
+        place = settle(tables, store)
+        if place <= before:
+            work.failures[unit] += 1
+    return place
+
+
+@uncounted_inner
+def _only(chips: WordArray, chip: int) -> None:
+    for word in range(len(chips)):
+        chips[word] = NO_BITS
+    chips[chip // WORD_BITS] = chip_bit(chip)
+
+
+@uncounted_inner
+def _nearest(store: Store, unit: int, wanted: int) -> int:
+    """Returns the open chip nearest to ``wanted``; the lower chip on a tie."""
+    best = store.low[unit]
+    for chip in range(store.low[unit], store.high[unit] + 1):
+        if has_chip(store.domain[unit], chip) and abs(chip - wanted) < abs(best - wanted):
+            best = chip
+    return best

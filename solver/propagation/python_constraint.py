@@ -48,7 +48,7 @@ class PlacementRules(constraint.Constraint):  # type: ignore[misc]
             return holds(self.tables, chips.astype(np.int32))
         source, reader = (chips[ends] for ends in self.tables.edges())
         is_known = (source >= 0) & (reader >= 0)
-        return not self.tables.acyclic or bool((source <= reader)[is_known].all())
+        return bool((source + self.tables.succ_rise <= reader)[is_known].all())
 
 
 class ChipSolver(constraint.Solver):  # type: ignore[misc]
@@ -144,11 +144,9 @@ def _free_tables(allowed: WordArray, num_chips: int) -> RuleTables:
         around=none,
         topological=np.arange(num_units),
         allowed=allowed,
-        acyclic=False,
         no_skip=NO_SKIP_OFF,
         triangle=TRIANGLE_OFF,
         looks_far=False,
-        spans_bind=False,
         limits=no_limits(num_units),
     )
 

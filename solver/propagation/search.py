@@ -20,10 +20,10 @@ import numpy as np
 from go_opt.common.arrays import IntArray, LongArray, WordArray
 from go_opt.common.compiling import compiled, compiled_inline, uncounted, uncounted_inner
 from go_opt.errors import InvalidInputError
-from go_opt.solver.propagation.propagators import acyclic, between, capacity, cover, no_skip, span, triangle
+from go_opt.solver.propagation.propagators import between, capacity, cover, edges, no_skip, triangle
 from go_opt.solver.propagation.propagators.domains import (
     BACKTRACKS,
-    FAILED,
+    CONTRADICTION,
     HIGHEST_LOW,
     MAX_BACKTRACKS,
     NUM_DECIDED,
@@ -104,22 +104,24 @@ class Solver:
             return EXHAUSTED
         if self.num_decisions == len(self.store.choice_unit):
             raise InvalidInputError(f"more than {self.num_decisions} decisions stand.", field="unit")
-        is_open = decide(self.store, int(unit), self._words(chips))
-        place = int(settle(self.tables, self.store, is_open))
-        self.is_exhausted = place == EXHAUSTED
-        return place
+        decide(self.store, int(unit), self._words(chips))
+        return self._settled()
 
     def reject(self) -> int:
         """Undoes the last decision as if it were a contradiction; returns as :meth:`set_domain`."""
-        place = EXHAUSTED if self.is_exhausted else int(settle(self.tables, self.store, False))
-        self.is_exhausted = place == EXHAUSTED
-        return place
+        self.store.state[CONTRADICTION] = 1
+        return self._settled()
 
     def reset(self) -> None:
         """Undoes every decision and every exclusion."""
         if self.store.state[TRAIL_SIZE] or not self.is_exhausted:
             reset(self.tables, self.store)
             self.is_exhausted = False
+
+    def _settled(self) -> int:
+        place = EXHAUSTED if self.is_exhausted else int(settle(self.tables, self.store))
+        self.is_exhausted = place == EXHAUSTED
+        return place
 
     def _words(self, chips: int | Iterable[int]) -> WordArray:
         wanted = np.atleast_1d(np.fromiter([chips] if np.isscalar(chips) else chips, dtype=np.int64))  # type: ignore[arg-type]
@@ -133,7 +135,7 @@ class Solver:
 
 def start(tables: RuleTables, store: Store) -> bool:
     """Propagates the initial domains; returns whether a placement may still exist."""
-    if settle(tables, store, True) == EXHAUSTED:
+    if settle(tables, store) == EXHAUSTED:
         return False
     _remember(store, len(store.choice_unit))
     return True
@@ -147,8 +149,8 @@ def reset(tables: RuleTables, store: Store) -> None:
 
 
 @uncounted
-def decide(store: Store, unit: int, chips: WordArray) -> bool:
-    """Records the decision for ``chips`` [W] and narrows ``unit``; returns whether a chip remains."""
+def decide(store: Store, unit: int, chips: WordArray) -> None:
+    """Records the decision for ``chips`` [W] and narrows ``unit``."""
     state = store.state
     at = state[NUM_DECISIONS]
     _remember(store, at)
@@ -156,18 +158,18 @@ def decide(store: Store, unit: int, chips: WordArray) -> bool:
     for word in range(len(chips)):
         store.choice[at, word] = chips[word]
     state[NUM_DECISIONS] = at + 1
-    return narrow_to(store, unit, chips) != FAILED
+    narrow_to(store, unit, chips)
 
 
 @compiled
-def settle(tables: RuleTables, store: Store, is_consistent: bool) -> int:
+def settle(tables: RuleTables, store: Store) -> int:
     """Propagates; after a contradiction, undoes decisions until one has another value.
 
     Returns the number of current decisions, or ``EXHAUSTED``, or ``LIMIT_REACHED``, which leaves
     the domains as they are. Each caller is compiled with the whole engine, so keep callers few.
     """
     state = store.state
-    while not (is_consistent and _propagate(tables, store)):
+    while not _propagate(tables, store):
         if state[NUM_DECISIONS] == 0:
             return EXHAUSTED
         if state[BACKTRACKS] >= state[MAX_BACKTRACKS]:
@@ -176,34 +178,31 @@ def settle(tables: RuleTables, store: Store, is_consistent: bool) -> int:
         at = state[NUM_DECISIONS]
         state[BACKTRACKS] += 1
         _return_to(tables, store, at)
-        is_consistent = remove(store, store.choice_unit[at], store.choice[at]) != FAILED
+        remove(store, store.choice_unit[at], store.choice[at])
     return state[NUM_DECISIONS]
 
 
 @compiled_inline
 def _propagate(tables: RuleTables, store: Store) -> bool:
-    """Runs all propagators to a fixpoint; returns whether no domain became empty."""
-    unit = 0
-    while True:
+    """Runs all propagators to a fixpoint; returns whether there is no contradiction."""
+    state = store.state
+    while not state[CONTRADICTION]:
         # The cheap local rules empty the work list before each run of the global rules.
-        while store.state[QUEUE_SIZE] > 0:
+        while state[QUEUE_SIZE] > 0 and not state[CONTRADICTION]:
             unit = dequeue(store)
-            if acyclic.propagate(tables, store, unit) == FAILED:
-                return False
-            if span.propagate(tables, store, unit) == FAILED:
-                return False
-            if between.propagate(tables, store, unit) == FAILED:
-                return False
-        if no_skip.propagate(tables, store, unit) == FAILED:
-            return False
-        if triangle.propagate(tables, store, unit) == FAILED:
-            return False
-        if store.state[QUEUE_SIZE] == 0 and cover.propagate(tables, store, unit) == FAILED:
-            return False
-        if capacity.propagate(tables, store, unit) == FAILED:
-            return False
-        if store.state[QUEUE_SIZE] == 0:
-            return True
+            edges.propagate(tables, store, unit)
+            between.propagate(tables, store, unit)
+        if not state[CONTRADICTION]:
+            no_skip.propagate(tables, store)
+        if not state[CONTRADICTION]:
+            triangle.propagate(tables, store)
+        if state[QUEUE_SIZE] == 0 and not state[CONTRADICTION]:
+            cover.propagate(tables, store)
+        if not state[CONTRADICTION]:
+            capacity.propagate(tables, store)
+        if state[QUEUE_SIZE] == 0:
+            break
+    return not state[CONTRADICTION]
 
 
 @uncounted
@@ -220,8 +219,6 @@ def _return_to(tables: RuleTables, store: Store, at: int) -> None:
 
 
 def holds(tables: RuleTables, placement: IntArray) -> bool:
-    """Returns whether ``placement`` [U] obeys every rule, checked by definition in plain NumPy."""
-    open_chips = unpack_chips(tables.allowed, tables.num_chips)
-    return bool(open_chips[np.arange(tables.num_units), placement].all()) and all(
-        rule.holds(tables, placement) for rule in (acyclic, no_skip, triangle, capacity)
-    )
+    """Returns whether ``placement`` [U] obeys every rule."""
+    only = pack_chips(placement[:, None] == np.arange(tables.num_chips))
+    return Solver(tables._replace(allowed=tables.allowed & only)).is_complete

@@ -15,8 +15,7 @@ from go_opt.solver.constraints.problem import conflict_sentence, sample_constrai
 from go_opt.solver.problem.problem import placement_problem
 from go_opt.solver.problem.user_constraints import ChipLimit, Colocate, CutAfter, Forbid, Pin
 from go_opt.solver.propagation.propagators import rule_tables
-from go_opt.solver.propagation.search import holds
-from tests.solver.placements import rows_of
+from tests.solver.placements import holds, rows_of
 from tests.solver.user_constraints import draw_constraint, obeys
 from tests.strategies import JIT_IS_ON, examples, random_graph, seeds, small_mcm, toy_graph
 

@@ -10,8 +10,7 @@ from go_opt.errors import InvalidInputError
 from go_opt.solver.problem.problem import placement_problem
 from go_opt.solver.propagation.modes import fix, sample
 from go_opt.solver.propagation.propagators import rule_tables
-from go_opt.solver.propagation.search import holds
-from tests.solver.placements import ON_A_RING, random_problem, rows_of, valid_placements
+from tests.solver.placements import ON_A_RING, holds, random_problem, rows_of, valid_placements
 from tests.strategies import JIT_IS_ON, examples, random_graph, seeds, small_mcm
 
 FORMS = [(True, "prefix", "longest_path"), (True, "off", "three_chip"), (True, "prefix", "off")]

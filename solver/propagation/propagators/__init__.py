@@ -1,9 +1,9 @@
-"""Propagators, one per file, all with the same functions.
+"""Propagators, one per file, all with the same function.
 
-``propagate(tables, store, unit)`` removes chips that no valid placement uses, after the domain
-of ``unit`` has changed, and returns ``FAILED``, ``UNCHANGED`` or ``NARROWED``. It never removes
-a chip of a valid placement within the domains. Once every unit is decided, it fails unless its
-rule holds. ``holds(tables, placement)`` checks the rule itself.
+``propagate`` removes chips that no valid placement uses, given the domains (of ``edges`` and ``between``:
+after the domain of ``unit`` has changed), and notes a contradiction in the store. It never removes
+a chip of a valid placement within the domains. Once every unit is decided, there is a contradiction unless
+the rule holds.
 """
 
 from __future__ import annotations

@@ -12,13 +12,11 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.common.arrays import BoolArray, IntArray, LongArray
+from go_opt.common.arrays import LongArray
 from go_opt.common.compiling import compiled_inner, uncounted_inner
 from go_opt.solver.propagation.propagators.domains import (
-    FAILED,
-    NARROWED,
+    CONTRADICTION,
     NUM_RESTORES,
-    UNCHANGED,
     WORD_BITS,
     Store,
     chip_bit,
@@ -33,30 +31,10 @@ SLACK: Final = 1e-9
 
 
 @compiled_inner
-def propagate(tables: RuleTables, store: Store, unit: int) -> int:
-    result = UNCHANGED
+def propagate(tables: RuleTables, store: Store) -> None:
     for limit in range(len(tables.limits.chip)):
-        if not _has_changed(tables, store, limit):
-            continue
-        status = _propagate_limit(tables, store, limit)
-        if status == FAILED:
-            return FAILED
-        result = max(result, status)
-    return result
-
-
-def holds(tables: RuleTables, placement: IntArray) -> bool:
-    limits = tables.limits
-    for limit, chip in enumerate(limits.chip):
-        here = np.flatnonzero(placement == chip)
-        held = limits.amount[limit, here].sum()
-        if limits.shares[limit]:
-            rows = [limits.item[limits.item_ptr[u] : limits.item_ptr[u + 1]] for u in here]
-            needed = np.unique(np.concatenate([np.zeros(0, np.int64), *rows]))
-            held += limits.item_amount[needed].sum()
-        if held > limits.at_most[limit] * (1 + SLACK) or held < limits.at_least[limit] * (1 - SLACK):
-            return False
-    return True
+        if _has_changed(tables, store, limit):
+            _propagate_limit(tables, store, limit)
 
 
 @uncounted_inner
@@ -79,45 +57,39 @@ def _has_changed(tables: RuleTables, store: Store, limit: int) -> bool:
 
 
 @compiled_inner
-def _propagate_limit(tables: RuleTables, store: Store, limit: int) -> int:
+def _propagate_limit(tables: RuleTables, store: Store, limit: int) -> None:
     limits = tables.limits
     chip = limits.chip[limit]
     at_most = limits.at_most[limit] * (1.0 + SLACK)
     at_least = limits.at_least[limit] * (1.0 - SLACK)
     users = np.zeros(len(limits.item_amount), np.int64)  # units that may bring an item here
-    held_items = np.zeros(len(limits.item_amount), np.bool_)
+    holders = np.zeros(len(limits.item_amount), np.int64)  # units that certainly bring it
     least = 0.0
     most = 0.0
     for unit in range(len(store.size)):
         if not has_chip(store.domain[unit], chip):
             continue
-        most += limits.amount[limit, unit] + _items_of(limits, limit, unit, users, 0)
-        _count_items(limits, limit, unit, users)
+        most += _amount_of(limits, limit, unit, users, 0)
+        _count_items(limits, unit, users)
         if store.size[unit] == 1:
-            least += limits.amount[limit, unit] + _missing_items(limits, limit, unit, held_items)
-            _hold_items(limits, limit, unit, held_items)
+            least += _amount_of(limits, limit, unit, holders, 0)
+            _count_items(limits, unit, holders)
     if least > at_most or most < at_least:
-        return FAILED
-    result = UNCHANGED
+        store.state[CONTRADICTION] = 1
+        return
     for unit in range(len(store.size)):
         if store.size[unit] == 1 or not has_chip(store.domain[unit], chip):
             continue
-        status = UNCHANGED
-        if least + limits.amount[limit, unit] + _missing_items(limits, limit, unit, held_items) > at_most:
-            status = write(store, unit, chip // WORD_BITS, ~chip_bit(chip))
-        elif most - limits.amount[limit, unit] - _items_of(limits, limit, unit, users, 1) < at_least:
-            status = narrow_range(store, unit, chip, chip)
-        if status == FAILED:
-            return FAILED
-        if status == NARROWED:
-            result = NARROWED
-    return result
+        if least + _amount_of(limits, limit, unit, holders, 0) > at_most:
+            write(store, unit, chip // WORD_BITS, ~chip_bit(chip))
+        elif most - _amount_of(limits, limit, unit, users, 1) < at_least:
+            narrow_range(store, unit, chip, chip)
 
 
 @uncounted_inner
-def _items_of(limits: Limits, limit: int, unit: int, users: LongArray, num_users: int) -> float:
-    """Returns the amount of the items of ``unit`` with ``num_users`` users: 0 none yet, 1 only ``unit``."""
-    amount = 0.0
+def _amount_of(limits: Limits, limit: int, unit: int, users: LongArray, num_users: int) -> float:
+    """Returns the amount of ``unit`` and its items with ``num_users`` users: 0 none yet, 1 only ``unit``."""
+    amount = limits.amount[limit, unit]
     if limits.shares[limit]:
         for i in range(limits.item_ptr[unit], limits.item_ptr[unit + 1]):
             if users[limits.item[i]] == num_users:
@@ -126,23 +98,6 @@ def _items_of(limits: Limits, limit: int, unit: int, users: LongArray, num_users
 
 
 @uncounted_inner
-def _missing_items(limits: Limits, limit: int, unit: int, held_items: BoolArray) -> float:
-    """Returns the amount of the items of ``unit`` that are not yet on the chip."""
-    amount = 0.0
-    if limits.shares[limit]:
-        for i in range(limits.item_ptr[unit], limits.item_ptr[unit + 1]):
-            if not held_items[limits.item[i]]:
-                amount += limits.item_amount[limits.item[i]]
-    return amount
-
-
-@uncounted_inner
-def _count_items(limits: Limits, limit: int, unit: int, users: LongArray) -> None:
+def _count_items(limits: Limits, unit: int, users: LongArray) -> None:
     for i in range(limits.item_ptr[unit], limits.item_ptr[unit + 1]):
         users[limits.item[i]] += 1
-
-
-@uncounted_inner
-def _hold_items(limits: Limits, limit: int, unit: int, held_items: BoolArray) -> None:
-    for i in range(limits.item_ptr[unit], limits.item_ptr[unit + 1]):
-        held_items[limits.item[i]] = True

@@ -10,21 +10,21 @@ from __future__ import annotations
 
 from go_opt.common.compiling import uncounted_inner
 from go_opt.solver.problem.problem import NO_SKIP_ALL, NO_SKIP_OFF
-from go_opt.solver.propagation.propagators.domains import FAILED, HIGHEST_LOW, UNCHANGED, Store, has_chip
+from go_opt.solver.propagation.propagators.domains import CONTRADICTION, HIGHEST_LOW, Store, has_chip
 from go_opt.solver.propagation.propagators.tables import RuleTables
 
 
 @uncounted_inner
-def propagate(tables: RuleTables, store: Store, unit: int) -> int:
+def propagate(tables: RuleTables, store: Store) -> None:
     if tables.no_skip == NO_SKIP_OFF:
-        return UNCHANGED
+        return
     needed = tables.num_chips - 1 if tables.no_skip == NO_SKIP_ALL else store.state[HIGHEST_LOW]
     for chip in range(needed + 1):
         if store.occupied[chip] > 0 or _serves(store, store.server[chip], chip):
             continue
         if not _find_server(store, chip, needed):
-            return FAILED
-    return UNCHANGED
+            store.state[CONTRADICTION] = 1
+            return
 
 
 @uncounted_inner

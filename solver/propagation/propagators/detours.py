@@ -19,13 +19,11 @@ from __future__ import annotations
 
 from go_opt.common.arrays import WordArray
 from go_opt.common.compiling import uncounted_inner
-from go_opt.solver.propagation.propagators.between import leave_out, worse
 from go_opt.solver.propagation.propagators.domains import (
-    FAILED,
+    CONTRADICTION,
     NO_BITS,
     NUM_DECIDED,
     ONE_BIT,
-    UNCHANGED,
     WORD_BITS,
     Store,
     chip_bit,
@@ -35,26 +33,22 @@ from go_opt.solver.propagation.propagators.domains import (
     narrow_range,
     range_bits,
     remove,
+    remove_range,
 )
 from go_opt.solver.propagation.propagators.tables import RuleTables
 
 
 @uncounted_inner
-def propagate(tables: RuleTables, store: Store) -> int:
+def propagate(tables: RuleTables, store: Store) -> None:
     _spread(tables, store)
     _find_paths(tables, store)
     if has_detour(store):
-        return FAILED
+        store.state[CONTRADICTION] = 1
+        return
     num_long = _list_long_links(tables, store)
-    result = UNCHANGED
     for unit in tables.topological:
-        if store.size[unit] == 1:
-            continue
-        status = _prune(tables, store, unit, num_long)
-        if status == FAILED:
-            return FAILED
-        result = max(result, status)
-    return result
+        if store.size[unit] > 1:
+            _prune(tables, store, unit, num_long)
 
 
 @uncounted_inner
@@ -145,62 +139,45 @@ def _list_long_links(tables: RuleTables, store: Store) -> int:
 
 
 @uncounted_inner
-def _prune(tables: RuleTables, store: Store, unit: int, num_long: int) -> int:
+def _prune(tables: RuleTables, store: Store, unit: int, num_long: int) -> None:
     """Applies the three rules to one unit."""
-    result = UNCHANGED
     for i in range(num_long):
         a = store.long_links[i, 0]
         b = store.long_links[i, 1]
         if store.low[unit] >= b or store.high[unit] <= a:
             continue
         if _meets(store.above[unit], a, store.reach[a]) and _meets(store.below[unit], b, store.into[b]):
-            status = leave_out(store, unit, a + 1, b - 1)
-            if status == FAILED:
-                return FAILED
-            result = max(result, status)
+            remove_range(store, unit, a + 1, b - 1)
     for i in range(tables.pred_ptr[unit], tables.pred_ptr[unit + 1]):
         if store.size[tables.pred[i]] == 1:
-            status = _follow(tables, store, unit, store.low[tables.pred[i]])
-            if status == FAILED:
-                return FAILED
-            result = max(result, status)
+            _follow(store, unit, store.low[tables.pred[i]])
     for i in range(tables.succ_ptr[unit], tables.succ_ptr[unit + 1]):
         if store.size[tables.succ[i]] == 1:
-            status = _precede(tables, store, unit, store.low[tables.succ[i]])
-            if status == FAILED:
-                return FAILED
-            result = max(result, status)
-    return result
+            _precede(tables, store, unit, store.low[tables.succ[i]])
 
 
 @uncounted_inner
-def _follow(tables: RuleTables, store: Store, unit: int, a: int) -> int:
+def _follow(store: Store, unit: int, a: int) -> None:
     """Applies rules 2 and 3 to ``unit``, which reads a unit on chip ``a``."""
-    status = remove(store, unit, store.far[a])
-    if status == FAILED:
-        return FAILED
+    remove(store, unit, store.far[a])
     for word in range(store.links.shape[1]):
         common = store.above[unit, word] & store.reach[a, word]
         if common != NO_BITS:
-            highest = word * WORD_BITS + lowest_bit(common)
-            return worse(status, narrow_range(store, unit, 0, highest))
-    return status
+            narrow_range(store, unit, 0, word * WORD_BITS + lowest_bit(common))
+            return
 
 
 @uncounted_inner
-def _precede(tables: RuleTables, store: Store, unit: int, b: int) -> int:
+def _precede(tables: RuleTables, store: Store, unit: int, b: int) -> None:
     """Applies rules 2 and 3 to ``unit``, which a unit on chip ``b`` reads."""
-    status = remove(store, unit, store.far_into[b])
-    if status == FAILED:
-        return FAILED
+    remove(store, unit, store.far_into[b])
     num_words = store.links.shape[1]
     for i in range(num_words):
         word = num_words - 1 - i
         common = store.below[unit, word] & store.into[b, word]
         if common != NO_BITS:
-            lowest = word * WORD_BITS + highest_bit(common)
-            return worse(status, narrow_range(store, unit, lowest, tables.num_chips - 1))
-    return status
+            narrow_range(store, unit, word * WORD_BITS + highest_bit(common), tables.num_chips - 1)
+            return
 
 
 @uncounted_inner

@@ -4,7 +4,8 @@ Axes: ``U`` units, ``D`` chips, ``W`` 64-bit words of a set of chips, ``V`` most
 ``C`` limits. Chip ``c`` is bit ``c % 64`` of word ``c // 64``.
 
 Only :func:`write` narrows domains: it trails, counts and enqueues, so that the search can
-undo every change and the propagators see every change. :func:`restore` is its inverse.
+undo every change and the propagators see every change. :func:`restore` is its inverse. A contradiction
+is noted in ``state[CONTRADICTION]``; until it is undone, domains may still be narrowed, without effect.
 """
 
 from __future__ import annotations
@@ -13,16 +14,14 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from go_opt.common.arrays import BoolArray, IntArray, LongArray, WordArray
+from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, WordArray
 from go_opt.common.compiling import int64, uint64, uncounted, uncounted_inner
-
-FAILED, UNCHANGED, NARROWED = range(3)  # a domain became empty; no change; some domain lost chips
 
 # Fields of ``Store.state``.
 (
     TRAIL_SIZE, NUM_DECIDED, NUM_DECISIONS, QUEUE_HEAD, QUEUE_SIZE, HIGHEST_LOW,
-    NUM_LINKED, SUPPORT_FELL, LINKS_CHANGED, NUM_RESTORES, BACKTRACKS, MAX_BACKTRACKS,
-) = range(12)  # fmt: skip
+    NUM_LINKED, SUPPORT_FELL, LINKS_CHANGED, NUM_RESTORES, BACKTRACKS, MAX_BACKTRACKS, CONTRADICTION,
+) = range(13)  # fmt: skip
 
 UNLIMITED: Final = 2**62
 WORD_BITS: Final = 64
@@ -64,7 +63,7 @@ class Store(NamedTuple):
     asked_by: LongArray  # [U] scratch of the search for a server
     chip_queue: LongArray  # [D] scratch, likewise
     limit_seen: LongArray  # [C, 3] support, occupied and restores at the last check of each limit
-    state: LongArray  # [12] the fields named above
+    state: LongArray  # [13] the fields named above
 
 
 def new_store(
@@ -106,7 +105,7 @@ def new_store(
         asked_by=np.zeros(num_units, np.int64),
         chip_queue=np.zeros(num_chips, np.int64),
         limit_seen=np.full((num_limits, 3), -1, np.int64),
-        state=np.zeros(12, np.int64),
+        state=np.zeros(13, np.int64),
     )
     store.state[MAX_BACKTRACKS] = UNLIMITED
     _count(store)
@@ -136,12 +135,12 @@ def _count(store: Store) -> None:
 
 
 @uncounted_inner
-def write(store: Store, unit: int, word: int, keep: int) -> int:
+def write(store: Store, unit: int, word: int, keep: int) -> None:
     """Keeps the chips ``keep`` of one word of a domain; no other function narrows domains."""
     old = store.domain[unit, word]
     new = old & keep
     if new == old:
-        return UNCHANGED
+        return
     state = store.state
     at = state[TRAIL_SIZE]
     store.trail_unit[at] = unit
@@ -158,53 +157,43 @@ def write(store: Store, unit: int, word: int, keep: int) -> int:
         if store.support[chip] <= 1:
             state[SUPPORT_FELL] = 1
     if store.size[unit] == 0:
-        return FAILED
+        state[CONTRADICTION] = 1
+        return
     _tighten_bounds(store, unit)
     state[HIGHEST_LOW] = max(state[HIGHEST_LOW], store.low[unit])
     if store.size[unit] == 1:
         _decided(store, unit)
     enqueue(store, unit)
-    return NARROWED
 
 
 @uncounted
-def narrow_range(store: Store, unit: int, low: int, high: int) -> int:
+def narrow_range(store: Store, unit: int, low: int, high: int) -> None:
     """Keeps the chips ``low … high``."""
-    if low <= store.low[unit] and high >= store.high[unit]:
-        return UNCHANGED
-    if low > store.high[unit] or high < store.low[unit]:
-        return FAILED
-    result = UNCHANGED
-    for word in range(store.domain.shape[1]):
-        status = write(store, unit, word, range_bits(word, low, high))
-        if status == FAILED:
-            return FAILED
-        result = max(result, status)
-    return result
+    if low > store.low[unit] or high < store.high[unit]:
+        for word in range(store.domain.shape[1]):
+            write(store, unit, word, range_bits(word, low, high))
 
 
 @uncounted
-def narrow_to(store: Store, unit: int, chips: WordArray) -> int:
+def narrow_to(store: Store, unit: int, chips: WordArray) -> None:
     """Keeps the chips of the set ``chips`` [W]."""
-    result = UNCHANGED
     for word in range(store.domain.shape[1]):
-        status = write(store, unit, word, chips[word])
-        if status == FAILED:
-            return FAILED
-        result = max(result, status)
-    return result
+        write(store, unit, word, chips[word])
 
 
 @uncounted
-def remove(store: Store, unit: int, chips: WordArray) -> int:
+def remove(store: Store, unit: int, chips: WordArray) -> None:
     """Removes the chips of the set ``chips`` [W]."""
-    result = UNCHANGED
     for word in range(store.domain.shape[1]):
-        status = write(store, unit, word, ~chips[word])
-        if status == FAILED:
-            return FAILED
-        result = max(result, status)
-    return result
+        write(store, unit, word, ~chips[word])
+
+
+@uncounted_inner
+def remove_range(store: Store, unit: int, low: int, high: int) -> None:
+    """Removes the chips ``low … high``."""
+    if low <= high and low <= store.high[unit] and high >= store.low[unit]:
+        for word in range(low // WORD_BITS, high // WORD_BITS + 1):
+            write(store, unit, word, ~range_bits(word, low, high))
 
 
 @uncounted
@@ -212,6 +201,7 @@ def restore(store: Store, trail_size: int, num_decided: int, highest_low: int) -
     """Undoes every write since the trail had ``trail_size`` entries."""
     state = store.state
     state[NUM_RESTORES] += 1
+    state[CONTRADICTION] = 0
     while state[NUM_DECIDED] > num_decided:
         state[NUM_DECIDED] -= 1
         store.occupied[store.low[store.decided[state[NUM_DECIDED]]]] -= 1
@@ -316,6 +306,33 @@ def _decided(store: Store, unit: int) -> None:
     store.decided[store.state[NUM_DECIDED]] = unit
     store.state[NUM_DECIDED] += 1
     store.occupied[store.low[unit]] += 1
+
+
+@uncounted_inner
+def draw_chip(chips: WordArray, low: int, high: int, row: FloatArray, uniform: float) -> int:
+    """Draws a chip of the set ``chips`` [W], all within ``low … high``.
+
+    ``row`` [D] holds log-probabilities on any scale. If it has no mass on the set, the draw is uniform.
+    """
+    top = -np.inf
+    for chip in range(low, high + 1):
+        if has_chip(chips, chip):
+            top = max(top, row[chip])
+    total = 0.0
+    for chip in range(low, high + 1):
+        if has_chip(chips, chip):
+            total += 1.0 if top == -np.inf else np.exp(row[chip] - top)
+    left = uniform * total
+    drawn = low
+    for chip in range(low, high + 1):
+        if has_chip(chips, chip):
+            weight = 1.0 if top == -np.inf else np.exp(row[chip] - top)
+            if weight > 0.0:
+                drawn = chip
+                left -= weight
+                if left < 0.0:
+                    break
+    return drawn
 
 
 def pack_chips(open_chips: BoolArray) -> WordArray:

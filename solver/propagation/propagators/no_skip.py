@@ -7,17 +7,12 @@ no unit, no unit can use that chip or any chip above it.
 
 from __future__ import annotations
 
-import numpy as np
-
-from go_opt.common.arrays import IntArray
 from go_opt.common.compiling import uncounted_inner
 from go_opt.solver.problem.problem import NO_SKIP_ALL, NO_SKIP_OFF
 from go_opt.solver.propagation.propagators.domains import (
-    FAILED,
+    CONTRADICTION,
     HIGHEST_LOW,
-    NARROWED,
     SUPPORT_FELL,
-    UNCHANGED,
     Store,
     has_chip,
     narrow_range,
@@ -26,29 +21,21 @@ from go_opt.solver.propagation.propagators.tables import RuleTables
 
 
 @uncounted_inner
-def propagate(tables: RuleTables, store: Store, unit: int) -> int:
+def propagate(tables: RuleTables, store: Store) -> None:
     if tables.no_skip == NO_SKIP_OFF or not store.state[SUPPORT_FELL]:
-        return UNCHANGED
+        return
     store.state[SUPPORT_FELL] = 0
-    result = UNCHANGED
     needed = tables.num_chips - 1 if tables.no_skip == NO_SKIP_ALL else store.state[HIGHEST_LOW]
     for chip in range(tables.num_chips):
-        if chip > needed and store.support[chip] == 0:
-            return max(result, _cut_above(store, chip))
-        if chip <= needed and store.support[chip] == 0:
-            return FAILED
+        if store.support[chip] == 0 and chip > needed:
+            for unit in range(len(store.size)):
+                narrow_range(store, unit, 0, chip - 1)
+            return
+        if store.support[chip] == 0:
+            store.state[CONTRADICTION] = 1
+            return
         if chip <= needed and store.support[chip] == 1 and store.occupied[chip] == 0:
-            if narrow_range(store, _only_unit(store, chip), chip, chip) == FAILED:
-                return FAILED
-            result = NARROWED
-    return result
-
-
-def holds(tables: RuleTables, placement: IntArray) -> bool:
-    if tables.no_skip == NO_SKIP_OFF:
-        return True
-    used = np.unique(placement)
-    return len(used) == (tables.num_chips if tables.no_skip == NO_SKIP_ALL else used[-1] + 1)
+            narrow_range(store, _only_unit(store, chip), chip, chip)
 
 
 @uncounted_inner
@@ -57,14 +44,3 @@ def _only_unit(store: Store, chip: int) -> int:
     while not has_chip(store.domain[unit], chip):
         unit += 1
     return unit
-
-
-@uncounted_inner
-def _cut_above(store: Store, chip: int) -> int:
-    result = UNCHANGED
-    for unit in range(len(store.size)):
-        status = narrow_range(store, unit, 0, chip - 1)
-        if status == FAILED:
-            return FAILED
-        result = max(result, status)
-    return result

@@ -45,7 +45,7 @@ class RuleTables(NamedTuple):
     num_chips: int
     succ_ptr: LongArray  # [U + 1]
     succ: LongArray  # [E] readers of each unit
-    succ_rise: LongArray  # [E] least f(v) - f(u) if dataflow is acyclic, parallel to succ
+    succ_rise: LongArray  # [E] least f(v) - f(u), parallel to succ
     succ_span: LongArray  # [E] largest f(v) - f(u), parallel to succ
     pred_ptr: LongArray  # [U + 1]
     pred: LongArray  # [E] producers of each unit
@@ -59,11 +59,9 @@ class RuleTables(NamedTuple):
     around: LongArray  # [T] edges of succ between whose ends each unit lies
     topological: LongArray  # [U]
     allowed: WordArray  # [U, W] initial domains
-    acyclic: bool
     no_skip: int  # index into NO_SKIP_RULES
     triangle: int  # index into TRIANGLE_RULES
     looks_far: bool  # whether the triangle rule is propagated through ancestors and descendants
-    spans_bind: bool  # whether some span is less than the number of chips less 1
     limits: Limits
 
     @property
@@ -72,7 +70,7 @@ class RuleTables(NamedTuple):
 
     def edges(self) -> tuple[LongArray, LongArray]:
         """Returns the source and the reader [E] of each edge, in the order of ``succ``."""
-        return np.repeat(np.arange(self.num_units), np.diff(self.succ_ptr)), self.succ
+        return self.succ_source, self.succ
 
 
 def no_limits(num_units: int) -> Limits:
@@ -99,34 +97,32 @@ def rule_tables(
     if allowed is not None:
         open_chips = open_chips & allowed
     span, highest, lowest, between_ptr, between = _bounds(problem)
-    around_ptr, around = _around(problem.num_units, between_ptr, between)
+    around_ptr, by_unit = csr(between, problem.num_units)
     chips = np.arange(problem.num_chips)
     open_chips = open_chips & (chips <= highest[:, None]) & (chips >= lowest[:, None])
+    rise = problem.rise if problem.acyclic else np.full(problem.num_edges, -problem.num_chips)
+    triangle = int(problem.triangle) if problem.acyclic else TRIANGLE_OFF
     return RuleTables(
         num_chips=problem.num_chips,
         succ_ptr=problem.successor_ptr,
         succ=problem.successor.astype(np.int64),
-        succ_rise=problem.rise,
+        succ_rise=rise,
         succ_span=span,
         pred_ptr=problem.predecessor_ptr,
         pred=source[by_reader].astype(np.int64),
-        pred_rise=problem.rise[by_reader],
+        pred_rise=rise[by_reader],
         pred_span=span[by_reader],
         succ_source=source.astype(np.int64),
         pred_edge=by_reader.astype(np.int64),
         between_ptr=between_ptr,
         between=between,
         around_ptr=around_ptr,
-        around=around,
+        around=np.repeat(np.arange(problem.num_edges), np.diff(between_ptr))[by_unit],
         topological=problem.topological.astype(np.int64),
         allowed=pack_chips(open_chips),
-        acyclic=bool(problem.acyclic),
         no_skip=int(problem.no_skip),
-        triangle=int(problem.triangle) if problem.acyclic else TRIANGLE_OFF,
-        looks_far=bool(problem.acyclic)
-        and problem.triangle == TRIANGLE_LONGEST_PATH
-        and problem.num_units <= MAX_FAR_UNITS,
-        spans_bind=bool((span < problem.num_chips - 1).any()),
+        triangle=triangle,
+        looks_far=triangle == TRIANGLE_LONGEST_PATH and problem.num_units <= MAX_FAR_UNITS,
         limits=no_limits(problem.num_units) if limits is None else limits,
     )
 
@@ -158,10 +154,3 @@ def _bounds(problem: PlacementProblem) -> tuple[LongArray, ...]:
     if problem.triangle == TRIANGLE_LONGEST_PATH:
         between_ptr, between = counted.between_ptr, counted.between
     return span, highest, lowest, between_ptr, between
-
-
-def _around(num_units: int, between_ptr: LongArray, between: LongArray) -> tuple[LongArray, LongArray]:
-    """Returns the transpose of ``between`` (CSR): the edges around each unit."""
-    edge = np.repeat(np.arange(len(between_ptr) - 1), np.diff(between_ptr))
-    around_ptr, by_unit = csr(between, num_units)
-    return around_ptr, edge[by_unit]

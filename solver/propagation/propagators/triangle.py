@@ -9,31 +9,22 @@ unit on b. A direct dependency must not have a detour:
 Dependencies only accumulate while units are decided, so a detour among decided units is
 final, and a reader of a unit on chip a cannot be on a chip to which a has a detour. Under the
 longest-path rule :mod:`go_opt.solver.propagation.propagators.detours` prunes more. The adjacent
-form is a span of 1 (:mod:`go_opt.solver.propagation.propagators.span`). The rule applies only
+form is a span of 1 (:mod:`go_opt.solver.propagation.propagators.edges`). The rule applies only
 with acyclic dataflow, so dependencies lead upwards.
 """
 
 from __future__ import annotations
 
-import numpy as np
-
-from go_opt.common.arrays import IntArray
-from go_opt.common.compiling import uncounted_inner
-from go_opt.solver.problem.problem import (
-    TRIANGLE_ADJACENT,
-    TRIANGLE_LONGEST_PATH,
-    TRIANGLE_OFF,
-    TRIANGLE_THREE_CHIP,
-)
+from go_opt.common.compiling import int64, uncounted_inner
+from go_opt.solver.problem.problem import TRIANGLE_ADJACENT, TRIANGLE_OFF, TRIANGLE_THREE_CHIP
 from go_opt.solver.propagation.propagators import detours
 from go_opt.solver.propagation.propagators.domains import (
-    FAILED,
+    CONTRADICTION,
     LINKS_CHANGED,
     NO_BITS,
     NUM_DECIDED,
     NUM_LINKED,
     ONE_BIT,
-    UNCHANGED,
     WORD_BITS,
     Store,
     chip_bit,
@@ -45,41 +36,31 @@ from go_opt.solver.propagation.propagators.tables import RuleTables
 
 
 @uncounted_inner
-def propagate(tables: RuleTables, store: Store, unit: int) -> int:
+def propagate(tables: RuleTables, store: Store) -> None:
     state = store.state
-    if tables.triangle == TRIANGLE_OFF or (tables.triangle == TRIANGLE_ADJACENT and tables.acyclic):
-        return UNCHANGED
     first = state[NUM_LINKED]
-    if first == state[NUM_DECIDED]:
-        return UNCHANGED
+    if tables.triangle in (TRIANGLE_OFF, TRIANGLE_ADJACENT) or first == state[NUM_DECIDED]:
+        return
     while state[NUM_LINKED] < state[NUM_DECIDED]:
-        _link(tables, store, store.decided[state[NUM_LINKED]])
+        _link(tables, store, store.decided[state[NUM_LINKED]], int64(1))
         state[NUM_LINKED] += 1
     if tables.looks_far:
-        return detours.propagate(tables, store)
+        detours.propagate(tables, store)
+        return
     if state[LINKS_CHANGED]:
         _find_far(tables, store)
         if detours.has_detour(store):
-            return FAILED
+            state[CONTRADICTION] = 1
+            return
         state[LINKS_CHANGED] = 0
-    return _prune(tables, store, first)
-
-
-def holds(tables: RuleTables, placement: IntArray) -> bool:
-    source, reader = (placement[ends] for ends in tables.edges())
-    depends = np.zeros((tables.num_chips, tables.num_chips), dtype=np.bool_)
-    depends[source, reader] = source != reader
-    if tables.triangle == TRIANGLE_ADJACENT:
-        return bool((reader - source <= 1).all())
-    if tables.triangle == TRIANGLE_THREE_CHIP:
-        return not (depends & (depends.astype(int) @ depends.astype(int) > 0)).any()
-    if tables.triangle == TRIANGLE_LONGEST_PATH:
-        longest = depends.astype(int)
-        for a in range(tables.num_chips - 1, -1, -1):
-            for c in np.flatnonzero(depends[a]):
-                longest[a] = np.maximum(longest[a], np.where(longest[c] > 0, longest[c] + 1, 0))
-        return not (depends & (longest > 1)).any()
-    return True
+    # No neighbour of a newly decided unit may use a chip with a detour to or from its chip.
+    for i in range(first, state[NUM_LINKED]):
+        unit = store.decided[i]
+        chip = store.low[unit]
+        for j in range(tables.succ_ptr[unit], tables.succ_ptr[unit + 1]):
+            remove(store, tables.succ[j], store.far[chip])
+        for j in range(tables.pred_ptr[unit], tables.pred_ptr[unit + 1]):
+            remove(store, tables.pred[j], store.far_into[chip])
 
 
 @uncounted_inner
@@ -88,48 +69,28 @@ def unlink_after(tables: RuleTables, store: Store, num_decided: int) -> None:
     state = store.state
     while state[NUM_LINKED] > num_decided:
         state[NUM_LINKED] -= 1
-        _unlink(tables, store, store.decided[state[NUM_LINKED]])
+        _link(tables, store, store.decided[state[NUM_LINKED]], int64(-1))
 
 
 @uncounted_inner
-def _link(tables: RuleTables, store: Store, unit: int) -> None:
-    store.is_linked[unit] = True
+def _link(tables: RuleTables, store: Store, unit: int, change: int) -> None:
+    """Adds the dependencies between ``unit`` and the linked units (``change`` 1), or removes them (-1)."""
+    chip = store.low[unit]
     for i in range(tables.succ_ptr[unit], tables.succ_ptr[unit + 1]):
         if store.is_linked[tables.succ[i]]:
-            _add_edge(store, store.low[unit], store.low[tables.succ[i]])
+            _count_edge(store, chip, store.low[tables.succ[i]], change)
     for i in range(tables.pred_ptr[unit], tables.pred_ptr[unit + 1]):
         if store.is_linked[tables.pred[i]]:
-            _add_edge(store, store.low[tables.pred[i]], store.low[unit])
+            _count_edge(store, store.low[tables.pred[i]], chip, change)
+    store.is_linked[unit] = change > 0
 
 
 @uncounted_inner
-def _unlink(tables: RuleTables, store: Store, unit: int) -> None:
-    for i in range(tables.succ_ptr[unit], tables.succ_ptr[unit + 1]):
-        if store.is_linked[tables.succ[i]]:
-            _drop_edge(store, store.low[unit], store.low[tables.succ[i]])
-    for i in range(tables.pred_ptr[unit], tables.pred_ptr[unit + 1]):
-        if store.is_linked[tables.pred[i]]:
-            _drop_edge(store, store.low[tables.pred[i]], store.low[unit])
-    store.is_linked[unit] = False
-
-
-@uncounted_inner
-def _add_edge(store: Store, a: int, b: int) -> None:
-    if a == b:
-        return
-    store.link_edges[a, b] += 1
-    if store.link_edges[a, b] == 1:
-        store.links[a, b // WORD_BITS] |= chip_bit(b)
-        store.state[LINKS_CHANGED] = 1
-
-
-@uncounted_inner
-def _drop_edge(store: Store, a: int, b: int) -> None:
-    if a == b:
-        return
-    store.link_edges[a, b] -= 1
-    if store.link_edges[a, b] == 0:
-        store.links[a, b // WORD_BITS] &= ~chip_bit(b)
+def _count_edge(store: Store, a: int, b: int, change: int) -> None:
+    had_edges = store.link_edges[a, b] > 0
+    store.link_edges[a, b] += change
+    if a != b and had_edges != (store.link_edges[a, b] > 0):
+        store.links[a, b // WORD_BITS] ^= chip_bit(b)
         store.state[LINKS_CHANGED] = 1
 
 
@@ -157,23 +118,3 @@ def _find_far(tables: RuleTables, store: Store) -> None:
         for b in range(a + 1, tables.num_chips):
             if has_chip(store.far[a], b):
                 store.far_into[b, a // WORD_BITS] |= chip_bit(a)
-
-
-@uncounted_inner
-def _prune(tables: RuleTables, store: Store, first: int) -> int:
-    """Removes the chips with a detour to or from newly decided units from their neighbours' domains."""
-    result = UNCHANGED
-    for i in range(first, store.state[NUM_LINKED]):
-        unit = store.decided[i]
-        chip = store.low[unit]
-        for j in range(tables.succ_ptr[unit], tables.succ_ptr[unit + 1]):
-            status = remove(store, tables.succ[j], store.far[chip])
-            if status == FAILED:
-                return FAILED
-            result = max(result, status)
-        for j in range(tables.pred_ptr[unit], tables.pred_ptr[unit + 1]):
-            status = remove(store, tables.pred[j], store.far_into[chip])
-            if status == FAILED:
-                return FAILED
-            result = max(result, status)
-    return result
