@@ -176,8 +176,10 @@ def _placements(
         if rule == "adjacent":
             raise
         return made
+    # The adjacent rule implies the others, except limits of the user.
+    has_limits = len(tables.limits.chip) > 0
     for s, placement, status in zip(rest, *placed, strict=True):
-        if status in (DRAWN, ANCHORED) and holds(tables, placement):
+        if status in (DRAWN, ANCHORED) and not (has_limits and not holds(tables, placement)):
             is_kept = not is_sample and (placement == proposals[s]).all()
             made.placement[s] = placement
             made.ending[s] = ADJACENT if rule == "full" else KEPT if is_kept else SEARCHED
