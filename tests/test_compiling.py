@@ -12,12 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-from numba import njit
-from numba.core import event
 from numba.core.types.functions import BaseFunction
 
-from go_opt.common.arrays import FloatArray, LongArray, record
 from go_opt.common.compiling import quick_compilation
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -118,36 +114,6 @@ def test_numba_and_collections_are_left_as_they_were() -> None:
     with quick_compilation():
         assert BaseFunction.get_call_type is not before[1]
     assert (gc.get_threshold(), BaseFunction.get_call_type) == before
-
-
-def filled(shape: tuple[int, int], row: int, column: int) -> tuple[FloatArray, LongArray, FloatArray]:
-    """Allocates, reads and writes arrays in the ways that the kernels do."""
-    table, counts, pairs = np.zeros(shape), np.zeros(np.uint8(3), np.int64), np.zeros(2, PAIR)
-    table[row, column] = 7.0
-    table[0][np.uint64(1)] += table[row, column] + len(table)
-    counts[-1] = table.shape[1]
-    pairs[-1].first = counts[2]
-    pairs[0] = pairs[1]
-    scratch = np.empty(len(pairs))
-    for i in range(len(scratch)):
-        scratch[i] = pairs[i].first
-    return table, counts, scratch
-
-
-PAIR: Final = record("second", "first")
-
-
-def test_arrays_in_compiled_functions_are_those_of_numpy() -> None:
-    with quick_compilation():
-        run = njit(filled)
-        event.register("numba:compile", listener := event.RecordingListener())
-        answer = run((3, 4), 1, -3)
-        event.unregister("numba:compile", listener)
-    compiled_functions = [e.data["dispatcher"].py_func.__name__ for _, e in listener.buffer if e.is_start]
-    assert compiled_functions == ["filled"]  # and none for np.empty or np.zeros
-    for array, expected in zip(answer, filled((3, 4), 1, -3), strict=True):
-        assert array.dtype == expected.dtype
-        np.testing.assert_array_equal(array, expected)
 
 
 def test_inner_functions_get_no_machine_code(tmp_path: Path) -> None:

@@ -137,6 +137,16 @@ class CostTables(NamedTuple):
         return (read + np.bincount(producer, weights=sizes, minlength=self.num_ops)).astype(np.int64)
 
 
+def read_only(array: IntArray) -> IntArray:
+    """A read-only view, as kernels take plans; a copy if the array is not contiguous.
+
+    Numba would compile them again for writeable arrays.
+    """
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
 @lru_cache(maxsize=16)
 def cost_tables(graph: Graph, target: Target) -> CostTables:
     """Cost every op, tensor and route of ``graph`` on ``target``, for the analytical model."""

@@ -15,7 +15,7 @@ import numpy as np
 from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
 from go_opt.common.compiling import compiled, compiled_inner, int32, uncounted_inner
 from go_opt.env.cost import CostTables
-from go_opt.env.cost.read_only import read_only
+from go_opt.env.cost.tables import read_only
 from go_opt.env.model.latency import latency_s
 from go_opt.env.model.memory import FITS, fit_chips, holdings_on, peaks_alive
 from go_opt.env.model.traffic import Traffic, clear_chips, clear_kernel, count_tensors, new_traffic

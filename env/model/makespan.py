@@ -17,7 +17,7 @@ import numpy as np
 from go_opt.common.arrays import FloatArray, IntArray, LongArray, RecordArray
 from go_opt.common.compiling import compiled, int64, uncounted
 from go_opt.env.cost import CostTables
-from go_opt.env.cost.read_only import read_only
+from go_opt.env.cost.tables import read_only
 from go_opt.env.kernels.numbering import number_kernels, seconds_of_kernels
 from go_opt.env.model.execution import execute
 from go_opt.env.model.package import KERNEL, NONE, OP, Package, package_of

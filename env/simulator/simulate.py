@@ -11,7 +11,7 @@ import numpy as np
 from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.env.copies.stages import size_by_chip, with_sharers
 from go_opt.env.cost import CostTables, tables_with_effects
-from go_opt.env.cost.read_only import read_only
+from go_opt.env.cost.tables import read_only
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.env.model.memory import FITS
 from go_opt.env.simulator.assembly import Setting, assemble

@@ -20,7 +20,6 @@ from numba import njit
 from numba.core.targetconfig import ConfigStack
 from numba.core.types.functions import BaseFunction
 
-from go_opt.common.array_code import find_allocation, shorten_array_code
 from go_opt.common.caches.kernels import KernelCache
 from go_opt.common.inner_code import no_inner_machine_code
 
@@ -51,7 +50,7 @@ uncounted_inner: Final = _kept(**_INNER, **_UNCOUNTED)
 
 @contextmanager
 def quick_compilation() -> Iterator[None]:
-    """Within this context kernels compile in three fifths of the time.
+    """Within this context kernels compile in two thirds of the time.
 
     Inner functions get no machine code. Garbage is collected rarely, since compilation makes little of it.
     Numba tries up to twenty implementations of each ``+`` and ``max``: here only once for each combination
@@ -66,11 +65,9 @@ def quick_compilation() -> Iterator[None]:
         flags = cast("Any", ConfigStack).top_or_none()
         key = function, context, tuple(args), tuple(kws.items()), flags is None or flags.nrt
         if key not in found:
-            allocation = find_allocation(function, context, args, kws)
-            found[key] = allocation or find(function, context, args, kws)
+            found[key] = find(function, context, args, kws)
         return found[key]
 
-    shorten_array_code()
     gc.set_threshold(200_000, 50, *thresholds[2:])
     numba_calls.get_call_type = find_once
     try:
