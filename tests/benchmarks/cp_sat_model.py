@@ -22,12 +22,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from go_opt.bench.rivals.problem import Problem, UnitTensor, unit_seconds, unit_tensors
+from go_opt.bench.rivals.problem import Problem
 from go_opt.common.arrays import IntArray
 from go_opt.env.cost.routes import hop_seconds_per_byte
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
 from go_opt.solver import PlacementProblem
 from go_opt.solver.problem.problem import NO_SKIP_ALL, NO_SKIP_RULES
+from tests.benchmarks.rival_units import UnitTensor, unit_seconds, unit_tensors
 
 _KIB: Final = 1024  # unit of weight sizes
 

@@ -14,12 +14,13 @@ import numpy as np
 
 from go_opt.bench.rivals.order_slice import slice_along
 from go_opt.bench.rivals.placement_search import evaluate_units
-from go_opt.bench.rivals.problem import unit_problem, unit_seconds
+from go_opt.bench.rivals.problem import unit_problem
 from go_opt.bench.rivals.trial import SpentError, Trial
 from go_opt.common.processes import num_cores
 from go_opt.solver import PlacementProblem
 from tests.benchmarks.cp_sat_model import RingModel, cp_model
 from tests.benchmarks.metis_rival import coarsened
+from tests.benchmarks.rival_units import unit_seconds
 
 MOST_UNITS: Final = 400
 BLOCKS_EACH: Final = 8.0  # at least this many blocks per chip after contraction, if the chains allow it

@@ -16,13 +16,14 @@ from typing import Any, Final
 import numpy as np
 
 from go_opt.bench.rivals.order_slice import slice_along
-from go_opt.bench.rivals.placement_search import evaluate_units, repaired
-from go_opt.bench.rivals.problem import unit_problem, unit_seconds, unit_tensors
+from go_opt.bench.rivals.placement_search import evaluate_units
+from go_opt.bench.rivals.problem import unit_problem
 from go_opt.bench.rivals.trial import Trial
 from go_opt.common.arrays import FloatArray, IntArray, LongArray, row_pointers
 from go_opt.env import list_schedule
 from go_opt.model.graph import NO_PRODUCER
 from go_opt.solver import PlacementProblem
+from tests.benchmarks.rival_units import repaired, unit_seconds, unit_tensors
 
 SHARES: Final = (1.0, 0.75, 0.5, 0.35, 0.25, 0.15)  # of the chips: the numbers of parts to try
 # Parts may exceed the mean weight by this many thousandths; each seed takes the next value.

@@ -22,7 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.bench.rivals.placement_search import _neighbour, repaired
+from go_opt.bench.rivals.placement_search import _neighbour
 from go_opt.bench.rivals.problem import Problem, pose, unit_problem
 from go_opt.bench.rivals.trial import Limits, Trial
 from go_opt.common.arrays import IntArray
@@ -33,6 +33,7 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan, Split
 from go_opt.model.start import OpStart, Start
 from go_opt.solver.verify.verifier import verify
+from tests.benchmarks.rival_units import repaired
 
 HOT: Final = 0.05  # the temperatures of the annealing of placements, in log seconds
 COLD: Final = 0.002

@@ -18,7 +18,7 @@ import numpy as np
 from go_opt.bench.rivals.problem import unit_problem
 from go_opt.bench.rivals.trial import Trial
 from go_opt.common.arrays import FloatArray, IntArray
-from go_opt.solver import PlacementProblem, fix, fix_adjacent, greedy_slicing, sample
+from go_opt.solver import PlacementProblem, fix_adjacent, greedy_slicing, sample
 from go_opt.solver.propagation.modes import Rule
 
 BATCH: Final = 64
@@ -103,27 +103,6 @@ def random_placements(
     rows = np.zeros((units.num_units, units.num_chips))
     rule: Rule = "adjacent" if trial.problem.is_adjacent else "full"
     return sample(units, rows, seed=int(rng.integers(2**31)), num_samples=number, rule=rule).placement
-
-
-def repaired(trial: Trial, units: PlacementProblem, proposal: IntArray, seed: int) -> IntArray:
-    """[S, U] valid placements near ``proposal`` [U]: one by FIX, or two where tensors may pass chips.
-
-    In the second case acyclic dataflow is the only rule: readers move up to their producers, or
-    producers down to their readers.
-    """
-    if trial.problem.is_adjacent:
-        fixed: IntArray = fix_adjacent(units, proposal[None], seed=seed).placement
-        return fixed
-    if not (units.acyclic and units.can_run.all()):
-        return fix(units, proposal[None], seed=seed).placement
-    up, down = proposal.copy(), proposal.copy()
-    for unit in units.topological:
-        read = units.predecessor[units.predecessor_ptr[unit] : units.predecessor_ptr[unit + 1]]
-        up[unit] = max(up[unit], up[read].max(initial=0))
-    for unit in units.topological[::-1]:
-        readers = units.successor[units.successor_ptr[unit] : units.successor_ptr[unit + 1]]
-        down[unit] = min(down[unit], down[readers].min(initial=units.num_chips - 1))
-    return np.stack([up, down])
 
 
 def evaluate_units(trial: Trial, units: PlacementProblem, placement: IntArray) -> FloatArray:

@@ -6,15 +6,14 @@ Axes: ``B`` plans, ``N`` ops.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
 from go_opt.common.arrays import FloatArray, IntArray
-from go_opt.env import BatchMetrics, CostTables, Target, evaluate_batch
+from go_opt.env import BatchMetrics, Target, evaluate_batch
 from go_opt.env.evaluation import Evaluate, Plans
-from go_opt.env.kernels.numbering import kernel_seconds
-from go_opt.model.graph import NO_PRODUCER, Graph
+from go_opt.model.graph import Graph
 from go_opt.model.plan import Candidate, Plan
 from go_opt.solver import PlacementProblem, placement_problem
 from go_opt.solver.copies.relayed_terms import relayed_terms
@@ -102,16 +101,6 @@ def _interval_s(terms: BatchMetrics) -> FloatArray:
     return np.where(terms.fits, terms.interval_s, np.inf)
 
 
-class UnitTensor(NamedTuple):
-    """A tensor that is read by units other than its producer."""
-
-    kind: int  # as in the graph
-    home: int  # unit that produces it, NO_PRODUCER for inputs and weights
-    readers: tuple[int, ...]  # ascending, without home
-    num_bytes: int
-    touched_bytes: int  # the fewest bytes that a reader reads
-
-
 def unit_problem(problem: Problem, unit_of_op: IntArray | None = None) -> PlacementProblem:
     """The default kernels, or units of whole kernels, with the rules that the rival itself must keep.
 
@@ -122,26 +111,3 @@ def unit_problem(problem: Problem, unit_of_op: IntArray | None = None) -> Placem
     if problem.is_adjacent:
         return units
     return units._replace(triangle=TRIANGLE_OFF, no_skip=NO_SKIP_OFF)
-
-
-def unit_seconds(problem: Problem, unit_of_op: IntArray) -> FloatArray:
-    """[Q, U] seconds of units of whole default kernels."""
-    kernel_of = unit_problem(problem).unit_of_op
-    kernel_s = kernel_seconds(problem.instance.tables, kernel_of)
-    unit_of_kernel = np.empty(kernel_s.shape[1], dtype=np.int64)
-    unit_of_kernel[kernel_of] = unit_of_op
-    return np.stack([np.bincount(unit_of_kernel, weights=row) for row in kernel_s])
-
-
-def unit_tensors(tables: CostTables, unit_of_op: IntArray) -> list[UnitTensor]:
-    """Every tensor with a reader in another unit."""
-    found = []
-    for k, producer in enumerate(tables.tensor_producer):
-        home = NO_PRODUCER if producer == NO_PRODUCER else int(unit_of_op[producer])
-        reads = slice(int(tables.reader_ptr[k]), int(tables.reader_ptr[k + 1]))
-        readers = tuple(sorted({int(unit_of_op[op]) for op in tables.reader_op[reads]} - {home}))
-        if readers:
-            touched = int(tables.read_bytes[reads].min())
-            size = int(tables.tensor_bytes[k])
-            found.append(UnitTensor(int(tables.tensor_kind[k]), home, readers, size, touched))
-    return found

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 pytest.importorskip("pymetis")
 
 from go_opt.bench.rivals import Limits, Trial, compete
-from go_opt.bench.rivals.placement_search import repaired
 from go_opt.bench.rivals.problem import unit_problem
 from go_opt.solver import broken_rules
 from go_opt.solver.problem.problem import TRIANGLE_ADJACENT
 from tests.agents.rivals.cases import Clock, random_problem, toy_problem
 from tests.benchmarks.library_rivals import LIBRARY_RIVALS
 from tests.benchmarks.metis_rival import _numbered, _weighted_graph
+from tests.benchmarks.rival_units import repaired
 from tests.strategies import examples, seeds
 
 
