@@ -173,12 +173,13 @@ def _with_cells(graph: Graph, cells: Mapping[tuple[int, str], float | None]) -> 
     # An empty column would change the fingerprint.
     return replace(
         graph,
-        measured_s=_frozen({kind: row for kind, row in measured.items() if not np.isnan(row).all()}),
-        excluded=_frozen({kind: row for kind, row in excluded.items() if row.any()}),
+        measured_s=frozen_columns({kind: row for kind, row in measured.items() if not np.isnan(row).all()}),
+        excluded=frozen_columns({kind: row for kind, row in excluded.items() if row.any()}),
     )
 
 
-def _frozen(columns: dict[str, NDArray]) -> Mapping[str, NDArray]:
+def frozen_columns(columns: dict[str, NDArray]) -> Mapping[str, NDArray]:
+    """Columns of ops by kind of chip, as a graph has them."""
     for column in columns.values():
         column.flags.writeable = False
     return MappingProxyType(columns)

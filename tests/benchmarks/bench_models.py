@@ -60,7 +60,7 @@ def main() -> None:
         graph = go_opt.load(name)
         at_once = go_opt.optimize(graph, on, request=request)
         assert not go_opt.verify(graph, on, at_once.plan)
-        sharing = share_package(shares_of(name), at_once, go_opt.load, on, request)
+        sharing = share_package(shares_of(name), at_once, graph, go_opt.load, on, request)
         unit_s = sharing.unit_s
         gains = [sharing.turns_s(units) for units in (1, 10, math.inf)]
         row = [target, " + ".join(models), format_duration(unit_s), f"{at_once.gap:.1%}"]

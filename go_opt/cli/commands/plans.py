@@ -109,7 +109,7 @@ def optimize(
     if serving is not None:
         facts, lines = {"serving": rate_to_dict(serving)}, rate_lines(serving, on.num_chips)
     elif len(models) > 1:
-        sharing = searching.sharing_here(model, result, beginning, on, request, there)
+        sharing = searching.sharing_here(model, result, whole, beginning, on, request, there)
         facts, lines = sharing_to_dict(sharing, graph), sharing_lines(sharing)
     return Answer(
         lambda: result_to_dict(graph, result, on.native_dtype) | facts,

@@ -275,6 +275,7 @@ def rate_here(
 def sharing_here(
     union: str,
     at_once: OptimizeResult,
+    whole: Graph,
     loading: Loading,
     target: Target,
     request: Request,
@@ -288,7 +289,7 @@ def sharing_here(
     with InterruptAsks() as interrupt:
         alone = replace(request, start=None)
         return share_package(
-            shares_of(union), at_once, loading.load, target, alone, interrupt.is_requested, search
+            shares_of(union), at_once, whole, loading.load, target, alone, interrupt.is_requested, search
         )
 
 

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from go_opt.common.units import format_bytes, format_duration
+from go_opt.costs.measured_costs import frozen_columns
 from go_opt.env import Target
-from go_opt.frontends.union.names import Share
+from go_opt.frontends.union.names import Share, prefix_of
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import OptimizeResult, Request
@@ -132,6 +133,7 @@ class Sharing:
 def share_package(
     shares: Sequence[Share],
     at_once: OptimizeResult,
+    union: Graph,
     load: Callable[[str], Graph],
     target: Target,
     request: Request,
@@ -141,8 +143,11 @@ def share_package(
     """The comparison for a plan of the union; plans each model alone, with the budget of ``request`` each.
 
     Where weights are sent between turns, also without replicated stages, which keep weights more than once.
+
+    Args:
+      union: whose measured seconds hold for the models alone, too.
     """
-    graphs = [load(model) for _, model in shares]
+    graphs = [costed_alone(load(model), union, number) for number, (_, model) in enumerate(shares, 1)]
 
     def here(graph: Graph, target: Target, asked: Request) -> OptimizeResult:
         return optimize_request(graph, target, asked, should_stop=should_stop)
@@ -157,6 +162,14 @@ def share_package(
     kind = tuple(turns(plans, round_bytes(plans, target)) for plans in planned)
     built = tuple(turns(plans, built_bytes(plans, target)).drained() for plans in planned)
     return Sharing(tuple(shares), at_once, kind, built)
+
+
+def costed_alone(model: Graph, union: Graph, number: int) -> Graph:
+    """The graph of a model with the measured seconds that its first copy has in a union."""
+    own = np.array([name.startswith(prefix_of(number, 0)) for name in union.op_names])
+    measured = {kind: row[own] for kind, row in union.measured_s.items() if not np.isnan(row[own]).all()}
+    excluded = {kind: row[own] for kind, row in union.excluded.items() if row[own].any()}
+    return replace(model, measured_s=frozen_columns(measured), excluded=frozen_columns(excluded))
 
 
 def round_bytes(plans: Sequence[OptimizeResult], target: Target) -> int:

@@ -16,7 +16,15 @@ from go_opt.frontends.union.names import parse_rates, shares_of, union_name
 from go_opt.model.bindings import NO_BINDINGS
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import STATE, WEIGHT, Graph
-from go_opt.serving.together.sharing import Sharing, Turns, built_bytes, round_bytes
+from go_opt.result import Request
+from go_opt.serving.together.sharing import (
+    Sharing,
+    Turns,
+    built_bytes,
+    costed_alone,
+    round_bytes,
+    share_package,
+)
 from tests.benchmarks.turns import Turn, turns_p99_s
 from tests.decoders import recurrent_stack
 
@@ -88,6 +96,25 @@ def test_rates() -> None:
     for name in ("union:", "union:a", "union:0*a", "union:99*a"):
         with pytest.raises(ModelError):
             shares_of(name)
+
+
+def test_models_alone_cost_what_their_parts_of_the_union_do() -> None:
+    on = go_opt.target("mcm-2x2")
+    a, b = chain("a", 3, 1e6), chain("b", 2, 5e6)
+    both = union([a, b], [2, 1], "both", NO_BINDINGS)
+    costs = {"1/op0": {"chip": 3.0}, "1.2/op0": {"chip": 4.0}, "2/op1": {"chip": 7.0}, "1/op2": {"chip": 1.0}}
+    costed = go_opt.with_measured_costs(both, costs, on)
+    assert go_opt.with_measured_costs(a, {"op0": {"chip": 3.0}, "op2": {"chip": 1.0}}, on).fingerprint == (
+        costed_alone(a, costed, 1).fingerprint
+    )
+    assert costed_alone(b, costed, 2).measured_s["chip"].tolist() == pytest.approx([np.nan, 7.0], nan_ok=True)
+    assert costed_alone(a, both, 1).fingerprint == a.fingerprint
+    request = Request(max_evaluations=20, policy=None, simulate=False, replication=False, splits=False)
+    at_once = go_opt.optimize(costed, on, request=request)
+    shares, graphs = shares_of("union:2*a+1*b"), {"a": a, "b": b}
+    sharing = share_package(shares, at_once, costed, graphs.__getitem__, on, request)
+    assert [one.metrics.interval_s for one in sharing.turns[0].plans] == pytest.approx([3.0, 7.0], rel=1e-3)
+    assert sharing.unit_s == pytest.approx(7.0, rel=1e-3)  # on a chip each
 
 
 def result_of(
