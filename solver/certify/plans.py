@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import FloatArray, IntArray, LongArray
-from go_opt.solver.certify.problem.held import HeldMemory
-from go_opt.solver.certify.problem.problem import RefinementProblem, UnitGraph
+from go_opt.solver.certify.problem.problem import HeldMemory, RefinementProblem, UnitGraph
 from go_opt.solver.certify.problem.streams import NEVER_FITS
 from go_opt.solver.certify.states.fits import fit_scratch, least_streamed_on_chip
 

@@ -27,10 +27,11 @@ from go_opt.solver.certify.plans import UnitPlan, unit_plan
 from go_opt.solver.certify.problem.problem import MOST_TICKS, RefinementProblem, trivial_bound
 from go_opt.solver.certify.reason import refuted_because
 from go_opt.solver.certify.states.chains import OUT_OF_ROOM, find_chain, find_near
+from go_opt.solver.certify.states.min_cut import workspace
 from go_opt.solver.certify.states.open_fusion import chain_search
 from go_opt.solver.certify.states.slices import slice_units
 from go_opt.solver.certify.states.splits import FORCED_IN, FORCED_OUT, split_chain
-from go_opt.solver.certify.states.states import state_pool, workspace
+from go_opt.solver.certify.states.states import state_pool
 
 # The search ignores improvements below this share: half the gap that OPTIMAL allows.
 TOLERANCE: Final = 5e-7

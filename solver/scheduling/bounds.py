@@ -10,7 +10,7 @@ all chips share their work (energetic reasoning; Baptiste, Le Pape, Nuijten, "Co
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -26,14 +26,6 @@ from go_opt.solver.scheduling.gates import gated_bound
 
 PAIRS: Final = 1 << 13  # most pairs of a fork and a join
 GRID: Final = 48  # most heads, and most tails, that bound windows
-
-
-class _Ops(NamedTuple):
-    """Least seconds of each op. Axis ``N`` ops."""
-
-    floor_s: FloatArray  # of its kernel, whatever else it holds
-    path_s: FloatArray  # added to a path, besides the other ops of its kernel
-    is_matrix: BoolArray  # a kernel holds at most one matrix op
 
 
 def latency_bound(
@@ -58,23 +50,19 @@ def latency_bound(
     floors = op_floors(tables, roles, fusion_is_open=fusion_is_open, divisible=divisible)
     is_split = np.zeros(graph.num_ops, np.bool_) if divisible is None else divisible
     chips = tables.num_chips if is_split.any() else min(tables.num_chips, graph.num_ops)
-    ops = _ops(tables, roles, floors, is_split, fusion_is_open)
+    of_ops = _ops(tables, roles, floors, is_split, fusion_is_open)
     input_s, output_s = _host_seconds_by_op(tables)
     output_s[is_split] /= tables.num_chips  # each part has its own
     if graph.has_scope("model"):  # whose inputs are handed out in parts
         input_s[is_split] /= tables.num_chips
     forward, reverse = _flows(
-        graph, tables, roles, ops.floor_s, is_split, counts_transfers=counts_transfers, fuses=fusion_is_open
+        graph, tables, roles, of_ops, is_split, counts_transfers=counts_transfers, fuses=fusion_is_open
     )
     pairs = _pairs(forward, reverse)
-    between_s = seconds_between(forward, reverse, ops.path_s, pairs, chips)
-    head_s, path_s = _heads(forward, ops, input_s, _between(pairs[:, 0], pairs[:, 1], between_s, tables))
-    pairs = tables.num_ops - 1 - pairs
-    backward = (
-        _Ops(ops.floor_s[::-1].copy(), ops.path_s[::-1].copy(), ops.is_matrix[::-1].copy()),
-        output_s[::-1].copy(),
-    )
-    tail_s, _ = _heads(reverse, *backward, _between(pairs[:, 1], pairs[:, 0], between_s, tables))
+    between_s = seconds_between(forward, reverse, pairs, chips)
+    head_s, path_s = _heads(forward, input_s, pairs[:, 0], pairs[:, 1], between_s)
+    pairs = graph.num_ops - 1 - pairs
+    tail_s, _ = _heads(reverse, output_s[::-1].copy(), pairs[:, 1], pairs[:, 0], between_s)
     tail_s = tail_s[::-1].copy()
     last = int(np.argmax(path_s + tail_s))
     bounds = [
@@ -94,7 +82,8 @@ def latency_bound(
 
 def _ops(
     tables: CostTables, roles: LoopRoles, floors: OpFloors, is_split: BoolArray, fusion_is_open: bool
-) -> _Ops:
+) -> tuple[FloatArray, FloatArray, BoolArray]:
+    """``(floor_s, path_s, is_matrix)`` of the flow, [N] each."""
     is_alone, is_matrix = roles.role == ALONE, roles.role == MATRIX_LOOP
     floor_s = path_s = floors.op_s
     if fusion_is_open:
@@ -109,14 +98,14 @@ def _ops(
         # Whatever its parts are, each of those that need each other has a kernel of its own.
         launched_s = np.where(is_split & ~is_alone & ~tables.is_measured(), (1.0 - share) * overhead_s, 0.0)
         floor_s, path_s = floor_s + launched_s, path_s + launched_s * is_matrix
-    return _Ops(floor_s, path_s, is_matrix & ~is_split)
+    return floor_s, path_s, is_matrix & ~is_split
 
 
 def _flows(
     graph: Graph,
     tables: CostTables,
     roles: LoopRoles,
-    floor_s: FloatArray,
+    of_ops: tuple[FloatArray, FloatArray, BoolArray],
     is_split: BoolArray,
     *,
     counts_transfers: bool,
@@ -133,11 +122,12 @@ def _flows(
     shares = (may_share(roles, first, second) | (is_in_parts & ~ends[first])) & fuses
     sent_s = np.where(~is_in_parts & counts_transfers, _transfer_s(tables, first, second), 0.0)
 
-    def flow(before: IntArray, behind: IntArray, of_floor_s: FloatArray) -> Flow:
-        ptr, by = csr(behind, len(floor_s))
-        return Flow(ptr, before[by], shares[by], sent_s[by], of_floor_s)
+    def flow(before: IntArray, behind: IntArray, step: int) -> Flow:
+        ptr, by = csr(behind, graph.num_ops)
+        floor_s, path_s = (seconds[::step].copy() for seconds in of_ops[:2])
+        return Flow(ptr, before[by], shares[by], sent_s[by], floor_s, path_s, of_ops[2][::step].copy())
 
-    return flow(first, second, floor_s), flow(last - second, last - first, floor_s[::-1].copy())
+    return flow(first, second, 1), flow(last - second, last - first, -1)
 
 
 def _transfer_s(tables: CostTables, first: IntArray, second: IntArray) -> FloatArray:
@@ -156,19 +146,6 @@ def _transfer_s(tables: CostTables, first: IntArray, second: IntArray) -> FloatA
     np.maximum.at(seconds, edge, sent_s)
     of_edges: FloatArray = seconds[np.searchsorted(edges, first.astype(np.int64) * tables.num_ops + second)]
     return of_edges
-
-
-class _Between(NamedTuple):
-    """Least seconds between ops, by the later op."""
-
-    ptr: LongArray  # [N + 1]
-    first: LongArray  # [P]
-    seconds: FloatArray  # [P]
-
-
-def _between(first: LongArray, last: LongArray, seconds: FloatArray, tables: CostTables) -> _Between:
-    ptr, by = csr(last, tables.num_ops)
-    return _Between(ptr, first[by], seconds[by])
 
 
 def _pairs(forward: Flow, reverse: Flow) -> LongArray:
@@ -200,31 +177,43 @@ def _joins(flow: Flow) -> BoolArray:
     return is_join
 
 
-@compiled
-def _heads(flow: Flow, ops: _Ops, given_s: FloatArray, between: _Between) -> tuple[FloatArray, FloatArray]:
+def _heads(
+    flow: Flow, given_s: FloatArray, first: LongArray, last: LongArray, seconds: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     """([N], [N]): the least time before each op's kernel starts, and until it ends.
 
     On the reversed graph: the least time after its end, and from its start on.
+
+    Args:
+      seconds: [P] at least, between the ops ``first`` and ``last`` [P].
     """
+    ptr, by = csr(last, len(given_s))
+    return _heads_along(flow, given_s, ptr, first[by], seconds[by])
+
+
+@compiled
+def _heads_along(
+    flow: Flow, given_s: FloatArray, pair_ptr: LongArray, first: LongArray, between_s: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     head_s = given_s.copy()
     path_s = given_s.copy()
     matrix_s = np.zeros(len(given_s))  # until the last earlier kernel with a matrix op ends
     for op in range(len(given_s)):
         for i in range(flow.ptr[op], flow.ptr[op + 1]):
             other, may_share = flow.before[i], flow.may_share[i]
-            end_s = max(path_s[other], head_s[other] + ops.floor_s[other])
+            end_s = max(path_s[other], head_s[other] + flow.floor_s[other])
             head_s[op] = max(head_s[op], head_s[other] if may_share else end_s)
             path_s[op] = max(path_s[op], path_s[other] if may_share else end_s)
-            matrix_s[op] = max(matrix_s[op], max(matrix_s[other], end_s if ops.is_matrix[other] else 0.0))
-        if ops.is_matrix[op]:
+            matrix_s[op] = max(matrix_s[op], max(matrix_s[other], end_s if flow.is_matrix[other] else 0.0))
+        if flow.is_matrix[op]:
             head_s[op] = max(head_s[op], matrix_s[op])
-        for i in range(between.ptr[op], between.ptr[op + 1]):
-            first = between.first[i]
-            end_s = max(path_s[first], head_s[first] + ops.floor_s[first])
-            head_s[op] = max(head_s[op], end_s + between.seconds[i])
-        path_s[op] = max(path_s[op], head_s[op]) + ops.path_s[op]
+        for i in range(pair_ptr[op], pair_ptr[op + 1]):
+            other = first[i]
+            end_s = max(path_s[other], head_s[other] + flow.floor_s[other])
+            head_s[op] = max(head_s[op], end_s + between_s[i])
+        path_s[op] = max(path_s[op], head_s[op]) + flow.path_s[op]
     for op in range(len(given_s)):
-        path_s[op] = max(path_s[op], head_s[op] + ops.floor_s[op])
+        path_s[op] = max(path_s[op], head_s[op] + flow.floor_s[op])
     return head_s, path_s
 
 

@@ -39,22 +39,21 @@ class Flow(NamedTuple):
     before: IntArray  # [E]
     may_share: BoolArray  # [E] both ends may be in one kernel
     transfer_s: FloatArray  # [E] at least, if between two chips
-    floor_s: FloatArray  # [N] least seconds of an op's kernel
+    floor_s: FloatArray  # [N] least seconds of an op's kernel, whatever else it holds
+    path_s: FloatArray  # [N] that an op adds to its kernel, and to a path
+    is_matrix: BoolArray  # [N] a kernel holds at most one matrix op
 
 
 @compiled
-def seconds_between(
-    flow: Flow, reverse: Flow, work_s: FloatArray, pairs: LongArray, num_chips: int
-) -> FloatArray:
+def seconds_between(flow: Flow, reverse: Flow, pairs: LongArray, num_chips: int) -> FloatArray:
     """[P] least time from the end of the first op's kernel of each pair to the start of the second op's.
 
     Minus infinite if the second kernel need not start after the first ends.
 
     Args:
-      work_s: [N] seconds that an op adds to its kernel.
       pairs: [P, 2] ops, sorted by the second.
     """
-    num_ops = len(work_s)
+    work_s, num_ops = flow.path_s, len(flow.path_s)
     ahead, behind = np.empty(num_ops, REACHED), np.empty(num_ops, REACHED)
     between, table = np.empty(num_ops, BETWEEN), np.empty(LEVELS * LEVELS, BETWEEN)
     seconds = np.full(len(pairs), -np.inf)

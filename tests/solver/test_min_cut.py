@@ -16,9 +16,10 @@ from go_opt.solver.certify.states.min_cut import (
     INFINITE,
     INSIDE,
     OUTSIDE,
-    flow_network,
+    Workspace,
     least_work_and_cut,
     min_cut,
+    workspace,
 )
 from tests.solver.placement_oracle import tiny_graph
 from tests.strategies import examples, small_mcm
@@ -44,8 +45,14 @@ def down_sets(units: UnitGraph) -> list[BoolArray]:
 
 
 def least_crossing_bytes(units: UnitGraph, side: CodeArray) -> int:
-    free = np.flatnonzero(side == FREE).astype(np.int32)
-    return int(min_cut(units, flow_network(units), side, free, len(free), INFINITE))
+    return int(min_cut(units, *of_sides(units, side), INFINITE))
+
+
+def of_sides(units: UnitGraph, side: CodeArray) -> tuple[Workspace, int]:
+    """Scratch with these sides, and the number of free units."""
+    work, free = workspace(units), np.flatnonzero(side == FREE)
+    work.side[:], work.free[: len(free)] = side, free
+    return work, len(free)
 
 
 def random_interval(seed: int) -> tuple[UnitGraph, CodeArray, list[BoolArray]]:
@@ -66,8 +73,8 @@ def test_least_of_all_down_sets() -> None:
         least = min(crossing_bytes(units, s) for s in between)
         assert least_crossing_bytes(units, side) == least, seed
         # Stopped early it is a bound still, and as large as was asked for.
-        free, enough = np.flatnonzero(side == FREE).astype(np.int32), least // 2
-        partial = min_cut(units, flow_network(units), side, free, len(free), enough)
+        enough = least // 2
+        partial = min_cut(units, *of_sides(units, side), enough)
         assert enough <= partial <= least, seed
 
 
@@ -83,7 +90,7 @@ def test_least_work_and_cut_of_all_down_sets() -> None:
                     + rate * crossing_bytes(units, s)
                     for s in between
                 )
-                found = least_work_and_cut(units, flow_network(units), side, free, len(free), rate, charged)
+                found = least_work_and_cut(units, *of_sides(units, side), rate, charged)
                 assert least * (1 - 1e-9) - 2 * len(side) <= found <= least * (1 + 1e-15), seed
 
 

@@ -8,68 +8,47 @@ residuals and skip connections.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray, csr
 from go_opt.common.compiling import compiled
-from go_opt.solver.certify.problem.traffic import UnitTensors
+from go_opt.solver.certify.problem.problem import UnitGraph
 
 MOST_STEPS: Final = 2**25  # graph steps, about 0.1 s
 MOST_PER_UNIT: Final = 32  # tensors, on average
 
 
-class AliveAcross(NamedTuple):
-    """Axis: ``P`` pairs of a unit and a tensor alive across it."""
-
-    ptr: LongArray  # [U + 1]
-    tensor: IntArray  # [P]
-    reader: NDArray[
-        np.int32
-    ]  # [P] first reader of the tensor after the unit, in another kernel than its producer
-
-
 def alive_across(
-    tensors: UnitTensors, num_units: int, stored_bytes: LongArray, read_bytes: LongArray
-) -> AliveAcross:
-    """Returns the pairs, largest tensors first, up to :data:`MOST_STEPS` and :data:`MOST_PER_UNIT`.
+    units: UnitGraph, stored_bytes: LongArray, read_bytes: LongArray
+) -> tuple[LongArray, IntArray, IntArray]:
+    """Returns pairs of a unit and a tensor alive across it as a CSR over units.
+
+    Largest tensors come first, up to :data:`MOST_STEPS` and :data:`MOST_PER_UNIT`.
 
     Args:
       stored_bytes: [K] bytes to count for each tensor; 0 skips it.
       read_bytes: [R] by reader, then tensor; above zero if the reader is never in the producer's kernel.
+
+    Returns:
+      [U + 1]; [P] the tensor; [P] its first reader after the unit, in another kernel than its producer.
     """
-    tensor_of_read = np.repeat(np.arange(len(tensors.bytes), dtype=np.int32), np.diff(tensors.reader_ptr))
-    read_ptr, by_reader = csr(tensors.reader, num_units)
-    is_apart = np.zeros(len(tensors.reader), np.bool_)
-    is_apart[by_reader] = read_bytes > 0
-    unit, tensor, reader = _walks(
-        np.argsort(-stored_bytes, kind="stable"),
-        stored_bytes,
-        tensors.producer,
-        tensors.reader_ptr,
-        tensors.reader,
-        is_apart,
-        read_ptr,
-        tensors.producer[tensor_of_read[by_reader]],
-    )
-    ptr, by_unit = csr(unit, num_units)
-    return AliveAcross(ptr, tensor[by_unit], reader[by_unit])
+    is_apart = np.zeros(len(units.reader), np.bool_)
+    is_apart[np.argsort(units.reader, kind="stable")] = read_bytes > 0
+    largest_first = np.argsort(-stored_bytes, kind="stable")
+    unit, tensor, reader = _walks(units, largest_first, stored_bytes, is_apart)
+    ptr, by_unit = csr(unit, units.num_units)
+    return ptr, tensor[by_unit], reader[by_unit]
 
 
 @compiled
 def _walks(
-    largest_first: LongArray,
-    stored_bytes: LongArray,
-    producer: IntArray,
-    reader_ptr: LongArray,
-    reader: IntArray,
-    is_apart: BoolArray,
-    read_ptr: LongArray,
-    read_producer: IntArray,
+    graph: UnitGraph, largest_first: LongArray, stored_bytes: LongArray, is_apart: BoolArray
 ) -> tuple[IntArray, IntArray, IntArray]:
     """Returns the unit, tensor and reader [P] of every pair."""
+    producer, reader_ptr, reader = graph.tensor_producer, graph.reader_ptr, graph.reader
+    read_ptr, read = graph.read_ptr, graph.read
     num_units = len(read_ptr) - 1
     room = MOST_PER_UNIT * num_units
     units = np.empty(room, np.int32)
@@ -92,7 +71,7 @@ def _walks(
             is_behind[unit] = False
             is_done[unit] = False
             for i in range(read_ptr[unit], read_ptr[unit + 1]):
-                before = read_producer[i]
+                before = producer[read[i]]
                 is_behind[unit] |= before == home or (before > home and is_behind[before])
         steps += last - home
         for r in range(reader_ptr[k], reader_ptr[k + 1]):
@@ -106,8 +85,8 @@ def _walks(
                 if not is_before[unit]:
                     continue
                 for i in range(read_ptr[unit], read_ptr[unit + 1]):
-                    if read_producer[i] > home:
-                        is_before[read_producer[i]] = True
+                    if producer[read[i]] > home:
+                        is_before[producer[read[i]]] = True
                 if is_behind[unit] and not is_done[unit]:
                     if size == room:
                         return units[:size], passing[:size], readers[:size]

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, csr, row_pointers
+from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, row_pointers
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.model.graph import Graph
 from go_opt.solver.certify.problem.bounds import Bound, host_bounds
-from go_opt.solver.certify.problem.held import held_memory, nothing_held
-from go_opt.solver.certify.problem.problem import MOST_TICKS, TOTAL_TICKS, RefinementProblem, UnitGraph
-from go_opt.solver.certify.problem.traffic import UnitTensors, own_host_traffic, unit_tensors
+from go_opt.solver.certify.problem.held import held_memory
+from go_opt.solver.certify.problem.problem import (
+    MOST_TICKS,
+    TOTAL_TICKS,
+    RefinementProblem,
+    UnitGraph,
+    nothing_held,
+)
+from go_opt.solver.certify.problem.traffic import own_host_traffic, unit_tensors
 from go_opt.solver.problem.forwarding_mode import PASSING_CODE, ForwardingMode
 from go_opt.solver.propagation.propagators.reachability import MAX_COUNTED_UNITS, count_spans
 
@@ -50,110 +56,97 @@ def refinement_problem(
     kind, op = np.nonzero(~tables.can_run)
     may_run[kind, unit_of_op[op]] = False
     unit_s = np.where(may_run, kernel_s, np.inf).min(axis=0)
-    units = Units(unit_of_op, unit_s, passing, is_in_order=True, sure_only=sure_only)
-    return problem_of_units(graph, tables, units, replicates=replicates, tight=tight)
-
-
-@dataclass(frozen=True, eq=False)
-class Units:
-    """The units to place, and assumptions about them. Axes: ``N`` ops, ``U`` units, ``R`` reads."""
-
-    of_op: IntArray  # [N] numbered in a topological order
-    seconds: FloatArray  # [U]
-    passing: ForwardingMode
-    apart: BoolArray | None = None  # [R] reads between kernels; by default, reads between units
-    is_in_order: bool = False  # a chip runs its units in ascending order of their numbers
-    sure_only: bool = False  # of the adjacent rule, what the longest-path form implies
-
-    def are_apart(self, tables: CostTables) -> BoolArray:
-        """Returns the reads [R] whose producer and reader are never in the same kernel."""
-        if self.apart is not None:
-            return self.apart
-        apart: BoolArray = (
-            self.of_op[tables.reader_op] != self.of_op[tables.tensor_producer[tables.reader_tensor]]
-        )
-        return apart
+    return problem_of_units(
+        graph,
+        tables,
+        unit_of_op,
+        unit_s,
+        passing,
+        is_in_order=True,
+        sure_only=sure_only,
+        replicates=replicates,
+        tight=tight,
+    )
 
 
 def problem_of_units(
-    graph: Graph, tables: CostTables, units: Units, *, replicates: bool = False, tight: bool = False
+    graph: Graph,
+    tables: CostTables,
+    unit_of_op: IntArray,
+    unit_s: FloatArray,
+    passing: ForwardingMode,
+    *,
+    apart: BoolArray | None = None,
+    is_in_order: bool = False,
+    sure_only: bool = False,
+    replicates: bool = False,
+    tight: bool = False,
 ) -> RefinementProblem:
-    """Returns the problem of placing ``units``.
+    """Returns the problem of placing units. Axes: ``N`` ops, ``U`` units, ``R`` reads.
 
     Args:
-      replicates: whether stages may take several chips; then memory counts.
+      unit_of_op: [N] numbered in a topological order.
+      unit_s: [U] seconds.
+      apart: [R] reads whose producer and reader are never in one kernel; by default, reads between units.
+      is_in_order: a chip runs its units in ascending order of their numbers.
+      sure_only: of the adjacent rule, keep what the longest-path form implies.
+      replicates: whether stages may take several chips; then memory counts, and they may forward streamed
+        weights, which affects the least host traffic.
       tight: without ``replicates``: whether memory counts.
     """
-    tensors = unit_tensors(tables, units.of_op, len(units.seconds))
-    problem = _without_memory(graph, tables, units, tensors, forwards=replicates)
-    if not (replicates or tight):
-        return problem
-    held = held_memory(
-        tables,
-        units.of_op,
-        len(units.seconds),
-        tensors,
-        apart=units.are_apart(tables),
-        is_in_order=units.is_in_order,
-        replicates=replicates,
-        tick_s=problem.tick_s,
-    )
-    with_memory = problem.units._replace(held=held, replicates=replicates)
-    return replace(problem, units=with_memory) if replicates else replace(problem, tight=with_memory)
-
-
-def _without_memory(
-    graph: Graph, tables: CostTables, units: Units, tensors: UnitTensors, *, forwards: bool
-) -> RefinementProblem:
-    """Returns the problem with one chip per stage, without memory.
-
-    Args:
-      forwards: whether stages may forward streamed weights, which affects the least host traffic.
-    """
-    num_units = len(units.seconds)
+    num_units = len(unit_s)
+    tensors, copies, of_tensor = unit_tensors(tables, unit_of_op, num_units)
     pays = tables.overlap or bool(tables.pays_transfers.all())
     link_s_per_byte = float(tables.link_s_per_byte.min()) if pays and len(tables.link_s_per_byte) else 0.0
-    own_s, shared = own_host_traffic(tables, units.of_op, num_units)
+    own_s, input_s, input_readers = own_host_traffic(tables, unit_of_op, num_units)
     if tables.overlap or not pays:
-        own_s, shared = np.zeros(num_units), {}
-    input_s = np.array([seconds for seconds, _ in shared.values()], dtype=np.float64)
-    input_readers = [readers for _, readers in shared.values()]
-    one_chip_s = float(units.seconds.sum() + own_s.sum() + input_s.sum())
+        own_s, input_s, input_readers = np.zeros(num_units), np.zeros(0), []
+    one_chip_s = float(unit_s.sum() + own_s.sum() + input_s.sum())
     tick_s = one_chip_s / TOTAL_TICKS if one_chip_s > 0 else 1.0 / TOTAL_TICKS
     input_ticks = _ticks(input_s, tick_s)
-    unit_ticks = _ticks(units.seconds + own_s, tick_s)
+    unit_ticks = _ticks(unit_s + own_s, tick_s)
     for size, readers in zip(input_ticks, input_readers, strict=True):
         unit_ticks[readers] += size // len(readers)
-    relay_s = _relay_s(tables, units, tensors)
-    floor = _host_floor(tables, forwards=forwards)
-    tensor_of_read = np.repeat(np.arange(len(tensors.bytes), dtype=np.int32), np.diff(tensors.reader_ptr))
-    read_ptr, by_reader = csr(tensors.reader, num_units)
-    graph_of_units = UnitGraph(
+    relay_s = np.zeros(len(copies))  # zero if relays are free
+    if passing == "relayed":
+        overhead_s, s_per_byte = float(tables.kernel_overhead_s.min()), float(tables.sram_s_per_byte.min())
+        relay_s = copies * overhead_s + 2.0 * tensors["tensor_bytes"] * s_per_byte
+    floor = _host_floor(tables, forwards=replicates)
+    units = UnitGraph(
         unit_ticks=unit_ticks,
-        **_neighbours(tensors, num_units, units.sure_only),
-        produced_ptr=row_pointers(tensors.producer, num_units),
-        read_ptr=read_ptr,
-        read=tensor_of_read[by_reader],
-        tensor_producer=tensors.producer,
-        tensor_bytes=tensors.bytes,
-        reader_ptr=tensors.reader_ptr,
-        reader=tensors.reader,
+        **_neighbours(tensors, num_units, sure_only),
+        **tensors,
         relay_ticks=_ticks(relay_s, tick_s),
         input_ptr=np.cumsum([0, *(len(readers) for readers in input_readers)]).astype(np.int64),
         input_reader=np.concatenate([*input_readers, np.zeros(0, np.int32)]).astype(np.int32),
         input_ticks=input_ticks,
         ticks_per_byte=link_s_per_byte / tick_s * (1.0 - 1e-15),
         num_chips=tables.num_chips,
-        passing=PASSING_CODE[units.passing],
+        passing=PASSING_CODE[passing],
         overlap=tables.overlap,
         replicates=False,
         held=nothing_held(),
     )
+    with_memory = None
+    if replicates or tight:
+        if apart is None:
+            apart = unit_of_op[tables.reader_op] != unit_of_op[tables.tensor_producer[tables.reader_tensor]]
+        held = held_memory(
+            tables,
+            unit_of_op,
+            units,
+            of_tensor,
+            apart=apart,
+            is_in_order=is_in_order,
+            replicates=replicates,
+            tick_s=tick_s,
+        )
+        with_memory = units._replace(held=held, replicates=replicates)
     return RefinementProblem(
-        units=graph_of_units,
-        tight=None,
-        unit_of_op=units.of_op,
-        unit_s=units.seconds,
+        units=with_memory if with_memory and replicates else units,
+        tight=None if replicates else with_memory,
+        unit_of_op=unit_of_op,
+        unit_s=unit_s,
         own_s=own_s,
         relay_s=relay_s,
         input_s=input_s,
@@ -169,15 +162,6 @@ def _ticks(seconds: FloatArray, tick_s: float) -> LongArray:
     return np.minimum(np.floor(seconds / tick_s * (1.0 - 1e-15)), MOST_TICKS).astype(np.int64)
 
 
-def _relay_s(tables: CostTables, units: Units, tensors: UnitTensors) -> FloatArray:
-    """Returns the seconds [K] of a relay of each tensor; zero if relays are free."""
-    if units.passing != "relayed":
-        return np.zeros(len(tensors.bytes))
-    overhead_s, sram_s_per_byte = float(tables.kernel_overhead_s.min()), float(tables.sram_s_per_byte.min())
-    relay_s: FloatArray = tensors.copies * overhead_s + 2.0 * tensors.bytes * sram_s_per_byte
-    return relay_s
-
-
 def _host_floor(tables: CostTables, *, forwards: bool) -> Bound:
     """Returns the bound from the host's links; zero without overlap."""
     if not tables.overlap:
@@ -185,10 +169,10 @@ def _host_floor(tables: CostTables, *, forwards: bool) -> Bound:
     return max(host_bounds(tables, forwards=forwards), key=lambda bound: bound.seconds)
 
 
-def _neighbours(tensors: UnitTensors, num_units: int, sure_only: bool) -> dict[str, Any]:
+def _neighbours(tensors: dict[str, NDArray], num_units: int, sure_only: bool) -> dict[str, Any]:
     """Returns the fields of :class:`UnitGraph` for successors and predecessors."""
-    reads = np.stack([np.repeat(tensors.producer, np.diff(tensors.reader_ptr)), tensors.reader], axis=1)
-    edges = np.unique(reads, axis=0)
+    producer = np.repeat(tensors["tensor_producer"], np.diff(tensors["reader_ptr"]))
+    edges = np.unique(np.stack([producer, tensors["reader"]], axis=1), axis=0)
     rows = _rows("successor", "predecessor", edges, num_units)
     near = edges[_are_near(rows, num_units)] if sure_only else edges
     return rows | _rows("next", "last", near, num_units)
@@ -211,7 +195,7 @@ def _are_near(rows: dict[str, Any], num_units: int) -> BoolArray:
     """
     if num_units > MAX_COUNTED_UNITS:
         return np.zeros(len(rows["successor"]), np.bool_)
-    spans = count_spans(
+    span, *_ = count_spans(
         rows["successor_ptr"],
         rows["successor"].astype(np.int64),
         rows["predecessor_ptr"],
@@ -219,5 +203,5 @@ def _are_near(rows: dict[str, Any], num_units: int) -> BoolArray:
         np.arange(num_units),
         between_counts=False,
     )
-    near: BoolArray = spans.span == 1
+    near: BoolArray = span == 1
     return near

@@ -21,12 +21,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from go_opt.common.arrays import BoolArray, CodeArray, FloatArray, IntArray, LongArray
+from go_opt.common.arrays import BoolArray, FloatArray, LongArray
 from go_opt.common.compiling import compiled
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTION, LoopRoles
 from go_opt.model.graph import ACTIVATION, NO_PRODUCER, Graph
-from go_opt.solver.certify.problem.build import Units, problem_of_units
+from go_opt.solver.certify.problem.build import problem_of_units
 from go_opt.solver.certify.problem.kernel_parts import KernelParts, kernel_parts
 from go_opt.solver.certify.problem.problem import RefinementProblem
 
@@ -45,13 +45,16 @@ def joint_refinement_problem(
       replicates: whether stages may take several chips.
       tight: whether memory counts.
     """
-    units = Units(
+    return problem_of_units(
+        graph,
+        tables,
         np.arange(graph.num_ops, dtype=np.int32),
         joint_floor_s(tables, roles),
         "free",
         apart=_never_together(tables, roles),
+        replicates=replicates,
+        tight=tight,
     )
-    return problem_of_units(graph, tables, units, replicates=replicates, tight=tight)
 
 
 def joint_floor_s(tables: CostTables, roles: LoopRoles) -> FloatArray:
@@ -112,31 +115,11 @@ def _shared_reads(tables: CostTables, roles: LoopRoles, parts: KernelParts, read
     return best
 
 
+@compiled
 def _never_together(tables: CostTables, roles: LoopRoles) -> BoolArray:
     """Returns [R] whether the reader and the tensor's producer are never in the same kernel."""
-    return _find_apart(
-        roles.role,
-        roles.loop_elements,
-        roles.read_ptr,
-        roles.read_producer,
-        tables.reader_op,
-        tables.tensor_producer[tables.reader_tensor],
-        tables.reader_ptr,
-        tables.tensor_producer,
-    )
-
-
-@compiled
-def _find_apart(
-    role: CodeArray,
-    elements: LongArray,
-    read_ptr: LongArray,
-    read_producer: IntArray,
-    reader: IntArray,
-    producer: IntArray,
-    reader_ptr: LongArray,
-    tensor_producer: IntArray,
-) -> BoolArray:
+    role, elements, read_ptr, read_producer = roles
+    reader, reader_ptr, tensor_producer = tables.reader_op, tables.reader_ptr, tables.tensor_producer
     apart = np.zeros(len(reader), np.bool_)
     ways = np.zeros(len(role), np.int8)
     for k in range(len(tensor_producer)):

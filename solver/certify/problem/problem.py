@@ -29,11 +29,46 @@ import numpy as np
 
 from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.solver.certify.problem.bounds import Bound
-from go_opt.solver.certify.problem.held import HeldMemory
+from go_opt.solver.certify.problem.streams import ChipMemory
 
 # One chip that runs everything takes this many ticks: rounding costs less than 1e-9 at 1e5 units.
 TOTAL_TICKS: Final = 2**50
 MOST_TICKS: Final = 2**55  # stands for any time that is too long in any case
+
+
+class HeldMemory(NamedTuple):
+    """Axes: ``U`` units, ``K`` tensors between them, ``R`` reads of these, ``I`` inputs, ``G`` weights."""
+
+    output_bytes: LongArray  # [U] double buffers of outputs, and states
+    enter_bytes: LongArray  # [K] double buffer on a chip that the tensor enters
+    leave_bytes: LongArray  # [K] double buffer on a chip that it leaves; without output_bytes
+    made_bytes: LongArray  # [K] alive while its producer runs, if it does not leave
+    read_bytes: LongArray  # [R] alive while the reader runs, if it does not enter
+    across_bytes: LongArray  # [K] alive across units between, if it neither enters nor leaves
+    across_ptr: LongArray  # [U + 1]
+    across: IntArray  # [P] tensors produced before the unit and read after it …
+    across_reader: IntArray  # [P] … by this unit
+    input_ptr: LongArray  # [U + 1]
+    input: IntArray
+    input_bytes: LongArray  # [I] double buffer of each
+    weight_ptr: LongArray  # [U + 1]
+    weight: IntArray  # numbered in streaming order
+    stored_bytes: LongArray  # [G]; 0: it streams wherever it is read
+    touched_bytes: LongArray  # [G]; 0: unknown, counts as free
+    chip: ChipMemory
+    is_in_order: bool  # a chip runs its units in ascending order of their numbers
+    is_full: bool  # with overlap: weights exceed FULL of all memory, so resident weights are summed
+    counts: bool
+
+
+def nothing_held() -> HeldMemory:
+    """Returns the value for problems without memory."""
+    none, nobody, pointers = np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(1, np.int64)
+    return HeldMemory(
+        none, none, none, none, none, none, pointers, nobody, nobody,
+        pointers, nobody, none, pointers, nobody, none, none,
+        ChipMemory(), is_in_order=False, is_full=False, counts=False,
+    )  # fmt: skip
 
 
 class UnitGraph(NamedTuple):

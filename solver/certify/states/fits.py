@@ -8,8 +8,7 @@ import numpy as np
 
 from go_opt.common.arrays import IntArray, LongArray
 from go_opt.common.compiling import int64, uncounted, uncounted_inner
-from go_opt.solver.certify.problem.held import HeldMemory
-from go_opt.solver.certify.problem.problem import UnitGraph
+from go_opt.solver.certify.problem.problem import HeldMemory, UnitGraph
 from go_opt.solver.certify.problem.streams import NEVER_FITS
 from go_opt.solver.certify.states.states import StatePool
 

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from go_opt.common.arrays import CodeArray, IntArray, LongArray
+from go_opt.common.arrays import BoolArray, CodeArray, IntArray, LongArray
 from go_opt.common.compiling import int64, uncounted, uncounted_inner
 from go_opt.solver.certify.problem.problem import UnitGraph
 
@@ -30,11 +30,18 @@ LARGEST_FLOW: Final = 2.0**59
 SOURCE, SINK = np.arange(2)
 
 
-class FlowNetwork(NamedTuple):
-    """Reusable arrays of one flow problem. Axes: ``V`` nodes, ``A`` arcs."""
+class Workspace(NamedTuple):
+    """Scratch of splitting, and of one flow problem. Axes: ``U`` units, ``V`` nodes, ``A`` arcs."""
 
+    side: CodeArray  # [U] FREE, INSIDE or OUTSIDE
+    free: IntArray  # [U] the free units first
+    mark: LongArray  # [U] stamp of the last walk that reached the unit
+    stack: IntArray  # [U]
+    is_taken: BoolArray  # [U]
+    context_units: LongArray  # [4] free units by their context …
+    context_ticks: LongArray  # [4] … and their work
     node_of: LongArray  # [U] node of each free unit
-    tensor_seen: LongArray  # [K] stamp of the last problem that counted the tensor
+    tensor_seen: LongArray  # [K] stamp of the last flow problem that counted the tensor
     stamp: LongArray  # [1]
     first_arc: IntArray  # [V]
     next_arc: IntArray  # [A] of the same node; arc a ^ 1 is the reverse of arc a
@@ -46,12 +53,19 @@ class FlowNetwork(NamedTuple):
     path: IntArray  # [V] arcs
 
 
-def flow_network(graph: UnitGraph) -> FlowNetwork:
+def workspace(graph: UnitGraph) -> Workspace:
     """Returns arrays large enough for any cut of ``graph``."""
     num_units, num_tensors = graph.num_units, len(graph.tensor_bytes)
     nodes = num_units + num_tensors + 2
     arcs = 2 * (num_tensors + len(graph.reader) + len(graph.successor) + num_units) + 2
-    return FlowNetwork(
+    return Workspace(
+        side=np.zeros(num_units, np.int8),
+        free=np.zeros(num_units, np.int32),
+        mark=np.zeros(num_units, np.int64),
+        stack=np.zeros(num_units, np.int32),
+        is_taken=np.zeros(num_units, np.bool_),
+        context_units=np.zeros(4, np.int64),
+        context_ticks=np.zeros(4, np.int64),
         node_of=np.zeros(num_units, np.int64),
         tensor_seen=np.zeros(num_tensors, np.int64),
         stamp=np.zeros(1, np.int64),
@@ -67,63 +81,52 @@ def flow_network(graph: UnitGraph) -> FlowNetwork:
 
 
 @uncounted
-def min_cut(
-    graph: UnitGraph, network: FlowNetwork, side: CodeArray, free: IntArray, num_free: int, enough: int
-) -> int:
+def min_cut(graph: UnitGraph, work: Workspace, num_free: int, enough: int) -> int:
     """Returns the bytes of the least cut, or a lower bound of at least ``enough`` bytes."""
-    flow, num_nodes, _ = _build(graph, network, side, free, num_free, 1.0)
-    while flow < enough and _label(network, num_nodes):
-        flow += _blocking_flow(network, num_nodes)
+    flow, num_nodes, _ = _build(graph, work, num_free, 1.0)
+    while flow < enough and _label(work, num_nodes):
+        flow += _blocking_flow(work, num_nodes)
     return flow
 
 
 @uncounted
 def least_work_and_cut(
-    graph: UnitGraph,
-    network: FlowNetwork,
-    side: CodeArray,
-    free: IntArray,
-    num_free: int,
-    ticks_per_byte: float,
-    charged: int,
+    graph: UnitGraph, work: Workspace, num_free: int, ticks_per_byte: float, charged: int
 ) -> int:
     """Returns the least ticks of a down-set's cut plus its free units on the side ``charged``."""
     traffic = int64(0)
     for k in range(len(graph.tensor_bytes)):
         traffic += graph.tensor_bytes[k]
-    work = int64(0)
+    ticks = int64(0)
     for i in range(num_free):
-        work += graph.unit_ticks[free[i]]
+        ticks += graph.unit_ticks[work.free[i]]
     # Scaled so that the sum of all capacities fits; rounding down keeps a lower bound.
-    scale = min(1.0, LARGEST_FLOW / (1.0 + work + traffic * ticks_per_byte))
-    flow, num_nodes, num_arcs = _build(
-        graph, network, side, free, num_free, ticks_per_byte * scale * (1.0 - 1e-15)
-    )
+    scale = min(1.0, LARGEST_FLOW / (1.0 + ticks + traffic * ticks_per_byte))
+    flow, num_nodes, num_arcs = _build(graph, work, num_free, ticks_per_byte * scale * (1.0 - 1e-15))
     for i in range(num_free):
-        room = int64(graph.unit_ticks[free[i]] * scale)
+        room = int64(graph.unit_ticks[work.free[i]] * scale)
         if charged == INSIDE:
-            num_arcs = _add_arc(network, num_arcs, i + 2, SINK, room)
+            num_arcs = _add_arc(work, num_arcs, i + 2, SINK, room)
         else:
-            num_arcs = _add_arc(network, num_arcs, SOURCE, i + 2, room)
-    while _label(network, num_nodes):
-        flow += _blocking_flow(network, num_nodes)
+            num_arcs = _add_arc(work, num_arcs, SOURCE, i + 2, room)
+    while _label(work, num_nodes):
+        flow += _blocking_flow(work, num_nodes)
     return int64(flow / scale * (1.0 - 1e-15))
 
 
 @uncounted_inner
-def _build(
-    graph: UnitGraph, network: FlowNetwork, side: CodeArray, free: IntArray, num_free: int, per_byte: float
-) -> tuple[int, int, int]:
+def _build(graph: UnitGraph, work: Workspace, num_free: int, per_byte: float) -> tuple[int, int, int]:
     """Builds the arcs of free units; returns the cost common to all cuts, and numbers of nodes and arcs.
 
     A byte costs ``per_byte``; the cost of each tensor is rounded down.
     """
-    network.stamp[0] += 1
-    stamp = network.stamp[0]
+    side, free = work.side, work.free
+    work.stamp[0] += 1
+    stamp = work.stamp[0]
     for i in range(num_free):
-        network.node_of[free[i]] = i + 2
+        work.node_of[free[i]] = i + 2
     for i in range(num_free + 2):
-        network.first_arc[i] = -1
+        work.first_arc[i] = -1
     base = int64(0)
     num_arcs = int64(0)
     num_nodes = num_free + 2
@@ -135,7 +138,7 @@ def _build(
         for r in range(graph.reader_ptr[k + 1] - 1, graph.reader_ptr[k] - 1, -1):
             if side[graph.reader[r]] == OUTSIDE:
                 base += int64(graph.tensor_bytes[k] * per_byte)
-                network.tensor_seen[k] = stamp
+                work.tensor_seen[k] = stamp
                 break
     for i in range(num_free):
         unit = free[i]
@@ -143,29 +146,20 @@ def _build(
         for e in range(graph.predecessor_ptr[unit], graph.predecessor_ptr[unit + 1]):
             before = graph.predecessor[e]
             if side[before] == FREE:
-                num_arcs = _add_arc(network, num_arcs, node, network.node_of[before], INFINITE)
+                num_arcs = _add_arc(work, num_arcs, node, work.node_of[before], INFINITE)
         for k in range(graph.produced_ptr[unit], graph.produced_ptr[unit + 1]):
-            num_arcs, num_nodes = _add_tensor(graph, network, side, k, per_byte, node, num_arcs, num_nodes)
+            num_arcs, num_nodes = _add_tensor(graph, work, k, per_byte, node, num_arcs, num_nodes)
         for r in range(graph.read_ptr[unit], graph.read_ptr[unit + 1]):
             tensor = int64(graph.read[r])
-            if network.tensor_seen[tensor] != stamp and side[graph.tensor_producer[tensor]] == INSIDE:
-                network.tensor_seen[tensor] = stamp
-                num_arcs, num_nodes = _add_tensor(
-                    graph, network, side, tensor, per_byte, SOURCE, num_arcs, num_nodes
-                )
+            if work.tensor_seen[tensor] != stamp and side[graph.tensor_producer[tensor]] == INSIDE:
+                work.tensor_seen[tensor] = stamp
+                num_arcs, num_nodes = _add_tensor(graph, work, tensor, per_byte, SOURCE, num_arcs, num_nodes)
     return base, num_nodes, num_arcs
 
 
 @uncounted_inner
 def _add_tensor(
-    graph: UnitGraph,
-    network: FlowNetwork,
-    side: CodeArray,
-    k: int,
-    per_byte: float,
-    tail: int,
-    num_arcs: int,
-    num_nodes: int,
+    graph: UnitGraph, work: Workspace, k: int, per_byte: float, tail: int, num_arcs: int, num_nodes: int
 ) -> tuple[int, int]:
     """Adds the arcs of tensor ``k`` from the node ``tail``; returns the numbers of arcs and nodes."""
     size = int64(graph.tensor_bytes[k] * per_byte)
@@ -175,98 +169,98 @@ def _add_tensor(
     only = int64(-1)
     for r in range(graph.reader_ptr[k + 1] - 1, graph.reader_ptr[k] - 1, -1):
         reader = graph.reader[r]
-        if side[reader] == OUTSIDE:
-            return _add_arc(network, num_arcs, tail, SINK, size), num_nodes
-        if side[reader] == FREE:
+        if work.side[reader] == OUTSIDE:
+            return _add_arc(work, num_arcs, tail, SINK, size), num_nodes
+        if work.side[reader] == FREE:
             count += 1
-            only = network.node_of[reader]
+            only = work.node_of[reader]
     if count == 1:
-        return _add_arc(network, num_arcs, tail, only, size), num_nodes
+        return _add_arc(work, num_arcs, tail, only, size), num_nodes
     node = num_nodes
-    network.first_arc[node] = -1
-    num_arcs = _add_arc(network, num_arcs, tail, node, size)
+    work.first_arc[node] = -1
+    num_arcs = _add_arc(work, num_arcs, tail, node, size)
     for r in range(graph.reader_ptr[k], graph.reader_ptr[k + 1]):
         reader = graph.reader[r]
-        if side[reader] == FREE:
-            num_arcs = _add_arc(network, num_arcs, node, network.node_of[reader], INFINITE)
+        if work.side[reader] == FREE:
+            num_arcs = _add_arc(work, num_arcs, node, work.node_of[reader], INFINITE)
     return num_arcs, num_nodes + 1
 
 
 @uncounted_inner
-def _add_arc(network: FlowNetwork, num_arcs: int, tail: int, head: int, room: int) -> int:
-    network.head[num_arcs] = head
-    network.room[num_arcs] = room
-    network.next_arc[num_arcs] = network.first_arc[tail]
-    network.first_arc[tail] = num_arcs
-    network.head[num_arcs + 1] = tail
-    network.room[num_arcs + 1] = 0
-    network.next_arc[num_arcs + 1] = network.first_arc[head]
-    network.first_arc[head] = num_arcs + 1
+def _add_arc(work: Workspace, num_arcs: int, tail: int, head: int, room: int) -> int:
+    work.head[num_arcs] = head
+    work.room[num_arcs] = room
+    work.next_arc[num_arcs] = work.first_arc[tail]
+    work.first_arc[tail] = num_arcs
+    work.head[num_arcs + 1] = tail
+    work.room[num_arcs + 1] = 0
+    work.next_arc[num_arcs + 1] = work.first_arc[head]
+    work.first_arc[head] = num_arcs + 1
     return num_arcs + 2
 
 
 @uncounted_inner
-def _label(network: FlowNetwork, num_nodes: int) -> bool:
+def _label(work: Workspace, num_nodes: int) -> bool:
     """Writes breadth-first levels from the sink backwards; returns whether they reach the source."""
     for node in range(num_nodes):
-        network.level[node] = -1
-        network.current[node] = network.first_arc[node]
-    network.level[SINK] = 0
-    network.queue[0] = SINK
+        work.level[node] = -1
+        work.current[node] = work.first_arc[node]
+    work.level[SINK] = 0
+    work.queue[0] = SINK
     begin = 0
     end = 1
     while begin < end:
-        node = network.queue[begin]
+        node = work.queue[begin]
         begin += 1
-        arc = network.first_arc[node]
+        arc = work.first_arc[node]
         while arc >= 0:
-            tail = network.head[arc]
-            if network.room[arc ^ 1] > 0 and network.level[tail] < 0:
-                network.level[tail] = network.level[node] + 1
+            tail = work.head[arc]
+            if work.room[arc ^ 1] > 0 and work.level[tail] < 0:
+                work.level[tail] = work.level[node] + 1
                 if tail == SOURCE:
                     return True
-                network.queue[end] = tail
+                work.queue[end] = tail
                 end += 1
-            arc = network.next_arc[arc]
+            arc = work.next_arc[arc]
     return False
 
 
 @uncounted_inner
-def _blocking_flow(network: FlowNetwork, num_nodes: int) -> int:
+def _blocking_flow(work: Workspace, num_nodes: int) -> int:
     """Finds a blocking flow on shortest paths by iterative depth-first search; returns its size."""
     total = int64(0)
     depth = 0
     node = SOURCE
     while True:
         if node == SINK:
-            least = network.room[network.path[0]]
+            least = work.room[work.path[0]]
             for i in range(1, depth):
-                least = min(least, network.room[network.path[i]])
+                least = min(least, work.room[work.path[i]])
             total += least
             back = depth
             for i in range(depth - 1, -1, -1):
-                arc = network.path[i]
-                network.room[arc] -= least
-                network.room[arc ^ 1] += least
-                if network.room[arc] == 0:
+                arc = work.path[i]
+                work.room[arc] -= least
+                work.room[arc ^ 1] += least
+                if work.room[arc] == 0:
                     back = i
             depth = back
-            node = network.head[network.path[depth] ^ 1]
+            node = work.head[work.path[depth] ^ 1]
             continue
-        arc = network.current[node]
+        arc = work.current[node]
         while arc >= 0:
-            head = network.head[arc]
-            if network.room[arc] > 0 and network.level[head] == network.level[node] - 1:
+            head = work.head[arc]
+            if work.room[arc] > 0 and work.level[head] == work.level[node] - 1:
                 break
-            arc = network.next_arc[arc]
-        network.current[node] = arc
+            arc = work.next_arc[arc]
+        work.current[node] = arc
         if arc >= 0:
-            network.path[depth] = arc
+            work.path[depth] = arc
             depth += 1
-            node = network.head[arc]
+            node = work.head[arc]
         elif node == SOURCE:
             return total
         else:
-            network.level[node] = num_nodes + 1  # a dead end, never visited again
+            work.level[node] = num_nodes + 1  # a dead end, never visited again
             depth -= 1
-            node = network.head[network.path[depth] ^ 1]
+            node = work.head[work.path[depth] ^ 1]

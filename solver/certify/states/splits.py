@@ -14,8 +14,8 @@ import numpy as np
 from go_opt.common.arrays import CodeArray, IntArray, LongArray
 from go_opt.common.compiling import int64, uncounted, uncounted_inner
 from go_opt.solver.certify.problem.problem import UnitGraph
-from go_opt.solver.certify.states.min_cut import FREE, INSIDE, OUTSIDE
-from go_opt.solver.certify.states.states import MOST_CANDIDATES, StatePool, Workspace, read_sides, write_state
+from go_opt.solver.certify.states.min_cut import FREE, INSIDE, OUTSIDE, Workspace
+from go_opt.solver.certify.states.states import MOST_CANDIDATES, StatePool, read_sides, write_state
 from go_opt.solver.problem.forwarding_mode import ADJACENT
 
 FORCED_IN, FORCED_OUT = np.int8(1), np.int8(2)  # bits of a context

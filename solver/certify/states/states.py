@@ -22,8 +22,7 @@ from go_opt.solver.certify.states.min_cut import (
     FREE,
     INSIDE,
     OUTSIDE,
-    FlowNetwork,
-    flow_network,
+    Workspace,
     least_work_and_cut,
     min_cut,
 )
@@ -55,35 +54,6 @@ class StatePool(NamedTuple):
     crosses: LongArray  # [S, X] relayed: tensors produced inside, with a reader not inside
     ends: LongArray  # [S, X] relayed: tensors read outside
     num_states: LongArray  # [1]
-
-
-class Workspace(NamedTuple):
-    """Scratch of splitting. Axis ``U`` units."""
-
-    network: FlowNetwork
-    side: CodeArray  # [U]
-    free: IntArray  # [U]
-    mark: LongArray  # [U]
-    stack: IntArray  # [U]
-    is_taken: BoolArray  # [U]
-    stamp: LongArray  # [1]
-    context_units: LongArray  # [4] free units by their context …
-    context_ticks: LongArray  # [4] … and their work
-
-
-def workspace(graph: UnitGraph) -> Workspace:
-    size = graph.num_units
-    return Workspace(
-        network=flow_network(graph),
-        side=np.zeros(size, np.int8),
-        free=np.zeros(size, np.int32),
-        mark=np.zeros(size, np.int64),
-        stack=np.zeros(size, np.int32),
-        is_taken=np.zeros(size, np.bool_),
-        stamp=np.zeros(1, np.int64),
-        context_units=np.zeros(4, np.int64),
-        context_ticks=np.zeros(4, np.int64),
-    )
 
 
 def state_pool(graph: UnitGraph, capacity: int) -> StatePool:
@@ -182,19 +152,16 @@ def write_state(
     pool.num_free[state] = num_free
     pool.low[state] = low
     pool.high[state] = high + low
-    size = max(at_least_bytes, min_cut(graph, work.network, side, work.free, num_free, enough_bytes))
+    size = max(at_least_bytes, min_cut(graph, work, num_free, enough_bytes))
     pool.cut_bytes[state] = size
     pool.cut[state] = int64(min(np.float64(MOST_TICKS), np.floor(size * graph.ticks_per_byte)))
     pool.need[state] = low + pool.cut[state]
     pool.give[state] = pool.high[state] - pool.cut[state]
     if num_free > 0 and size < enough_bytes and not graph.overlap and not graph.replicates:
         per_byte = graph.ticks_per_byte
-        pool.need[state] = low + least_work_and_cut(
-            graph, work.network, side, work.free, num_free, per_byte, int64(INSIDE)
-        )
-        pool.give[state] = pool.high[state] - least_work_and_cut(
-            graph, work.network, side, work.free, num_free, per_byte, int64(OUTSIDE)
-        )
+        pool.need[state] = low + least_work_and_cut(graph, work, num_free, per_byte, int64(INSIDE))
+        ticks = least_work_and_cut(graph, work, num_free, per_byte, int64(OUTSIDE))
+        pool.give[state] = pool.high[state] - ticks
     if graph.passing == ADJACENT:
         _write_pulled(graph, pool, work, state)
         _write_pushed(graph, pool, work, state)

@@ -7,7 +7,7 @@ per chip the bound would seldom be tight.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -19,16 +19,6 @@ MAX_COUNTED_UNITS: Final = 16_384
 MAX_BETWEEN: Final = 100_000
 
 
-class Spans(NamedTuple):
-    """Counts for edges and units before any unit is decided."""
-
-    span: LongArray  # [E] 1 + |Q|
-    below: LongArray  # [U] units that may lie below each unit's chip
-    above: LongArray  # [U] units that may lie above each unit's chip
-    between_ptr: LongArray  # [E + 1]
-    between: LongArray  # [T] units on a path from one end of an edge to the other
-
-
 def count_spans(
     succ_ptr: LongArray,
     succ: LongArray,
@@ -37,11 +27,15 @@ def count_spans(
     topological: LongArray,
     *,
     between_counts: bool,
-) -> Spans:
-    """Returns the spans along ``succ``; ``between`` is empty if it would exceed ``MAX_BETWEEN`` entries.
+) -> tuple[LongArray, LongArray, LongArray, LongArray, LongArray]:
+    """Returns what holds before any unit is decided.
 
-    ``between_counts``: a unit between the ends of an edge may lie between their chips. Then
-    ``between`` is also empty.
+    These are the span of each edge along ``succ`` [E], 1 + |Q|; the units that may lie below and above each
+    unit's chip [U]; and a CSR [E + 1], [T] of the units on a path from one end of an edge to the other, empty
+    if it would exceed ``MAX_BETWEEN`` entries.
+
+    ``between_counts``: a unit between the ends of an edge may lie between their chips. Then the CSR is also
+    empty.
     """
     ancestors = _closure(pred_ptr, pred, topological)
     descendants = _closure(succ_ptr, succ, topological[::-1].copy())
@@ -53,7 +47,7 @@ def count_spans(
     between = np.zeros(between_ptr[-1], np.int64)
     if len(between):
         _list_between(succ_ptr, succ, ancestors, descendants, between_ptr, between)
-    return Spans(
+    return (
         spans,
         num_units - 1 - np.bitwise_count(descendants).sum(axis=1, dtype=np.int64),
         num_units - 1 - np.bitwise_count(ancestors).sum(axis=1, dtype=np.int64),

@@ -138,7 +138,7 @@ def _bounds(problem: PlacementProblem) -> tuple[LongArray, ...]:
         span = np.minimum(span, 1)
     if not problem.acyclic or problem.num_units > MAX_COUNTED_UNITS:
         return span, highest, lowest, between_ptr, between
-    counted = count_spans(
+    counted, below, above, *units_between = count_spans(
         problem.successor_ptr,
         problem.successor.astype(np.int64),
         problem.predecessor_ptr,
@@ -147,10 +147,10 @@ def _bounds(problem: PlacementProblem) -> tuple[LongArray, ...]:
         between_counts=problem.triangle in (TRIANGLE_OFF, TRIANGLE_THREE_CHIP),
     )
     if problem.no_skip != NO_SKIP_OFF:
-        span = np.minimum(span, counted.span)
-        highest = np.minimum(highest, counted.below)
+        span = np.minimum(span, counted)
+        highest = np.minimum(highest, below)
     if problem.no_skip == NO_SKIP_ALL:
-        lowest = np.maximum(lowest, most - counted.above)
+        lowest = np.maximum(lowest, most - above)
     if problem.triangle == TRIANGLE_LONGEST_PATH:
-        between_ptr, between = counted.between_ptr, counted.between
+        between_ptr, between = units_between
     return span, highest, lowest, between_ptr, between
