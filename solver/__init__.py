@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from go_opt.solver.scheduling import list_scheduling as list_scheduling
     from go_opt.solver.scheduling import upward_ranks as upward_ranks
     from go_opt.solver.scheduling.bounds import latency_bound as latency_bound
-    from go_opt.solver.slicing.along import Slicing as Slicing
     from go_opt.solver.slicing.slice import greedy_slicing as greedy_slicing
     from go_opt.solver.slicing.slice import slice_order as slice_order
     from go_opt.solver.slicing.streamed.slice import slice_order_streamed as slice_order_streamed

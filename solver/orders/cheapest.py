@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, Final
 
 from go_opt.common.arrays import IntArray
-from go_opt.env import CostTables
 from go_opt.env.copies.stage_tables import stage_tables
 from go_opt.env.copies.stages import stages_of
 from go_opt.model.plan import Candidate
@@ -17,7 +16,6 @@ from go_opt.solver.copies.relayed_terms import relayed_terms
 from go_opt.solver.orders.instance import OrderProblem
 from go_opt.solver.problem.forwarding_mode import ForwardingMode
 from go_opt.solver.problem.segment_rules import SegmentRules
-from go_opt.solver.slicing.along import Slicing
 from go_opt.solver.slicing.replicated.slice import slice_order_replicated
 from go_opt.solver.slicing.slice import greedy_slicing, slice_order
 from go_opt.solver.slicing.streamed.slice import slice_order_streamed
@@ -57,13 +55,13 @@ class Slicer:
         slicing = cut(at_most_s=at_most_s)
         if slicing is None:
             return None
-        best = self._cost(slicing, order, fusion_group)
+        best = self._evaluated(slicing)
         charged = charged_slicing(slicing, best.expected_s, at_most_s, cut_streamed)
         if charged is not None:
-            best = min(best, self._cost(charged, order, fusion_group), key=lambda plan: plan.expected_s)
+            best = min(best, self._evaluated(charged), key=lambda plan: plan.expected_s)
         return best
 
-    def _cuts(self, *given: Any) -> tuple[Callable[..., Slicing | None], Callable[..., Slicing | None]]:
+    def _cuts(self, *given: Any) -> tuple[Callable[..., Candidate | None], Callable[..., Candidate | None]]:
         """Returns functions that slice ``given``, without and with streamed weights in the cost."""
         options: dict[str, Any] = {"passing": self.passing, **self.rules}
         if self.replicates:
@@ -73,30 +71,23 @@ class Slicer:
         options["max_chips"] = self.num_stages
         return partial(slice_order, *given, **options), partial(slice_order_streamed, *given, **options)
 
-    def _cost(self, slicing: Slicing, order: IntArray, fusion_group: IntArray) -> Candidate:
-        placement, replication = slicing.placement, slicing.replication
-        if replication is None:
-            return self._evaluated(self.instance.tables, placement, order, fusion_group)
-        stages = stages_of(placement, replication)
-        on_ring = stage_tables(self.instance.tables, stages)
-        cost = self._evaluated(on_ring, stages.number(placement), order, fusion_group)
-        return replace(cost, placement=placement, replication=replication)
-
-    def _evaluated(
-        self, tables: CostTables, placement: IntArray, order: IntArray, fusion_group: IntArray
-    ) -> Candidate:
+    def _evaluated(self, slicing: Candidate) -> Candidate:
+        """Returns ``slicing`` with its interval by the analytical model."""
+        tables, placement = self.instance.tables, slicing.placement
+        if slicing.replication is not None:
+            stages = stages_of(placement, slicing.replication)
+            tables, placement = stage_tables(tables, stages), stages.number(placement)
         triangle = self.instance.target.constraints.triangle if self.passing == "relayed" else "off"
-        terms = relayed_terms(tables, placement, order, fusion_group, triangle)
-        interval_s = float(terms.interval_s[0]) if terms.fits[0] else math.inf
-        return Candidate("slice", placement, order, fusion_group, expected_s=interval_s)
+        terms = relayed_terms(tables, placement, slicing.order, slicing.fusion_group, triangle)
+        return replace(slicing, expected_s=float(terms.interval_s[0]) if terms.fits[0] else math.inf)
 
 
-def streams_weights(slicing: Slicing, reached_s: float) -> bool:
+def streams_weights(slicing: Candidate, reached_s: float) -> bool:
     """Returns whether streamed weights, which its cost ignores, make the plan slower than its cuts."""
-    return reached_s > slicing.interval_s * STREAMS
+    return reached_s > slicing.expected_s * STREAMS
 
 
-def charged_slicing(slicing: Slicing, reached_s: float, at_most_s: float, cut: Callable[..., Any]) -> Any:
+def charged_slicing(slicing: Candidate, reached_s: float, at_most_s: float, cut: Callable[..., Any]) -> Any:
     """Returns the cheapest slicing with streamed weights in its cost, if ``slicing`` streams any.
 
     Args:
@@ -107,7 +98,7 @@ def charged_slicing(slicing: Slicing, reached_s: float, at_most_s: float, cut: C
     """
     if not streams_weights(slicing, reached_s):
         return None
-    return cut(at_least_s=slicing.interval_s, at_most_s=min(at_most_s, reached_s))
+    return cut(at_least_s=slicing.expected_s, at_most_s=min(at_most_s, reached_s))
 
 
 def cheapest_slicing(instance: OrderProblem, order: IntArray, fusion_group: IntArray) -> Candidate:

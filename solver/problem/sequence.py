@@ -21,6 +21,8 @@ from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
 class KernelSequence(NamedTuple):
     """Costs of kernels and cuts along one order."""
 
+    order: IntArray  # [N] ops
+    fusion_group: IntArray  # [N] their kernels, whose ops are adjacent in the order
     kernel_of: IntArray  # [N] position of each op's kernel
     home: LongArray  # [K] kernel that produces the tensor, -1: none
     last: LongArray  # [K] last kernel that reads it from another, -1: none, or the tensor is a weight
@@ -67,6 +69,8 @@ def kernel_sequence(
     reach = cuts if not adjacent else np.maximum(cuts, np.concatenate([[0], last_reader + 1]))
     is_input = tables.tensor_kind == INPUT
     return KernelSequence(
+        order,
+        fusion_group,
         kernel_of,
         home,
         last,

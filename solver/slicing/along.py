@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Unpack
 
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.env.cost import CostTables
+from go_opt.model.plan import Candidate
 from go_opt.solver.problem.forwarding_mode import ForwardingMode
 from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.problem.sequence import KernelSequence, kernel_sequence
 from go_opt.solver.slicing.segments.problem import SliceProblem, slice_problem
 from go_opt.solver.slicing.segments.relay_terms import relay_terms
-
-
-@dataclass(frozen=True, eq=False)
-class Slicing:
-    """A placement that follows an order: kernels between two cuts share a chip, or the chips of a stage."""
-
-    placement: IntArray  # [N] chip, or first chip of the op's stage
-    cuts: LongArray  # [S + 1]
-    sizes: LongArray  # [S] chips of each segment
-    interval_s: float  # includes streamed weights only where the slicing method counts them
-    replication: IntArray | None = None  # [N] chips of the op's stage; None: one each
-    forwards: tuple[int, ...] = ()  # first chips of the stages that forward streamed weights
 
 
 def problem_along(
@@ -51,27 +39,28 @@ def problem_along(
     return sequence, slice_problem(tables, sequence, relays=relays, **rules)
 
 
-def one_chip_each(sequence: KernelSequence, cuts: LongArray, interval_s: float) -> Slicing:
-    """Returns the slicing with one chip for each segment between ``cuts`` [S + 1]."""
-    chip_of_kernel = np.repeat(np.arange(len(cuts) - 1, dtype=np.int32), np.diff(cuts))
-    sizes = np.ones(len(cuts) - 1, np.int64)
-    return Slicing(chip_of_kernel[sequence.kernel_of], cuts, sizes, interval_s)
-
-
-def stages(
+def slicing_of(
     sequence: KernelSequence,
     cuts: LongArray,
-    sizes: LongArray,
     interval_s: float,
+    sizes: LongArray | None = None,
     forwards: BoolArray | None = None,
-) -> Slicing:
-    """Returns the slicing with ``sizes`` [S] chips per segment; ``forwards`` [S] marks forwarding stages."""
-    lengths, first_chip = np.diff(cuts), np.cumsum(sizes) - sizes
-    return Slicing(
+) -> Candidate:
+    """Returns the plan whose kernels between two ``cuts`` [S + 1] share a chip, or the chips of a stage.
+
+    Args:
+      interval_s: includes streamed weights only where the slicing method counts them.
+      sizes: [S] chips of each stage; by default one chip each, without replicated stages.
+      forwards: [S] whether the stage forwards streamed weights.
+    """
+    chips = np.ones(len(cuts) - 1, np.int64) if sizes is None else sizes
+    lengths, first_chip = np.diff(cuts), np.cumsum(chips) - chips
+    return Candidate(
+        "slice",
         np.repeat(first_chip, lengths)[sequence.kernel_of].astype(np.int32),
-        cuts,
-        sizes,
-        interval_s,
-        np.repeat(sizes, lengths)[sequence.kernel_of].astype(np.int32),
+        sequence.order,
+        sequence.fusion_group,
+        None if sizes is None else np.repeat(sizes, lengths)[sequence.kernel_of].astype(np.int32),
         () if forwards is None else tuple(first_chip[forwards].tolist()),
+        interval_s,
     )

@@ -11,10 +11,11 @@ import numpy as np
 
 from go_opt.common.arrays import IntArray, LongArray
 from go_opt.env.cost import CostTables
+from go_opt.model.plan import Candidate
 from go_opt.solver.problem.forwarding_mode import ForwardingMode
 from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.problem.sequence import KernelSequence
-from go_opt.solver.slicing.along import Slicing, one_chip_each, problem_along
+from go_opt.solver.slicing.along import problem_along, slicing_of
 from go_opt.solver.slicing.general import cheapest_cuts_alike, cheapest_cuts_general
 from go_opt.solver.slicing.greedy import greedy_cuts
 from go_opt.solver.slicing.segments.memory import SegmentMemory, segment_memory, shortage_bytes
@@ -40,7 +41,7 @@ def slice_order(
     max_chips: int | None = None,
     at_most_s: float = math.inf,
     **rules: Unpack[SegmentRules],
-) -> Slicing | None:
+) -> Candidate | None:
     """Returns the cheapest slicing of ``order`` whose activations fit; ``None`` if there is none.
 
     Args:
@@ -54,10 +55,12 @@ def slice_order(
     memory = partial(segment_memory, tables, sequence, relayed=passing == "relayed")
     chips = most_chips(tables, sequence, max_chips)
     cuts = _cheapest_that_fits(problem, memory, min_chips, chips, at_most_s)
-    return None if cuts is None else one_chip_each(sequence, cuts, slicing_cost_s(problem, cuts))
+    return None if cuts is None else slicing_of(sequence, cuts, slicing_cost_s(problem, cuts))
 
 
-def greedy_slicing(tables: CostTables, order: IntArray, fusion_group: IntArray, *, adjacent: bool) -> Slicing:
+def greedy_slicing(
+    tables: CostTables, order: IntArray, fusion_group: IntArray, *, adjacent: bool
+) -> Candidate:
     """Returns the slicing of the greedy compiler heuristic along ``order``.
 
     With ``adjacent``, cuts move so that the slicing keeps the adjacent rule.
@@ -65,7 +68,7 @@ def greedy_slicing(tables: CostTables, order: IntArray, fusion_group: IntArray, 
     passing: ForwardingMode = "adjacent" if adjacent else "free"
     sequence, problem = problem_along(tables, order, fusion_group, passing)
     cuts = greedy_cuts(problem, tables.num_chips)
-    return one_chip_each(sequence, cuts, slicing_cost_s(problem, cuts))
+    return slicing_of(sequence, cuts, slicing_cost_s(problem, cuts))
 
 
 def _cheapest_that_fits(

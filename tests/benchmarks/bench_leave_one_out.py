@@ -35,7 +35,7 @@ import go_opt
 from go_opt.common.units import parse_duration_s
 from go_opt.env import zoo_entries
 from go_opt.errors import InfeasibleError
-from go_opt.solver import Slicing
+from go_opt.model.plan import Candidate
 from go_opt.solver.slicing.streamed.forwarded import slice_order_forwarded
 
 MOST_OPS: Final = 6_000
@@ -57,7 +57,7 @@ def no_slicing(*given: object, **rules: object) -> None:
     """In place of a slicing."""
 
 
-def without_waiting(*given: Any, waits: bool = False, **rules: Any) -> Slicing | None:
+def without_waiting(*given: Any, waits: bool = False, **rules: Any) -> Candidate | None:
     """In place of slicings with forwarded weights."""
     return None if waits else slice_order_forwarded(*given, **rules)
 

@@ -22,11 +22,13 @@ from go_opt.env import (
 )
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.graph import Graph
-from go_opt.solver import ForwardingMode, Slicing, placement_problem, sample, slice_order
+from go_opt.model.plan import Candidate
+from go_opt.solver import ForwardingMode, placement_problem, sample, slice_order
 from go_opt.solver.orders import fixed_orders, random_orders
 from go_opt.solver.orders.instance import instance
 from go_opt.solver.problem.sequence import kernel_sequence
 from go_opt.solver.walk.walk import NUM_FEATURES
+from tests.solver.brute_force import segments_of
 
 NUM_ORDERS = 16  # structured random orders tried for the best slice
 WITHIN = 1.5  # of the best slice, by the model
@@ -126,7 +128,7 @@ def _sliced(case: Case, order: Ints, group: Ints) -> Iterator[PlanArrays]:
         yield PlanArrays(slicing.placement, order, group)
 
 
-def _best_slice(case: Case, seed: int) -> tuple[Ints, Slicing, float]:
+def _best_slice(case: Case, seed: int) -> tuple[Ints, Candidate, float]:
     """The order, its slicing, and the interval by the model, streamed weights included."""
     orders = [case.default, *(order for _, order in fixed_orders(case.graph, case.fusion_group))]
     orders += islice(random_orders(case.graph, case.tables, case.fusion_group, seed), NUM_ORDERS)
@@ -161,10 +163,11 @@ def _split_kernels(case: Case, order: Ints, rng: np.random.Generator) -> Iterato
         yield from _sliced(case, order, group)
 
 
-def _moved_cuts(case: Case, order: Ints, best: Slicing, rng: np.random.Generator) -> Iterator[PlanArrays]:
+def _moved_cuts(case: Case, order: Ints, best: Candidate, rng: np.random.Generator) -> Iterator[PlanArrays]:
     sequence = kernel_sequence(case.tables, order, case.fusion_group, adjacent=case.passing == "adjacent")
-    while len(best.cuts) > 2:
-        cuts = best.cuts.copy()
+    best_cuts, _ = segments_of(best)
+    while len(best_cuts) > 2:
+        cuts = best_cuts.copy()
         for cut in rng.integers(1, len(cuts) - 1, size=int(rng.integers(1, 4))):
             cuts[cut] += rng.integers(-4, 5)
         if (np.diff(cuts) > 0).all() and (cuts[1:] >= sequence.reach[cuts[:-1]]).all():

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from go_opt.common.arrays import IntArray
+from go_opt.common.arrays import IntArray, LongArray
 from go_opt.env import BatchMetrics, CostTables, evaluate_batch, is_one_loop, loop_roles
 from go_opt.env.kernels.fusion import LoopRoles
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.graph import Graph
+from go_opt.model.plan import Candidate
 
 PLENTY_BYTES = 2**60
 
@@ -27,6 +28,15 @@ def evaluate_placements(
     """``placements`` [B, N], all with one order and one fusion."""
     rows = len(placements)
     return evaluate_batch(tables, placements, np.tile(order, (rows, 1)), np.tile(group, (rows, 1)))
+
+
+def segments_of(slicing: Candidate) -> tuple[LongArray, LongArray]:
+    """Cuts [S + 1] between its kernels, and the chips [S] of each segment."""
+    kernel_of = number_kernels(slicing.order, slicing.fusion_group)
+    _, first_op = np.unique(kernel_of, return_index=True)
+    starts = np.flatnonzero(np.diff(slicing.placement[first_op], prepend=-1))
+    replication = np.ones_like(slicing.placement) if slicing.replication is None else slicing.replication
+    return np.append(starts, len(first_op)), replication[first_op][starts].astype(np.int64)
 
 
 def all_slicings(

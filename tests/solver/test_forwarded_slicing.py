@@ -13,6 +13,7 @@ from go_opt.env.copies.stages import with_sharers
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.graph import WEIGHT
 from go_opt.solver.slicing.streamed.forwarded import CLOSE, slice_order_forwarded
+from tests.solver.brute_force import segments_of
 from tests.solver.test_streamed_slicing import Stagings
 from tests.strategies import examples, seeds
 
@@ -58,13 +59,14 @@ def test_the_slicing_is_close_to_the_least(seed: int) -> None:
     if got is None:
         assert at_most_s < all_of.best_s * (1 + CLOSE) or case.tables.places_buffers or not is_alike(all_of)
         return
-    stage = np.searchsorted(np.cumsum(got.sizes), got.placement, side="right")
-    first = np.cumsum(got.sizes) - got.sizes
+    _, sizes = segments_of(got)
+    stage = np.searchsorted(np.cumsum(sizes), got.placement, side="right")
+    first = np.cumsum(sizes) - sizes
     forwarding = {int(s) for s in np.flatnonzero(np.isin(first, got.forwards))}
-    reached_s = all_of.forwarding_s(stage, got.sizes, forwarding)
+    reached_s = all_of.forwarding_s(stage, sizes, forwarding)
     assert all_of.best_s * (1 - 1e-9) <= reached_s
     if not keeps_back_whole_weights(all_of):
-        assert reached_s <= got.interval_s * (1 + 1e-9)
+        assert reached_s <= got.expected_s * (1 + 1e-9)
         assert reached_s <= all_of.best_s * (1 + 2 * CLOSE)
 
 

@@ -15,6 +15,7 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Candidate
 from go_opt.solver import greedy_slicing, slice_order
 from go_opt.solver.verify.verifier import verify
+from tests.solver.brute_force import segments_of
 from tests.strategies import examples, random_graph, random_order, random_target, seeds, small_mcm, toy_graph
 
 
@@ -45,9 +46,9 @@ def test_chain_by_hand(seconds: list[float], num_chips: int, cuts: list[int]) ->
     graph, target = chain(seconds), small_mcm(num_chips)
     order = np.arange(graph.num_ops, dtype=np.int32)
     slicing = greedy_slicing(cost_tables(graph, target), order, order, adjacent=True)
-    assert list(slicing.cuts) == cuts
+    assert list(segments_of(slicing)[0]) == cuts
     longest = max(sum(seconds[a:b]) for a, b in itertools.pairwise(cuts))
-    assert slicing.interval_s == pytest.approx(longest)
+    assert slicing.expected_s == pytest.approx(longest)
 
 
 def test_a_residual_moves_the_cut() -> None:
@@ -56,8 +57,8 @@ def test_a_residual_moves_the_cut() -> None:
     graph, target = toy_graph(), small_mcm(3)
     order = np.arange(6, dtype=np.int32)
     tables = cost_tables(graph, target)
-    assert list(greedy_slicing(tables, order, order, adjacent=True).cuts) == [0, 2, 5, 6]
-    assert list(greedy_slicing(tables, order, order, adjacent=False).cuts) == [0, 2, 4, 6]
+    assert list(segments_of(greedy_slicing(tables, order, order, adjacent=True))[0]) == [0, 2, 5, 6]
+    assert list(segments_of(greedy_slicing(tables, order, order, adjacent=False))[0]) == [0, 2, 4, 6]
 
 
 @settings(max_examples=examples(200))
@@ -71,6 +72,6 @@ def test_greedy_is_valid_and_no_better_than_slicing(seed: int) -> None:
     greedy = greedy_slicing(tables, order, group, adjacent=True)
     best = slice_order(tables, order, group, passing="adjacent")
     assert best is not None
-    assert best.interval_s <= greedy.interval_s * (1 + 1e-9)
+    assert best.expected_s <= greedy.expected_s * (1 + 1e-9)
     plan = Candidate("greedy", greedy.placement, order, group).plan(graph, target)
     assert verify(graph, target, plan) == []

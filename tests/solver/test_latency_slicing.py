@@ -65,7 +65,7 @@ def test_the_least_interval_of_a_chain(seed: int, num_ops: int, sequences: int) 
         assert found is None
         return
     assert found is not None
-    assert found.interval_s == pytest.approx(least_s, rel=1e-8)
+    assert found.expected_s == pytest.approx(least_s, rel=1e-8)
     again = evaluate_batch(tables, found.placement[None], order[None], order[None])
     assert again.fits[0]
     assert again.interval_s[0] == pytest.approx(least_s, rel=1e-8)

@@ -200,4 +200,4 @@ def test_rules_of_constraints_by_hand() -> None:
     assert slicing is not None
     # relu to add 17 us, logits 14 us, embed and dense 12.4 us: the only way with logits on chip 2.
     assert slicing.placement.tolist() == [0, 0, 1, 1, 1, 2]
-    assert slicing.interval_s == pytest.approx(17e-6)
+    assert slicing.expected_s == pytest.approx(17e-6)

@@ -16,18 +16,19 @@ from go_opt.env.copies.relays import Relays
 from go_opt.env.copies.stages import size_by_chip
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.builder import GraphBuilder
+from go_opt.model.plan import Candidate
 from go_opt.solver.copies.relays import needed_relays
 from go_opt.solver.problem.forwarding_mode import ForwardingMode
 from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.problem.sequence import kernel_sequence
 from go_opt.solver.problem.streamed_bytes import least_streamed_bytes
-from go_opt.solver.slicing.along import Slicing, problem_along
+from go_opt.solver.slicing.along import problem_along
 from go_opt.solver.slicing.replicated import cuts as replicated_cuts
 from go_opt.solver.slicing.replicated.cuts import cheapest_replicated_cuts, replicated_cost_s
 from go_opt.solver.slicing.replicated.slice import slice_order_replicated
 from go_opt.solver.slicing.segments.problem import SliceProblem, least_s, one_chip_s, slice_problem
 from go_opt.solver.slicing.segments.starts import FittingStarts, sure_starts
-from tests.solver.brute_force import plenty_of_memory
+from tests.solver.brute_force import plenty_of_memory, segments_of
 from tests.solver.test_relay_slicing import random_rules
 from tests.solver.test_slicing import Case
 from tests.strategies import examples, seeds, small_mcm, toy_graph
@@ -51,7 +52,7 @@ class Stagings:
         self.stages = list(self._all())
         self.terms = [self._evaluate(*stages) for stages in self.stages]
 
-    def slice(self, **limits: object) -> Slicing | None:
+    def slice(self, **limits: object) -> Candidate | None:
         case = self.case
         return slice_order_replicated(
             self.tables, case.order, case.group, passing=self.passing, **limits, **self.rules
@@ -102,8 +103,8 @@ class Stagings:
         return evaluate_batch(tables, *(row[None] for row in plan), replication[plan[0]][None])
 
 
-def reached(slicing: Slicing | None) -> float:
-    return np.inf if slicing is None else slicing.interval_s
+def reached(slicing: Candidate | None) -> float:
+    return np.inf if slicing is None else slicing.expected_s
 
 
 @settings(max_examples=examples(150), deadline=None)
@@ -117,14 +118,12 @@ def test_the_slicing_is_the_least_of_all_stagings(seed: int) -> None:
         # None is faster than the host's link, which carries weights that no memory holds.
         is_open = at_most >= 1.0 and best_s * at_most >= all_of.lower_s()
         assert (all_of.slice(at_most_s=best_s * at_most) is not None) == is_open
-        stage = np.searchsorted(np.cumsum(got.sizes), got.placement, side="right")
-        same = [(stage == s).all() and (sizes == got.sizes).all() for s, sizes in like(all_of, got)]
+        _, sizes = segments_of(got)
+        stage = np.searchsorted(np.cumsum(sizes), got.placement, side="right")
+        of_as_many = ((s, chips) for s, chips in all_of.stages if len(chips) == len(sizes))
+        same = [(stage == s).all() and (chips == sizes).all() for s, chips in of_as_many]
         assert any(same)
-        assert np.array_equal(got.replication, got.sizes[stage])
-
-
-def like(all_of: Stagings, got: Slicing) -> Iterator[tuple[IntArray, IntArray]]:
-    return ((stage, sizes) for stage, sizes in all_of.stages if len(sizes) == len(got.sizes))
+        assert np.array_equal(got.replication, sizes[stage])
 
 
 def test_any_starts_may_fit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,9 +196,9 @@ def test_toy_by_hand(num_chips: int, sizes: list[int], interval_us: float) -> No
     tables, order = cost_tables(toy_graph(), target), np.arange(6, dtype=np.int32)
     slicing = slice_order_replicated(tables, order, order, passing="relayed")
     assert slicing is not None
-    assert slicing.sizes.tolist() == sizes
+    assert segments_of(slicing)[1].tolist() == sizes
     assert slicing.replication.tolist() == sizes * 6
-    assert slicing.interval_s == pytest.approx(interval_us * 1e-6)
+    assert slicing.expected_s == pytest.approx(interval_us * 1e-6)
 
 
 def measured_chain(microseconds: list[float]):
@@ -230,25 +229,25 @@ def test_two_chips_replicate_one_op_by_hand() -> None:
     slicing = sliced_chain([20.0], 2)
     assert slicing is not None
     assert (slicing.placement.tolist(), slicing.replication.tolist()) == ([0], [2])
-    assert slicing.interval_s == pytest.approx(10e-6)
+    assert slicing.expected_s == pytest.approx(10e-6)
 
 
 def test_three_stages_by_hand() -> None:
     # 400 bytes of activations each, and 500 of two together, which no chip holds. 10, 30 and 20 us.
     slicing = sliced_chain([10.0, 30.0, 20.0], 6, sram_bytes=450)
     assert slicing is not None
-    assert slicing.sizes.tolist() == [1, 3, 2]
+    assert segments_of(slicing)[1].tolist() == [1, 3, 2]
     assert slicing.placement.tolist() == [0, 1, 4]
     assert slicing.replication.tolist() == [1, 3, 2]
-    assert slicing.interval_s == pytest.approx(10e-6)
+    assert slicing.expected_s == pytest.approx(10e-6)
 
 
 def test_slow_links_merge_stages_by_hand() -> None:
     # 100 bytes take 20 us over a link, so all three share all six chips.
     slicing = sliced_chain([10.0, 30.0, 20.0], 6, link_bytes_per_s=5e6)
     assert slicing is not None
-    assert slicing.sizes.tolist() == [6]
-    assert slicing.interval_s == pytest.approx(10e-6)
+    assert segments_of(slicing)[1].tolist() == [6]
+    assert slicing.expected_s == pytest.approx(10e-6)
 
 
 def test_no_memory_leaves_no_slicing() -> None:

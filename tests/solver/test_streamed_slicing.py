@@ -31,6 +31,7 @@ from go_opt.solver.slicing.streamed.weight_streams import (
     weight_reads,
 )
 from tests.env.test_states import decoder
+from tests.solver.brute_force import segments_of
 from tests.solver.test_relay_slicing import random_rules
 from tests.solver.test_slicing import Case, reached
 from tests.strategies import examples, random_order, random_target, seeds, small_mcm, with_random_states
@@ -137,7 +138,7 @@ def test_the_slicing_is_the_least_of_all_slicings(seed: int) -> None:
     assert reached(got) == pytest.approx(all_of.best_s, rel=1e-9, abs=0)
     if got is not None:
         assert all_of.cost_s(got.placement, np.ones(case.target.num_chips, np.int64)) == pytest.approx(
-            got.interval_s, rel=1e-9, abs=0
+            got.expected_s, rel=1e-9, abs=0
         )
     if got is not None and all_of.best_s > 0:
         limits = {"at_least_s": all_of.best_s * min(at_most, 1.0), "at_most_s": all_of.best_s * at_most}
@@ -172,11 +173,12 @@ def test_the_slicing_is_the_least_of_all_stagings_that_keep_sequences(seed: int)
 def check_stagings(all_of: Stagings) -> None:
     case, asked = all_of.case, {"passing": all_of.passing, **all_of.rules}
     got = slice_order_streamed(case.tables, case.order, case.group, replicates=True, **asked)
-    assert (np.inf if got is None else got.interval_s) == pytest.approx(all_of.best_s, rel=1e-9, abs=0)
+    assert (np.inf if got is None else got.expected_s) == pytest.approx(all_of.best_s, rel=1e-9, abs=0)
     if got is not None:
-        stage = np.searchsorted(np.cumsum(got.sizes), got.placement, side="right")
-        assert all_of.cost_s(stage, got.sizes) == pytest.approx(got.interval_s, rel=1e-9, abs=0)
-        assert np.array_equal(got.replication, got.sizes[stage])
+        _, sizes = segments_of(got)
+        stage = np.searchsorted(np.cumsum(sizes), got.placement, side="right")
+        assert all_of.cost_s(stage, sizes) == pytest.approx(got.expected_s, rel=1e-9, abs=0)
+        assert np.array_equal(got.replication, sizes[stage])
 
 
 def test_more_replicas_than_the_work_needs_make_room_for_states() -> None:
@@ -192,8 +194,8 @@ def test_more_replicas_than_the_work_needs_make_room_for_states() -> None:
     two = slice_order_streamed(tables, order, order, passing="relayed", replicates=True, **rules)
     assert one is not None
     assert two is not None
-    assert (two.sizes.tolist(), two.interval_s) == ([2], pytest.approx(20e-6))
-    assert one.interval_s > 100e-6
+    assert (segments_of(two)[1].tolist(), two.expected_s) == ([2], pytest.approx(20e-6))
+    assert one.expected_s > 100e-6
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -211,8 +213,8 @@ def test_few_candidate_cuts_make_slicings_of_the_cost_they_say(seed: int) -> Non
         segment_table.MOST_STEPS = most_steps
     if got is not None:
         cost_s = all_of.cost_s(got.placement, np.ones(case.target.num_chips, np.int64))
-        assert got.interval_s == pytest.approx(cost_s, rel=1e-9, abs=0)
-        assert got.interval_s >= all_of.best_s * (1.0 - 1e-9)
+        assert got.expected_s == pytest.approx(cost_s, rel=1e-9, abs=0)
+        assert got.expected_s >= all_of.best_s * (1.0 - 1e-9)
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -294,8 +296,8 @@ def test_three_weights_by_hand(
 ) -> None:
     slicing = sliced_chain([500, 300, 600], num_chips, host_bytes_per_us * 1e6, replicates=False)
     assert slicing is not None
-    assert slicing.interval_s == pytest.approx(interval_us * 1e-6)
-    assert cuts is None or slicing.cuts.tolist() == cuts
+    assert slicing.expected_s == pytest.approx(interval_us * 1e-6)
+    assert cuts is None or segments_of(slicing)[0].tolist() == cuts
 
 
 def test_a_replicated_stage_streams_once_by_hand() -> None:
@@ -304,8 +306,8 @@ def test_a_replicated_stage_streams_once_by_hand() -> None:
     for host_bytes_per_us, sizes, interval_us in ((200.0, [4], 7.5), (20.0, [1, 1, 1], 10.0)):
         slicing = sliced_chain([500, 300, 600], 4, host_bytes_per_us * 1e6, replicates=True)
         assert slicing is not None
-        assert slicing.sizes.tolist() == sizes
-        assert slicing.interval_s == pytest.approx(interval_us * 1e-6)
+        assert segments_of(slicing)[1].tolist() == sizes
+        assert slicing.expected_s == pytest.approx(interval_us * 1e-6)
 
 
 def test_rings_that_do_not_overlap_have_no_replicated_stages() -> None:

@@ -12,6 +12,7 @@ from go_opt.model.graph import WEIGHT, Graph
 from go_opt.solver.problem.sequence import KernelSequence, kernel_sequence
 from go_opt.solver.slicing.streamed.forwarded import slice_order_forwarded
 from go_opt.solver.slicing.streamed.waiting import HOST_SHARE, waits_for_weights
+from tests.solver.brute_force import segments_of
 from tests.solver.test_forwarded_slicing import Forwardings, keeps_back_whole_weights
 from tests.solver.test_slicing import Case
 from tests.strategies import examples, make_plan, seeds, simulated_package, small_mcm
@@ -111,7 +112,8 @@ def test_slicings_that_count_waits_cost_no_more_than_they_say(seed: int) -> None
     asked = {"passing": all_of.passing, "at_most_s": 3.0 * all_of.best_s, **all_of.rules}
     got = slice_order_forwarded(case.tables, case.order, case.group, waits=True, **asked)
     if got is not None and not keeps_back_whole_weights(all_of):
-        stage = np.searchsorted(np.cumsum(got.sizes), got.placement, side="right")
-        first = np.cumsum(got.sizes) - got.sizes
+        _, sizes = segments_of(got)
+        stage = np.searchsorted(np.cumsum(sizes), got.placement, side="right")
+        first = np.cumsum(sizes) - sizes
         forwarding = {int(s) for s in np.flatnonzero(np.isin(first, got.forwards))}
-        assert all_of.forwarding_s(stage, got.sizes, forwarding) <= got.interval_s * (1 + 1e-9)
+        assert all_of.forwarding_s(stage, sizes, forwarding) <= got.expected_s * (1 + 1e-9)

@@ -16,15 +16,11 @@ from go_opt.env.copies.stage_tables import stage_tables
 from go_opt.env.copies.stages import Stages, stages_of_sizes
 from go_opt.env.cost.routes import hop_seconds_per_byte
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
+from go_opt.model.plan import Candidate
 from go_opt.search.methods.copies import copies
 from go_opt.search.methods.events import Event, Miss, Proposal, SearchView
 from go_opt.search.methods.stage_search import StageRing
-from go_opt.solver import (
-    ForwardingMode,
-    Slicing,
-    slice_order,
-    slice_order_streamed,
-)
+from go_opt.solver import ForwardingMode, slice_order, slice_order_streamed
 from go_opt.solver.orders.arrivals import by_arrival
 from go_opt.solver.orders.cheapest import charged_slicing, streams_weights
 from go_opt.solver.orders.towers import Towers
@@ -117,12 +113,12 @@ def _cheapest(
     cut = partial(slice_order, *given, at_most_s=at_most_s, **options)
     cuts = (partial(cut, max_chips=chips) for chips in _chip_counts(search))
     charged = partial(slice_order_streamed, *given, max_chips=search.requested.num_stages, **options)
-    yield from _in_turn(search, method, order, group, cuts, charged)
+    yield from _in_turn(search, method, cuts, charged)
     if min_chips == 1 and _waits_for_sequences(search):
         options.pop("min_chips")
         slicing = slice_order_streamed(*given, counts_latency=True, at_most_s=at_most_s, **options)
-        yield _sliced(search, method + LATENCY, order, group, slicing)
-        yield from _by_arrival(search, method + LATENCY, order, group, slicing)
+        yield _sliced(search, method + LATENCY, slicing)
+        yield from _by_arrival(search, method + LATENCY, slicing)
 
 
 def _waits_for_sequences(search: SearchView) -> bool:
@@ -162,18 +158,18 @@ def _replicated(search: SearchView, method: str, order: IntArray, group: IntArra
     )
     given = (search.tables, order, group)
     charged = partial(slice_order_streamed, *given, passing=passing, replicates=True, **rules)
-    streams = yield from _in_turn(search, method, order, group, cuts, charged)
+    streams = yield from _in_turn(search, method, cuts, charged)
     if streams and search.target.goes_forward:
         forward = partial(slice_order_forwarded, *given, passing=passing, **rules)
         at_most_s = min(search.best_s, search.last_interval_s)
         before_s, another_s = search.best_s, search.left_s / 2
         slicing = forward(at_most_s=at_most_s)
-        yield _sliced(search, method + FORWARDED, order, group, slicing)
+        yield _sliced(search, method + FORWARDED, slicing)
         is_far = slicing is not None and search.last_interval_s > FAR * before_s
         is_long = search.left_s < another_s  # so that the same again would end too late
         if not (search.tables.weight_prefetch or is_far or is_long) and math.isfinite(search.best_s):
             waited = forward(at_most_s=search.best_s, waits=True)
-            yield _sliced(search, method + WAITING, order, group, waited)
+            yield _sliced(search, method + WAITING, waited)
 
 
 def _staged(search: SearchView, method: str, order: IntArray, group: IntArray) -> Iterator[Event]:
@@ -187,13 +183,13 @@ def _staged(search: SearchView, method: str, order: IntArray, group: IntArray) -
         tried.add(size.tobytes())
         cut = partial(_cut_into, search, order, group, stages_of_sizes(size))
         slicing = cut(slice_order)
-        yield _sliced(search, method, order, group, slicing)
+        yield _sliced(search, method, slicing)
         if slicing is None:
             return
         streamed = partial(cut, slice_order_streamed)
         charged = charged_slicing(slicing, search.last_interval_s, search.best_s, streamed)
         if charged is not None:
-            yield _sliced(search, method + STREAMED, order, group, charged)
+            yield _sliced(search, method + STREAMED, charged)
         chip = np.zeros(kernel_s.shape[1], np.int64)
         chip[kernel_of] = slicing.placement
         _, stage = np.unique(chip, return_inverse=True)
@@ -206,9 +202,9 @@ def _cut_into(
     order: IntArray,
     group: IntArray,
     stages: Stages,
-    slicer: Callable[..., Slicing | None],
+    slicer: Callable[..., Candidate | None],
     **limits_s: float,
-) -> Slicing | None:
+) -> Candidate | None:
     """The cheapest slicing with a segment for each stage, as if chips were a ring; on the target's chips."""
     behind = stages.first_chip + stages.size
     rules = search.rules.copy()
@@ -227,10 +223,8 @@ def _cut_into(
 def _in_turn(
     search: SearchView,
     method: str,
-    order: IntArray,
-    group: IntArray,
-    cuts: Iterator[Callable[[], Slicing | None]],
-    charged: Callable[..., Slicing | None],
+    cuts: Iterator[Callable[[], Candidate | None]],
+    charged: Callable[..., Candidate | None],
 ) -> Generator[Event, None, bool]:
     """What each of ``cuts`` finds; then, where the last one's streams weights, what ``charged`` does.
 
@@ -240,38 +234,35 @@ def _in_turn(
     slicing = None
     for cut in cuts:
         slicing = cut()
-        yield _sliced(search, method, order, group, slicing)
-        yield from _by_arrival(search, method, order, group, slicing)
+        yield _sliced(search, method, slicing)
+        yield from _by_arrival(search, method, slicing)
     if slicing is None or not streams_weights(slicing, search.last_interval_s):
         return False
     if _waits_for_sequences(search):
         return False
     slicing = charged_slicing(slicing, search.last_interval_s, search.best_s, charged)
     if slicing is not None:
-        yield _sliced(search, method + STREAMED, order, group, slicing)
-        yield from _by_arrival(search, method + STREAMED, order, group, slicing)
+        yield _sliced(search, method + STREAMED, slicing)
+        yield from _by_arrival(search, method + STREAMED, slicing)
     return True
 
 
-def _by_arrival(
-    search: SearchView, method: str, order: IntArray, group: IntArray, slicing: Slicing | None
-) -> Iterator[Event]:
+def _by_arrival(search: SearchView, method: str, slicing: Candidate | None) -> Iterator[Event]:
     """The same cuts with another order on each chip, where sequences wait for the sample's way."""
     is_open = slicing is not None and slicing.replication is None and search.request.decide == "all"
     if slicing is not None and is_open and _waits_for_sequences(search):
-        order = by_arrival(search.tables, slicing.placement, order, group)
-        yield _sliced(search, method + ARRIVAL, order, group, slicing)
+        order = by_arrival(search.tables, slicing.placement, slicing.order, slicing.fusion_group)
+        yield _sliced(search, method + ARRIVAL, replace(slicing, order=order))
 
 
-def _sliced(
-    search: SearchView, method: str, order: IntArray, group: IntArray, slicing: Slicing | None
-) -> Proposal | Miss:
+def _sliced(search: SearchView, method: str, slicing: Candidate | None) -> Proposal | Miss:
     """Where only placements are decided, ops run in the default order."""
     if slicing is None:
         return Miss(method)
+    order = slicing.order
     if search.request.decide == "placement":
         order = np.arange(search.graph.num_ops, dtype=np.int32)
-    plan = slicing.placement, order, group
+    plan = slicing.placement, order, slicing.fusion_group
     return Proposal(method, *plan, replication=slicing.replication, forwards=slicing.forwards)
 
 

@@ -7,11 +7,12 @@ from typing import Unpack
 
 from go_opt.common.arrays import IntArray, LongArray
 from go_opt.env.cost import CostTables
+from go_opt.model.plan import Candidate
 from go_opt.solver.problem.forwarding_mode import ForwardingMode
 from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.problem.sequence import KernelSequence
 from go_opt.solver.problem.streamed_bytes import least_streamed_bytes
-from go_opt.solver.slicing.along import Slicing, problem_along, stages
+from go_opt.solver.slicing.along import problem_along, slicing_of
 from go_opt.solver.slicing.replicated.cuts import (
     MOST_STEPS,
     cheapest_replicated_cuts,
@@ -42,7 +43,7 @@ def slice_order_replicated(
     passing: ForwardingMode,
     at_most_s: float = math.inf,
     **rules: Unpack[SegmentRules],
-) -> Slicing | None:
+) -> Candidate | None:
     """Returns the cheapest slicing of ``order`` into replicated stages.
 
     Needs a one-directional ring that overlaps transfers. The cost ignores streamed weights, and that replicas
@@ -72,7 +73,7 @@ def slice_order_replicated(
     if tables.sequences > 0:
         sizes = stage_sizes(problem, cuts, chips)
         if _keeps_sequences(tables, sequence, cuts, sizes, relayed=passing == "relayed"):
-            return stages(sequence, cuts, sizes, lower_s)
+            return slicing_of(sequence, cuts, lower_s, sizes)
         return slice_order_streamed(
             tables,
             order,
@@ -94,8 +95,8 @@ def slice_order_replicated(
     cuts = with_addresses(segment_memory(tables, sequence, relayed=passing == "relayed"), cuts, cheapest)
     if cuts is None:
         return None
-    sizes = stage_sizes(problem, cuts, chips)
-    return stages(sequence, cuts, sizes, replicated_cost_s(problem, cuts, chips))
+    interval_s = replicated_cost_s(problem, cuts, chips)
+    return slicing_of(sequence, cuts, interval_s, stage_sizes(problem, cuts, chips))
 
 
 def _keeps_sequences(

@@ -26,6 +26,8 @@ from go_opt.common.compiling import compiled, int64, uncounted, uncounted_inner
 from go_opt.solver.slicing.cuts import GALLOP_STEP, RELATIVE_TOLERANCE
 from go_opt.solver.slicing.streamed.segment_table import SegmentTable
 
+Cuts = tuple[LongArray, LongArray, float]  # cuts [S + 1], chips [S], seconds with streamed weights
+
 
 class StreamedProblem(NamedTuple):
     """Segments of a table on a target's chips in their order. Axes: ``A`` cuts, ``D`` chips."""
@@ -48,24 +50,16 @@ class StreamedProblem(NamedTuple):
         return max(self.host_s, self.input_s + streamed * self.stream_s_per_byte)
 
 
-class StreamedCuts(NamedTuple):
-    """Stages between cuts."""
-
-    cuts: LongArray  # [S + 1]
-    sizes: LongArray  # [S] chips of each stage
-    interval_s: float  # includes streamed weights
-
-
 def cheapest_streamed_cuts(
     problem: StreamedProblem, lower_s: float, upper_s: float, *, min_chips: int = 1
-) -> StreamedCuts | None:
+) -> Cuts | None:
     """Returns the cheapest slicing between cuts of the table that takes less than ``upper_s``, if any.
 
     No slicing may be cheaper than ``lower_s``. Both limits are finite; tight limits save work.
     """
     if min_chips > len(problem.class_of_chip):
         return None
-    best: StreamedCuts | None = None
+    best: Cuts | None = None
     least_bytes = np.empty((len(problem.table.cut), len(problem.class_of_chip) + 1))
     interval_s, step = lower_s * (1.0 + RELATIVE_TOLERANCE), GALLOP_STEP
     while upper_s - lower_s > RELATIVE_TOLERANCE * upper_s:
@@ -78,8 +72,8 @@ def cheapest_streamed_cuts(
         is_reached = link_s <= interval_s * (1.0 + RELATIVE_TOLERANCE)
         if link_s < upper_s:
             found = _walk_back(problem, interval_s, least_bytes, chips)
-            if found.interval_s < upper_s:
-                best, upper_s = found, found.interval_s
+            if found[2] < upper_s:
+                best, upper_s = found, found[2]
         if is_reached:
             lower_s = max(lower_s, link_s)
         else:
@@ -228,9 +222,7 @@ def _may_run(problem: StreamedProblem, a: int, b: int, chip: int, size: int) -> 
     return True
 
 
-def _walk_back(
-    problem: StreamedProblem, interval_s: float, least_bytes: FloatArray, chips: int
-) -> StreamedCuts:
+def _walk_back(problem: StreamedProblem, interval_s: float, least_bytes: FloatArray, chips: int) -> Cuts:
     """Returns the slicing on ``chips`` chips that ``least_bytes`` describes."""
     longest_s = problem.host_link_s(float(least_bytes[-1, chips]))
     cut, sizes = [len(problem.table.cut) - 1], []
@@ -240,7 +232,7 @@ def _walk_back(
         cut.append(start)
         sizes.append(size)
         chips -= size
-    return StreamedCuts(problem.table.cut[cut[::-1]], np.array(sizes[::-1]), longest_s)
+    return problem.table.cut[cut[::-1]], np.array(sizes[::-1]), longest_s
 
 
 @uncounted

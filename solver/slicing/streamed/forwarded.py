@@ -20,7 +20,7 @@ evaluation of the plan counts it.
 from __future__ import annotations
 
 import math
-from typing import Final, NamedTuple, Unpack
+from typing import Final, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +28,10 @@ from numpy.typing import NDArray
 from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
 from go_opt.common.compiling import compiled, int64
 from go_opt.env.cost import CostTables
+from go_opt.model.plan import Candidate
 from go_opt.solver.problem.forwarding_mode import ForwardingMode
 from go_opt.solver.problem.segment_rules import SegmentRules
-from go_opt.solver.slicing.along import Slicing, problem_along, stages
+from go_opt.solver.slicing.along import problem_along, slicing_of
 from go_opt.solver.slicing.segments.memory import segment_memory, shortage_bytes, without_stream_buffer
 from go_opt.solver.slicing.segments.problem import least_s
 from go_opt.solver.slicing.streamed.segment_table import SegmentTable, chip_classes, segment_table
@@ -42,15 +43,6 @@ CLOSE: Final = 1e-3  # relative tolerance of the interval
 NEXT_SIZE: Final = 4  # after a stage of k chips, the next size tried is k + 1 + k // 4
 
 
-class _Within(NamedTuple):
-    """The last stages of the slicings with fewest bytes. Axes: ``A`` cuts, ``D`` chips."""
-
-    from_host: FloatArray  # [A, D + 1] bytes per inference; infinite if there is no slicing
-    start: IntArray  # [A, D + 1] the cut before
-    size: IntArray  # [A, D + 1] chips of the stage between the two cuts
-    forwards: BoolArray  # [A, D + 1] whether that stage forwards weights
-
-
 def slice_order_forwarded(
     tables: CostTables,
     order: IntArray,
@@ -60,7 +52,7 @@ def slice_order_forwarded(
     at_most_s: float,
     waits: bool = False,
     **rules: Unpack[SegmentRules],
-) -> Slicing | None:
+) -> Candidate | None:
     """Returns a slicing of ``order`` close to the least interval, with stages that forward their weights.
 
     Needs identical chips on a one-directional ring that overlap transfers, and may all run all ops. States of
@@ -97,10 +89,10 @@ def slice_order_forwarded(
     waited = waits_for_weights(tables, sequence, table.cut, hop_s) if waits else no_waits(table.cut)
 
     def slicing_within(interval_s: float) -> tuple[LongArray, LongArray, BoolArray] | None:
-        within = _fewest_bytes(table, cut_s, waited, hop_s, interval_s, chips, tables.sequences)
-        used = int(np.argmin(within.from_host[-1]))
-        host_s = input_s + within.from_host[-1, used] * tables.host_in_s_per_byte
-        return _walk_back(table.cut, within, used) if host_s <= interval_s else None
+        from_host, *last = _fewest_bytes(table, cut_s, waited, hop_s, interval_s, chips, tables.sequences)
+        used = int(np.argmin(from_host[-1]))
+        host_s = input_s + from_host[-1, used] * tables.host_in_s_per_byte
+        return _walk_back(table.cut, *last, used) if host_s <= interval_s else None
 
     lower_s, upper_s = max(least_s(problem, chips), problem.floor_s), at_most_s
     best = slicing_within(upper_s)
@@ -116,7 +108,7 @@ def slice_order_forwarded(
     cuts, sizes, forwards = best
     if shortage_bytes(memory, cuts) > 0:
         return None
-    return stages(sequence, cuts, sizes, upper_s, forwards)
+    return slicing_of(sequence, cuts, upper_s, sizes, forwards)
 
 
 @compiled
@@ -128,10 +120,14 @@ def _fewest_bytes(
     interval_s: float,
     max_chips: int,
     sequences: int,
-) -> _Within:
+) -> tuple[FloatArray, IntArray, IntArray, BoolArray]:
     """Returns the slicings within an interval; weights that a segment reads in part are not forwarded.
 
     Nor are weights where some chips of a stage would have more of the ``sequences`` than others.
+
+    Returns:
+      [A, D + 1] each, by the last cut and the number of chips: bytes per inference, infinite if there is no
+      slicing; the cut before; the chips of the stage between the two; whether it forwards weights.
     """
     num_cuts = len(table.cut)
     from_host = np.full((num_cuts, max_chips + 1), np.inf)
@@ -180,16 +176,18 @@ def _fewest_bytes(
         for d in range(max_chips, -1, -1):
             if from_host[b, d] < np.inf:
                 fewest_chips[b] = d
-    return _Within(from_host, start, stage_size, forwards)
+    return from_host, start, stage_size, forwards
 
 
-def _walk_back(cut: LongArray, within: _Within, chips: int) -> tuple[LongArray, LongArray, BoolArray]:
+def _walk_back(
+    cut: LongArray, start: IntArray, stage_size: IntArray, forwards: BoolArray, chips: int
+) -> tuple[LongArray, LongArray, BoolArray]:
     """Returns the cuts [S + 1], sizes [S] and forwarding stages [S] of the slicing on ``chips`` chips."""
     at, cuts, stages = len(cut) - 1, [int(cut[-1])], []
     while at > 0:
-        size = int(within.size[at, chips])
-        stages.append((size, bool(within.forwards[at, chips])))
-        at, chips = int(within.start[at, chips]), chips - size
+        size = int(stage_size[at, chips])
+        stages.append((size, bool(forwards[at, chips])))
+        at, chips = int(start[at, chips]), chips - size
         cuts.append(int(cut[at]))
     rows: NDArray[np.int64] = np.array(stages[::-1], dtype=np.int64)
     return np.array(cuts[::-1], dtype=np.int64), rows[:, 0].copy(), rows[:, 1] > 0

@@ -22,7 +22,7 @@ from go_opt.env.cost.routes import transfer_s
 from go_opt.model.graph import INPUT, NO_PRODUCER
 from go_opt.solver.problem.sequence import KernelSequence
 from go_opt.solver.slicing.cuts import RELATIVE_TOLERANCE, least_interval
-from go_opt.solver.slicing.streamed.cuts import StreamedCuts, StreamedProblem
+from go_opt.solver.slicing.streamed.cuts import Cuts, StreamedProblem
 
 WINDOW: Final = 256  # kernels behind a cut that are looked at
 MOST_ALIKE: Final = 4  # labels of a cut on the same number of chips: beyond, the fastest ones are kept
@@ -116,7 +116,7 @@ def _bytes_at(tables: CostTables, sequence: KernelSequence, is_input: np.ndarray
 
 def cheapest_cuts_with_latency(
     problem: StreamedProblem, latency: SampleLatency, lower_s: float, upper_s: float
-) -> StreamedCuts | None:
+) -> Cuts | None:
     """Returns the slicing of the least interval below ``upper_s``, if any; chips are alike.
 
     No slicing may be cheaper than ``lower_s``.
@@ -145,7 +145,7 @@ def cheapest_cuts_with_latency(
     found = least_interval(cost_s, cuts_within, lower_s, upper_s)
     if found is None:
         return None
-    return StreamedCuts(table.cut[found], np.ones(len(found) - 1, np.int64), cost_s(found))
+    return table.cut[found], np.ones(len(found) - 1, np.int64), cost_s(found)
 
 
 @compiled

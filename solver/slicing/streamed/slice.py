@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from operator import attrgetter
+from operator import itemgetter
 from typing import Unpack
 
 import numpy as np
@@ -11,11 +11,12 @@ import numpy as np
 from go_opt.common.arrays import IntArray, LongArray
 from go_opt.env.cost import CostTables
 from go_opt.model.graph import WEIGHT
+from go_opt.model.plan import Candidate
 from go_opt.solver.problem.forwarding_mode import ForwardingMode
 from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.problem.sequence import KernelSequence
 from go_opt.solver.problem.streamed_bytes import least_streamed_bytes
-from go_opt.solver.slicing.along import Slicing, one_chip_each, problem_along, stages
+from go_opt.solver.slicing.along import problem_along, slicing_of
 from go_opt.solver.slicing.segments.memory import (
     SegmentMemory,
     bytes_of_states,
@@ -26,7 +27,7 @@ from go_opt.solver.slicing.segments.memory import (
 )
 from go_opt.solver.slicing.segments.problem import SliceProblem, least_s, one_chip_s
 from go_opt.solver.slicing.slice import most_chips, with_addresses
-from go_opt.solver.slicing.streamed.cuts import StreamedCuts, StreamedProblem, cheapest_streamed_cuts
+from go_opt.solver.slicing.streamed.cuts import Cuts, StreamedProblem, cheapest_streamed_cuts
 from go_opt.solver.slicing.streamed.latency import (
     SampleLatency,
     cheapest_cuts_with_latency,
@@ -49,7 +50,7 @@ def slice_order_streamed(
     at_least_s: float = 0.0,
     at_most_s: float = math.inf,
     **rules: Unpack[SegmentRules],
-) -> Slicing | None:
+) -> Candidate | None:
     """Returns the cheapest slicing of ``order`` that fits, with streamed weights in its cost.
 
     Returns ``None`` if no slicing takes less than ``at_most_s``. For long sequences not every cut is
@@ -77,20 +78,21 @@ def slice_order_streamed(
     state_bytes = bytes_of_states(tables, sequence) if keeps else None
     latency = sample_latency(tables, sequence) if counts_latency else None
 
-    def cheapest(memory: SegmentMemory) -> StreamedCuts | None:
+    def cheapest(memory: SegmentMemory) -> Cuts | None:
         return _cheapest_without_holes(
             tables, sequence, problem, memory, num_chips, limits_s, replicates, latency, state_bytes
         )
 
-    def kept(found: StreamedCuts) -> LongArray | None:
-        return None if state_bytes is None else states_of_stages(tables, state_bytes, found.cuts, found.sizes)
+    def kept(found: Cuts) -> LongArray | None:
+        return None if state_bytes is None else states_of_stages(tables, state_bytes, *found[:2])
 
     of_segments = tables if state_bytes is None else without_states(tables)
     memory = segment_memory(of_segments, sequence, relayed=passing == "relayed")
-    found = with_addresses(memory, None, cheapest, attrgetter("cuts"), kept)
+    found = with_addresses(memory, None, cheapest, itemgetter(0), kept)
     if found is None:
         return None
-    return stages(sequence, *found) if replicates else one_chip_each(sequence, found.cuts, found.interval_s)
+    cuts, sizes, interval_s = found
+    return slicing_of(sequence, cuts, interval_s, sizes if replicates else None)
 
 
 def _cheapest_without_holes(
@@ -103,7 +105,7 @@ def _cheapest_without_holes(
     replicates: bool,
     latency: SampleLatency | None,
     state_bytes: LongArray | None,
-) -> StreamedCuts | None:
+) -> Cuts | None:
     min_chips, chips = num_chips
     tables = tables._replace(sram_bytes=memory.sram_bytes)
     s_per_byte = tables.host_in_s_per_byte if tables.overlap else 0.0
