@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -54,16 +54,14 @@ class ConstrainedStarts:
     """One of three results: starts; a conflict; or the limit of the search."""
 
     requested: OpConstraints
-    placement: IntArray  # [S, N] no two alike
-    order: IntArray  # [S, N] topological; ops of a kernel are adjacent
-    fusion_group: IntArray  # [S, N]
+    starts: tuple[Candidate, ...]  # no two placements alike
     conflict: tuple[UserConstraint, ...] | None  # None: no proof; empty: the target's own rules
     backtracks: int  # total, of the engine
 
     @property
     def limit_reached(self) -> bool:
         """Whether the search ended without a placement and without a proof."""
-        return self.conflict is None and len(self.placement) == 0
+        return self.conflict is None and not self.starts
 
     def why_none(self) -> str:
         """Returns one sentence that says why there is no start."""
@@ -99,21 +97,19 @@ def constrained_starts(
       replicates: whether stages may be replicated: chips without an op of their own are then no conflict.
     """
     backtracks, is_proven = 0, False
-    for case in _cases(requested, fusion_group, passing, fusion_is_open, replicates):
-        found, is_proven, used = _place(case.problem, guides, seed)
+    for problem, kernels in _cases(requested, fusion_group, passing, fusion_is_open, replicates):
+        found, is_proven, used = _place(problem, guides, seed)
         backtracks += used
-        starts = [_start(requested, order, case.kernels, placement) for placement in found]
-        kept = [start for start in starts if _is_kept(requested, passing, *start)]
+        starts = (_start(requested, order, kernels, placement) for placement in found)
+        kept = tuple(start for start in starts if _is_kept(requested, passing, start))
         if kept:
-            placement, along, group = (np.stack(column) for column in zip(*kept, strict=True))
-            return ConstrainedStarts(requested, placement, along, group, None, backtracks)
-    none = np.zeros((0, requested.graph.num_ops), np.int32)
+            return ConstrainedStarts(requested, kept, None, backtracks)
     conflict = None
     if is_proven:
         conflict = smallest_conflict(
             requested, lambda fewer: _loosest(fewer, passing, fusion_is_open, replicates)
         )
-    return ConstrainedStarts(requested, none, none, none, conflict, backtracks)
+    return ConstrainedStarts(requested, (), conflict, backtracks)
 
 
 def constrained_tables(requested: OpConstraints) -> CostTables:
@@ -139,24 +135,22 @@ def constrained_tables(requested: OpConstraints) -> CostTables:
     )
 
 
-class _Case(NamedTuple):
-    problem: ConstrainedProblem
-    kernels: IntArray | None  # [N]; None: ops are fused after placement
-
-
 def _cases(
     requested: OpConstraints,
     fusion_group: IntArray,
     passing: ForwardingMode,
     fusion_is_open: bool,
     replicates: bool,
-) -> Iterator[_Case]:
-    """Yields problems in which to find a start; the last is a relaxation of every plan's problem."""
-    yield _Case(problem_under(requested, fusion_group, change=_rules(passing)), fusion_group)
+) -> Iterator[tuple[ConstrainedProblem, IntArray | None]]:
+    """Yields problems in which to find a start; the last is a relaxation of every plan's problem.
+
+    Each with its kernels [N], or None: ops are fused after placement.
+    """
+    yield problem_under(requested, fusion_group, change=_rules(passing)), fusion_group
     if fusion_is_open and len(np.unique(fusion_group)) < requested.graph.num_ops:
-        yield _Case(problem_under(requested, change=_rules(passing)), None)
+        yield problem_under(requested, change=_rules(passing)), None
     loosest = _loosest(requested, passing, fusion_is_open, replicates)
-    yield _Case(loosest, None if fusion_is_open else fusion_group)
+    yield loosest, None if fusion_is_open else fusion_group
 
 
 def _loosest(
@@ -227,29 +221,21 @@ def _spread(problem: PlacementProblem, num_chips: int) -> IntArray:
 
 def _start(
     requested: OpConstraints, order: IntArray, kernels: IntArray | None, placement: IntArray
-) -> tuple[IntArray, IntArray, IntArray]:
-    """Returns placement, order and kernels of a start."""
-    along = order
+) -> Candidate:
     if requested.target.goes_forward:
-        along = order[np.argsort(placement[order], kind="stable")]
-    if kernels is not None:
-        return placement, along, kernels
-    roles = loop_roles(requested.graph, requested.target.kernel_patterns)
-    return placement, along, fused_within_chips(roles, along, placement)
+        order = order[np.argsort(placement[order], kind="stable")]
+    if kernels is None:
+        roles = loop_roles(requested.graph, requested.target.kernel_patterns)
+        kernels = fused_within_chips(roles, order, placement)
+    return Candidate("constraints", placement, order, kernels)
 
 
-def _is_kept(
-    requested: OpConstraints,
-    passing: ForwardingMode,
-    placement: IntArray,
-    order: IntArray,
-    fusion_group: IntArray,
-) -> bool:
+def _is_kept(requested: OpConstraints, passing: ForwardingMode, start: Candidate) -> bool:
     """Returns whether the start keeps all constraints with its own kernels, and the no-skip rule."""
     graph, target = requested.graph, requested.target
-    plan = Candidate("constraints", placement, order, fusion_group).plan(graph, target)
+    plan = start.plan(graph, target)
     if passing == "relayed":
-        relays = needed_relays(cost_tables(graph, target), placement, target.constraints.triangle)
+        relays = needed_relays(cost_tables(graph, target), start.placement, target.constraints.triangle)
         plan = replace(plan, relays=relays_of_arrays(graph, *relays))
     broken = {violation.constraint for violation in verify(graph, target, plan, requested.constraints)}
     return broken.isdisjoint(KEPT)

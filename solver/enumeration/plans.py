@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -29,17 +29,12 @@ MOST_CELLS: Final = 1 << 27  # rows times units over all steps: below a second
 MOST_OPEN_OPS: Final = 6  # of a graph whose orders and kernels are enumerated
 
 
-class Plans(NamedTuple):
-    """Plans without relays, splits and replicated stages."""
+def every_plan(
+    requested: OpConstraints, *, passing: ForwardingMode, decides_all: bool
+) -> tuple[IntArray, IntArray, IntArray] | None:
+    """Returns placements, orders and kernels [B, N] of all plans that keep the rules and the constraints.
 
-    placement: IntArray  # [B, N]
-    order: IntArray  # [B, N]
-    fusion_group: IntArray  # [B, N]
-
-
-def every_plan(requested: OpConstraints, *, passing: ForwardingMode, decides_all: bool) -> Plans | None:
-    """Returns all plans that keep the target's rules and the constraints, but for limits, stages and memory.
-
+    Limits, stages and memory are not looked at; there are no relays, splits and replicated stages.
     ``None``: more than :data:`MOST_PLANS`, than :data:`MOST_CELLS` to make them, or than
     :data:`MOST_OPEN_OPS` ops with ``decides_all``.
 
@@ -51,7 +46,7 @@ def every_plan(requested: OpConstraints, *, passing: ForwardingMode, decides_all
     graph = requested.graph
     if decides_all and graph.num_ops > MOST_OPEN_OPS:
         return None
-    rows: list[Plans] = []
+    rows = []
     num_plans = 0
     for order, group in _sequences(requested) if decides_all else [_default(graph)]:
         placement = _placements(requested, group, passing, MOST_PLANS - num_plans)
@@ -59,8 +54,9 @@ def every_plan(requested: OpConstraints, *, passing: ForwardingMode, decides_all
             return None
         num_plans += len(placement)
         shape = (len(placement), graph.num_ops)
-        rows.append(Plans(placement, np.broadcast_to(order, shape), np.broadcast_to(group, shape)))
-    return Plans(*(np.concatenate(column) for column in zip(*rows, strict=True)))
+        rows.append((placement, np.broadcast_to(order, shape), np.broadcast_to(group, shape)))
+    placements, orders, groups = (np.concatenate(column) for column in zip(*rows, strict=True))
+    return placements, orders, groups
 
 
 def _default(graph: Graph) -> tuple[IntArray, IntArray]:

@@ -146,7 +146,7 @@ def _place(graph: Graph, target: Target) -> None:
     """Every placement, and whether one of them keeps the rules."""
     plans = every_plan(op_constraints(graph, target, ()), passing="adjacent", decides_all=False)
     assert plans is not None
-    broken_rules(placement_problem(graph, target), plans.placement)
+    broken_rules(placement_problem(graph, target), plans[0])
 
 
 def _slice(cut: Callable[..., object], graph: Graph, target: Target) -> None:

@@ -115,8 +115,9 @@ def constrained(start: Start) -> Iterator[Event]:
         raise InfeasibleError(starts.why_none(), is_proven=True, conflict=tuple(map(str, starts.conflict)))
     if starts.limit_reached:
         yield NoPlan(starts.why_none())
-    for placement, order, kernels in zip(starts.placement, starts.order, starts.fusion_group, strict=True):
-        yield Proposal("constraints", placement, order if is_open else start.order, kernels)
+    for found in starts.starts:
+        order = found.order if is_open else start.order
+        yield Proposal(found.method, found.placement, order, found.fusion_group)
 
 
 def on_all_chips(start: Start) -> Iterator[Event]:

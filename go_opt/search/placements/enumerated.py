@@ -7,12 +7,12 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.common.arrays import FloatArray, LongArray
+from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.env import cost_tables, evaluate_batch
 from go_opt.env.evaluation import objectives_s
 from go_opt.search.methods.events import Event, Miss, NoPlan, Proposal, SearchView, may_replicate
 from go_opt.solver import Bound
-from go_opt.solver.enumeration.plans import Plans, every_plan
+from go_opt.solver.enumeration.plans import every_plan
 
 METHOD: Final = "enumeration"
 CHUNK: Final = 128  # plans that count as one evaluation
@@ -42,20 +42,22 @@ def enumerated(search: SearchView) -> Iterator[Event]:
             if search.passing == "relayed":
                 unsure_s = min(unsure_s, float(objective_s[i]))
     if _covers_all(search) and search.best_plan is not None:
-        reason = f"all {len(plans.placement)} plans were evaluated"
+        reason = f"all {len(plans[0])} plans were evaluated"
         yield Miss(METHOD, Bound(min(search.best_s, unsure_s), reason))
     elif _covers_all(search) and unsure_s == np.inf:
         yield NoPlan("", is_proven=True)
 
 
-def _least_s(search: SearchView, plans: Plans) -> FloatArray:
+def _least_s(search: SearchView, plans: tuple[IntArray, ...]) -> FloatArray:
     """[B] lower bounds of the objective; infinite if a plan does not fit in memory."""
     terms = evaluate_batch(cost_tables(search.graph, search.target), *plans)
     is_latency = search.request.objective == "latency"
     return np.where(terms.fits, terms.latency_s if is_latency else terms.interval_s, np.inf)
 
 
-def _objective_s(search: SearchView, plans: Plans, rows: LongArray, least_s: FloatArray) -> FloatArray:
+def _objective_s(
+    search: SearchView, plans: tuple[IntArray, ...], rows: LongArray, least_s: FloatArray
+) -> FloatArray:
     """[CHUNK] the objective of the plans ``rows``, without relays."""
     if search.request.objective != "latency":
         return least_s
