@@ -13,7 +13,6 @@ from go_opt.solver.problem.forwarding_mode import ForwardingMode
 from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.problem.sequence import KernelSequence, kernel_sequence
 from go_opt.solver.slicing.segments.problem import SliceProblem, slice_problem
-from go_opt.solver.slicing.segments.relay_terms import relay_terms
 
 
 def problem_along(
@@ -33,10 +32,7 @@ def problem_along(
         allowed on every chip of its stage.
     """
     sequence = kernel_sequence(tables, order, fusion_group, adjacent=passing == "adjacent")
-    relays = None
-    if passing == "relayed":
-        relays = relay_terms(tables, sequence)
-    return sequence, slice_problem(tables, sequence, relays=relays, **rules)
+    return sequence, slice_problem(tables, sequence, relayed=passing == "relayed", **rules)
 
 
 def slicing_of(

@@ -8,7 +8,7 @@ of kernel seconds and ``x`` the seconds that the traffic of a cut takes. A segme
 * overlapped: ``max(P[j] - P[i], x[i], x[j])``,
 * summed: ``P[j] - P[i] + x[i] + x[j]`` + its inputs (each once) and outputs,
 
-and its relays add to ``P[j] - P[i]`` (:mod:`go_opt.solver.slicing.segments.relay_terms`).
+and its relays add to ``P[j] - P[i]`` (:mod:`go_opt.solver.slicing.segments.problem`).
 The interval is the largest cost of a segment. Where transfers overlap, it is at least the time of
 the host's traffic. For a candidate interval ``T`` a dynamic program over cuts finds the fewest
 chips (:func:`fewest_chips`); bisection finds the least ``T``. This module ignores memory and

@@ -13,8 +13,13 @@ import numpy as np
 from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.common.compiling import compiled, compiled_inline, int64
 from go_opt.solver.slicing.cuts import NO_SLICING
-from go_opt.solver.slicing.segments.problem import SliceProblem, least_hop_s_per_byte, segment_cost_s
-from go_opt.solver.slicing.segments.relay_terms import Alive, start_over
+from go_opt.solver.slicing.segments.problem import (
+    Alive,
+    SliceProblem,
+    least_hop_s_per_byte,
+    segment_cost_s,
+    start_over,
+)
 from go_opt.solver.slicing.segments.starts import FittingStarts, first_start, least_work_s
 
 
@@ -52,7 +57,7 @@ def fewest_fitting_chips(
     has_blocked = False
     for d in range(len(problem.blocked)):
         has_blocked = has_blocked or problem.blocked[d, num_kernels] > 0
-    start_over(problem.relays, alive)
+    start_over(problem, alive)
     passing = np.zeros(2, np.int64)  # bytes and number of the tensors that pass [first, j)
     saved_s = np.zeros(num_kernels)  # by a segment from each start to the current end
     most_saved_s, least_hop = problem.again_s.sum(), least_hop_s_per_byte(problem, max_chips)
@@ -60,8 +65,8 @@ def fewest_fitting_chips(
     fewest = 0  # chips of any start that remains
     next_s = np.inf
     for j in range(1, num_kernels + 1):
-        for t in range(problem.relays.last_ptr[j - 1], problem.relays.last_ptr[j]):
-            home, size_bytes = problem.relays.home[t], problem.relays.size_bytes[t]
+        for t in range(problem.relay_ptr[j - 1], problem.relay_ptr[j]):
+            home, size_bytes = problem.relay_home[t], problem.relay_bytes[t]
             alive.size_bytes[home] -= size_bytes
             alive.number[home] -= 1
             if home < first:
@@ -134,7 +139,7 @@ def _longest_segment(
 
     Also returns a lower bound on the costs of all rejected segments.
     """
-    kind, is_relayed = problem.chip_kind[chip], len(problem.relays.home) > 0
+    kind, is_relayed = problem.chip_kind[chip], len(problem.relay_home) > 0
     pays_in = not problem.overlap and chip > 0 and problem.pays_transfers[kind]
     prefix_s, refused_s = problem.prefix_s[kind], np.inf
     relayed_bytes, relays = passing[0], passing[1]

@@ -34,8 +34,7 @@ from go_opt.solver.slicing.cuts import (
 from go_opt.solver.slicing.fewest_fitting import fewest_fitting_chips
 from go_opt.solver.slicing.segments.fitting_starts import fitting_starts
 from go_opt.solver.slicing.segments.memory import SegmentMemory, least_needed_bytes
-from go_opt.solver.slicing.segments.problem import SliceProblem, slicing_cost_s
-from go_opt.solver.slicing.segments.relay_terms import no_tensors_alive
+from go_opt.solver.slicing.segments.problem import SliceProblem, no_tensors_alive, slicing_cost_s
 from go_opt.solver.slicing.segments.starts import FittingStarts, all_starts
 
 FIRST_STEP: Final = 0.05  # from a lower bound to the first limit
@@ -53,7 +52,7 @@ def cheapest_cuts_alike(
     """
     without_relays = problem.without_relays
     cuts = cheapest_cuts(without_relays, max_chips, at_most_s)
-    if cuts is None or len(problem.relays.home) == 0:
+    if cuts is None or len(problem.relay_home) == 0:
         return cuts
     cost_s = partial(slicing_cost_s, problem)
     lower_s, upper_s = slicing_cost_s(without_relays, cuts), cost_s(cuts)
@@ -121,7 +120,7 @@ def _candidate(
     is_fewest: bool,
 ) -> Callable[[float], tuple[LongArray | None, float]]:
     """Returns the function ``cuts_within`` that :func:`least_interval` calls."""
-    alive = no_tensors_alive(problem.relays)
+    alive = no_tensors_alive(problem)
     previous = np.empty((len(size_of_chip) + 1, problem.num_kernels + 1), dtype=np.int32)
 
     def cuts_within(interval_s: float) -> tuple[LongArray | None, float]:

@@ -23,11 +23,11 @@ from go_opt.solver.slicing.segments.memory import (
 from go_opt.solver.slicing.segments.problem import (
     SliceProblem,
     one_chip_s,
+    relays_of_segments,
     segment_cost_s,
     slice_problem,
     slicing_cost_s,
 )
-from go_opt.solver.slicing.segments.relay_terms import relay_terms, relays_of_segments
 from go_opt.solver.slicing.segments.starts import FittingStarts, all_starts, sure_starts
 from tests.solver.test_slicing import with_shared_input
 from tests.strategies import examples, kind_names, random_graph, random_order, random_target, seeds
@@ -47,8 +47,7 @@ class Long:
         adjacent = bool(rng.random() < 0.5) and not relayed
         self.tables: CostTables = cost_tables(graph, target)
         self.sequence: KernelSequence = kernel_sequence(self.tables, order, order, adjacent=adjacent)
-        relays = relay_terms(self.tables, self.sequence) if relayed else None
-        self.problem: SliceProblem = slice_problem(self.tables, self.sequence, relays=relays)
+        self.problem: SliceProblem = slice_problem(self.tables, self.sequence, relayed=relayed)
         self.memory: SegmentMemory = segment_memory(self.tables, self.sequence, relayed=relayed)
 
         self.needed_bytes = all_needed_bytes(self.memory)
@@ -179,7 +178,7 @@ def plain_least_s(case: Long, max_chips: int, min_chips: int) -> float:
         for start in range(end):
             if problem.reach[start] > end or not problem.may_cut[[start, end]].all():
                 continue
-            passes = relays_of_segments(problem.relays, np.array([0, start, end, num_kernels]))[1]
+            passes = relays_of_segments(problem, np.array([0, start, end, num_kernels]))[1]
             is_inside = (problem.again_before >= start) & (problem.again_kernel < end)
             saved_s = problem.again_s[is_inside].sum()
             for chip in range(max_chips):

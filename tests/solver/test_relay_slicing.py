@@ -23,7 +23,6 @@ from go_opt.solver.slicing.segments.memory import (
     segment_peaks_bytes,
 )
 from go_opt.solver.slicing.segments.problem import one_chip_s, slice_problem, slicing_cost_s
-from go_opt.solver.slicing.segments.relay_terms import relay_terms
 from tests.solver.brute_force import plenty_of_memory
 from tests.solver.test_slicing import Case, least, reached
 from tests.strategies import examples, random_graph, random_order, random_target, seeds, small_mcm, toy_graph
@@ -140,8 +139,7 @@ def test_the_fast_relayed_slicer_agrees_with_the_general_one(seed: int) -> None:
     tables = plenty_of_memory(cost_tables(graph, target))
     order = random_order(rng, graph)
     sequence = kernel_sequence(tables, order, order, adjacent=False)
-    relays = relay_terms(tables, sequence)
-    problem = slice_problem(tables, sequence, relays=relays)
+    problem = slice_problem(tables, sequence, relayed=True)
     memory = segment_memory(tables, sequence, relayed=True)
     chips = min(target.num_chips, num_kernels)
     fast = cheapest_cuts_alike(problem, chips)

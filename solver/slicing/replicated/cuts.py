@@ -24,9 +24,10 @@ from go_opt.common.arrays import BoolArray, FloatArray, LongArray
 from go_opt.common.compiling import compiled, int64, uncounted_inner
 from go_opt.solver.problem.replica_allocation import allocate_chips, allocated_chips
 from go_opt.solver.slicing.cuts import NO_SLICING, least_interval, walk_back
-from go_opt.solver.slicing.segments.problem import ROUNDING, SliceProblem
-from go_opt.solver.slicing.segments.relay_terms import (
+from go_opt.solver.slicing.segments.problem import (
+    ROUNDING,
     Alive,
+    SliceProblem,
     no_tensors_alive,
     relay_s,
     relays_of_segments,
@@ -46,8 +47,8 @@ def cheapest_replicated_cuts(
     Returns ``None`` if it takes more than ``at_most_s``. ``lower_s`` is a bound on all slicings.
     """
     is_sure, first_fitting = sure_starts(fits, problem.reach)
-    made = no_tensors_alive(problem.relays)
-    start_over(problem.relays, made)
+    made = no_tensors_alive(problem)
+    start_over(problem, made)
     previous, steps = np.zeros(problem.num_kernels + 1, np.int64), np.zeros(1, np.int64)
 
     def cuts_within(interval_s: float) -> tuple[LongArray | None, float]:
@@ -83,11 +84,11 @@ def _floor_s(problem: SliceProblem, cuts: LongArray) -> float:
 def segment_work_s(problem: SliceProblem, cuts: LongArray) -> FloatArray:
     """Returns the compute seconds [S] of each segment on one chip of the first kind, with its relays."""
     kind = problem.chip_kind[0]
-    passes = relays_of_segments(problem.relays, cuts)
+    passes = relays_of_segments(problem, cuts)
     work_s = np.empty(len(cuts) - 1)
     for s in range(len(work_s)):
         work_s[s] = problem.prefix_s[kind, cuts[s + 1]] - problem.prefix_s[kind, cuts[s]]
-        work_s[s] += relay_s(problem.relays, kind, passes[s, 0], passes[s, 1])
+        work_s[s] += relay_s(problem, kind, passes[s, 0], passes[s, 1])
     return work_s
 
 
@@ -112,7 +113,7 @@ def fewest_replicated(
     ``passing[:, k]`` counts the bytes and number of live tensors that were ``made`` between start k
     and the next start; ``passed_bytes`` and ``passed`` count those made before the first start.
     """
-    relays, kind = problem.relays, problem.chip_kind[0]
+    kind, relay_ptr, relay_home = problem.chip_kind[0], problem.relay_ptr, problem.relay_home
     num_kernels = problem.prefix_s.shape[1] - 1
     prefix_s = problem.prefix_s[kind]
     slack_s = interval_s * (1.0 + 1e-13)
@@ -129,20 +130,20 @@ def fewest_replicated(
     entering = 0
     chips[0] = 0
     for j in range(1, num_kernels + 1):
-        for t in range(relays.last_ptr[j - 1], relays.last_ptr[j]):
+        for t in range(relay_ptr[j - 1], relay_ptr[j]):
             # Find the last start at or before the tensor's producer.
             low, high = first - 1, last
             while low < high:
                 middle = (low + high + 1) // 2
-                if start[middle] <= relays.home[t]:
+                if start[middle] <= relay_home[t]:
                     low = middle
                 else:
                     high = middle - 1
             if low < first:
-                passed_bytes -= relays.size_bytes[t]
+                passed_bytes -= problem.relay_bytes[t]
                 passed -= 1
             else:
-                passing[0, low] -= relays.size_bytes[t]
+                passing[0, low] -= problem.relay_bytes[t]
                 passing[1, low] -= 1
         while entering < j and problem.reach[entering] <= j:
             i = entering
@@ -157,7 +158,7 @@ def fewest_replicated(
             # tensors made in between.
             size_bytes, number = int64(0), int64(0)
             while last >= first:
-                relays_s = relay_s(relays, kind, size_bytes + passing[0, last], number + passing[1, last])
+                relays_s = relay_s(problem, kind, size_bytes + passing[0, last], number + passing[1, last])
                 if idle + relays_s > idle_s[last] or not is_sure[i]:
                     break
                 size_bytes += passing[0, last]
@@ -205,7 +206,7 @@ def fewest_replicated(
             if run < fits.run_ptr[j]:
                 break
             steps[0] += 1
-            relays_s = relay_s(relays, kind, size_bytes, number)
+            relays_s = relay_s(problem, kind, size_bytes, number)
             # Later starts relay at least as much.
             end_s = least_idle_s[k] + prefix_s[j] + relays_s
             if end_s > (chips[j] - 1) * slack_s * (1.0 + ROUNDING):

@@ -1,7 +1,10 @@
 """The slicing problem: a kernel sequence on a target's chips, and the costs of its segments.
 
-Terms as in :mod:`go_opt.solver.slicing.cuts`; relays add to the work of a segment
-(:mod:`go_opt.solver.slicing.segments.relay_terms`).
+Terms as in :mod:`go_opt.solver.slicing.cuts`. Relays add to the work of a segment (design section 8): a
+tensor produced before segment ``[i, j)`` and read at or after ``j`` passes the segment. Its chip copies the
+tensor in a separate kernel: ``2 * bytes * sram_s_per_byte + kernel_overhead_s``. Tensors are sorted by last
+reader, so that passing bytes can be updated while segments grow. A tensor is ``alive`` if it is read at or
+after the current end.
 """
 
 from __future__ import annotations
@@ -10,19 +13,22 @@ from typing import Final, NamedTuple, Unpack
 
 import numpy as np
 
-from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
+from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, csr
 from go_opt.common.compiling import compiled, uncounted, uncounted_inner
 from go_opt.env.cost import CostTables
 from go_opt.env.cost.routes import hop_seconds_per_byte
 from go_opt.solver.problem.segment_rules import SegmentRules, latest_ends, may_be_cut
 from go_opt.solver.problem.sequence import KernelSequence
-from go_opt.solver.slicing.segments.relay_terms import RelayTerms, no_relays, relay_s, relays_of_segments
 
 ROUNDING: Final = 1e-12
 
 
 class SliceProblem(NamedTuple):
-    """A sequence on a target's chips in their order. Axes: ``M`` kernels, ``D`` chips, ``Q`` kinds."""
+    """A sequence on a target's chips in their order.
+
+    Axes: ``M`` kernels, ``D`` chips, ``Q`` kinds, ``C`` tensors that cross cuts and are relayed, none where
+    they pass at no cost or never pass.
+    """
 
     prefix_s: FloatArray  # [Q, M + 1] seconds of kernels (summed: and host traffic) before a cut
     crossing_bytes: LongArray  # [M + 1]
@@ -36,7 +42,11 @@ class SliceProblem(NamedTuple):
     again_kernel: LongArray  # [A] repeated reads of inputs, see KernelSequence
     again_before: LongArray  # [A]
     again_s: FloatArray  # [A] seconds a segment with both reads saves
-    relays: RelayTerms
+    relay_ptr: LongArray  # [M + 1] relayed tensors by their last reader
+    relay_home: LongArray  # [C] kernel that produces the tensor
+    relay_bytes: LongArray  # [C]
+    copy_s_per_byte: FloatArray  # [Q] to read and write a relayed tensor
+    copy_s: FloatArray  # [Q] fixed cost of a relay
     floor_s: float  # lower bound on any slicing: the host's links where they overlap, else 0
     overlap: bool
 
@@ -46,10 +56,8 @@ class SliceProblem(NamedTuple):
 
     @property
     def without_relays(self) -> SliceProblem:
-        relays = self.relays
-        last_ptr = np.zeros_like(relays.last_ptr)
-        relays = relays._replace(last_ptr=last_ptr, home=relays.home[:0], size_bytes=relays.size_bytes[:0])
-        return self._replace(relays=relays)
+        ptr = np.zeros_like(self.relay_ptr)
+        return self._replace(relay_ptr=ptr, relay_home=self.relay_home[:0], relay_bytes=self.relay_bytes[:0])
 
     @property
     def kinds_are_alike(self) -> bool:
@@ -62,17 +70,25 @@ class SliceProblem(NamedTuple):
         return self.kinds_are_alike and not self.blocked[:, -1].any()
 
 
+class Alive(NamedTuple):
+    """Tensors produced before the current end and read at or after it."""
+
+    size_bytes: LongArray  # [M] by producer; kernels from the end on count all they produce
+    number: LongArray  # [M]
+    total: LongArray  # [2] bytes and number over all kernels before the end
+
+
 def slice_problem(
     tables: CostTables,
     sequence: KernelSequence,
     *,
-    relays: RelayTerms | None = None,
+    relayed: bool = False,
     **rules: Unpack[SegmentRules],
 ) -> SliceProblem:
     """Returns the slicing problem of ``sequence`` on the target of ``tables``.
 
     Args:
-      relays: terms of the tensors that pass chips; by default nothing is relayed.
+      relayed: every tensor that passes a chip is relayed there.
       rules: the user's rules for segments.
     """
     seconds = sequence.kernel_s
@@ -91,8 +107,11 @@ def slice_problem(
     )
     saves = transfers_cost and not tables.overlap
     may_cut = may_be_cut(sequence.kernel_of, sequence.num_kernels, rules.get("colocated", ()))
-    if sequence.adjacent or relays is not None:
+    if sequence.adjacent or relayed:
         may_cut &= sequence.crossing_bytes <= most_crossing_bytes(tables)
+    crosses = np.flatnonzero(relayed & (sequence.home >= 0) & (sequence.last > sequence.home))
+    relay_ptr, by_last = csr(sequence.last[crosses], sequence.num_kernels)
+    crosses = crosses[by_last]
     return SliceProblem(
         prefix_s=np.concatenate([zero, np.cumsum(seconds, axis=1)], axis=1),
         crossing_bytes=sequence.crossing_bytes,
@@ -106,7 +125,11 @@ def slice_problem(
         again_kernel=sequence.again_kernel,
         again_before=sequence.again_before,
         again_s=(sequence.again_bytes * tables.host_in_s_per_byte * saves).astype(np.float64),
-        relays=no_relays(tables, sequence.num_kernels) if relays is None else relays,
+        relay_ptr=relay_ptr,
+        relay_home=sequence.home[crosses],
+        relay_bytes=tables.tensor_bytes[crosses],
+        copy_s_per_byte=2.0 * tables.sram_s_per_byte,
+        copy_s=tables.kernel_overhead_s,
         floor_s=host_floor_s if tables.overlap else 0.0,
         overlap=tables.overlap,
     )
@@ -157,9 +180,8 @@ def one_chip_s(problem: SliceProblem) -> float:
     """Returns an upper bound on the cost of any segment on any chip."""
     dearest_hop = float(problem.hop_s_per_byte.max())
     cuts_s = 2.0 * float(problem.crossing_bytes.max()) * dearest_hop
-    relays = problem.relays
-    relays_s = float(relays.copy_s_per_byte.max() * relays.size_bytes.sum())
-    relays_s += float(relays.copy_s.max()) * len(relays.home)
+    relays_s = float(problem.copy_s_per_byte.max() * problem.relay_bytes.sum())
+    relays_s += float(problem.copy_s.max()) * len(problem.relay_home)
     return float(problem.prefix_s[:, -1].max()) + cuts_s + relays_s + problem.floor_s
 
 
@@ -179,7 +201,7 @@ def least_hop_s_per_byte(problem: SliceProblem, max_chips: int) -> float:
 
 @compiled
 def _dearest_segment_s(problem: SliceProblem, cuts: LongArray) -> float:
-    passes = relays_of_segments(problem.relays, cuts)
+    passes = relays_of_segments(problem, cuts)
     dearest_s = 0.0
     for d in range(len(cuts) - 1):
         saved_s = 0.0
@@ -201,9 +223,69 @@ def segment_cost_s(
     """
     kind = problem.chip_kind[chip]
     cost_s = problem.prefix_s[kind, end] - problem.prefix_s[kind, start]
-    cost_s += relay_s(problem.relays, kind, relayed_bytes, relays)
+    cost_s += relay_s(problem, kind, relayed_bytes, relays)
     in_s = problem.crossing_bytes[start] * problem.hop_s_per_byte[chip - 1] if chip > 0 else 0.0
     out_s = problem.crossing_bytes[end] * problem.hop_s_per_byte[chip]
     if problem.overlap:
         return max(cost_s, in_s, out_s)
     return cost_s - saved_s + in_s + out_s if problem.pays_transfers[kind] else cost_s
+
+
+def no_tensors_alive(problem: SliceProblem) -> Alive:
+    """Returns scratch for :func:`start_over` and :func:`end_moves_on`."""
+    counts = np.zeros((2, problem.num_kernels), np.int64)
+    return Alive(counts[0], counts[1], np.zeros(2, np.int64))
+
+
+@uncounted
+def start_over(problem: SliceProblem, alive: Alive) -> None:
+    """Sets the end before the first kernel."""
+    for kernel in range(len(alive.number)):
+        alive.size_bytes[kernel] = 0
+        alive.number[kernel] = 0
+    for t in range(len(problem.relay_home)):
+        alive.size_bytes[problem.relay_home[t]] += problem.relay_bytes[t]
+        alive.number[problem.relay_home[t]] += 1
+    alive.total[0] = 0
+    alive.total[1] = 0
+
+
+@uncounted_inner
+def end_moves_on(problem: SliceProblem, alive: Alive, end: int) -> None:
+    """Moves the end from ``end - 1`` to ``end``, after kernel ``end - 1`` has read and produced."""
+    for t in range(problem.relay_ptr[end - 1], problem.relay_ptr[end]):
+        alive.size_bytes[problem.relay_home[t]] -= problem.relay_bytes[t]
+        alive.number[problem.relay_home[t]] -= 1
+        alive.total[0] -= problem.relay_bytes[t]
+        alive.total[1] -= 1
+    alive.total[0] += alive.size_bytes[end - 1]
+    alive.total[1] += alive.number[end - 1]
+
+
+@uncounted_inner
+def relay_s(problem: SliceProblem, kind: int, size_bytes: int, count: int) -> float:
+    """Returns the seconds of ``count`` relays of ``size_bytes`` in total on a chip of ``kind``."""
+    return size_bytes * problem.copy_s_per_byte[kind] + count * problem.copy_s[kind]
+
+
+@compiled
+def relays_of_segments(problem: SliceProblem, cuts: LongArray) -> LongArray:
+    """Returns the bytes and number [S, 2] of the tensors that pass each segment between two cuts."""
+    num_segments = len(cuts) - 1
+    passes = np.zeros((num_segments + 1, 2), np.int64)
+    segment_of = np.empty(cuts[num_segments], np.int64)
+    for d in range(num_segments):
+        for kernel in range(cuts[d], cuts[d + 1]):
+            segment_of[kernel] = d
+    for last in range(cuts[num_segments]):
+        for t in range(problem.relay_ptr[last], problem.relay_ptr[last + 1]):
+            first, end = segment_of[problem.relay_home[t]] + 1, segment_of[last]
+            if first < end:
+                passes[first, 0] += problem.relay_bytes[t]
+                passes[end, 0] -= problem.relay_bytes[t]
+                passes[first, 1] += 1
+                passes[end, 1] -= 1
+    for d in range(1, num_segments):
+        passes[d, 0] += passes[d - 1, 0]
+        passes[d, 1] += passes[d - 1, 1]
+    return passes[:num_segments]

@@ -89,10 +89,11 @@ def slice_order_forwarded(
     waited = waits_for_weights(tables, sequence, table.cut, hop_s) if waits else no_waits(table.cut)
 
     def slicing_within(interval_s: float) -> tuple[LongArray, LongArray, BoolArray] | None:
-        from_host, *last = _fewest_bytes(table, cut_s, waited, hop_s, interval_s, chips, tables.sequences)
+        found = _fewest_bytes(table, cut_s, waited, hop_s, interval_s, chips, tables.sequences)
+        from_host, start, size, forwards = found
         used = int(np.argmin(from_host[-1]))
         host_s = input_s + from_host[-1, used] * tables.host_in_s_per_byte
-        return _walk_back(table.cut, *last, used) if host_s <= interval_s else None
+        return _walk_back(table.cut, start, size, forwards, used) if host_s <= interval_s else None
 
     lower_s, upper_s = max(least_s(problem, chips), problem.floor_s), at_most_s
     best = slicing_within(upper_s)

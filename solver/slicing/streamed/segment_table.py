@@ -17,9 +17,10 @@ from go_opt.env.cost import CostTables
 from go_opt.env.kernels.plain_loops import largest
 from go_opt.solver.problem.sequence import KernelSequence
 from go_opt.solver.slicing.segments.memory import SegmentMemory, grow_segment, move_end, no_segment
-from go_opt.solver.slicing.segments.problem import ROUNDING, SliceProblem
-from go_opt.solver.slicing.segments.relay_terms import (
+from go_opt.solver.slicing.segments.problem import (
+    ROUNDING,
     Alive,
+    SliceProblem,
     end_moves_on,
     no_tensors_alive,
     relay_s,
@@ -167,7 +168,7 @@ def segment_table(
         problem, memory, reads, classes, table,
         longest_s * (1 if classes.stage_chips[0] > 0 else most_chips), most_streamed_bytes,
         tables.host_in_s_per_byte, most_chips > 1,
-        no_weights_held(reads), no_tensors_alive(problem.relays),
+        no_weights_held(reads), no_tensors_alive(problem),
     )  # fmt: skip
     return table
 
@@ -201,12 +202,12 @@ def _fill(
     segment = no_segment(memory)
     saved_s = np.zeros(len(problem.reach))  # by a segment from each start to the current end
     most_bytes = largest(classes.sram_bytes)
-    start_over(problem.relays, alive)
+    start_over(problem, alive)
     again = 0
     for b in range(1, len(table.cut)):
         j = table.cut[b]
         for end in range(table.cut[b - 1] + 1, j + 1):
-            end_moves_on(problem.relays, alive, end)
+            end_moves_on(problem, alive, end)
             move_end(memory, segment, end - 1)
         while again < len(problem.again_kernel) and problem.again_kernel[again] < j:
             for i in range(problem.again_before[again] + 1):
@@ -241,7 +242,7 @@ def _fill(
                 if streamed > 0 and room_bytes < classes.stream_buffer_bytes[c]:
                     continue
                 cost_s = problem.prefix_s[kind, j] - problem.prefix_s[kind, i]
-                cost_s += relay_s(problem.relays, kind, relayed_bytes, relays)
+                cost_s += relay_s(problem, kind, relayed_bytes, relays)
                 cost_s *= classes.share[c]
                 in_s = problem.crossing_bytes[i] * classes.in_s_per_byte[c]
                 out_s = problem.crossing_bytes[j] * classes.out_s_per_byte[c]

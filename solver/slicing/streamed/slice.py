@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from operator import itemgetter
 from typing import Unpack
 
 import numpy as np
@@ -78,6 +77,9 @@ def slice_order_streamed(
     state_bytes = bytes_of_states(tables, sequence) if keeps else None
     latency = sample_latency(tables, sequence) if counts_latency else None
 
+    def cuts_of(found: Cuts) -> LongArray:
+        return found[0]
+
     def cheapest(memory: SegmentMemory) -> Cuts | None:
         return _cheapest_without_holes(
             tables, sequence, problem, memory, num_chips, limits_s, replicates, latency, state_bytes
@@ -88,7 +90,7 @@ def slice_order_streamed(
 
     of_segments = tables if state_bytes is None else without_states(tables)
     memory = segment_memory(of_segments, sequence, relayed=passing == "relayed")
-    found = with_addresses(memory, None, cheapest, itemgetter(0), kept)
+    found = with_addresses(memory, None, cheapest, cuts_of, kept)
     if found is None:
         return None
     cuts, sizes, interval_s = found
