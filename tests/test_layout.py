@@ -90,14 +90,14 @@ WIDE_FOLDERS: Final = {
     "service.calls": 13,
     "service.messages": 28,
     "service.transport": 14,
-    "solver": 32,
+    "solver": 31,
     "solver.certify.problem": 16,
     "solver.certify.states": 15,
     "solver.orders": 19,
     "solver.problem": 40,
     "solver.propagation": 12,
     "solver.propagation.propagators": 36,
-    "solver.slicing.segments": 33,
+    "solver.slicing.segments": 32,
     "solver.verify": 9,
 }
 
