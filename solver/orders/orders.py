@@ -18,9 +18,20 @@ from go_opt.model.graph import Graph
 from go_opt.solver.orders.instance import OrderProblem
 
 
-def fixed_orders(graph: Graph, fusion_group: IntArray) -> Iterator[tuple[str, IntArray]]:
-    """Yields ``(name, order)`` of the list schedules by least depth and by greatest height."""
+def fixed_orders(
+    graph: Graph, fusion_group: IntArray, *, cuts_joins: bool = False
+) -> Iterator[tuple[str, IntArray]]:
+    """Yields ``(name, order)`` of the list schedules by least depth and by greatest height.
+
+    Args:
+      cuts_joins: whether kernels, then of the default order, are cut before what joins branches. Kernels made
+        along the depth order have it at the end of the longest branch. A cut inside of that one then crosses
+        what is left of the others, not the larger tensor that all of them read.
+    """
     kernel_of = _kernels(graph, fusion_group)
+    if cuts_joins:
+        is_join = np.diff(graph.predecessors[0]) > 1
+        kernel_of = np.cumsum(is_join | (np.diff(fusion_group, prepend=-1) != 0), dtype=np.int32) - 1
     yield "depth order", list_schedule(graph, kernel_of, -largest_by_kernel(kernel_of, depth(graph)))
     yield "height order", list_schedule(graph, kernel_of, largest_by_kernel(kernel_of, height(graph)))
 

@@ -59,6 +59,46 @@ def test_toy_orders_by_hand() -> None:
         assert list(order) == [0, 1, 2, 3, 4, 5]
 
 
+@settings(max_examples=examples(50))
+@given(seed=seeds)
+def test_orders_of_branches_are_topological(seed: int) -> None:
+    graph, _, group = random_case(seed)
+    for _, order in fixed_orders(graph, group, cuts_joins=True):
+        place = np.argsort(order)
+        assert (place[graph.edge_src] < place[graph.edge_dst]).all()
+
+
+def test_what_joins_branches_is_with_the_longest() -> None:
+    # The default order has the short branch last, and its product in a kernel with the sum.
+    builder = GraphBuilder("block")
+    builder.add_tensor("x", 100, "float32", "input")
+    for name, reads, kind in (
+        ("stem", "x", "Relu"),
+        ("long1", "stem", "MatMul"),
+        ("long2", "long1", "MatMul"),
+        ("short", "stem", "MatMul"),
+        ("sum", "long2 short", "Add"),
+    ):
+        matrix = kind == "MatMul"
+        builder.add_op(
+            name,
+            kind,
+            "matrix" if matrix else "vector",
+            flops=100.0,
+            dtype="float32",
+            reads=[(one, 100) for one in reads.split()],
+            writes=[(name, 100, "float32")],
+        )
+    builder.mark_output("sum")
+    graph = builder.build()
+    roles, default = loop_roles(graph), np.arange(5, dtype=np.int32)
+    group = greedy_fusion(roles, default)
+    assert number_kernels(default, group).tolist() == [0, 0, 1, 2, 2]
+    (_, order), _ = fixed_orders(graph, group, cuts_joins=True)
+    assert [graph.op_names[op] for op in order] == ["stem", "long1", "short", "long2", "sum"]
+    assert number_kernels(order, greedy_fusion(roles, order)).tolist() == [0, 0, 2, 1, 2]
+
+
 @settings(max_examples=examples(100))
 @given(seed=seeds)
 def test_features_are_standardised(seed: int) -> None:

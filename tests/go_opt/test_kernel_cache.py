@@ -52,7 +52,7 @@ def methods(result: OptimizeResult) -> set[str]:
 
 
 FIRST = {"greedy", "slice: default order"}
-NEXT = {"slice: depth order", "slice: height order"}
+NEXT = {"slice: short branches first", "slice: height order"}
 WAIT = {"proof"}
 
 

@@ -149,6 +149,10 @@ def sliced_orders(start: Start) -> Iterator[Event]:
     _, *orders = start.orders.items()
     if not has_static_constraints(search.target):
         yield from (_earliest_finish(search, name, order, kernels) for name, order in orders)
+    else:
+        _, order = next(fixed_orders(search.graph, start.kernels, cuts_joins=True))
+        yield from slices(search, "slice: short branches first", order, start.kernels_along(order))
+        orders = orders[1:]
     for name, order in orders:
         yield from slices(search, f"slice: {name}", order, kernels)
     if search.request.decide == "all":
