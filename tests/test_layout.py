@@ -60,7 +60,7 @@ WIDE_FOLDERS: Final = {
     "agents.training.problems": 22,
     "api": 15,
     "bench": 12,
-    "cli.inputs": 18,
+    "cli.inputs": 17,
     "common": 62,
     "env": 47,
     "env.copies": 41,

@@ -50,7 +50,16 @@ def open_table(path: str | Path, what: str) -> TextIO:
 
 
 def read_json(path: str | Path, what: str, error: type[InvalidInputError] = InvalidInputError) -> Any:
-    """As :func:`read_text`, of a file of JSON."""
+    """As :func:`read_text`, of a file of JSON or its part ``plan.json#/models/0/plan`` (RFC 6901)."""
+    whole, part, pointer = str(path).partition("#/")
+    if part and not os.path.exists(path):
+        found = read_json(whole, what, error)
+        for key in pointer.split("/"):
+            try:
+                found = found[int(key) if isinstance(found, list) else key]
+            except (LookupError, TypeError, ValueError):
+                raise error(f"{what} {whole!r} has no {pointer[:60]!r}.", field=what.split()[0]) from None
+        return found
     text = read_text(path, what, error)
     if sum(text.count(sign) for sign in ",[{") > MAX_VALUES:  # also those in names
         raise error(f"{what} {str(path)!r} has more than {MAX_VALUES} values, the limit.")

@@ -70,7 +70,7 @@ def main() -> None:
         ]
         row += [f"{sharing.break_even:.0f}", format_duration(sharing.answered_s)]
         for turns in (sharing, sharing.drained(), replace(sharing, turns=sharing.built)):
-            units, quick_s = turns.turns_as_quick()
+            units, quick_s, _ = turns.turns_as_quick()
             row.append(f"{quick_s / unit_s:.2f}x, of {units}" if units else "none")
         print(f"| {' | '.join(row)} |", flush=True)
         late += [f"| {' | '.join([*row[:2], *one])} |" for one in p99_rows(sharing)]

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from go_opt.cli.commands import options as opts
-from go_opt.cli.commands.options import Answer, StepOptions, with_options
+from go_opt.cli.commands.options import Answer, StepOptions, of_each, with_options
 from go_opt.cli.commands.plans import objective_of
-from go_opt.cli.inputs.loading import load_with_plan, with_costs
+from go_opt.cli.inputs.loading import each_with_plan, load_with_plan, with_costs
 from go_opt.common.outputs import NODE_DATA, PAGE, TRACE
 from go_opt.env.model.metrics import Fidelity
 from go_opt.errors import GraphError, ModelError, PlanError
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 @with_options
 def trace(
-    model: opts.ModelArgument,
-    plan: opts.PlanArgument,
+    given: opts.ModelsAndPlanArgument,
     out: Annotated[
         Path, opts.Output({"": TRACE}), typer.Option("--out", "-o", help="Write the trace to this file.")
     ],
@@ -44,6 +43,7 @@ def trace(
     from go_opt.parallel.plans import loaded_step
     from go_opt.report.trace import trace_text
 
+    ((model, plan),) = each_with_plan(given, alone=True)
     if StepOptions().is_step(model):
         on = None if target is None else api.target(target)
         passes = loaded_step(plan, on, model).save_trace(out)
@@ -65,8 +65,7 @@ def trace(
 
 @with_options
 def report(
-    model: opts.ModelArgument,
-    plan: opts.PlanArgument,
+    given: opts.ModelsAndPlanArgument,
     out: Annotated[
         Path,
         opts.Output({"": PAGE}),
@@ -95,6 +94,7 @@ def report(
     from go_opt.parallel.plans import loaded_step
     from go_opt.report.page import claims_of, node_data_text, page_of, step_page, subject_of
 
+    ((model, plan),) = each_with_plan(given, alone=True)
     if StepOptions().is_step(model):
         opts.refuse_for_step(
             inferences=inferences, model_explorer=model_explorer, costs=costs, constraints=constraints
@@ -120,9 +120,13 @@ def report(
 def explain(
     plan: opts.PlanArgument,
     op: Annotated[str | None, typer.Argument(metavar="[OP]", help="Explain this op, not all.")] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="The model, where the plan does not say or it has moved."),
+    models: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            metavar="MODEL",
+            help="The model, where the plan does not say or it has moved; of several models each.",
+        ),
     ] = None,
     target: opts.PlanTargetOption = None,
     constraints: opts.ConstraintsOption = None,
@@ -138,25 +142,31 @@ def explain(
     from go_opt.report.progress import announce_compilation
     from go_opt.result_json import explanation_to_dict
 
+    planned = each_with_plan(models or (), plan)
     if op is None and is_step_plan(plan):
-        answer = loaded_step(plan, None if target is None else api.target(target), model)
+        name = planned[0][0] if models else None
+        answer = loaded_step(plan, None if target is None else api.target(target), name)
         return Answer(answer.explanation, lambda: [answer.explanation_lines()])
-    loaded = load_plan(plan)
     requested = opts.read_constraints(constraints)
-    on = api.target(target or loaded.target)
-    graph = with_costs(_graph(plan, loaded, model), on, costs, plan)
-    announce_compilation()
-    aim = objective or objective_of(plan)
-    found = api.explain(graph, on, loaded, op, objective=aim, constraints=requested)
-    is_valid = isinstance(found, OpExplanation) or not found.violations
 
-    def show(screen: Console) -> None:
-        if isinstance(found, OpExplanation):
-            print_op_explanation(screen, found)
-        else:
-            print_plan_explanation(screen, found)
+    def judge(model: str, plan: Path) -> Answer:
+        loaded = load_plan(plan)
+        on = api.target(target or loaded.target)
+        graph = with_costs(_graph(plan, loaded, model if models else None), on, costs, plan)
+        announce_compilation()
+        aim = objective or objective_of(plan)
+        found = api.explain(graph, on, loaded, op, objective=aim, constraints=requested)
+        is_valid = isinstance(found, OpExplanation) or not found.violations
 
-    return Answer(lambda: explanation_to_dict(found), lambda: [show]).ending(valid=is_valid)
+        def show(screen: Console) -> None:
+            if isinstance(found, OpExplanation):
+                print_op_explanation(screen, found)
+            else:
+                print_plan_explanation(screen, found)
+
+        return Answer(lambda: explanation_to_dict(found), lambda: [show]).ending(valid=is_valid)
+
+    return of_each(planned, judge)
 
 
 def _graph(path: Path, plan: Plan, model: str | None) -> Graph:

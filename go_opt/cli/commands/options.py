@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, get_args, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    get_args,
+    get_type_hints,
+)
 
 import typer
 
@@ -35,6 +45,7 @@ ZOO_PREFIX: Final = "zoo:"
 
 
 INVALID_PLAN: Final = 3  # the exit code
+_Plan = TypeVar("_Plan")
 
 
 class Answer(NamedTuple):
@@ -67,6 +78,22 @@ class Answer(NamedTuple):
                     print_lines(screen, part)
         if self.failure is not None:
             raise self.failure
+
+
+def of_each(planned: Sequence[tuple[str, _Plan]], judge: Callable[[str, _Plan], Answer]) -> Answer:
+    """The answer for a model and its plan; for several that take turns, the answers in turn."""
+    found = [judge(*one) for one in planned]
+    if len(found) == 1:
+        return found[0]
+    return Answer(
+        lambda: {"turns": [one.data() for one in found]},
+        lambda: (
+            part
+            for (model, _), one in zip(planned, found, strict=True)
+            for part in ([f"{model}:"], *one.parts())
+        ),
+        next((one.failure for one in found if one.failure is not None), None),
+    )
 
 
 class Output(NamedTuple):
@@ -125,9 +152,15 @@ OptionalModelArgument = Annotated[str | None, _MODEL]
 TargetOption = Annotated[
     str, typer.Option("--target", help="Target name or .toml file.", autocompletion=targets_named)
 ]
-_PLAN = typer.Argument(metavar="PLAN", help="A plan written by optimize --out.")
-PlanArgument = Annotated[Path, _PLAN]
-OptionalPlanArgument = Annotated[Path | None, _PLAN]
+PlanArgument = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan written by optimize --out.")]
+ModelsAndPlanArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="MODEL... [PLAN]",
+        help="A model, or several that were planned as one; then a plan written by optimize --out.",
+        autocompletion=models_named,
+    ),
+]
 PlanTargetOption = Annotated[
     str | None,
     typer.Option(
@@ -271,6 +304,8 @@ def _named(value: Any) -> Iterator[str]:
             yield from _named(one)
     elif isinstance(value, Path) or (isinstance(value, str) and os.path.exists(value)):
         yield str(value)
+    elif isinstance(value, str) and os.path.exists(file := value.partition("#/")[0]):
+        yield file  # of which a part is read
     elif isinstance(value, str) and value.endswith(":paper"):  # of a target
         yield value.removesuffix(":paper")
 

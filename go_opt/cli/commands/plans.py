@@ -12,8 +12,14 @@ import typer
 
 from go_opt.cli.commands import options as opts
 from go_opt.cli.commands import searching
-from go_opt.cli.commands.options import Answer, StepOptions, with_options
-from go_opt.cli.inputs.loading import PlanOptions, StartOptions, load_with_plan, with_costs
+from go_opt.cli.commands.options import Answer, StepOptions, of_each, with_options
+from go_opt.cli.inputs.loading import (
+    PlanOptions,
+    StartOptions,
+    each_with_plan,
+    load_with_plan,
+    with_costs,
+)
 from go_opt.common.files import read_json
 from go_opt.common.outputs import PLAN
 from go_opt.env.model.metrics import Fidelity
@@ -69,7 +75,7 @@ def optimize(
     from go_opt.report.tables import print_result
     from go_opt.result_json import plan_facts, result_to_dict
     from go_opt.serving.rate.answers import rate_lines, rate_to_dict
-    from go_opt.serving.together.sharing import sharing_lines, sharing_to_dict
+    from go_opt.serving.together.sharing import save_turns, sharing_lines, sharing_to_dict
 
     connection.refuse_without_server()
     model = search.named(models)
@@ -111,6 +117,8 @@ def optimize(
     elif len(models) > 1:
         sharing = searching.sharing_here(model, result, whole, beginning, on, request, there)
         facts, lines = sharing_to_dict(sharing, graph), sharing_lines(sharing)
+        if written.out is not None and sharing.best.units and costs is None:
+            save_turns(facts, model, written.out)
     return Answer(
         lambda: result_to_dict(graph, result, on.native_dtype) | facts,
         lambda: (lambda screen: print_result(screen, graph, on, result, verbose=verbose), lines),
@@ -119,7 +127,7 @@ def optimize(
 
 @with_options
 def evaluate(
-    model: opts.ModelArgument,
+    given: opts.ModelsAndPlanArgument,
     judged: PlanOptions,
     connection: opts.Connection,
     step: CostedStep,
@@ -140,7 +148,13 @@ def evaluate(
     from go_opt.result_json import metrics_to_dict
 
     connection.refuse_without_server()
-    if step.is_step(model):
+    is_step = step.is_step(given[0])
+    if not is_step:
+        judged.check(is_planned=len(given) > 1)
+    planned: list[tuple[str, Path | None]] = [(given[0], None)]
+    if len(given) > 1:
+        planned = [*each_with_plan(given)]
+    if is_step:
         opts.refuse_for_step(
             server=connection.server,
             placement=judged.placement,
@@ -148,39 +162,40 @@ def evaluate(
             constraints=constraints,
             costs=costs,
         )
-        answer = step.answer(model, target, judged.plan)
+        answer = step.answer(given[0], target, planned[0][1])
         if step.out is not None:
             answer.save(step.out)
         return _of_blocks(answer)
     if step.out is not None:
         raise InvalidInputError("--out is for a training step with --parallel.", field="out")
-    objective = step.of_plan()
     requested = opts.read_constraints(constraints)
-    graph, on, loaded = judged.read(model, target, costs)
-    if judged.plan is not None:
-        objective = objective or objective_of(judged.plan)
-    if connection.server is not None:
-        with connection.client() as client:
-            named = target or loaded.target
-            metrics = client.evaluate(
-                graph, named, loaded, fidelity=fidelity, seed=seed, constraints=requested
-            )
-    else:
-        metrics = api.evaluate(graph, on, loaded, fidelity=fidelity, seed=seed, constraints=requested)
-    planned, broken = planned_graph(graph, loaded), list[str]()
-    if judged.placement is not None:
-        broken = _broken(api.verify(graph, on, loaded, requested))
 
-    def show(screen: Console) -> None:
-        print_metrics(screen, planned, on, loaded, metrics, objective or "throughput")
+    def judge(model: str, plan: Path | None) -> Answer:
+        graph, on, loaded = judged.read(model, plan, target, costs)
+        if connection.server is not None:
+            with connection.client() as client:
+                named = target or loaded.target
+                metrics = client.evaluate(
+                    graph, named, loaded, fidelity=fidelity, seed=seed, constraints=requested
+                )
+        else:
+            metrics = api.evaluate(graph, on, loaded, fidelity=fidelity, seed=seed, constraints=requested)
+        objective = step.of_plan() or ("throughput" if plan is None else objective_of(plan))
+        whole, broken = planned_graph(graph, loaded), list[str]()
+        if judged.placement is not None:
+            broken = _broken(api.verify(graph, on, loaded, requested))
 
-    return Answer(lambda: metrics_to_dict(metrics), lambda: (show, broken)).ending(valid=metrics.valid)
+        def show(screen: Console) -> None:
+            print_metrics(screen, whole, on, loaded, metrics, objective)
+
+        return Answer(lambda: metrics_to_dict(metrics), lambda: (show, broken)).ending(valid=metrics.valid)
+
+    return of_each(planned, judge)
 
 
 @with_options
 def verify(
-    model: opts.ModelArgument,
-    plan: opts.PlanArgument,
+    given: opts.ModelsAndPlanArgument,
     target: opts.PlanTargetOption = None,
     constraints: opts.ConstraintsOption = None,
     costs: opts.CostsOption = None,
@@ -189,16 +204,20 @@ def verify(
     from go_opt import api
     from go_opt.result_json import violations_to_dict
 
-    if StepOptions().is_step(model):
-        answer = StepOptions().answer(model, target, plan, refuses=False)
-        violations, valid = answer.verify(), answer.valid_text
-    else:
-        requested = opts.read_constraints(constraints)
-        graph, on, loaded = load_with_plan(model, plan, target, costs)
-        violations = api.verify(graph, on, loaded, requested)
-        valid = f"valid: {len(loaded.order)} ops on {loaded.chips_used} chips of {on.name}."
-    found = Answer(lambda: violations_to_dict(violations), lambda: [_broken(violations) or [valid]])
-    return found.ending(valid=not violations)
+    requested = opts.read_constraints(constraints)
+
+    def judge(model: str, plan: Path) -> Answer:
+        if StepOptions().is_step(model):
+            answer = StepOptions().answer(model, target, plan, refuses=False)
+            violations, valid = answer.verify(), answer.valid_text
+        else:
+            graph, on, loaded = load_with_plan(model, plan, target, costs)
+            violations = api.verify(graph, on, loaded, requested)
+            valid = f"valid: {len(loaded.order)} ops on {loaded.chips_used} chips of {on.name}."
+        found = Answer(lambda: violations_to_dict(violations), lambda: [_broken(violations) or [valid]])
+        return found.ending(valid=not violations)
+
+    return of_each(each_with_plan(given), judge)
 
 
 @with_options

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from go_opt.cli.commands import options as opts
-from go_opt.cli.commands.options import Answer, StepOptions, with_options
+from go_opt.cli.commands.options import Answer, StepOptions, of_each, with_options
 from go_opt.cli.inputs.interrupt import interrupts_raised
-from go_opt.cli.inputs.loading import DimOption, TripsOption, ValueOption, parse_bindings
+from go_opt.cli.inputs.loading import DimOption, Sizes, each_with_plan
+from go_opt.common.files import make_folder
 from go_opt.common.outputs import COSTS, DATASET, TARGET
 from go_opt.errors import InvalidInputError
 from go_opt.run.manifest import FORMATS, STEP_FORMATS, TORCH_FORMATS
@@ -19,7 +22,7 @@ from go_opt.run.manifest import FORMATS, STEP_FORMATS, TORCH_FORMATS
 INFERENCES = 100  # of a run, unless another number is given
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from go_opt.run.manifest import Manifest
     from go_opt.run.profiling.profiling import Profile
@@ -50,7 +53,7 @@ class Values:
 
 @with_options
 def run(
-    model: opts.ModelArgument,
+    given: opts.ModelsAndPlanArgument,
     values: Values,
     plan: Annotated[
         Path | None, typer.Option("--plan", metavar="PLAN", help="A plan written by optimize --out.")
@@ -83,9 +86,11 @@ def run(
     from go_opt.run.profiling.measured_machine import MeasuredMachine
 
     announce_compilation()
-    if (plan is None) == (serve is None):
+    is_planned = plan is not None or len(given) > 1
+    if is_planned == (serve is not None):
         raise InvalidInputError("give --plan or --serve, one of them.", field="plan")
-    if StepOptions().is_step(model):
+    planned = each_with_plan(given, plan) if is_planned else []
+    if StepOptions().is_step(given[0]):
         opts.refuse_for_step(
             serve=serve,
             inferences=inferences != INFERENCES,
@@ -95,9 +100,8 @@ def run(
             inputs=values.inputs,
             outputs=values.outputs,
         )
-        assert plan is not None
-        return _run_step(model, plan, values, target)
-    if plan is None:
+        return _run_step(*planned[0], values, target)
+    if not planned:
         if as_json or any(
             option is not None for option in (values.inputs, values.outputs, sequences, target, costs)
         ):
@@ -105,10 +109,14 @@ def run(
                 "--inputs, --outputs, --sequences, --target, --costs and --json are for --plan.",
                 field="serve",
             )
-        serve_environment(MeasuredMachine(model, inferences, values.seed, links), str(serve))
+        serve_environment(MeasuredMachine(given[0], inferences, values.seed, links), str(serve))
         return None
-    failure = None
-    with interrupts_raised():  # so that no process stays behind
+    if len(planned) > 1 and any(option is not None for option in (values.inputs, values.outputs, sequences)):
+        problem = "--inputs, --outputs and --sequences are for one of these models"
+        raise InvalidInputError(f"{problem}, whose plan is {str(planned[0][1])!r}.", field="plan")
+
+    def judge(model: str, plan: Path) -> Answer:
+        failure = None
         try:
             result = run_plan(
                 model,
@@ -124,11 +132,14 @@ def run(
             )
         except OutputsDifferError as error:
             failure, result = error, error.result
-    if values.outputs is not None:
-        save_arrays(values.outputs, result.outputs)
-    return Answer(
-        lambda: run_to_dict(result), lambda: [run_lines(result), [""], stages_table(result)], failure
-    )
+        if values.outputs is not None:
+            save_arrays(values.outputs, result.outputs)
+        return Answer(
+            lambda: run_to_dict(result), lambda: [run_lines(result), [""], stages_table(result)], failure
+        )
+
+    with interrupts_raised():  # so that no process stays behind
+        return of_each(planned, judge)
 
 
 def _run_step(model: str, plan: Path, values: Values, target: str | None) -> Answer:
@@ -148,8 +159,7 @@ def _run_step(model: str, plan: Path, values: Values, target: str | None) -> Ans
 
 @with_options
 def export(
-    model: opts.ModelArgument,
-    plan: opts.OptionalPlanArgument = None,
+    given: opts.ModelsAndPlanArgument,
     *,
     directory: Annotated[
         Path, opts.Output({}), typer.Option("--out", "-o", metavar="DIR", help="Write to this folder.")
@@ -180,35 +190,57 @@ def export(
     from go_opt.run.export.torch_export import export_torch
 
     if simplify:
-        given = {"PLAN": plan, "--format": formats, "--target": target, "--costs": costs, "--force": force}
-        _simplify(model, directory, dim, [name for name, value in given.items() if value])
+        refused = {
+            "PLAN": given[1:],
+            "--format": formats,
+            "--target": target,
+            "--costs": costs,
+            "--force": force,
+        }
+        _simplify(given[0], directory, dim, [name for name, value in refused.items() if value])
         return
-    if plan is None or dim:
-        problem = "give PLAN, or --simplify" if plan is None else "--dim is that of PLAN"
+    if len(given) == 1 or dim:
+        problem = "give PLAN, or --simplify" if len(given) == 1 else "--dim is that of PLAN"
         raise InvalidInputError(f"{problem}.", field="plan")
     announce_compilation()
-    with interrupts_raised():  # so that no partial output stays behind
-        if StepOptions().is_step(model):
-            opts.refuse_for_step(costs=costs)
-            chosen = formats or list(STEP_FORMATS)
-            on = None if target is None else api.target(target)
-            step = export_step(model, plan, directory, formats=chosen, target=on, force=force)
-            text, notes = f"{len(step.layers)} pipeline ranks of {step.model}", step.notes
-        elif model.endswith(".pt2"):
-            chosen = formats or ["split-spec", "device-map"]
-            split = export_torch(
-                model, plan, directory, formats=chosen, target=target, costs=costs, force=force
-            )
-            text, notes = f"{len(split.chips)} stages of {split.model}", split.notes
-        else:
-            chosen = formats or ["stages"]
-            manifest = export_plan(
-                model, plan, directory, formats=chosen, target=target, costs=costs, force=force
-            )
-            text, notes = _exported(manifest), ()
-    typer.echo(f"{directory}: {text}; {', '.join(dict.fromkeys(chosen))}")
+    planned = each_with_plan(given)
+    notes = list[str]()
+    with interrupts_raised(), _made(directory, len(planned) > 1):  # so that no partial output stays behind
+        for number, (model, plan) in enumerate(planned, 1):
+            folder = directory if len(planned) == 1 else directory / str(number)
+            if StepOptions().is_step(model):
+                opts.refuse_for_step(costs=costs)
+                chosen = formats or list(STEP_FORMATS)
+                on = None if target is None else api.target(target)
+                step = export_step(model, plan, folder, formats=chosen, target=on, force=force)
+                text, notes = f"{len(step.layers)} pipeline ranks of {step.model}", [*notes, *step.notes]
+            elif model.endswith(".pt2"):
+                chosen = formats or ["split-spec", "device-map"]
+                split = export_torch(
+                    model, plan, folder, formats=chosen, target=target, costs=costs, force=force
+                )
+                text, notes = f"{len(split.chips)} stages of {split.model}", [*notes, *split.notes]
+            else:
+                chosen = formats or ["stages"]
+                text = _exported(
+                    export_plan(model, plan, folder, formats=chosen, target=target, costs=costs, force=force)
+                )
+            typer.echo(f"{folder}: {text}; {', '.join(dict.fromkeys(chosen))}")
     for note in notes:
         typer.echo(note)
+
+
+@contextmanager
+def _made(directory: Path, is_parent: bool) -> Iterator[None]:
+    """Makes a folder for several exports; it goes again if there is none."""
+    if is_parent:
+        make_folder(directory)
+    try:
+        yield
+    finally:
+        if is_parent:
+            with suppress(OSError):  # it is not empty
+                directory.rmdir()
 
 
 def _simplify(model: str, directory: Path, dim: list[str] | None, refused: Sequence[str]) -> None:
@@ -217,7 +249,7 @@ def _simplify(model: str, directory: Path, dim: list[str] | None, refused: Seque
     if refused:
         raise InvalidInputError(f"--simplify takes no {refused[0]}.", field="simplify")
     with interrupts_raised():
-        found = simplify(model, directory, parse_bindings(dim, None, None))
+        found = simplify(model, directory, Sizes(dim).bindings())
     counts = ", ".join(f"{number} {rule}" for rule, number in found.rewrites.items()) or "nothing to rewrite"
     typer.echo(f"{directory / SIMPLIFIED}: {counts}")
     typer.echo(f"outputs differ by {found.difference:.1e}, of ONNX Runtime's levels by {found.noise:.1e}")
@@ -233,6 +265,7 @@ def _exported(manifest: Manifest) -> str:
 @with_options
 def profile(
     model: opts.ModelArgument,
+    sizes: Sizes,
     out: Annotated[
         Path,
         opts.Output({"": TARGET}),
@@ -246,16 +279,13 @@ def profile(
     chips: Annotated[int, typer.Option(help="Processes that the target has.")] = 4,
     seconds: Annotated[float, typer.Option(help="How long to measure.")] = 30.0,
     seed: Annotated[int, typer.Option(help="Draws cuts and inputs.")] = 0,
-    dim: DimOption = None,
-    value: ValueOption = None,
-    trips: TripsOption = None,
     overwrite: opts.OverwriteOption = False,
 ) -> None:
     """Run random segments of MODEL on this machine, and write it as a target to plan for."""
     from go_opt.report.progress import announce_compilation
     from go_opt.run.profiling.profiling import profile as measure
 
-    bindings = parse_bindings(dim, value, trips)
+    bindings = sizes.bindings()
     announce_compilation()
     with interrupts_raised():  # so that no folder of segments stays behind
         found = measure(model, out, costs, chips=chips, seconds=seconds, seed=seed, **vars(bindings))

@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from go_opt.errors import InvalidInputError
+from go_opt.common.files import read_json
+from go_opt.errors import InvalidInputError, PlanError
+from go_opt.frontends.union.names import UNION_PREFIX, Share, shares_of, union_name
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from go_opt.env import Target
     from go_opt.model.bindings import Bindings
     from go_opt.model.graph import Graph
@@ -35,23 +39,33 @@ StateOption = Annotated[
     typer.Option(metavar="INPUT=OUTPUT", help="The output is the input's value in the next step; * in both."),
 ]
 NoStateOption = Annotated[bool, typer.Option("--no-state", help="No input is a state, whatever names say.")]
+_MODELS: Final = (".onnx", ".pt2", ".mlir")  # what the names of models end with, and none of a plan
 _WHOLE: Final = re.compile(r"(.+)=(-?[0-9]{1,20})", re.DOTALL)
 _NUMBER: Final = r"[-+]?(?:[0-9]{1,20}\.?[0-9]{0,20}|\.[0-9]{1,20})(?:[eE][-+]?[0-9]{1,3})?"
 _NUMBERS: Final = re.compile(rf"(.+)=({_NUMBER}(?:,{_NUMBER})*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Binding:
-    """What is bound of a model."""
+class Sizes:
+    """Dimensions, inputs and loops that are bound of a model."""
 
     dim: DimOption = None
     value: ValueOption = None
     trips: TripsOption = None
+
+    def bindings(self) -> Bindings:
+        return _parse_bindings(self.dim, self.value, self.trips)
+
+
+@dataclass(frozen=True)
+class Binding(Sizes):
+    """What is bound of a model."""
+
     state: StateOption = None
     no_state: NoStateOption = False
 
     def bindings(self) -> Bindings:
-        return parse_bindings(**{field.name: getattr(self, field.name) for field in fields(Binding)})
+        return _parse_bindings(**{field.name: getattr(self, field.name) for field in fields(Binding)})
 
 
 @dataclass(frozen=True)
@@ -105,30 +119,86 @@ class StartOptions(Loading):
 
 @dataclass(frozen=True)
 class PlanOptions(Loading):
-    """A plan file, or a placement that is evaluated unchanged."""
+    """A placement that is evaluated unchanged, in place of a plan file."""
 
-    plan: Annotated[Path | None, typer.Argument(metavar="PLAN", help="A plan written by --out.")] = None
     placement: PlacementOption = None
 
-    def read(self, model: str, target: str | None, costs: Path | None) -> tuple[Graph, Target, Plan]:
+    def check(self, *, is_planned: bool) -> None:
+        """Refuse both of a plan file and a placement, or none, and options beside a plan that says them."""
+        if is_planned == (self.placement is not None):
+            raise InvalidInputError("give PLAN or --placement, one of them.", field="plan")
+        if not is_planned:
+            return
+        for option in ("dim", "value", "trips", "state", "no_state"):
+            if getattr(self, option):
+                raise InvalidInputError(f"--{option.replace('_', '-')} is that of PLAN.", field=option)
+        if self.precision != "native":
+            raise InvalidInputError("--precision is that of PLAN.", field="precision")
+
+    def read(
+        self, model: str, plan: Path | None, target: str | None, costs: Path | None
+    ) -> tuple[Graph, Target, Plan]:
         """The graph of MODEL, the target and the plan."""
         from go_opt import api
         from go_opt.search.methods.given import plan_as_it_stands
 
-        if (self.plan is None) == (self.placement is None):
-            raise InvalidInputError("give PLAN or --placement, one of them.", field="plan")
-        if self.plan is not None:
-            for option in ("dim", "value", "trips", "state", "no_state"):
-                if getattr(self, option):
-                    raise InvalidInputError(f"--{option.replace('_', '-')} is that of PLAN.", field=option)
-            if self.precision != "native":
-                raise InvalidInputError("--precision is that of PLAN.", field="precision")
-            return load_with_plan(model, self.plan, target, costs)
+        if plan is not None:
+            return load_with_plan(model, plan, target, costs)
         on = api.target(target or "mcm-6x6")
         graph = with_costs(self.load(model), on, costs)
         start = StartOptions(placement=self.placement).start_of(graph)
         assert start is not None
         return graph, on, plan_as_it_stands(graph, on, start)
+
+
+def each_with_plan(
+    given: Sequence[str], plan: Path | None = None, *, alone: bool = False
+) -> list[tuple[str, Path]]:
+    """The models that are given, with the plan that follows them, unless ``plan`` is it.
+
+    Several are one model at the rates of the plan; of a plan of turns, each has its own. Without models
+    they are those that the plan names.
+
+    Args:
+      alone: whether turns are refused.
+
+    Raises:
+      InvalidInputError: no plan is given.
+      PlanError: the plan is of other models, as far as it says.
+    """
+    models = list(given)
+    if plan is None:
+        if len(models) == 1 or models[-1].endswith(_MODELS) or models[-1].startswith("zoo:"):
+            raise InvalidInputError("PLAN is missing, a plan written by optimize --out.", field="plan")
+        plan = Path(models.pop())
+    data = read_json(plan, "plan file", PlanError)
+    data = data if isinstance(data, dict) else {}
+    planned = str(data.get("model", ""))
+    shares = _shares(planned)
+    own = [name for _, name in shares]
+    names = [name for model in models for _, name in _shares(model)] or own
+    if len(names) != len(own):
+        problem = f"is of {_counted(len(own))}, not of {len(names)}"
+        problem += f"; that of one is '{plan}#/models/0/plan'" if "models" in data else ""
+    elif names != own and sorted(names) == sorted(own):
+        problem = f"is of {', '.join(map(repr, own))} in this order"
+    elif alone and "models" in data:
+        problem = f"is of turns: give one model and '{plan}#/models/0/plan'"
+    else:
+        if "models" in data:
+            return [(name, Path(f"{plan}#/models/{i}/plan")) for i, name in enumerate(names)]
+        if len(models) > 1:
+            return [(union_name(names, ":".join(str(copies) for copies, _ in shares)), plan)]
+        return [((models or [planned])[0], plan)]
+    raise PlanError(f"plan file {str(plan)!r} {problem}.", field="model")
+
+
+def _shares(model: str) -> list[Share]:
+    return shares_of(model) if model.startswith(UNION_PREFIX) else [(1, model)]
+
+
+def _counted(models: int) -> str:
+    return "one model" if models == 1 else f"{models} models"
 
 
 def load_with_plan(
@@ -167,7 +237,7 @@ def with_costs(graph: Graph, target: Target, costs: Path | None, plan: Path | No
     return with_them
 
 
-def parse_bindings(
+def _parse_bindings(
     dim: list[str] | None,
     value: list[str] | None,
     trips: list[str] | None,

@@ -10,21 +10,28 @@ quick. The answer is the faster of both: all at once, or built turns that answer
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from go_opt.common.files import write_atomically
+from go_opt.common.outputs import PLAN
 from go_opt.common.units import format_bytes, format_duration
 from go_opt.costs.measured_costs import frozen_columns
 from go_opt.env import Target
+from go_opt.env.copies.splits import planned_graph
 from go_opt.frontends.union.names import Share, prefix_of
+from go_opt.model.codecs.plan_json import plan_to_dict
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import OptimizeResult, Request
+from go_opt.result_json import plan_facts
 from go_opt.search.optimizer import optimize_request
 from go_opt.serving.rate.planning import SearchOf
 
@@ -70,6 +77,14 @@ class Turns:
         return 0 if least_s > limit_s else 1 + int((limit_s - least_s) / max(more_s, 1e-30) + 1e-9)
 
 
+class Way(NamedTuple):
+    """How models share a package, and the seconds of a unit."""
+
+    units: int  # of a turn; 0: all at once
+    unit_s: float
+    turns: Turns | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Sharing:
     """The plan of all models at once, and those of turns.
@@ -81,6 +96,7 @@ class Sharing:
     at_once: OptimizeResult
     turns: tuple[Turns, ...]  # the first with all that plans may do; then without copies of stages
     built: tuple[Turns, ...] = ()  # the same, as their plans lie on chips and with emptied pipelines
+    graphs: tuple[Graph, ...] = ()  # of the models
 
     @property
     def unit_s(self) -> float:
@@ -100,26 +116,17 @@ class Sharing:
         """With turns that begin when the pipeline of the one before is empty."""
         return replace(self, turns=tuple(one.drained() for one in self.turns))
 
-    def turns_as_quick(self) -> tuple[int, float]:
-        """Units of the longest turns that answer as quickly as all at once, and the seconds of such a unit.
-
-        0 and infinity if the shortest turns answer later.
-        """
+    def turns_as_quick(self) -> Way:
+        """The longest turns that answer as quickly as all at once; none if the shortest answer later."""
         found = [(one, one.units_within(self.answered_s)) for one in self.turns]
-        unit_s, units = min(
-            ((one.unit_s(units), units) for one, units in found if units), default=(math.inf, 0)
-        )
-        return units, unit_s
+        ways = [Way(units, one.unit_s(units), one) for one, units in found if units]
+        return min(ways, key=lambda way: way.unit_s, default=Way(0, math.inf))
 
     @property
-    def best(self) -> tuple[int, float]:
-        """The faster of all at once, and built turns that answer as quickly.
-
-        Returns:
-          Units of a turn, 0 for all at once; seconds of a unit.
-        """
-        units, unit_s = replace(self, turns=self.built).turns_as_quick()
-        return (units, unit_s) if unit_s < self.unit_s else (0, self.unit_s)
+    def best(self) -> Way:
+        """The faster of all at once, and built turns that answer as quickly."""
+        way = replace(self, turns=self.built).turns_as_quick()
+        return way if way.unit_s < self.unit_s else Way(0, self.unit_s)
 
     @property
     def break_even(self) -> float:
@@ -161,7 +168,7 @@ def share_package(
         planned.append(tuple((search or here)(graph, target, apart) for graph in graphs))
     kind = tuple(turns(plans, round_bytes(plans, target)) for plans in planned)
     built = tuple(turns(plans, built_bytes(plans, target)).drained() for plans in planned)
-    return Sharing(tuple(shares), at_once, kind, built)
+    return Sharing(tuple(shares), at_once, kind, built, tuple(graphs))
 
 
 def costed_alone(model: Graph, union: Graph, number: int) -> Graph:
@@ -199,30 +206,45 @@ def taken_s(result: OptimizeResult) -> float:
 
 def sharing_to_dict(sharing: Sharing, graph: Graph) -> dict[str, Any]:
     """What ``--json`` has beside the plan of the union, whose planned graph is ``graph``."""
-    built = replace(sharing, turns=sharing.built)
+    built, best = replace(sharing, turns=sharing.built), sharing.best
     return {
         "models": [
             {
                 "model": model,
                 "rate": copies,
-                "interval_s": sharing.unit_s / copies,
+                "interval_s": best.unit_s / copies,
                 "alone_interval_s": taken_s(result),
-                "plan": _part_of_plan(sharing.at_once.plan, graph, number),
+                "plan": _plan_of(sharing, number, graph),
             }
             for number, ((copies, model), result) in enumerate(
-                zip(sharing.shares, sharing.turns[0].plans, strict=True), 1
+                zip(sharing.shares, sharing.turns[0].plans, strict=True)
             )
         ],
         "turns": {"sent_bytes": sharing.turns[-1].sent_bytes, **_turns_to_dict(sharing)}
         | {"drained": _turns_to_dict(sharing.drained())}
         | {"built": {"sent_bytes": sharing.built[-1].sent_bytes, **_turns_to_dict(built)}},
         "answered_s": sharing.answered_s,
-        "best": dict(zip(("turns_of_units", "unit_s"), sharing.best, strict=True)),
+        "best": {"turns_of_units": best.units, "unit_s": best.unit_s},
     }
 
 
+def save_turns(facts: dict[str, Any], model: str, path: Path) -> None:
+    """Write the best turns of :func:`sharing_to_dict`: the first model's plan is at ``#/models/0/plan``."""
+    turns = {"format": PLAN.json_format, "model": model, **facts["best"], "models": facts["models"]}
+    write_atomically(path, json.dumps(turns, ensure_ascii=False) + "\n")
+
+
+def _plan_of(sharing: Sharing, number: int, graph: Graph) -> dict[str, Any]:
+    """The plan of a model in the best turns, or its part of the plan at once."""
+    if sharing.best.turns is None:
+        return _part_of_plan(sharing.at_once.plan, graph, number + 1)
+    result = sharing.best.turns.plans[number]
+    plan = replace(result.plan, model=sharing.shares[number][1])
+    return plan_to_dict(plan) | plan_facts(planned_graph(sharing.graphs[number], plan), result)
+
+
 def _turns_to_dict(sharing: Sharing) -> dict[str, Any]:
-    units, quick_s = sharing.turns_as_quick()
+    units, quick_s, _ = sharing.turns_as_quick()
     return {
         "unit_s": {str(number): sharing.turns_s(number) for number in (1, 10, 100)},
         "endless_unit_s": sharing.turns_s(math.inf),
@@ -255,9 +277,9 @@ def sharing_lines(sharing: Sharing) -> Iterator[str]:
         (replace(sharing, turns=sharing.built), ", if weights lie where their plans have them, too"),
     )
     for turns, how in ways:
-        units, quick_s = turns.turns_as_quick()
+        units, quick_s, _ = turns.turns_as_quick()
         quick = f"{quick_s / sharing.unit_s:.2f}x in turns of {units}, the longest" if units else "no turns"
         yield f"            {quick} that answer within {limit}, as all at once do{how}"
-    units, unit_s = sharing.best
+    units, unit_s, _ = sharing.best
     turns_of = f"turns of {units}, each model with its own plan for the package" if units else "all at once"
     yield f"best        {turns_of}: {format_duration(unit_s)} for a unit"
