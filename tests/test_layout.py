@@ -91,7 +91,7 @@ WIDE_FOLDERS: Final = {
     "service.messages": 28,
     "service.transport": 14,
     "solver": 31,
-    "solver.certify.problem": 16,
+    "solver.certify.problem": 15,
     "solver.certify.states": 15,
     "solver.orders": 19,
     "solver.problem": 40,

@@ -3,69 +3,64 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
 from go_opt.common.arrays import FloatArray, IntArray, LongArray
-from go_opt.solver.certify.problem.problem import HeldMemory, RefinementProblem, UnitGraph
-from go_opt.solver.certify.problem.streams import NEVER_FITS
+from go_opt.solver.certify.problem.problem import RefinementProblem, UnitGraph
+from go_opt.solver.certify.problem.streams import NEVER_FITS, ChipMemory
 from go_opt.solver.certify.states.fits import fit_scratch, least_streamed_on_chip
 
 
-class UnitPlan(NamedTuple):
-    """A placement of units and its interval; streamed weights count only if the units count memory."""
+def unit_plan(
+    problem: RefinementProblem, units: UnitGraph, placement: IntArray
+) -> tuple[float, IntArray, IntArray]:
+    """Returns the exact interval of ``placement`` [U], first chips [U] and chips of each unit's stage [U].
 
-    placement: IntArray  # [U] the first chip of the unit's stage
-    replication: IntArray  # [U] chips of the stage; 1 unless replication is open
-    interval_s: float
-
-
-def unit_plan(problem: RefinementProblem, units: UnitGraph, placement: IntArray) -> UnitPlan:
-    """Returns ``placement`` [U] with its exact interval; with replication open, chips become stages.
+    With replication open, chips become stages. Streamed weights count only if the units count memory.
 
     Args:
       units: the units of ``problem``, with or without memory.
     """
+    ones = np.ones(units.num_units, np.int32)
     if not units.replicates:
         stage_s, link_s = _loads(problem, placement, units.num_chips)
         enters_s = np.concatenate([[0.0], link_s[:-1]])
         streams = _streamed_bytes(units, placement, units.num_chips)
         interval_s = problem.floor_s
-        if units.held.counts and units.overlap:
-            interval_s = max(interval_s, _host_s(problem, units.held, int(streams.sum())))
-        stage_s += streams * units.held.chip.stream_ticks_per_byte * problem.tick_s
+        if units.counts_memory and units.overlap:
+            interval_s = max(interval_s, _host_s(problem, units.chip, int(streams.sum())))
+        stage_s += streams * units.chip.stream_ticks_per_byte * problem.tick_s
         interval_s = max(interval_s, float(_chip_s(units, stage_s, enters_s, link_s, 1).max()))
         if units.overlap:
             interval_s = max(interval_s, float(link_s.max()))
         if (streams == NEVER_FITS).any():
             interval_s = math.inf
-        ones = np.ones(units.num_units, np.int32)
-        return UnitPlan(placement.astype(np.int32), ones, interval_s)
+        return interval_s, placement.astype(np.int32), ones
     used = np.unique(placement)
     if len(used) > units.num_chips:
-        return UnitPlan(placement.astype(np.int32), np.ones(units.num_units, np.int32), math.inf)
+        return math.inf, placement.astype(np.int32), ones
     stage = np.searchsorted(used, placement).astype(np.int32)
     stage_s, link_s = _loads(problem, stage, len(used))
     enters_s = np.concatenate([[0.0], link_s[:-1]])
     least_s = max(problem.floor_s, float(link_s.max()) if units.overlap else 0.0)
     streams = _streamed_bytes(units, stage, len(used))
     if (streams == NEVER_FITS).any():
-        return UnitPlan(placement.astype(np.int32), np.ones(units.num_units, np.int32), math.inf)
-    stage_s += streams * units.held.chip.stream_ticks_per_byte * problem.tick_s
+        return math.inf, placement.astype(np.int32), ones
+    stage_s += streams * units.chip.stream_ticks_per_byte * problem.tick_s
     size = np.ones(len(used), np.int32)
     alone = streams if units.overlap else np.zeros_like(streams)
 
     def chips_s() -> FloatArray:
         work_s = _chip_s(units, stage_s, enters_s, link_s, size)
-        return np.maximum(work_s, _forwarding_s(problem, units.held, alone, size))
+        return np.maximum(work_s, _forwarding_s(problem, units.chip, alone, size))
 
     chip_s = chips_s()
     while size.sum() < units.num_chips and chip_s.max() > least_s:
         size[np.argmax(chip_s)] += 1
         chip_s = chips_s()
     first = (np.cumsum(size) - size).astype(np.int32)
-    return UnitPlan(first[stage], size[stage], max(least_s, float(chip_s.max())))
+    return max(least_s, float(chip_s.max())), first[stage], size[stage]
 
 
 def _loads(problem: RefinementProblem, stage: IntArray, num_stages: int) -> tuple[FloatArray, FloatArray]:
@@ -82,7 +77,7 @@ def _loads(problem: RefinementProblem, stage: IntArray, num_stages: int) -> tupl
     relayed = farthest > home + 1
     stage_s += _along(home[relayed] + 1, farthest[relayed], problem.relay_s[relayed], num_stages)
     for i, seconds in enumerate(problem.input_s):
-        readers = units.input_reader[units.input_ptr[i] : units.input_ptr[i + 1]]
+        readers = units.input_reader[units.input_reader_ptr[i] : units.input_reader_ptr[i + 1]]
         stage_s[np.unique(stage[readers])] += seconds
     return stage_s, link_s
 
@@ -103,7 +98,7 @@ def _chip_s(
 def _streamed_bytes(units: UnitGraph, placement: IntArray, num_stages: int) -> LongArray:
     """Returns the bytes [S] that the chip of each stage streams, or NEVER_FITS."""
     streams = np.zeros(num_stages, np.int64)
-    if units.held.counts:
+    if units.counts_memory:
         words = (units.num_units + 63) // 64
         # Units done before each chip, and after the last.
         is_done = placement[None] < np.arange(num_stages + 1)[:, None]
@@ -121,19 +116,19 @@ def _streamed_bytes(units: UnitGraph, placement: IntArray, num_stages: int) -> L
     return streams
 
 
-def _host_s(problem: RefinementProblem, memory: HeldMemory, streamed_bytes: int) -> float:
+def _host_s(problem: RefinementProblem, chip: ChipMemory, streamed_bytes: int) -> float:
     """Returns the seconds of the host's link for ``streamed_bytes`` and the reserved bytes."""
-    return (memory.chip.reserved_bytes + streamed_bytes) / memory.chip.stream_bytes_per_tick * problem.tick_s
+    return (chip.reserved_bytes + streamed_bytes) / chip.stream_bytes_per_tick * problem.tick_s
 
 
 def _forwarding_s(
-    problem: RefinementProblem, memory: HeldMemory, streams: LongArray, size: IntArray
+    problem: RefinementProblem, chip: ChipMemory, streams: LongArray, size: IntArray
 ) -> FloatArray:
     """Returns the seconds [S] to send each stage of ``size`` chips its streamed bytes, if it were alone."""
     if not streams.any():
         return np.zeros(len(streams))
-    per_tick = memory.chip.stream_bytes_per_tick + (size - 1) * memory.chip.forward_bytes_per_tick
-    return np.where(streams > 0, memory.chip.reserved_bytes + streams, 0) / per_tick * problem.tick_s
+    per_tick = chip.stream_bytes_per_tick + (size - 1) * chip.forward_bytes_per_tick
+    return np.where(streams > 0, chip.reserved_bytes + streams, 0) / per_tick * problem.tick_s
 
 
 def _along(first: IntArray, end: IntArray, seconds: FloatArray, num_chips: int) -> FloatArray:

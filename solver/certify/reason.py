@@ -25,9 +25,9 @@ def refuted_because(
     """
     tick_us = problem.tick_s * 1e6
     memory = ""
-    if units.held.counts and find_chain(problem.units, pool, search, ticks, dead_ticks) != 0:
+    if units.counts_memory and find_chain(problem.units, pool, search, ticks, dead_ticks) != 0:
         memory = (
-            f"; {units.held.chip.sram_bytes / 1e6:.3g} MB of memory per chip are too few: too many weights "
+            f"; {units.chip.sram_bytes / 1e6:.3g} MB of memory per chip are too few: too many weights "
             "would have to stream from the host, or activations do not fit"
         )
     find_chain(units, pool, search, ticks, dead_ticks)

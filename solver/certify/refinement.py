@@ -18,12 +18,13 @@ The result depends only on the problem, the plans offered and the number of expa
 from __future__ import annotations
 
 import math
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
 
 from go_opt.common.arrays import IntArray
-from go_opt.solver.certify.plans import UnitPlan, unit_plan
+from go_opt.solver.certify.plans import unit_plan
 from go_opt.solver.certify.problem.problem import MOST_TICKS, RefinementProblem, trivial_bound
 from go_opt.solver.certify.reason import refuted_because
 from go_opt.solver.certify.states.chains import OUT_OF_ROOM, find_chain, find_near
@@ -60,7 +61,8 @@ class Refinement:
         self._units = problem.units
         self._is_free = problem.tight is not None  # memory does not count yet
         self._checked: IntArray | None = None
-        self._fitting = UnitPlan(np.zeros(0, np.int32), np.zeros(0, np.int32), math.inf)
+        # The least interval with memory found so far, and first chips and chips of the units' stages.
+        self._fitting = math.inf, np.zeros(0, np.int32), np.zeros(0, np.int32)
         trivial = trivial_bound(problem)
         self._trivial_s, self._trivial_reason = trivial.seconds, trivial.reason
         self._refuted = math.floor(trivial.seconds / problem.tick_s * (1.0 - 1e-12)) - 1
@@ -121,16 +123,15 @@ class Refinement:
         With replication open, its chips stand for stages, and new stage sizes are chosen.
         """
         if self._is_free and self.problem.tight is not None:
-            fitting = unit_plan(self.problem, self.problem.tight, placement)
-            if fitting.interval_s < self._fitting.interval_s:
-                self._fitting = fitting
+            found = unit_plan(self.problem, self.problem.tight, placement)
+            self._fitting = min(self._fitting, found, key=itemgetter(0))
         return self._take(placement)
 
     def _take(self, placement: IntArray) -> bool:
-        plan = unit_plan(self.problem, self._units, placement)
-        if plan.interval_s > self.upper_s or (plan.interval_s == self.upper_s and self.placement is not None):
+        interval_s, first, size = unit_plan(self.problem, self._units, placement)
+        if interval_s > self.upper_s or (interval_s == self.upper_s and self.placement is not None):
             return False
-        self.upper_s, self.placement, self.replication = plan.interval_s, plan.placement, plan.replication
+        self.upper_s, self.placement, self.replication = interval_s, first, size
         return True
 
     def run(self, expansions: int) -> bool:
@@ -186,9 +187,9 @@ class Refinement:
             return False
         if self.placement is not None and self.placement is not self._checked:
             self._checked = self.placement
-            plan = unit_plan(self.problem, self.problem.tight, self.placement)
-            self._fitting = min(plan, self._fitting, key=lambda found: found.interval_s)
-        if self.placement is None or self._fitting.interval_s <= self.upper_s * (1.0 + TOLERANCE):
+            found = unit_plan(self.problem, self.problem.tight, self.placement)
+            self._fitting = min(found, self._fitting, key=itemgetter(0))
+        if self.placement is None or self._fitting[0] <= self.upper_s * (1.0 + TOLERANCE):
             self._is_free = not self._is_met
             return self._is_met
         self._is_free = False
@@ -196,8 +197,8 @@ class Refinement:
         self.upper_s, self.placement, self.replication = math.inf, None, None
         self._begin()
         self._share = FIRST_SHARE
-        if self._fitting.interval_s < math.inf:
-            self._take(self._fitting.placement)
+        if self._fitting[0] < math.inf:
+            self._take(self._fitting[1])
         return True
 
     @property

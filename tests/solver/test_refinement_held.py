@@ -140,7 +140,7 @@ def test_a_skip_is_alive_across_what_it_skips() -> None:
         tables = cost_tables(graph, small_mcm(1, sram_bytes=sram_bytes))
         problem = joint_refinement_problem(graph, tables, loop_roles(graph))
         assert problem.tight is not None
-        held = problem.tight.held
+        held = problem.tight
         assert [held.across_ptr[2], held.across_ptr[3], held.across_reader[0]] == [0, 1, 3]
         fits = bool(evaluate_batch(tables, placement, order, order).fits[0])
         assert fits == (sram_bytes == 1000)

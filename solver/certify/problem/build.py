@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, row_pointers
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.model.graph import Graph
 from go_opt.solver.certify.problem.bounds import Bound, host_bounds
-from go_opt.solver.certify.problem.held import held_memory
+from go_opt.solver.certify.problem.held import with_memory
 from go_opt.solver.certify.problem.problem import (
     MOST_TICKS,
     TOTAL_TICKS,
@@ -117,7 +116,7 @@ def problem_of_units(
         **_neighbours(tensors, num_units, sure_only),
         **tensors,
         relay_ticks=_ticks(relay_s, tick_s),
-        input_ptr=np.cumsum([0, *(len(readers) for readers in input_readers)]).astype(np.int64),
+        input_reader_ptr=np.cumsum([0, *(len(readers) for readers in input_readers)]).astype(np.int64),
         input_reader=np.concatenate([*input_readers, np.zeros(0, np.int32)]).astype(np.int32),
         input_ticks=input_ticks,
         ticks_per_byte=link_s_per_byte / tick_s * (1.0 - 1e-15),
@@ -125,13 +124,13 @@ def problem_of_units(
         passing=PASSING_CODE[passing],
         overlap=tables.overlap,
         replicates=False,
-        held=nothing_held(),
+        **nothing_held(),
     )
-    with_memory = None
+    tight_units = None
     if replicates or tight:
         if apart is None:
             apart = unit_of_op[tables.reader_op] != unit_of_op[tables.tensor_producer[tables.reader_tensor]]
-        held = held_memory(
+        tight_units = with_memory(
             tables,
             unit_of_op,
             units,
@@ -141,10 +140,9 @@ def problem_of_units(
             replicates=replicates,
             tick_s=tick_s,
         )
-        with_memory = units._replace(held=held, replicates=replicates)
     return RefinementProblem(
-        units=with_memory if with_memory and replicates else units,
-        tight=None if replicates else with_memory,
+        units=tight_units if tight_units and replicates else units,
+        tight=None if replicates else tight_units,
         unit_of_op=unit_of_op,
         unit_s=unit_s,
         own_s=own_s,
@@ -169,7 +167,7 @@ def _host_floor(tables: CostTables, *, forwards: bool) -> Bound:
     return max(host_bounds(tables, forwards=forwards), key=lambda bound: bound.seconds)
 
 
-def _neighbours(tensors: dict[str, NDArray], num_units: int, sure_only: bool) -> dict[str, Any]:
+def _neighbours(tensors: dict[str, Any], num_units: int, sure_only: bool) -> dict[str, Any]:
     """Returns the fields of :class:`UnitGraph` for successors and predecessors."""
     producer = np.repeat(tensors["tensor_producer"], np.diff(tensors["reader_ptr"]))
     edges = np.unique(np.stack([producer, tensors["reader"]], axis=1), axis=0)

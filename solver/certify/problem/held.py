@@ -17,23 +17,22 @@ lower this sum, so the units that are certainly on a chip bound its bytes from b
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray, row_pointers
 from go_opt.env.cost import CostTables
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
 from go_opt.solver.certify.problem.across import alive_across
-from go_opt.solver.certify.problem.problem import HeldMemory, UnitGraph
+from go_opt.solver.certify.problem.problem import UnitGraph
 from go_opt.solver.certify.problem.streams import chip_memory
 
 # Share of all memory. If weights take less, sums of resident weights seldom bind, and take time.
 FULL: Final = 0.75
 
 
-def held_memory(
+def with_memory(
     tables: CostTables,
     unit_of_op: IntArray,
     units: UnitGraph,
@@ -43,8 +42,8 @@ def held_memory(
     is_in_order: bool,
     replicates: bool,
     tick_s: float,
-) -> HeldMemory:
-    """Returns the bytes that units need.
+) -> UnitGraph:
+    """Returns ``units`` with the bytes that they need.
 
     Args:
       units: the units without memory.
@@ -60,7 +59,7 @@ def held_memory(
     weights, once_bytes = _weights(tables, unit_of_op, units.num_units, replicates=replicates)
     most_weights = FULL * tables.num_chips * tables.sram_bytes.max()
     input_bytes = int(tables.tensor_bytes[tables.tensor_kind == INPUT].sum())
-    return HeldMemory(
+    return units._replace(
         **_made_here(tables, unit_of_op, units, of_tensor, apart, is_in_order, replicates),
         input_ptr=input_ptr,
         input=inputs,
@@ -71,7 +70,8 @@ def held_memory(
         ),
         is_in_order=is_in_order,
         is_full=bool(tables.overlap and not replicates and weights["stored_bytes"].sum() > most_weights),
-        counts=True,
+        counts_memory=True,
+        replicates=replicates,
     )
 
 
@@ -83,8 +83,8 @@ def _made_here(
     apart: BoolArray,
     is_in_order: bool,
     replicates: bool,
-) -> dict[str, NDArray]:
-    """Returns the fields of :class:`HeldMemory` for tensors that ops produce."""
+) -> dict[str, Any]:
+    """Returns the fields of :class:`UnitGraph` for tensors that ops produce."""
     size, producer = tables.stored_bytes, tables.tensor_producer
     made, stays = producer != NO_PRODUCER, ~tables.tensor_is_output
     output_bytes = np.zeros(units.num_units, np.int64)
@@ -141,8 +141,8 @@ def _read_bytes(
 
 def _weights(
     tables: CostTables, unit_of_op: IntArray, num_units: int, *, replicates: bool
-) -> tuple[dict[str, NDArray], int]:
-    """Returns the fields of :class:`HeldMemory` for weights, and bytes that always cross the host's link."""
+) -> tuple[dict[str, Any], int]:
+    """Returns the fields of :class:`UnitGraph` for weights, and bytes that always cross the host's link."""
     size, is_weight = tables.tensor_bytes, tables.tensor_kind == WEIGHT
     stored = tables.stored_bytes
     touched = np.zeros(len(size), np.int64)

@@ -23,7 +23,7 @@ seconds rounded down to a tiny unit, so that sums are exact.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -36,9 +36,37 @@ TOTAL_TICKS: Final = 2**50
 MOST_TICKS: Final = 2**55  # stands for any time that is too long in any case
 
 
-class HeldMemory(NamedTuple):
-    """Axes: ``U`` units, ``K`` tensors between them, ``R`` reads of these, ``I`` inputs, ``G`` weights."""
+class UnitGraph(NamedTuple):
+    """Units, the tensors between them, their costs and what they hold, as flat arrays for compiled code.
 
+    Axes besides those above: ``R`` reads of the tensors, ``I`` inputs, ``G`` weights.
+    """
+
+    unit_ticks: LongArray  # [U] work; without overlap: plus outputs and shares of inputs
+    successor_ptr: LongArray  # [U + 1]
+    successor: IntArray  # units that read unit u, each once
+    predecessor_ptr: LongArray  # [U + 1]
+    predecessor: IntArray  # units that unit u reads, each once
+    next_ptr: LongArray  # [U + 1]
+    next: IntArray  # adjacent rule: successors of unit u that run on its chip or the next one
+    last_ptr: LongArray  # [U + 1]
+    last: IntArray  # the same backwards: predecessors of unit u on its chip or the last one
+    produced_ptr: LongArray  # [U + 1] tensors that unit u produces; tensors are sorted by producer
+    read_ptr: LongArray  # [U + 1]
+    read: IntArray  # tensors that unit u reads
+    tensor_producer: IntArray  # [K]
+    tensor_bytes: LongArray  # [K]
+    reader_ptr: LongArray  # [K + 1]
+    reader: IntArray  # units that read tensor k, ascending, never its producer
+    relay_ticks: LongArray  # [K] time of a copy of the tensor; 0 if it passes at no cost
+    input_reader_ptr: LongArray  # [I + 1] inputs that several units read; empty with overlap
+    input_reader: IntArray
+    input_ticks: LongArray  # [I]
+    ticks_per_byte: float  # over a link
+    num_chips: int
+    passing: int
+    overlap: bool
+    replicates: bool  # whether a stage may take several chips
     output_bytes: LongArray  # [U] double buffers of outputs, and states
     enter_bytes: LongArray  # [K] double buffer on a chip that the tensor enters
     leave_bytes: LongArray  # [K] double buffer on a chip that it leaves; without output_bytes
@@ -58,52 +86,22 @@ class HeldMemory(NamedTuple):
     chip: ChipMemory
     is_in_order: bool  # a chip runs its units in ascending order of their numbers
     is_full: bool  # with overlap: weights exceed FULL of all memory, so resident weights are summed
-    counts: bool
-
-
-def nothing_held() -> HeldMemory:
-    """Returns the value for problems without memory."""
-    none, nobody, pointers = np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(1, np.int64)
-    return HeldMemory(
-        none, none, none, none, none, none, pointers, nobody, nobody,
-        pointers, nobody, none, pointers, nobody, none, none,
-        ChipMemory(), is_in_order=False, is_full=False, counts=False,
-    )  # fmt: skip
-
-
-class UnitGraph(NamedTuple):
-    """Units, the tensors between them and their costs, as flat arrays for compiled code."""
-
-    unit_ticks: LongArray  # [U] work; without overlap: plus outputs and shares of inputs
-    successor_ptr: LongArray  # [U + 1]
-    successor: IntArray  # units that read unit u, each once
-    predecessor_ptr: LongArray  # [U + 1]
-    predecessor: IntArray  # units that unit u reads, each once
-    next_ptr: LongArray  # [U + 1]
-    next: IntArray  # adjacent rule: successors of unit u that run on its chip or the next one
-    last_ptr: LongArray  # [U + 1]
-    last: IntArray  # the same backwards: predecessors of unit u on its chip or the last one
-    produced_ptr: LongArray  # [U + 1] tensors that unit u produces; tensors are sorted by producer
-    read_ptr: LongArray  # [U + 1]
-    read: IntArray  # tensors that unit u reads
-    tensor_producer: IntArray  # [K]
-    tensor_bytes: LongArray  # [K]
-    reader_ptr: LongArray  # [K + 1]
-    reader: IntArray  # units that read tensor k, ascending, never its producer
-    relay_ticks: LongArray  # [K] time of a copy of the tensor; 0 if it passes at no cost
-    input_ptr: LongArray  # [I + 1] inputs that several units read; empty with overlap
-    input_reader: IntArray
-    input_ticks: LongArray  # [I]
-    ticks_per_byte: float  # over a link
-    num_chips: int
-    passing: int
-    overlap: bool
-    replicates: bool  # whether a stage may take several chips
-    held: HeldMemory  # counts in tight graphs, and if stages may be replicated
+    counts_memory: bool  # in tight graphs, and if stages may be replicated; or else the rest is empty
 
     @property
     def num_units(self) -> int:
         return len(self.unit_ticks)
+
+
+def nothing_held() -> dict[str, Any]:
+    """Returns the fields of :class:`UnitGraph` from ``output_bytes`` on for problems without memory."""
+    none, nobody, pointers = np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(1, np.int64)
+    values = (
+        none, none, none, none, none, none, pointers, nobody, nobody,
+        pointers, nobody, none, pointers, nobody, none, none,
+        ChipMemory(), False, False, False,
+    )  # fmt: skip
+    return dict(zip(UnitGraph._fields[-len(values) :], values, strict=True))
 
 
 @dataclass(frozen=True, eq=False)

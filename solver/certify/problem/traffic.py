@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from go_opt.common.arrays import FloatArray, IntArray, LongArray, csr, row_pointers
 from go_opt.env.cost import CostTables
@@ -14,7 +14,7 @@ from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
 
 def unit_tensors(
     tables: CostTables, unit_of_op: IntArray, num_units: int
-) -> tuple[dict[str, NDArray], LongArray, LongArray]:
+) -> tuple[dict[str, Any], LongArray, LongArray]:
     """Returns activations that other units read; those with equal producer and readers are merged.
 
     Returns:
@@ -44,7 +44,7 @@ def unit_tensors(
     read_ptr, by_reader = csr(by_tensor, num_units)
     tensor_of_read = np.repeat(np.arange(len(keys), dtype=np.int32), [len(row) for row in readers])
     producer = np.array([key[0] for key in keys], dtype=np.int32)
-    fields: dict[str, NDArray] = {
+    fields: dict[str, Any] = {
         "produced_ptr": row_pointers(producer, num_units),
         "read_ptr": read_ptr,
         "read": tensor_of_read[by_reader],

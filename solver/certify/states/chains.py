@@ -94,10 +94,10 @@ def find_near(graph: UnitGraph, pool: StatePool, search: ChainSearch, ticks: int
 @uncounted_inner
 def _chain(graph: UnitGraph, pool: StatePool, search: ChainSearch, ticks: int, num_open: int) -> int:
     """Finds a chain of open states; returns its length, 0 for none, or OUT_OF_ROOM."""
-    shares_link, is_full = _shares_link(graph), graph.held.is_full
+    shares_link, is_full = _shares_link(graph), graph.is_full
     shed = int64(0)
     if is_full:
-        shed = most_shed_bytes(graph.held, spare_bytes(graph.held.chip, ticks))
+        shed = most_shed_bytes(graph, spare_bytes(graph.chip, ticks))
     search.label_state[0] = NOTHING
     search.label_work[0] = 0
     search.label_streamed[0] = 0
@@ -116,7 +116,7 @@ def _chain(graph: UnitGraph, pool: StatePool, search: ChainSearch, ticks: int, n
         least_resident = int64(0)
         if is_full:
             all_bytes = search.fits.high_bytes[EVERYTHING]
-            least_resident = all_bytes - shed - graph.held.chip.sram_bytes * chips_left
+            least_resident = all_bytes - shed - graph.chip.sram_bytes * chips_left
         num_open = keep_open(search, num_open, least, least_resident, shares_link)
         num_labels = _extend(graph, pool, search, ticks, least, least_resident, num_open, begin, end)
         if num_labels < 0:
@@ -136,7 +136,7 @@ def _chain(graph: UnitGraph, pool: StatePool, search: ChainSearch, ticks: int, n
 @uncounted_inner
 def _shares_link(graph: UnitGraph) -> bool:
     """Returns whether streamed bytes of chips add up; those of stages count one by one."""
-    return graph.held.chip.stream_bytes_per_tick > 0.0 and not graph.replicates
+    return graph.chip.stream_bytes_per_tick > 0.0 and not graph.replicates
 
 
 @uncounted_inner
@@ -182,8 +182,7 @@ def _extend(
     """
     before = pool.pulled if graph.passing == ADJACENT else pool.inside
     takes_extra = graph.passing == RELAYED or len(graph.input_ticks) > 0
-    held, shares_link = graph.held, _shares_link(graph)
-    chip = held.chip
+    shares_link, chip = _shares_link(graph), graph.chip
     spare, a_chip = spare_bytes(chip, ticks), forwarded_bytes(chip, ticks)
     ticks_per_byte = chip.stream_ticks_per_byte * (1.0 - 1e-15)
     queued = int64(0)
@@ -217,8 +216,8 @@ def _extend(
                 kept += 1
                 continue
             resident = int64(0)
-            if held.is_full:
-                resident = min(before_resident + held.chip.sram_bytes, search.high_bytes[i])
+            if graph.is_full:
+                resident = min(before_resident + chip.sram_bytes, search.high_bytes[i])
             is_no_better = done <= search.best[i] and before_streamed >= search.best_streamed[i]
             if shares_link:
                 is_no_better = adds_nothing(search, i, done, before_streamed, resident)
@@ -231,13 +230,13 @@ def _extend(
             after = search.open_state[i]
             follows = may_follow(before, pool.outside, state, after, pool.first_outside[after], last)
             streamed = int64(0)
-            if held.counts and follows:
+            if graph.counts_memory and follows:
                 streamed, stays = known_streamed(graph, pool, search.fits, state, after)
                 may_stream = spare - before_streamed
                 if graph.replicates:
                     may_stream += (search.label_chips[label] - 1) * a_chip
                 follows = streamed != NEVER_FITS and streamed <= may_stream
-                if held.is_full:
+                if graph.is_full:
                     resident = min(before_resident + stays, resident)
                     follows &= resident >= search.low_bytes[i] and resident >= least_resident
             so_far = before_streamed + streamed if shares_link else int64(0)

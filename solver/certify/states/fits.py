@@ -8,7 +8,7 @@ import numpy as np
 
 from go_opt.common.arrays import IntArray, LongArray
 from go_opt.common.compiling import int64, uncounted, uncounted_inner
-from go_opt.solver.certify.problem.problem import HeldMemory, UnitGraph
+from go_opt.solver.certify.problem.problem import UnitGraph
 from go_opt.solver.certify.problem.streams import NEVER_FITS
 from go_opt.solver.certify.states.states import StatePool
 
@@ -18,7 +18,7 @@ PAIR, THEN_FREE, STREAMED, RESIDENT = range(4)  # columns of ``known``, adjacent
 
 
 class FitScratch(NamedTuple):
-    """Scratch and cached results of :func:`least_streamed_on_chip`. Axes as in ``HeldMemory``."""
+    """Scratch and cached results of :func:`least_streamed_on_chip`. Axes as in ``UnitGraph``."""
 
     stamp: LongArray  # [1]
     seen_tensor: LongArray  # [K] stamp of the last pair that counted it
@@ -34,13 +34,12 @@ class FitScratch(NamedTuple):
 
 def fit_scratch(graph: UnitGraph, capacity: int = 0) -> FitScratch:
     """Returns fresh scratch for ``capacity`` states of ``graph``."""
-    held = graph.held
-    size = CACHE_SIZE if held.counts else 0
+    size = CACHE_SIZE if graph.counts_memory else 0
     return FitScratch(
         stamp=np.zeros(1, np.int64),
-        seen_tensor=np.zeros(len(held.enter_bytes), np.int64),
-        seen_input=np.zeros(len(held.input_bytes), np.int64),
-        seen_weight=np.zeros(len(held.stored_bytes), np.int64),
+        seen_tensor=np.zeros(len(graph.enter_bytes), np.int64),
+        seen_input=np.zeros(len(graph.input_bytes), np.int64),
+        seen_weight=np.zeros(len(graph.stored_bytes), np.int64),
         dies=np.zeros(graph.num_units, np.int64),
         dying_bytes=np.zeros(graph.num_units, np.int64),
         known=np.full((size, 4), UNKNOWN, np.int64),
@@ -62,26 +61,25 @@ def weigh(graph: UnitGraph, pool: StatePool, scratch: FitScratch, state: int) ->
 @uncounted_inner
 def _weight_bytes(graph: UnitGraph, scratch: FitScratch, units: LongArray, bit: int) -> int:
     """Returns the stored bytes of weights read by the units whose bit in ``units`` [W] is ``bit``."""
-    memory = graph.held
     scratch.stamp[0] += 1
     stamp = scratch.stamp[0]
     total = int64(0)
     for unit in range(len(graph.unit_ticks)):
         if ((units[unit >> 6] >> (unit & 63)) & 1) == bit:
-            for i in range(memory.weight_ptr[unit], memory.weight_ptr[unit + 1]):
-                weight = memory.weight[i]
+            for i in range(graph.weight_ptr[unit], graph.weight_ptr[unit + 1]):
+                weight = graph.weight[i]
                 if scratch.seen_weight[weight] != stamp:
                     scratch.seen_weight[weight] = stamp
-                    total += memory.stored_bytes[weight]
+                    total += graph.stored_bytes[weight]
     return total
 
 
 @uncounted_inner
-def most_shed_bytes(memory: HeldMemory, spare: int) -> int:
+def most_shed_bytes(graph: UnitGraph, spare: int) -> int:
     """Returns the most stored bytes of weights that stream in ``spare`` touched bytes; parts count."""
     shed = int64(0)
-    for weight in range(len(memory.stored_bytes)):
-        touched, stored = memory.touched_bytes[weight], memory.stored_bytes[weight]
+    for weight in range(len(graph.stored_bytes)):
+        touched, stored = graph.touched_bytes[weight], graph.stored_bytes[weight]
         if stored > 0 and touched > spare:
             return shed + int64(np.ceil(stored * (spare / touched)))
         if stored > 0:
@@ -109,7 +107,7 @@ def known_streamed(
         graph, pool.inside, pool.outside, scratch, int64(state), int64(after), first, last
     )
     # Units that may also be on the chip can add their own weights.
-    resident = stays if free == 0 else graph.held.chip.sram_bytes - active
+    resident = stays if free == 0 else graph.chip.sram_bytes - active
     known[at, PAIR], known[at, THEN_FREE] = pair, free
     known[at, STREAMED], known[at, RESIDENT] = streamed, resident
     return streamed, resident
@@ -131,7 +129,6 @@ def least_streamed_on_chip(
     These are the least streamed bytes, or NEVER_FITS; the least bytes besides weights; and the
     resident bytes of the weights that the chip certainly reads.
     """
-    memory = graph.held
     scratch.stamp[0] += 1
     stamp = scratch.stamp[0]
     held = int64(0)
@@ -147,56 +144,56 @@ def least_streamed_on_chip(
             if not (forced >> bit) & 1:
                 continue
             unit = 64 * word + bit
-            held += memory.output_bytes[unit]
-            for i in range(memory.input_ptr[unit], memory.input_ptr[unit + 1]):
-                tensor = memory.input[i]
+            held += graph.output_bytes[unit]
+            for i in range(graph.input_ptr[unit], graph.input_ptr[unit + 1]):
+                tensor = graph.input[i]
                 if scratch.seen_input[tensor] != stamp:
                     scratch.seen_input[tensor] = stamp
-                    held += memory.input_bytes[tensor]
-            for i in range(memory.weight_ptr[unit], memory.weight_ptr[unit + 1]):
-                weight = memory.weight[i]
+                    held += graph.input_bytes[tensor]
+            for i in range(graph.weight_ptr[unit], graph.weight_ptr[unit + 1]):
+                weight = graph.weight[i]
                 if scratch.seen_weight[weight] != stamp:
                     scratch.seen_weight[weight] = stamp
-                    if memory.stored_bytes[weight] == 0:
-                        always += memory.touched_bytes[weight]
+                    if graph.stored_bytes[weight] == 0:
+                        always += graph.touched_bytes[weight]
                         continue
-                    stored += memory.stored_bytes[weight]
+                    stored += graph.stored_bytes[weight]
             alive = carried
             for k in range(graph.produced_ptr[unit], graph.produced_ptr[unit + 1]):
                 if _leaves(graph, outside, after, k):
-                    held += memory.leave_bytes[k]
+                    held += graph.leave_bytes[k]
                     continue
-                alive += memory.made_bytes[k]
-                last = _last_on_chip(graph, inside, outside, state, after, k) if memory.is_in_order else -1
+                alive += graph.made_bytes[k]
+                last = _last_on_chip(graph, inside, outside, state, after, k) if graph.is_in_order else -1
                 if last >= 0:
-                    carried += memory.made_bytes[k]
+                    carried += graph.made_bytes[k]
                     if scratch.dies[last] != stamp:
                         scratch.dies[last] = stamp
                         scratch.dying_bytes[last] = 0
-                    scratch.dying_bytes[last] += memory.made_bytes[k]
+                    scratch.dying_bytes[last] += graph.made_bytes[k]
             for r in range(graph.read_ptr[unit], graph.read_ptr[unit + 1]):
                 tensor = int64(graph.read[r])
                 producer = graph.tensor_producer[tensor]
                 is_made_before = (inside[state, producer >> 6] >> (producer & 63)) & 1
                 is_made_here = not is_made_before and (outside[state, producer >> 6] >> (producer & 63)) & 1
-                if is_made_here and memory.is_in_order:
+                if is_made_here and graph.is_in_order:
                     continue
-                comes_in = is_made_before and memory.enter_bytes[tensor] > 0
+                comes_in = is_made_before and graph.enter_bytes[tensor] > 0
                 leaves = not comes_in and _leaves(graph, outside, after, tensor)
                 if comes_in or (leaves and not is_made_here):
                     # A producer before or on this chip: the tensor either enters or leaves it.
                     if scratch.seen_tensor[tensor] != stamp:
                         scratch.seen_tensor[tensor] = stamp
-                        held += memory.enter_bytes[tensor] if is_made_before else memory.leave_bytes[tensor]
+                        held += graph.enter_bytes[tensor] if is_made_before else graph.leave_bytes[tensor]
                 elif not leaves:
-                    alive += memory.read_bytes[r]
+                    alive += graph.read_bytes[r]
             alive += _alive_across(graph, inside, outside, state, after, unit)
             most = max(most, alive)
             if scratch.dies[unit] == stamp:
                 carried -= scratch.dying_bytes[unit]
-            if held + most > memory.chip.sram_bytes:
+            if held + most > graph.chip.sram_bytes:
                 return int64(NEVER_FITS), held + most, int64(0)
-    streamed, left = _streamed(memory, scratch, held + most + stored - memory.chip.sram_bytes)
+    streamed, left = _streamed(graph, scratch, held + most + stored - graph.chip.sram_bytes)
     return always + streamed, held + most, stored - left
 
 
@@ -205,25 +202,24 @@ def _alive_across(
     graph: UnitGraph, inside: LongArray, outside: LongArray, state: int, after: int, unit: int
 ) -> int:
     """Returns bytes alive while ``unit`` runs, produced before it, read after it, and not in ``held``."""
-    memory = graph.held
     alive = int64(0)
-    for i in range(memory.across_ptr[unit], memory.across_ptr[unit + 1]):
-        k = int64(memory.across[i])
+    for i in range(graph.across_ptr[unit], graph.across_ptr[unit + 1]):
+        k = int64(graph.across[i])
         producer = graph.tensor_producer[k]
         if (inside[state, producer >> 6] >> (producer & 63)) & 1:
             continue  # it enters if the reader is on the chip
-        reader = memory.across_reader[i]
+        reader = graph.across_reader[i]
         is_made_here = (outside[state, producer >> 6] >> (producer & 63)) & 1
         is_read_here = ((inside[after, reader >> 6] & outside[state, reader >> 6]) >> (reader & 63)) & 1
         if (is_made_here or is_read_here) and not _leaves(graph, outside, after, k):
-            alive += memory.across_bytes[k]
+            alive += graph.across_bytes[k]
     return alive
 
 
 @uncounted_inner
 def _leaves(graph: UnitGraph, outside: LongArray, after: int, k: int) -> bool:
     """Returns whether a reader of ``k`` is certainly on a later chip; outputs do not count."""
-    if graph.held.leave_bytes[k] > 0:
+    if graph.leave_bytes[k] > 0:
         for r in range(graph.reader_ptr[k + 1] - 1, graph.reader_ptr[k] - 1, -1):
             reader = graph.reader[r]
             if (outside[after, reader >> 6] >> (reader & 63)) & 1:
@@ -244,7 +240,7 @@ def _last_on_chip(
 
 
 @uncounted_inner
-def _streamed(memory: HeldMemory, scratch: FitScratch, excess: int) -> tuple[int, int]:
+def _streamed(graph: UnitGraph, scratch: FitScratch, excess: int) -> tuple[int, int]:
     """Returns touched and stored bytes of seen weights that stream, in order, to free ``excess`` bytes.
 
     The last streams in part. If weights of unknown touched bytes stream, the stored bytes are the excess
@@ -254,15 +250,15 @@ def _streamed(memory: HeldMemory, scratch: FitScratch, excess: int) -> tuple[int
     left = int64(0)
     is_known = True
     if excess > 0:
-        excess += memory.chip.stream_buffer_bytes
-        for weight in range(len(memory.stored_bytes)):
-            if scratch.seen_weight[weight] != scratch.stamp[0] or memory.stored_bytes[weight] == 0:
+        excess += graph.chip.stream_buffer_bytes
+        for weight in range(len(graph.stored_bytes)):
+            if scratch.seen_weight[weight] != scratch.stamp[0] or graph.stored_bytes[weight] == 0:
                 continue
-            streamed += memory.touched_bytes[weight]
-            left += memory.stored_bytes[weight]
-            is_known &= memory.touched_bytes[weight] > 0
+            streamed += graph.touched_bytes[weight]
+            left += graph.stored_bytes[weight]
+            is_known &= graph.touched_bytes[weight] > 0
             if left >= excess:
-                streamed -= min(left - excess, memory.touched_bytes[weight])
+                streamed -= min(left - excess, graph.touched_bytes[weight])
                 left = excess
                 break
     return streamed, left if is_known else max(excess, int64(0))

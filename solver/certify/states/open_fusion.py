@@ -103,10 +103,10 @@ def open_states(
     graph: UnitGraph, pool: StatePool, search: ChainSearch, states: IntArray, size: int, ticks: int
 ) -> int:
     """Writes those of ``states`` that a chain within ``ticks`` may use; returns their number."""
-    is_full = graph.held.is_full
+    is_full = graph.is_full
     shed = int64(0)
     if is_full:
-        shed = most_shed_bytes(graph.held, spare_bytes(graph.held.chip, ticks))
+        shed = most_shed_bytes(graph, spare_bytes(graph.chip, ticks))
     num_open = 0
     for i in range(size):
         state = states[i]

@@ -35,8 +35,8 @@ def extra_ticks(graph: UnitGraph, pool: StatePool, state: int, after: int) -> in
                     if (passed >> bit) & 1:
                         extra += graph.relay_ticks[64 * word + bit]
     for i in range(len(graph.input_ticks)):
-        begin = graph.input_ptr[i]
-        end = graph.input_ptr[i + 1]
+        begin = graph.input_reader_ptr[i]
+        end = graph.input_reader_ptr[i + 1]
         is_read = False
         may_read = 0
         for r in range(begin, end):

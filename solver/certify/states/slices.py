@@ -126,29 +126,29 @@ def _crossing_bytes(size_bytes: LongArray, home: LongArray, last: LongArray, num
 
 
 def _stage_bytes(graph: UnitGraph, home: LongArray, last: LongArray) -> _StageBytes:
-    held, units = graph.held, np.arange(graph.num_units)
+    units = np.arange(graph.num_units)
     alive_bytes = np.zeros(graph.num_units, np.int64)
-    np.add.at(alive_bytes, graph.tensor_producer, held.made_bytes)
-    np.add.at(alive_bytes, np.repeat(units, np.diff(graph.read_ptr)), held.read_bytes)
-    readers = [np.repeat(units, np.diff(ptr)) for ptr in (held.input_ptr, held.weight_ptr)]
+    np.add.at(alive_bytes, graph.tensor_producer, graph.made_bytes)
+    np.add.at(alive_bytes, np.repeat(units, np.diff(graph.read_ptr)), graph.read_bytes)
+    readers = [np.repeat(units, np.diff(ptr)) for ptr in (graph.input_ptr, graph.weight_ptr)]
     ptr, by_unit = csr(np.concatenate(readers), graph.num_units)
-    shared = np.concatenate([held.input, held.weight + np.int32(len(held.input_bytes))])
-    unknown = held.touched_bytes == 0
-    weight_bytes = np.where(unknown, held.stored_bytes, np.minimum(held.stored_bytes, held.touched_bytes))
-    shared_bytes = np.concatenate([held.input_bytes, weight_bytes])
+    shared = np.concatenate([graph.input, graph.weight + np.int32(len(graph.input_bytes))])
+    unknown = graph.touched_bytes == 0
+    weight_bytes = np.where(unknown, graph.stored_bytes, np.minimum(graph.stored_bytes, graph.touched_bytes))
+    shared_bytes = np.concatenate([graph.input_bytes, weight_bytes])
     enter_bytes, leave_bytes = (
         _crossing_bytes(size_bytes, home, last, graph.num_units)
-        for size_bytes in (held.enter_bytes, held.leave_bytes)
+        for size_bytes in (graph.enter_bytes, graph.leave_bytes)
     )
     return _StageBytes(
         enter_bytes,
         leave_bytes,
-        held.output_bytes,
+        graph.output_bytes,
         alive_bytes,
         ptr,
         shared[by_unit],
         shared_bytes,
-        held.chip,
+        graph.chip,
     )
 
 
