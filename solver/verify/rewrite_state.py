@@ -45,7 +45,7 @@ class RewriteState:
 
     def __init__(self, sent: Graph) -> None:
         self.sent = sent
-        self.tensors, self.ops = _tensors(sent), _ops(sent)
+        self.tensors, self.ops = tensors_of(sent), ops_of(sent)
         self.readers: dict[str, list[str]] = defaultdict(list)
         for name, op in self.ops.items():
             self.note(name, op)
@@ -99,7 +99,7 @@ class RewriteState:
 
     def differences(self, rewritten: Graph) -> Iterator[str]:
         """Where the rewritten graph is not what it must be."""
-        ops, tensors = _ops(rewritten), _tensors(rewritten)
+        ops, tensors = ops_of(rewritten), tensors_of(rewritten)
         for name in sorted(self.ops.keys() ^ ops.keys()):
             yield f"op {name!r} is {'missing' if name in self.ops else 'not of a rewrite'}."
         for name in self.ops.keys() & ops.keys():
@@ -152,13 +152,13 @@ def _states(graph: Graph) -> Iterator[tuple]:
     return ((names[one.read], names[one.next], *one[2:]) for one in graph.states)
 
 
-def _tensors(graph: Graph) -> dict[str, Tensor]:
+def tensors_of(graph: Graph) -> dict[str, Tensor]:
     columns = (graph.tensor_elements, graph.tensor_dtype, graph.tensor_kind, graph.tensor_is_output)
     rows = zip(graph.tensor_names, *(one.tolist() for one in columns), strict=True)
     return {name: Tensor(*rest) for name, *rest in rows}
 
 
-def _ops(graph: Graph) -> dict[str, Op]:
+def ops_of(graph: Graph) -> dict[str, Op]:
     names, found = graph.tensor_names, {}
     for op, name in enumerate(graph.op_names):
         row = graph.rule_of(op)

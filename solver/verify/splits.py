@@ -33,6 +33,7 @@ from go_opt.model.graph import (
 )
 from go_opt.model.plan import CollectiveOp, Split
 from go_opt.model.rule import NO_FACTOR, Access, Affine, Rule, factors_in, multiplicands
+from go_opt.solver.verify.rewrite_state import ops_of, tensors_of
 
 _SUMS = {"ReduceMax": "Max", "ReduceMin": "Min"}  # of partial results; others are added
 
@@ -522,20 +523,9 @@ def _is_partition(ranges: Sequence[tuple[int, ...]], stop: int, start: int = 0) 
 
 
 def _ops(graph: Graph) -> dict[str, _Op]:
-    found = {}
-    for op, name in enumerate(graph.op_names):
-        reads = Counter((graph.tensor_names[k], touched) for k, touched in graph.reads_of(op))
-        writes = tuple(
-            (graph.tensor_names[k], int(graph.tensor_elements[k]), int(graph.tensor_dtype[k]))
-            for k in graph.outputs_of(op)
-        )
-        seconds = {kind: -1.0 if np.isnan(s[op]) else float(s[op]) for kind, s in graph.measured_s.items()}
-        excluded = {kind: bool(one[op]) for kind, one in graph.excluded.items()}
-        on_chips = tuple(
-            row
-            for kind in sorted({*seconds, *excluded})
-            if (row := (kind, seconds.get(kind, -1.0), excluded.get(kind, False)))[1:] != (-1.0, False)
-        )
-        kind = _Kind(graph.op_types[op], int(graph.op_class[op]), int(graph.op_dtype[op]), on_chips)
-        found[name] = _Op(kind, float(graph.op_flops[op]), reads, writes)
+    tensors, found = tensors_of(graph), {}
+    for name, op in ops_of(graph).items():
+        kind = _Kind(op.op_type, op.op_class, op.dtype, op.on_chips)
+        writes = tuple((k, tensors[k].elements, tensors[k].dtype) for k in op.writes)
+        found[name] = _Op(kind, op.flops, Counter(op.reads), writes)
     return found
