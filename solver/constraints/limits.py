@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.common.arrays import FloatArray, IntArray, LongArray
+from go_opt.common.arrays import FloatArray, IntArray, LongArray, row_pointers
 from go_opt.env.cost import CostTables, cost_tables
 from go_opt.env.kernels.fusion import MAX_GROUP_OPS
 from go_opt.env.kernels.numbering import kernel_seconds
@@ -81,12 +80,7 @@ def loosest_limits(
     return _limits(rows, tables, problem) if rows else None
 
 
-class _Row(NamedTuple):
-    chip: int
-    at_most: float
-    at_least: float
-    amount: FloatArray  # [U]
-    shares: bool
+_Row = tuple[int, float, float, FloatArray, bool]  # as in Limits: chip, most, least, amounts [U], shares
 
 
 def _rows(
@@ -104,26 +98,23 @@ def _rows(
         ):
             if most is not None or least is not None:
                 most, least = math.inf if most is None else most, 0.0 if least is None else least
-                yield _Row(limit.chip, most, least, amount, shares=amount is nothing)
+                yield limit.chip, most, least, amount, amount is nothing
 
 
 def _op_on_each_stage(requested: OpConstraints, problem: PlacementProblem) -> Iterator[_Row]:
     ones = np.ones(problem.num_units)
-    return (_Row(int(chip), math.inf, 1.0, ones, shares=False) for chip in requested.stage_chips)
+    return ((int(chip), math.inf, 1.0, ones, False) for chip in requested.stage_chips)
 
 
 def _limits(rows: Sequence[_Row], tables: CostTables, problem: PlacementProblem) -> Limits:
     chip, at_most, at_least, amount, shares = zip(*rows, strict=True)
-    item_ptr, item, item_amount = _weights(tables, problem)
     return Limits(
-        chip=np.array(chip, np.int64),
-        at_most=np.array(at_most, np.float64),
-        at_least=np.array(at_least, np.float64),
-        amount=np.array(amount, np.float64),
-        shares=np.array(shares, np.bool_),
-        item_ptr=item_ptr,
-        item=item,
-        item_amount=item_amount,
+        np.array(chip, np.int64),
+        np.array(at_most, np.float64),
+        np.array(at_least, np.float64),
+        np.array(amount, np.float64),
+        np.array(shares, np.bool_),
+        *_weights(tables, problem),
     )
 
 
@@ -132,9 +123,11 @@ def _weights(tables: CostTables, problem: PlacementProblem) -> tuple[LongArray, 
     is_weight = tables.tensor_kind[tables.reader_tensor] == WEIGHT
     unit = problem.unit_of_op[tables.reader_op[is_weight]]
     pairs = np.unique(np.stack([unit, tables.reader_tensor[is_weight]], axis=1), axis=0).reshape(-1, 2)
-    counts = np.bincount(pairs[:, 0], minlength=problem.num_units)
-    ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return ptr, pairs[:, 1].astype(np.int64), tables.tensor_bytes.astype(np.float64)
+    return (
+        row_pointers(pairs[:, 0], problem.num_units),
+        pairs[:, 1].astype(np.int64),
+        tables.tensor_bytes.astype(np.float64),
+    )
 
 
 def _summed(seconds: FloatArray, unit_of: NDArray, num_units: int) -> FloatArray:

@@ -55,11 +55,11 @@ def test_waits_are_those_of_a_walk(seed: int) -> None:
         10 ** rng.uniform(-9, -7),
     )
     cut = np.arange(sequence.num_kernels + 1)
-    waits = waits_for_weights(case.tables, sequence, cut, hop)
+    waits_of_host_s, waits_of_link_s, waited_bytes = waits_for_weights(case.tables, sequence, cut, hop)
     of_host_s, num_bytes = walked(case, sequence, case.tables.host_in_s_per_byte / HOST_SHARE)
-    np.testing.assert_allclose(waits.of_host_s, of_host_s, rtol=1e-9, atol=1e-15)
-    np.testing.assert_allclose(waits.of_link_s, walked(case, sequence, hop)[0], rtol=1e-9, atol=1e-15)
-    np.testing.assert_array_equal(waits.streamed_bytes, num_bytes)
+    np.testing.assert_allclose(waits_of_host_s, of_host_s, rtol=1e-9, atol=1e-15)
+    np.testing.assert_allclose(waits_of_link_s, walked(case, sequence, hop)[0], rtol=1e-9, atol=1e-15)
+    np.testing.assert_array_equal(waited_bytes, num_bytes)
 
 
 def products(kernel_s: list[float], weight_bytes: list[int]) -> Graph:
@@ -90,12 +90,12 @@ def test_one_chip_alone_waits_no_longer_than_estimated(seed: int) -> None:
     tables, order = cost_tables(graph, target), np.arange(num_ops, dtype=np.int32)
     sequence = kernel_sequence(tables, order, order, adjacent=False)
     cut = np.array([0, num_ops])
-    waits = waits_for_weights(tables, sequence, cut, tables.host_in_s_per_byte)
-    assert waits.streamed_bytes[-1] == sum(weight_bytes)
+    _, waits_s, streamed_bytes = waits_for_weights(tables, sequence, cut, tables.host_in_s_per_byte)
+    assert streamed_bytes[-1] == sum(weight_bytes)
     first_s = max(0.0, 20_000 * tables.host_in_s_per_byte - kernel_s[-1])
     metrics = simulate_plan(graph, target, make_plan(graph, target, [0] * num_ops))
     assert metrics.valid, metrics.reason
-    estimated_s = sum(kernel_s) + waits.of_link_s[-1] + first_s
+    estimated_s = sum(kernel_s) + waits_s[-1] + first_s
     input_s = 8 * tables.host_in_s_per_byte  # the host's link carries inputs too
     assert metrics.interval_s <= estimated_s + 2 * num_ops * input_s
     # Weights may come while their own kernel runs, too.

@@ -35,7 +35,7 @@ from go_opt.solver.slicing.along import problem_along, slicing_of
 from go_opt.solver.slicing.segments.memory import segment_memory, shortage_bytes, without_stream_buffer
 from go_opt.solver.slicing.segments.problem import least_s
 from go_opt.solver.slicing.streamed.segment_table import SegmentTable, chip_classes, segment_table
-from go_opt.solver.slicing.streamed.waiting import Waits, no_waits, waits_for_weights
+from go_opt.solver.slicing.streamed.waiting import waits_for_weights
 from go_opt.solver.slicing.streamed.weight_streams import weight_reads
 
 MOST_SEGMENTS: Final = 120_000  # about half a second
@@ -73,7 +73,6 @@ def slice_order_forwarded(
     memory = segment_memory(tables, sequence, relayed=passing == "relayed")
     table = segment_table(
         tables,
-        sequence,
         problem,
         without_stream_buffer(memory),
         chip_classes(tables, problem, chips),
@@ -86,10 +85,11 @@ def slice_order_forwarded(
     hop_s = float(hops[0])
     cut_s = problem.crossing_bytes[table.cut] * hop_s
     input_s = sequence.input_bytes * tables.host_in_s_per_byte
-    waited = waits_for_weights(tables, sequence, table.cut, hop_s) if waits else no_waits(table.cut)
+    none = np.zeros(len(table.cut))
+    waited = waits_for_weights(tables, sequence, table.cut, hop_s) if waits else (none, none, none)
 
     def slicing_within(interval_s: float) -> tuple[LongArray, LongArray, BoolArray] | None:
-        found = _fewest_bytes(table, cut_s, waited, hop_s, interval_s, chips, tables.sequences)
+        found = _fewest_bytes(table, cut_s, *waited, hop_s, interval_s, chips, tables.sequences)
         from_host, start, size, forwards = found
         used = int(np.argmin(from_host[-1]))
         host_s = input_s + from_host[-1, used] * tables.host_in_s_per_byte
@@ -116,7 +116,9 @@ def slice_order_forwarded(
 def _fewest_bytes(
     table: SegmentTable,
     cut_s: FloatArray,
-    waits: Waits,
+    waits_of_host_s: FloatArray,
+    waits_of_link_s: FloatArray,
+    waited_bytes: FloatArray,
     hop_s_per_byte: float,
     interval_s: float,
     max_chips: int,
@@ -147,16 +149,16 @@ def _fewest_bytes(
             most = max_chips - fewest_chips[a]
             if most < 1 or cost_s > interval_s * most:
                 continue
-            waited = min(streamed, waits.streamed_bytes[b] - waits.streamed_bytes[a])
-            waited /= max(waits.streamed_bytes[b] - waits.streamed_bytes[a], 1.0)
-            alone_s = cost_s + waited * (waits.of_host_s[b] - waits.of_host_s[a])
+            waited = min(streamed, waited_bytes[b] - waited_bytes[a])
+            waited /= max(waited_bytes[b] - waited_bytes[a], 1.0)
+            alone_s = cost_s + waited * (waits_of_host_s[b] - waits_of_host_s[a])
             size = max(int64(math.ceil(alone_s / interval_s)), int64(1))
             least = int64(max_chips + 1)
             room_s = interval_s - max(cut_s[a], cut_s[b])
             own = table.in_part_bytes[0, place]
             passed = streamed - own
             if passed > 0.0 and passed * hop_s_per_byte <= room_s * most:
-                together_s = cost_s + waited * (waits.of_link_s[b] - waits.of_link_s[a])
+                together_s = cost_s + waited * (waits_of_link_s[b] - waits_of_link_s[a])
                 work = int64(math.ceil(together_s / interval_s))
                 least = max(work, int64(2), int64(math.ceil(passed * hop_s_per_byte / room_s)))
             is_forwarded = size > most

@@ -15,7 +15,6 @@ from go_opt.common.arrays import BoolArray, FloatArray, LongArray
 from go_opt.common.compiling import compiled, int64
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.plain_loops import largest
-from go_opt.solver.problem.sequence import KernelSequence
 from go_opt.solver.slicing.segments.memory import SegmentMemory, grow_segment, move_end, no_segment
 from go_opt.solver.slicing.segments.problem import (
     ROUNDING,
@@ -128,7 +127,6 @@ _OF_KIND: Final = ("kind", "sram_bytes", "stream_buffer_bytes", "in_s_per_byte",
 
 def segment_table(
     tables: CostTables,
-    sequence: KernelSequence,
     problem: SliceProblem,
     memory: SegmentMemory,
     classes: ChipClasses,
@@ -151,7 +149,7 @@ def segment_table(
     share = _share_of_cuts(first_starts, problem.may_cut, most_segments // len(classes.kind))
     cut = np.flatnonzero(problem.may_cut[1 : problem.num_kernels]) + 1
     if share < 1.0:
-        cut = _cheapest_spread(sequence, problem, reads, cut, int(share * len(cut)))
+        cut = _cheapest_spread(problem, reads, cut, int(share * len(cut)))
     cut = np.concatenate([[0], cut, [problem.num_kernels]])
     first = np.searchsorted(cut, first_starts[cut])
     ends = np.cumsum(np.arange(len(cut)) - first)
@@ -274,14 +272,12 @@ def _share_of_cuts(first_starts: LongArray, may_cut: BoolArray, most_segments: i
     return min(1.0, most_steps / max(steps, 1), (most_segments / max(num_segments, 1)) ** 0.5)
 
 
-def _cheapest_spread(
-    sequence: KernelSequence, problem: SliceProblem, reads: WeightReads, inner: LongArray, most: int
-) -> LongArray:
+def _cheapest_spread(problem: SliceProblem, reads: WeightReads, inner: LongArray, most: int) -> LongArray:
     """Returns the cuts of ``inner`` with least traffic in their stretch of work, weights and kernels.
 
     The sequence is divided into ``most`` stretches.
     """
-    num_kernels = sequence.num_kernels
+    num_kernels = problem.num_kernels
     kernel = np.repeat(np.arange(num_kernels), np.diff(reads.read_ptr))
     _, first_read = np.unique(reads.weight, return_index=True)
     stored = reads.stored_bytes[reads.place[first_read]]
@@ -294,7 +290,7 @@ def _cheapest_spread(
         before = np.cumsum(amount)
         along += before[inner - 1] / max(float(before[-1]), ROUNDING)
     stretch = (along / along[-1] * most).astype(np.int64)
-    by_traffic = np.lexsort([sequence.crossing_bytes[inner], stretch])
+    by_traffic = np.lexsort([problem.crossing_bytes[inner], stretch])
     is_first = np.diff(stretch[by_traffic], prepend=-1) > 0
     # The latest ends from the user's rules must stay candidates.
     asked_for = np.intersect1d(problem.latest, inner)

@@ -125,7 +125,6 @@ def _cheapest_without_holes(
         classes = stage_classes(classes, tables.sequences, state_bytes)
     table = segment_table(
         tables,
-        sequence,
         problem,
         without_stream_buffer(memory),
         classes,

@@ -9,7 +9,7 @@ that streams a share of these weights waits for that share of the time.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -23,24 +23,14 @@ from go_opt.solver.problem.sequence import KernelSequence
 HOST_SHARE: Final = 0.5
 
 
-class Waits(NamedTuple):
-    """Sums up to each of ``A`` cuts, if one chip runs everything."""
-
-    of_host_s: FloatArray  # [A] seconds of waiting for the host
-    of_link_s: FloatArray  # [A] seconds of waiting for the previous chip, which forwards the weights
-    streamed_bytes: FloatArray  # [A]
-
-
-def no_waits(cut: LongArray) -> Waits:
-    """No waiting: weights arrive as early as links allow."""
-    nothing = np.zeros(len(cut))
-    return Waits(nothing, nothing, nothing)
-
-
 def waits_for_weights(
     tables: CostTables, sequence: KernelSequence, cut: LongArray, hop_s_per_byte: float
-) -> Waits:
-    """The waits up to each of ``cut`` [A], for identical chips."""
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Sums up to each of ``cut`` [A], if one chip runs everything; chips are identical.
+
+    These are the seconds of waiting for the host, those of waiting for the previous chip, which forwards the
+    weights, and the streamed bytes.
+    """
     streamed = _streamed_bytes(tables, sequence)
     kernel = np.flatnonzero(streamed)
     begins_s = np.concatenate([[0.0], np.cumsum(sequence.kernel_s[tables.chip_kind[0]])])[kernel]
@@ -54,7 +44,7 @@ def waits_for_weights(
         return summed(np.maximum(streamed[kernel] * s_per_byte - hidden_s, 0.0))
 
     host_s_per_byte = tables.host_in_s_per_byte / HOST_SHARE
-    return Waits(waits(host_s_per_byte), waits(hop_s_per_byte), summed(streamed[kernel]))
+    return waits(host_s_per_byte), waits(hop_s_per_byte), summed(streamed[kernel])
 
 
 def _streamed_bytes(tables: CostTables, sequence: KernelSequence) -> FloatArray:
