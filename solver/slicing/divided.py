@@ -20,12 +20,16 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from go_opt.common.arrays import BoolArray, FloatArray, LongArray
-from go_opt.common.compiling import compiled, compiled_inner, int64, uncounted_inner
+from go_opt.common.arrays import BoolArray, FloatArray, LongArray, RecordArray, record
+from go_opt.common.compiling import compiled, int64, uncounted_inner
 
 MOST_LABELS: Final = 16  # of a piece on stages of as many replicas
 ALIKE: Final = 1 / 10  # of the interval, or of a memory: latencies and bytes that count as equal
 CLOSE: Final = 1 / 400  # relative distance of intervals at which the bisection ends
+
+# A way to reach a piece: first chip of its stage, chips, node; work and bytes of each of its chips, latency,
+# share of the block on the stage, longest share on stages before, most bytes of activations.
+LABEL: Final = record("first_chip chips node", "work_s held_bytes latency_s share_s longest_s active_bytes")
 
 
 class Pieces(NamedTuple):
@@ -62,15 +66,6 @@ class DividedSlicing(NamedTuple):
     replicas: LongArray  # [P]
 
 
-class _Labels(NamedTuple):
-    """Ways to reach a piece, ``L`` at most."""
-
-    counts: LongArray  # [3, L] first chip of the stage, its chips, node
-    # [6, L] work and bytes of each of its chips, latency, share of the block, longest share of stages before,
-    # most bytes of activations
-    amount: FloatArray
-
-
 def slice_divided(pieces: Pieces, room: Room, lower_s: float, upper_s: float) -> DividedSlicing | None:
     """Returns the slicing of nearly the least interval between two, by bisection; None if none is found."""
     found = _found(pieces, room, upper_s)
@@ -105,13 +100,12 @@ def _found(pieces: Pieces, room: Room, interval_s: float) -> tuple[LongArray, in
 def _reach(pieces: Pieces, room: Room, interval_s: float, ends_early: bool) -> tuple[LongArray, int, float]:
     """Returns nodes [*, 4] (node before, piece, first chip, replicas), the last or -1, and its latency."""
     size = room.most_replicas * MOST_LABELS
-    start, end, now, then = _labels(size), _labels(size), _labels(size), _labels(size)
+    start, end = np.zeros(size + 1, LABEL), np.zeros(size + 1, LABEL)
+    now, then = np.zeros(size + 1, LABEL), np.zeros(size + 1, LABEL)
     nodes = np.empty((size * len(pieces.work_s) + 1, 4), np.int64)
     number, num_start = int64(0), int64(0)
     for replicas in range(1, min(room.most_replicas, room.num_chips, room.sequences) + 1):
-        start.counts[0, num_start], start.counts[1, num_start], start.counts[2, num_start] = 0, replicas, -1
-        for row in range(6):
-            start.amount[row, num_start] = 0.0
+        start[num_start].chips, start[num_start].node = replicas, -1
         num_start += 1
     for segment in range(len(pieces.option_ptr) - 1):
         num_end = int64(0)
@@ -125,44 +119,32 @@ def _reach(pieces: Pieces, room: Room, interval_s: float, ends_early: bool) -> t
                         pieces, room, interval_s, option, piece, ends, now, label, then, num_then
                     )
                 for label in range(num_then):
-                    nodes[number, 0], nodes[number, 1] = then.counts[2, label], piece
-                    nodes[number, 2], nodes[number, 3] = then.counts[0, label], then.counts[1, label]
-                    then.counts[2, label] = number
+                    nodes[number, 0], nodes[number, 1] = then[label].node, piece
+                    nodes[number, 2], nodes[number, 3] = then[label].first_chip, then[label].chips
+                    then[label].node = number
                     number += 1
                 num_now = _copied(then, num_then, now)
             for label in range(num_now):  # the block is over
-                now.amount[2, label] += max(now.amount[3, label], now.amount[4, label])
-                now.amount[3, label] = now.amount[4, label] = 0.0
+                now[label].latency_s = _latency_s(now, label)
+                now[label].share_s = now[label].longest_s = 0.0
                 num_end = _keep(room, interval_s, now, label, end, num_end)
         num_start = _copied(end, num_end, start)
     best, most_s = int64(-1), room.sequences * interval_s / room.latency_scale
     for label in range(num_start):
-        if start.amount[2, label] <= most_s and (best < 0 or start.amount[2, label] < start.amount[2, best]):
+        seconds = start[label].latency_s
+        if seconds <= most_s and (best < 0 or seconds < start[best].latency_s):
             best = label
     if best < 0:
         return nodes, int64(-1), 0.0
-    return nodes, start.counts[2, best], start.amount[2, best]
-
-
-@compiled_inner
-def _labels(size: int) -> _Labels:
-    return _Labels(np.zeros((3, size + 1), np.int64), np.zeros((6, size + 1), np.float64))
+    return nodes, start[best].node, start[best].latency_s
 
 
 @uncounted_inner
-def _copied(source: _Labels, number: int, to: _Labels) -> int:
+def _copied(source: RecordArray, number: int, to: RecordArray) -> int:
     """Copies labels; returns their number."""
     for label in range(number):
-        _copy(source, label, to, label)
+        to[label] = source[label]
     return number
-
-
-@uncounted_inner
-def _copy(source: _Labels, label: int, to: _Labels, at: int) -> None:
-    for row in range(3):
-        to.counts[row, at] = source.counts[row, label]
-    for row in range(6):
-        to.amount[row, at] = source.amount[row, label]
 
 
 @uncounted_inner
@@ -173,9 +155,9 @@ def _extend(
     option: int,
     piece: int,
     ends: bool,
-    now: _Labels,
+    now: RecordArray,
     label: int,
-    then: _Labels,
+    then: RecordArray,
     num_then: int,
 ) -> int:
     """Adds a piece to a label: on its stage; if it does not fit or the stage ``ends``, on new ones.
@@ -183,23 +165,26 @@ def _extend(
     Returns the number of labels with the piece.
     """
     work_s, sent_s = pieces.work_s[piece], pieces.sent_s[piece]
-    new = now.counts.shape[1] - 1  # the last place is for what is made here
+    new = len(now) - 1  # the last place is for what is made here
     for replicas in range(min(room.most_replicas, room.num_chips, room.sequences) + 1):  # 0: on its stage
-        _copy(now, label, now, new)
+        now[new] = now[label]
         if replicas > 0:
-            now.counts[0, new] += now.counts[1, label]
-            now.counts[1, new] = replicas
-            now.amount[0, new] = now.amount[1, new] = now.amount[5, new] = 0.0
-            now.amount[2, new] += sent_s
-            now.amount[4, new] = max(now.amount[3, new], now.amount[4, new])
-            now.amount[3, new] = 0.0
-        held = -(-room.sequences // now.counts[1, new])
-        now.amount[0, new] += work_s * held / room.sequences
-        now.amount[1, new] += pieces.weight_bytes[piece] + pieces.state_bytes[piece] * held
-        now.amount[3 if pieces.is_divided[option] else 2, new] += work_s
-        now.amount[5, new] = max(now.amount[5, new], pieces.activation_bytes[piece])
-        fits = now.amount[1, new] + now.amount[5, new] <= room.chip_bytes
-        fits &= now.amount[0, new] <= interval_s and now.counts[0, new] + now.counts[1, new] <= room.num_chips
+            now[new].first_chip += now[label].chips
+            now[new].chips = replicas
+            now[new].work_s = now[new].held_bytes = now[new].active_bytes = 0.0
+            now[new].latency_s += sent_s
+            now[new].longest_s = max(now[new].share_s, now[new].longest_s)
+            now[new].share_s = 0.0
+        held = -(-room.sequences // now[new].chips)
+        now[new].work_s += work_s * held / room.sequences
+        now[new].held_bytes += pieces.weight_bytes[piece] + pieces.state_bytes[piece] * held
+        if pieces.is_divided[option]:
+            now[new].share_s += work_s
+        else:
+            now[new].latency_s += work_s
+        now[new].active_bytes = max(now[new].active_bytes, pieces.activation_bytes[piece])
+        fits = now[new].held_bytes + now[new].active_bytes <= room.chip_bytes
+        fits &= now[new].work_s <= interval_s and now[new].first_chip + now[new].chips <= room.num_chips
         if fits:
             num_then = _keep(room, interval_s, now, new, then, num_then)
             if replicas == 0 and not ends:
@@ -210,21 +195,21 @@ def _extend(
 
 
 @uncounted_inner
-def _keep(room: Room, interval_s: float, source: _Labels, label: int, to: _Labels, number: int) -> int:
+def _keep(room: Room, interval_s: float, source: RecordArray, label: int, to: RecordArray, num: int) -> int:
     """Takes a label, unless one on as many replicas is as good; returns the number of labels."""
     used_s, latency_s = _used_s(source, label, interval_s), _latency_s(source, label)
     alike, worst, worst_share = int64(0), int64(-1), _share(room, interval_s, used_s, latency_s)
     other = int64(0)
-    while other < number:
-        if to.counts[1, other] == source.counts[1, label]:
+    while other < num:
+        if to[other].chips == source[label].chips:
             other_used_s, other_s = _used_s(to, other, interval_s), _latency_s(to, other)
-            more_bytes = to.amount[1, other] - source.amount[1, label]
+            more_bytes = to[other].held_bytes - source[label].held_bytes
             is_alike = other_s <= latency_s + ALIKE * interval_s and more_bytes <= ALIKE * room.chip_bytes
             if other_used_s <= used_s and is_alike:
-                return number  # then it has replaced none but such as are no better than this one
+                return num  # then it has replaced none but such as are no better than this one
             if used_s <= other_used_s and latency_s <= other_s and more_bytes >= 0.0:
-                number -= 1
-                _copy(to, number, to, other)
+                num -= 1
+                to[other] = to[num]
                 continue
             alike += 1
             share = _share(room, interval_s, other_used_s, other_s)
@@ -232,22 +217,22 @@ def _keep(room: Room, interval_s: float, source: _Labels, label: int, to: _Label
                 worst, worst_share = other, share
         other += 1
     if alike < MOST_LABELS:
-        _copy(source, label, to, number)
-        return number + 1
+        to[num] = source[label]
+        return num + 1
     if worst >= 0:
-        _copy(source, label, to, worst)
-    return number
+        to[worst] = source[label]
+    return num
 
 
 @uncounted_inner
-def _used_s(labels: _Labels, label: int, interval_s: float) -> float:
+def _used_s(labels: RecordArray, label: int, interval_s: float) -> float:
     """The seconds of all chips that are taken."""
-    return labels.counts[0, label] * interval_s + labels.counts[1, label] * labels.amount[0, label]
+    return labels[label].first_chip * interval_s + labels[label].chips * labels[label].work_s
 
 
 @uncounted_inner
-def _latency_s(labels: _Labels, label: int) -> float:
-    return labels.amount[2, label] + max(labels.amount[3, label], labels.amount[4, label])
+def _latency_s(labels: RecordArray, label: int) -> float:
+    return labels[label].latency_s + max(labels[label].share_s, labels[label].longest_s)
 
 
 @uncounted_inner

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from go_opt.common.arrays import FloatArray, IntArray, LongArray
+from go_opt.common.arrays import FloatArray, IntArray, LongArray, RecordArray, record
 from go_opt.common.compiling import compiled, compiled_inner, int64, uncounted_inner
 from go_opt.env.cost import CostTables
 from go_opt.env.cost.routes import transfer_s
@@ -26,6 +26,8 @@ from go_opt.solver.slicing.streamed.cuts import Cuts, StreamedProblem
 
 WINDOW: Final = 256  # kernels behind a cut that are looked at
 MOST_ALIKE: Final = 4  # labels of a cut on the same number of chips: beyond, the fastest ones are kept
+# Of a way to reach a cut: the cut, its chips, the label before; its seconds of transfers and streamed bytes.
+LABEL: Final = record("cut chips before", "streamed_bytes seconds")
 
 
 class SampleLatency(NamedTuple):
@@ -154,8 +156,7 @@ def _cuts_within(
 ) -> LongArray:
     """Returns the candidates of a slicing within all three limits; none if there is no such slicing."""
     table, most_chips, last = problem.table, len(problem.class_of_chip), len(problem.table.cut) - 1
-    marks = np.zeros((3, 4 * last + 4), np.int64)  # of each label: its cut, chips, and the label before
-    sums = np.zeros((2, 4 * last + 4), np.float64)  # streamed bytes, and seconds of transfers
+    labels = np.zeros(4 * last + 4, LABEL)
     begin = np.zeros(last + 2, np.int64)  # first label of each cut
     number = int64(1)
     begin[1] = 1
@@ -166,28 +167,28 @@ def _cuts_within(
             if table.cost_s[0, place] > interval_s:
                 continue
             for label in range(begin[a], begin[a + 1]):
-                chips = marks[1, label] + 1
-                streamed = sums[0, label] + table.streamed_bytes[0, place]
-                seconds = sums[1, label] + cut_s[b]
+                chips = labels[label].chips + 1
+                streamed = labels[label].streamed_bytes + table.streamed_bytes[0, place]
+                seconds = labels[label].seconds + cut_s[b]
                 if chips > most_chips or streamed > most_bytes:
                     continue
                 if seconds + left_s[b, most_chips - chips] > most_s:
                     continue
-                marks, sums = _with_room(marks, sums, number)
-                marks[0, number], marks[1, number], marks[2, number] = b, chips, label
-                sums[0, number], sums[1, number] = streamed, seconds
-                number = _keep_best(marks, sums, begin[b], number)
+                labels = _with_room(labels, number)
+                labels[number].cut, labels[number].chips, labels[number].before = b, chips, label
+                labels[number].streamed_bytes, labels[number].seconds = streamed, seconds
+                number = _keep_best(labels, begin[b], number)
         begin[b + 1] = number
     best = int64(-1)
     for label in range(begin[last], begin[last + 1]):
-        if best < 0 or sums[1, label] < sums[1, best]:
+        if best < 0 or labels[label].seconds < labels[best].seconds:
             best = label
     if best < 0:
         return np.empty(0, np.int64)
-    cuts = np.empty(marks[1, best] + 1, np.int64)
+    cuts = np.empty(labels[best].chips + 1, np.int64)
     for i in range(len(cuts) - 1, -1, -1):
-        cuts[i] = marks[0, best]
-        best = marks[2, best]
+        cuts[i] = labels[best].cut
+        best = labels[best].before
     return cuts
 
 
@@ -209,21 +210,18 @@ def _least_left_s(problem: StreamedProblem, cut_s: FloatArray, interval_s: float
 
 
 @compiled_inner
-def _with_room(marks: LongArray, sums: FloatArray, number: int) -> tuple[LongArray, FloatArray]:
+def _with_room(labels: RecordArray, number: int) -> RecordArray:
     """Returns the labels with room for one more."""
-    if number < marks.shape[1]:
-        return marks, sums
-    more_marks = np.zeros((3, 2 * number), np.int64)
-    more_sums = np.zeros((2, 2 * number), np.float64)
+    if number < len(labels):
+        return labels
+    more = np.zeros(2 * number, LABEL)
     for i in range(number):
-        for row in range(3):
-            more_marks[row, i] = marks[row, i]
-        more_sums[0, i], more_sums[1, i] = sums[0, i], sums[1, i]
-    return more_marks, more_sums
+        more[i] = labels[i]
+    return more
 
 
 @uncounted_inner
-def _keep_best(marks: LongArray, sums: FloatArray, begin: int, new: int) -> int:
+def _keep_best(labels: RecordArray, begin: int, new: int) -> int:
     """Drops label ``new`` if one from ``begin`` on is as good in all, or else those that are no better.
 
     Returns the number of labels.
@@ -232,31 +230,24 @@ def _keep_best(marks: LongArray, sums: FloatArray, begin: int, new: int) -> int:
     label = begin
     alike, slowest = int64(0), new  # labels on as many chips, and of these the one with most seconds
     while label < end:
-        is_best = marks[1, label] <= marks[1, new]
-        is_best &= sums[0, label] <= sums[0, new] and sums[1, label] <= sums[1, new]
-        if is_best:
+        is_best = labels[label].chips <= labels[new].chips
+        is_best &= labels[label].streamed_bytes <= labels[new].streamed_bytes
+        if is_best and labels[label].seconds <= labels[new].seconds:
             return new  # then it has replaced none
-        is_no_better = marks[1, new] <= marks[1, label]
-        is_no_better &= sums[0, new] <= sums[0, label] and sums[1, new] <= sums[1, label]
-        if is_no_better:
+        is_no_better = labels[new].chips <= labels[label].chips
+        is_no_better &= labels[new].streamed_bytes <= labels[label].streamed_bytes
+        if is_no_better and labels[new].seconds <= labels[label].seconds:
             end -= 1
-            _move(marks, sums, end, label)
+            labels[label] = labels[end]
             continue
-        if marks[1, label] == marks[1, new]:
+        if labels[label].chips == labels[new].chips:
             alike += 1
-            if sums[1, label] > sums[1, slowest]:
+            if labels[label].seconds > labels[slowest].seconds:
                 slowest = label
         label += 1
     if alike >= MOST_ALIKE:  # then there is a slower one, or the new one is the slowest
         if slowest < end:
-            _move(marks, sums, new, slowest)
+            labels[slowest] = labels[new]
         return end
-    _move(marks, sums, new, end)
+    labels[end] = labels[new]
     return end + 1
-
-
-@uncounted_inner
-def _move(marks: LongArray, sums: FloatArray, source: int, to: int) -> None:
-    for row in range(3):
-        marks[row, to] = marks[row, source]
-    sums[0, to], sums[1, to] = sums[0, source], sums[1, source]
