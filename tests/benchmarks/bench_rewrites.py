@@ -37,8 +37,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -188,7 +189,9 @@ def bench_ort(arguments: argparse.Namespace) -> None:
     if arguments.unrolled:
         with tempfile.TemporaryDirectory() as folder:
             for sizes in UNROLLED:
-                _bench_model(unrolled_lstm(*sizes, Path(folder)), Path(folder), arguments)
+                of = (*sizes, Path(folder))
+                more = {products: unrolled_lstm(*of, products) for products in ("by hand", "given")}
+                _bench_model(unrolled_lstm(*of), Path(folder), arguments, more)
         return
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
@@ -226,8 +229,12 @@ def with_random_weights(path: Path, folder: Path) -> Path:
 UNROLLED: Final = ((16, 80, 512), (32, 256, 128), (32, 256, 256), (32, 1024, 256), (64, 512, 256))
 
 
-def unrolled_lstm(steps: int, width: int, hidden: int, folder: Path) -> Path:
-    """An LSTM whose steps are nodes, each with products of what it reads and of its state."""
+def unrolled_lstm(steps: int, width: int, hidden: int, folder: Path, products: str = "a step") -> Path:
+    """An LSTM whose steps are nodes, each with products of what it reads and of its state.
+
+    Args:
+      products: of inputs: one ``a step``, one for all steps ``by hand``, or their results are ``given``.
+    """
     rng, helper = np.random.default_rng(0), onnx.helper
     sizes = {"w": (4 * hidden, width), "u": (4 * hidden, hidden), "b": (4 * hidden,), "h": (1, hidden),
              "c": (1, hidden)}  # fmt: skip
@@ -236,11 +243,18 @@ def unrolled_lstm(steps: int, width: int, hidden: int, folder: Path) -> Path:
         for name, of in sizes.items()
     ]
     weights.append(onnx.numpy_helper.from_array(np.full(4, hidden), "gates"))
+    weights.append(onnx.numpy_helper.from_array(np.array([steps, width]), "rows"))
+    weights.append(onnx.numpy_helper.from_array(np.ones(steps, np.int64), "ones"))
+    x_all = "" if products == "a step" else " ".join(f"xw{t}" for t in range(steps))
+    by_hand = [("Reshape", "x rows", "xs"), ("Gemm", "xs w b", "xw"), ("Split", "xw ones", x_all)]
+    before = {"a step": [], "by hand": by_hand, "given": [("Split", "x ones", x_all)]}[products]
     nodes, (h, c) = [], ("h", "c")
     for t in range(steps):
         weights.append(onnx.numpy_helper.from_array(np.array(t), f"at{t}"))
+        if products == "a step":
+            before = [("Gather", f"x at{t}", f"x{t}"), ("Gemm", f"x{t} w b", f"xw{t}")]
         rows = [
-            ("Gather", f"x at{t}", f"x{t}"), ("Gemm", f"x{t} w b", f"xw{t}"), ("Gemm", f"{h} u", f"hu{t}"),
+            *(before if t == 0 or products == "a step" else []), ("Gemm", f"{h} u", f"hu{t}"),
             ("Add", f"xw{t} hu{t}", f"z{t}"), ("Split", f"z{t} gates", f"i{t} f{t} g{t} o{t}"),
             *(("Sigmoid", f"{one}{t}", f"{one}s{t}") for one in "ifo"), ("Tanh", f"g{t}", f"gs{t}"),
             ("Mul", f"fs{t} {c}", f"fc{t}"), ("Mul", f"is{t} gs{t}", f"ig{t}"),
@@ -248,37 +262,48 @@ def unrolled_lstm(steps: int, width: int, hidden: int, folder: Path) -> Path:
         ]  # fmt: skip
         named = {"Gemm": {"transB": 1}, "Split": {"axis": 1}}
         nodes += [
-            helper.make_node(kind, read.split(), written.split(), written.split()[0], **named.get(kind, {}))
+            helper.make_node(
+                kind,
+                read.split(),
+                written.split(),
+                written.split()[0],
+                **({"axis": 0} if written == x_all else named.get(kind, {})),
+            )
             for kind, read, written in rows
         ]
         h, c = f"h{t}", f"c{t}"
-    given = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [steps, 1, width])
+    read = {name for one in nodes for name in one.input}
+    weights = [one for one in weights if one.name in read]
+    shape = [steps, 4 * hidden] if products == "given" else [steps, 1, width]
+    given = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)
     result = helper.make_tensor_value_info(h, onnx.TensorProto.FLOAT, [1, hidden])
     graph = helper.make_graph(nodes, "lstm", [given], [result], weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    onnx.save(model, path := folder / f"lstm_{steps}_{width}_{hidden}.onnx")
+    onnx.save(model, path := folder / f"lstm_{steps}_{width}_{hidden}_{products.replace(' ', '_')}.onnx")
     return path
 
 
-def _bench_model(path: Path, folder: Path, arguments: argparse.Namespace) -> None:
-    models = {"as sent": path}
+def _bench_model(
+    path: Path, folder: Path, arguments: argparse.Namespace, more: Mapping[str, Path] = MappingProxyType({})
+) -> None:
+    models = {"as sent": path, **more}
     for rules in (("fold",), ("fold", "batch"), RULES):
         made, number = rewritten_model(path, rules)
         name = f"{number} of {' and '.join(rules)}"
         if number:
             ir.save(made, to := folder / f"{name}.onnx")
             models[name] = to
-    rewritten = set(models)
+    rewritten = {*models} - {"given"}
     if arguments.python:
         others = dict(simplified(path, folder, arguments.python))
         models |= {name: one for name, one in others.items() if isinstance(one, Path)}
     sessions = {name: session(one) for name, one in models.items()}
-    inputs = random_arrays(sessions["as sent"])
+    read = {name: random_arrays(one) for name, one in sessions.items()}
     runs: dict[str, Callable[[], Sequence[Any]]] = {
-        name: lambda one=one: one.run(None, inputs) for name, one in sessions.items()
+        name: lambda one=one, name=name: one.run(None, read[name]) for name, one in sessions.items()
     }
     results = {name: run() for name, run in runs.items()}
-    plain = session(path, is_optimized=False).run(None, inputs)
+    plain = session(path, is_optimized=False).run(None, read["as sent"])
     noise = _difference(results["as sent"], plain)
     least = dict.fromkeys(runs, math.inf)
     for _ in range(arguments.repeats):
@@ -293,7 +318,8 @@ def _bench_model(path: Path, folder: Path, arguments: argparse.Namespace) -> Non
         nodes = len(onnx.load(one, load_external_data=False).graph.node)
         gain = least["as sent"] / least[name]
         times = [f"{1e3 * least[name]:.2f}", f"{gain:.3f}"]
-        row([path.stem, name, str(nodes), *times, f"{apart:.1e}", f"{noise:.1e}"])
+        difference = "" if name == "given" else f"{apart:.1e}"
+        row([path.stem, name, str(nodes), *times, difference, f"{noise:.1e}"])
 
 
 def random_arrays(one: ort.InferenceSession) -> dict[str, Any]:
