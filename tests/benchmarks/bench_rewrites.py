@@ -6,6 +6,7 @@ Run: PYTHONPATH=. python tests/benchmarks/bench_rewrites.py plans [--split test]
          [FILE ...]
      PYTHONPATH=. python tests/benchmarks/bench_rewrites.py rivals [--evaluations N] [--seeds N]
          [--on TARGET:OBJECTIVE ...] [--python FILE] [FILE ...]
+     PYTHONPATH=. python tests/benchmarks/bench_rewrites.py machine [--evaluations N] [--seconds S] [FILE ...]
 
 ``plans``: graphs of a split of the zoo, at equal evaluations. *sent* is the search without rewrites,
 *rewritten* with them, *gain* the objective of the first over that of the second; with ``--without``, the
@@ -27,6 +28,11 @@ All at equal evaluations. A cell is the objective of the model as sent, without 
 column, in the geometric mean over seeds. All models run in ONNX Runtime without its levels, ours with the
 rewrites of each plan; asserts that ours are equal as above. A model of others is *invalid* if they make none,
 if ONNX Runtime or go-opt refuses it, or if its outputs differ by more.
+
+``machine``: the same models, by default the unrolled LSTMs, on two processes of ONNX Runtime on this machine,
+whose rates `go-opt profile` fits in some seconds. Interval and latency without rewrites over those with them,
+as predicted and as run: processor time of the busiest process, and of all stages one after the other, the
+least of three runs in turn. Asserts that outputs are equal within the tolerance of `go-opt run`.
 """
 
 from __future__ import annotations
@@ -58,6 +64,7 @@ from go_opt.model.graph import Graph, Rewrite
 from go_opt.result import OptimizeResult
 from go_opt.run.cut.rewrites import rewrite_nodes
 from go_opt.run.cut.source import model_of_plan
+from go_opt.run.pipeline.results import RunResult
 from tests.benchmarks.measuring import header, row
 
 ON: Final = ("mcm-6x6:throughput", "h100-sxm-1:latency", "gpu-2:latency")
@@ -322,6 +329,37 @@ def _bench_model(
         row([path.stem, name, str(nodes), *times, difference, f"{noise:.1e}"])
 
 
+def bench_machine(arguments: argparse.Namespace) -> None:
+    columns = ["model", "objective", "rewrites", "predicted, us", "gain", "run, us", "gain run"]
+    header(columns, texts=2)
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(name) for name in arguments.names]
+        for path in paths or [unrolled_lstm(*sizes, Path(folder)) for sizes in UNROLLED]:
+            target = Path(folder) / "machine.toml"
+            go_opt.profile(path, target, chips=2, seconds=arguments.seconds)
+            for objective in ("throughput", "latency"):
+                _bench_machine(path, str(target), objective, arguments.evaluations)
+
+
+def _bench_machine(path: Path, target: str, objective: str, evaluations: int) -> None:
+    graph, options = go_opt.from_onnx(path), {"objective": objective, "max_evaluations": evaluations}
+    found = [asked(graph, target, options | {"rewrite": rewrite}) for rewrite in (False, True)]
+    least = [math.inf, math.inf]
+    for i in (0, 1) * 3:
+        ran = go_opt.run_plan(path, found[i].plan, inferences=40, target=target)
+        seconds = ran.processor_interval_s if objective == "throughput" else path_seconds_of(ran)
+        least[i] = min(least[i], seconds)
+    said = [one.objective_s for one in found]
+    figures = [f"{1e6 * said[1]:.1f}", f"{said[0] / said[1]:.3f}"]
+    figures += [f"{1e6 * least[1]:.1f}", f"{least[0] / least[1]:.3f}"]
+    row([path.stem, objective, str(len(found[1].plan.rewrites)), *figures])
+
+
+def path_seconds_of(ran: RunResult) -> float:
+    """Processor seconds of all stages, one after the other."""
+    return sum(one.processor_s for one in ran.stages)
+
+
 def random_arrays(one: ort.InferenceSession) -> dict[str, Any]:
     """Normal floating-point numbers, and whole numbers from 0 to 9; free dimensions are 1."""
     rng, made = np.random.default_rng(0), {}
@@ -416,7 +454,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("plans", "ort", "rivals"))
+    parser.add_argument("what", choices=("plans", "ort", "rivals", "machine"))
     parser.add_argument("names", nargs="*")
     parser.add_argument("--split", default="test")
     parser.add_argument("--most-ops", type=int, default=1300)
@@ -426,9 +464,12 @@ def main() -> None:
     parser.add_argument("--without", nargs="*", default=(), choices=RULES)
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--python", default="")
+    parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--unrolled", action="store_true")
     arguments = parser.parse_args()
-    {"plans": bench_plans, "ort": bench_ort, "rivals": bench_rivals}[arguments.what](arguments)
+    {"plans": bench_plans, "ort": bench_ort, "rivals": bench_rivals, "machine": bench_machine}[
+        arguments.what
+    ](arguments)
 
 
 if __name__ == "__main__":
