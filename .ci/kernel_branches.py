@@ -27,7 +27,7 @@ _SOLVER = (
     "verify_relays verify_stages waiting"
 )
 _ENV = "memory op_memory peak_memory"
-_SERVING = "queueing mixed"
+_SERVING = "queueing mixed tandem"
 TESTS = (
     *(f"tests/solver/test_{name}.py" for name in _SOLVER.split()),
     *(f"tests/env/test_{name}.py" for name in _ENV.split()),

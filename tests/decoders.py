@@ -14,6 +14,8 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from tests.exports import INT64, info, integers, model, node
 
+PRODUCTS = ("q", "k", "v", "o", "up", "down")  # of a layer of a decoder, by their weights
+
 
 def decoder(
     layers: int = 2, heads: int = 4, width: int = 8, past: int = 10, vocabulary: int = 50, group: int = 1
@@ -97,6 +99,29 @@ def decoder(
         ]
     nodes.append(node("MatMul", f"x{layers} head", "logits", "logits"))
     return model(nodes, inputs, outputs, weights)
+
+
+def prompt_of(step: onnx.ModelProto, layers: int = 2, tokens: int = 4) -> onnx.ModelProto:
+    """The products of ``tokens`` tokens with the weights of a step: other names, and some transposed."""
+    arrays = {one.name: numpy_helper.to_array(one) for one in step.graph.initializer}
+    hidden = arrays["0.q"].shape[0]
+    nodes, at, outputs = [node("Gather", "vocabulary ids", "x", "embedding")], "x", []
+    weights = [numpy_helper.from_array(arrays["table"], "vocabulary")]
+    for i in range(layers):
+        for part in PRODUCTS:
+            weight = f"val_{i}_{part}"
+            turns = part in ("o", "up")
+            array = arrays[f"{i}.{part}"]
+            weights.append(numpy_helper.from_array(array.T.copy() if turns else array, weight))
+            made = f"{i}.{part}.made"
+            kind = {"transB": 1} if turns else {}
+            nodes.append(node("Gemm" if turns else "MatMul", f"{at} {weight}", made, f"{i}.{part}", **kind))
+            if part in "kv":
+                outputs.append(info(made, [tokens, array.shape[1]]))
+            else:
+                at = made
+    outputs.append(info(at, [tokens, hidden]))
+    return model(nodes, [info("ids", [tokens], INT64)], outputs, weights)
 
 
 def lstm_cell(hidden: int = 16) -> onnx.ModelProto:

@@ -41,7 +41,8 @@ def load(
     Args:
       path: ``*.onnx``; ``*.pt2`` of ``torch.export.save``; ``*.mlir``, StableHLO; ``*.json`` in
         go-opt's own form or networkx's node-link form; ``zoo:NAME``; or several of these as one graph,
-        ``union:2*a.onnx+1*b.onnx``.
+        ``union:2*a.onnx+1*b.onnx``, or ``union:shared:1*prompt.onnx+1*step.onnx``
+        with the weights of both once.
       dims: sizes of the symbolic dimensions of a model.
       values: numbers for inputs of an ONNX model, which become constants: one for all elements, or all.
       trips: numbers of trips of the loops of a model that do not say it, by the name of their op.

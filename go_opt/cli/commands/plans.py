@@ -29,8 +29,6 @@ from go_opt.result import Objective
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from go_opt.parallel.plans import StepAnswer
-    from go_opt.serving.mixed.answers import RangeAnswer
     from go_opt.solver import Violation
 
 
@@ -92,6 +90,11 @@ def optimize(
         problem = "a service keeps its own plans" if connection.server else "--fewest-chips is many searches"
         raise InvalidInputError(f"--remember: {problem}.", field="remember")
     there, serving = searching.search_there(connection), None
+    if search.prefill is not None:
+        found = searching.prefill_here(model, search.prefill, beginning, costs, on, request, asked, there)
+        if written.out is not None:
+            found.save(written.out)
+        return _of_blocks(found)
     if asked is not None:
         searching.refuse_beside_rate(beginning)
         costed = partial(with_costs, target=on, costs=costs)
@@ -259,5 +262,5 @@ def objective_of(plan: Path) -> Objective:
     return "latency" if isinstance(data, dict) and data.get("objective") == "latency" else "throughput"
 
 
-def _of_blocks(answer: StepAnswer | RangeAnswer) -> Answer:
+def _of_blocks(answer: searching.SavedAnswer) -> Answer:
     return Answer(answer.to_dict, lambda: [answer.lines()])

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    Protocol,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import typer
 
@@ -29,11 +39,20 @@ if TYPE_CHECKING:
     from go_opt.cli.inputs.loading import Loading, StartOptions
     from go_opt.env import Target
     from go_opt.model.graph import Graph
-    from go_opt.parallel.plans import StepAnswer
     from go_opt.result import OptimizeResult
-    from go_opt.serving.mixed.answers import RangeAnswer
     from go_opt.serving.rate.planning import RatePlan, RateRequest, SearchOf
     from go_opt.serving.together.sharing import Sharing
+
+
+class SavedAnswer(Protocol):
+    """What a search of its own kind found."""
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+    def lines(self) -> Iterator[str]: ...
+
+    def save(self, path: Path) -> None: ...
+
 
 _T = TypeVar("_T")
 
@@ -134,6 +153,13 @@ class SizedSearch(Search):
         typer.Option(help="Tokens of a sequence in the mean, of models with states. [default: 128]"),
     ] = None
 
+    prefill: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROMPT", help="The prompt's model of a step MODEL: beside it or apart, for --rate."
+        ),
+    ] = None
+
     rates: Annotated[
         str | None,
         typer.Option(metavar="N:N", help="Inferences of several models, such as 2:1. [default: 1:1]"),
@@ -151,7 +177,7 @@ class SizedSearch(Search):
             raise InvalidInputError("--rates is for several models.", field="rates")
         return models[0]
 
-    def of_blocks(self, model: str, target: str, connection: Connection) -> StepAnswer | RangeAnswer | None:
+    def of_blocks(self, model: str, target: str, connection: Connection) -> SavedAnswer | None:
         """The best training step, here or at a service, or the best ranges of layers on mixed nodes.
 
         None if the search is of another kind; with Ctrl-C the best so far. Raises if options are given that
@@ -199,7 +225,7 @@ class SizedSearch(Search):
     def rate_per_s(self) -> float | None:
         """The requested rate; None if there is none."""
         if self.rate is None:
-            for option in ("p99", "batch_dim", "tokens"):
+            for option in ("p99", "batch_dim", "tokens", "prefill"):
                 if getattr(self, option) is not None:
                     raise InvalidInputError(f"{_flag(option)} needs --rate.", field=option)
             return None
@@ -269,6 +295,48 @@ def rate_here(
             on_count=lambda batch, found: typer.echo(f"batch {batch}, {count_line(found)}", err=True),
             should_stop=interrupt.is_requested,
             search=search,
+        )
+
+
+def prefill_here(
+    step: str,
+    prompt: str,
+    loading: StartOptions,
+    costs: Path | None,
+    target: Target,
+    request: Request,
+    asked: RateRequest | None,
+    search: SearchOf | None,
+) -> SavedAnswer:
+    """Prompts beside steps or apart, for a rate."""
+    from go_opt.cli.inputs.interrupt import InterruptAsks
+    from go_opt.cli.inputs.loading import with_costs
+    from go_opt.costs.remembered import costs_fact
+    from go_opt.frontends.union.names import union_name
+    from go_opt.report.progress import announce_compilation
+    from go_opt.serving.rate.prefill import plan_prefill
+    from go_opt.serving.together.sharing import costed_alone
+
+    if asked is None or asked.is_fewest:
+        raise InvalidInputError("--prefill needs --rate, and takes no --fewest-chips.", field="prefill")
+    if request.constraints:
+        problem = "--constraints and --stages are of one model, not of --prefill and a step"
+        raise InvalidInputError(f"{problem}.", field="constraints")
+    refuse_beside_rate(loading)
+    both = with_costs(loading.load(union_name([prompt, step], is_shared=True)), target, costs)
+    graphs = [costed_alone(loading.load(model), both, i) for i, model in enumerate((prompt, step), 1)]
+    announce_compilation()
+    with InterruptAsks() as interrupt:
+        return plan_prefill(
+            graphs[0],
+            graphs[1],
+            both,
+            target,
+            request,
+            asked,
+            should_stop=interrupt.is_requested,
+            search=search,
+            claims=costs_fact(both, costs),
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -12,19 +13,46 @@ from numpy.typing import NDArray
 
 from go_opt.common.arrays import IntArray, LongArray, frozen, row_pointers
 from go_opt.errors import ModelError
-from go_opt.frontends.union.names import prefix_of, shares_of
+from go_opt.frontends.union.names import SHARED, UNION_PREFIX, prefix_of, shares_of
+from go_opt.frontends.union.shared_weights import contents_of, matched_by_content, matched_by_order
 from go_opt.model.bindings import Bindings
 from go_opt.model.graph import NO_PRODUCER, WEIGHT, Graph, OpRule, State, UnknownOp, with_op_rules
 
 
 def load_union(name: str, load: Callable[[str], Graph], bindings: Bindings) -> Graph:
-    """The union of a name; ``load`` reads each model."""
+    """The union of a name; ``load`` reads each model.
+
+    In ``union:shared:…`` the second model has the weights that are those of the first.
+    """
     shares = shares_of(name)
-    return union([load(model) for _, model in shares], [copies for copies, _ in shares], name, bindings)
+    graphs, copies = [load(model) for _, model in shares], [copies for copies, _ in shares]
+    shared: Mapping[int, int] = {}
+    if name.startswith(UNION_PREFIX + SHARED):
+        if copies != [1, 1]:
+            raise ModelError(f"{name[:100]!r} must be of a prompt and a step, once each.", field="model")
+        shared = shared_weights(graphs[0], graphs[1], *(model for _, model in shares))
+    return union(graphs, copies, name, bindings, shared)
 
 
-def union(graphs: Sequence[Graph], copies: Sequence[int], name: str, bindings: Bindings) -> Graph:
+def shared_weights(prompt: Graph, step: Graph, prompt_name: str, step_name: str) -> dict[int, int]:
+    """By weight of the step the same of the prompt; by content if both are ONNX files, else by order."""
+    if prompt_name.endswith(".onnx") and step_name.endswith(".onnx"):
+        contents = [contents_of(Path(name)) for name in (prompt_name, step_name)]
+        return matched_by_content(prompt, step, *contents)
+    return matched_by_order(prompt, step)
+
+
+def union(
+    graphs: Sequence[Graph],
+    copies: Sequence[int],
+    name: str,
+    bindings: Bindings,
+    shared: Mapping[int, int] = MappingProxyType({}),
+) -> Graph:
     """The ops of all graphs, each ``copies`` times; names begin with the number of model and copy.
+
+    Args:
+      shared: weights of the last graph, each with the weight of the first graph that it is.
 
     Raises:
       ModelError: a graph has states of the model, or on the host.
@@ -41,6 +69,8 @@ def union(graphs: Sequence[Graph], copies: Sequence[int], name: str, bindings: B
             problem = "has states that are not of sequences, so that it shares a package with no other"
             raise ModelError(f"model {part.graph.name[:100]!r} {problem}.", field="model")
         first = part.tensors if part.is_first else first
+        if part.is_first and part.graph is graphs[-1]:
+            first = part.share(shared, parts[0].tensors)
         part.number(num_ops, num_tensors, first)
         num_ops += part.graph.num_ops
         num_tensors += int(part.is_new.sum())
@@ -106,6 +136,13 @@ class _Part:
         """``shared``: the tensors of the graph's first copy, whose weights are these."""
         self.first_op = first_op
         self.tensors[:] = np.where(self.is_new, first_tensor + np.cumsum(self.is_new) - 1, shared)
+
+    def share(self, shared: Mapping[int, int], first: LongArray) -> LongArray:
+        """``[K]``: the tensors of the union, where weights are those of the first graph."""
+        own = np.fromiter(shared, np.int64)
+        self.is_new[own] = False
+        self.tensors[own] = first[np.fromiter(shared.values(), np.int64)]
+        return self.tensors
 
     def new(self, values: NDArray[Any]) -> NDArray[Any]:
         chosen: NDArray[Any] = values[self.is_new]

@@ -10,7 +10,7 @@ from onnx import version_converter
 from go_opt.errors import ModelError
 from go_opt.frontends.onnx.inference.file import read_model
 from go_opt.frontends.onnx.structure import inlined, name_nodes, subgraphs
-from go_opt.frontends.union.names import prefix_of, shares_of
+from go_opt.frontends.union.names import SHARED, UNION_PREFIX, prefix_of, shares_of
 
 _STANDARD = ("", "ai.onnx")
 
@@ -24,6 +24,8 @@ def merged_model(name: str) -> onnx.ModelProto:
       ModelError: a model cannot be read or converted, lacks weights or has sparse ones; or two need other
         versions of a domain's ops.
     """
+    if name.startswith(UNION_PREFIX + SHARED):
+        raise ModelError("a prompt and a step that share weights can be planned, not run.", field="model")
     shares = shares_of(name)
     models = {path: _read(path) for _, path in shares}
     versions = {path: _versions(model) for path, model in models.items()}

@@ -9,18 +9,20 @@ from typing import Final
 from go_opt.errors import ModelError
 
 UNION_PREFIX: Final = "union:"
+SHARED: Final = "shared:"  # after the prefix: the second model has the weights that are those of the first
 MAX_COPIES: Final = 32  # of all models together
 Share = tuple[int, str]  # copies, and the model as load() takes it
 
 
-def union_name(models: Sequence[str], rates: str | None = None) -> str:
+def union_name(models: Sequence[str], rates: str | None = None, *, is_shared: bool = False) -> str:
     """The name by which the union of models is loaded: ``union:2*a.onnx+1*b.onnx``.
 
     Args:
       rates: such as ``2:1``; None: all are alike.
+      is_shared: whether the second model has weights of the first.
     """
     copies_of = zip(parse_rates(rates, models), models, strict=True)
-    return UNION_PREFIX + "+".join(f"{copies}*{model}" for copies, model in copies_of)
+    return UNION_PREFIX + SHARED * is_shared + "+".join(f"{copies}*{model}" for copies, model in copies_of)
 
 
 def prefix_of(number: int, copy: int) -> str:
@@ -47,7 +49,7 @@ def parse_rates(text: str | None, models: Sequence[str]) -> tuple[int, ...]:
 def shares_of(name: str) -> list[Share]:
     """The models of a union's name."""
     shares: list[Share] = []
-    for part in name.removeprefix(UNION_PREFIX).split("+"):
+    for part in name.removeprefix(UNION_PREFIX).removeprefix(SHARED).split("+"):
         copies, times, model = part.partition("*")
         if not (
             times and model and copies.isascii() and copies.isdigit() and len(copies) < 6 and int(copies)

@@ -152,11 +152,12 @@ def _worthwhile(
     return [
         chips
         for chips in counts
-        if _bound_s(graph, target, request, chips) * asked.rate_per_s <= batch * (target.num_chips // chips)
+        if bound_s(graph, target, request, chips) * asked.rate_per_s <= batch * (target.num_chips // chips)
     ]
 
 
-def _bound_s(graph: Graph, target: Target, request: Request, chips: int) -> float:
+def bound_s(graph: Graph, target: Target, request: Request, chips: int) -> float:
+    """The bound of the interval on so many of the first chips."""
     part = first_chips(target, chips)
     return bound_over_states(graph, part, request, divisible_ops(graph, part, request)).seconds
 
@@ -166,7 +167,7 @@ def _least_chips(graph: Graph, target: Target, request: Request, interval_s: flo
     low, high = 0, target.num_chips + 1
     while high - low > 1:
         middle = (low + high) // 2
-        if _bound_s(graph, target, request, middle) <= interval_s:
+        if bound_s(graph, target, request, middle) <= interval_s:
             high = middle
         else:
             low = middle
