@@ -13,8 +13,7 @@ from go_opt.service.calls.calls import Service
 from go_opt.service.calls.security import Security
 from go_opt.service.server import Server
 from go_opt.service.transport.address import parse_address
-from go_opt.service.workers.optimizer import LocalOptimizer, Optimizer
-from go_opt.service.workers.optimizer_service import OptimizerService
+from go_opt.service.workers.optimizer import LocalOptimizer, Optimizer, OptimizerService
 
 START_S = 120.0  # far more than a worker needs on a busy machine
 

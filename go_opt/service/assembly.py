@@ -19,7 +19,7 @@ from go_opt.service.jobs.runners.local_runner import LocalRunner
 from go_opt.service.jobs.services import OperationsService, TrainingService
 from go_opt.service.jobs.store import DataDirectory
 from go_opt.service.transport.address import parse_address
-from go_opt.service.workers.optimizer_service import OptimizerService, no_policies
+from go_opt.service.workers.optimizer import OptimizerService, no_policies
 from go_opt.service.workers.process_optimizer import ProcessOptimizer
 
 RunnerName = Literal["local", "ray"]

@@ -36,7 +36,7 @@ from go_opt.service.client.client import Client
 from go_opt.service.messages.convert import request_to_proto
 from go_opt.service.server import serve
 from go_opt.service.transport.credentials import MESSAGE_OPTIONS
-from go_opt.service.workers.optimizer_service import OptimizerService
+from go_opt.service.workers.optimizer import OptimizerService
 from go_opt.service.workers.process_optimizer import ProcessOptimizer
 from tests.service.big_graph import repeated
 from tests.serving import wait_until_ready

@@ -13,7 +13,7 @@ from go_opt.model.codecs.wire import graph_to_proto, plan_to_proto
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.proto import environment_pb2, optimizer_pb2, plan_pb2
-from go_opt.service.environment.plan_batches import PlanWriter
+from go_opt.service.environment.remote_environment import PlanWriter
 
 TARGET = "mcm-6x6"
 # By ops, each class as often as the next.

@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 from go_opt.model.codecs.plan_json import load_plan
-from go_opt.service.workers.optimizer import LocalOptimizer
-from go_opt.service.workers.optimizer_service import OptimizerService
+from go_opt.service.workers.optimizer import LocalOptimizer, OptimizerService
 from tests.cli.conftest import Cli, graph_file
 from tests.serving import serve_in_thread
 

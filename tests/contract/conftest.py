@@ -19,8 +19,7 @@ from go_opt.service.jobs.runners.local_runner import LocalRunner
 from go_opt.service.jobs.services import OperationsService, TrainingService
 from go_opt.service.jobs.store import DataDirectory
 from go_opt.service.transport.credentials import Credentials
-from go_opt.service.workers.optimizer import LocalOptimizer
-from go_opt.service.workers.optimizer_service import OptimizerService
+from go_opt.service.workers.optimizer import LocalOptimizer, OptimizerService
 from tests.certificates import Authority
 from tests.serving import serve_in_thread
 

@@ -26,8 +26,7 @@ from go_opt.proto import (
     plan_pb2,
 )
 from go_opt.service.environment.environment_service import EnvironmentService
-from go_opt.service.workers.optimizer import LocalOptimizer
-from go_opt.service.workers.optimizer_service import OptimizerService
+from go_opt.service.workers.optimizer import LocalOptimizer, OptimizerService
 from tests.contract.test_service_contract import chain
 from tests.serving import serve_in_thread
 from tests.shuffled import by_name, in_order, shuffled

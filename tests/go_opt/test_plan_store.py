@@ -21,8 +21,7 @@ from go_opt.model.graph import Graph
 from go_opt.proto import optimizer_pb2
 from go_opt.result import OptimizeResult
 from go_opt.service.calls.calls import Call
-from go_opt.service.workers.optimizer import LocalOptimizer, SearchControl
-from go_opt.service.workers.optimizer_service import OptimizerService
+from go_opt.service.workers.optimizer import LocalOptimizer, OptimizerService, SearchControl
 from tests.zoo import stateless
 
 GRAPH = generate_graph(3, family="towers", num_ops=30)

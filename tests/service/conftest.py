@@ -24,8 +24,7 @@ from go_opt.model.plan import Plan
 from go_opt.result import OptimizeResult, Step
 from go_opt.service.calls.calls import Call, Method, Send, Service, ServiceMetric
 from go_opt.service.messages.requests import parsed
-from go_opt.service.workers.optimizer import LocalOptimizer
-from go_opt.service.workers.optimizer_service import OptimizerService
+from go_opt.service.workers.optimizer import LocalOptimizer, OptimizerService
 from go_opt.solver import Violation
 from tests.serving import serve_in_thread
 

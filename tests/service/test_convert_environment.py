@@ -13,7 +13,8 @@ from go_opt.errors import InvalidInputError
 from go_opt.model.codecs.wire import plan_to_proto
 from go_opt.model.plan import Plan
 from go_opt.proto import environment_pb2
-from go_opt.service.environment.plan_batches import PlanReader, PlanWriter
+from go_opt.service.environment.environment_service import PlanReader
+from go_opt.service.environment.remote_environment import PlanWriter
 from go_opt.service.messages.convert import chosen
 from go_opt.service.messages.graphs import SentGraph
 from tests.strategies import examples, random_graph, random_plan, random_target, seeds, toy_graph

@@ -10,7 +10,7 @@ from go_opt.env import load_zoo
 from go_opt.model.codecs.wire import graph_to_proto
 from go_opt.proto import optimizer_pb2, optimizer_pb2_grpc
 from go_opt.service.transport.credentials import MESSAGE_OPTIONS
-from go_opt.service.workers.optimizer_service import OptimizerService
+from go_opt.service.workers.optimizer import OptimizerService
 from go_opt.service.workers.process_optimizer import ProcessOptimizer
 from tests.service.big_graph import repeated
 from tests.serving import START_S, serve_in_thread, wait_until_ready

@@ -29,8 +29,7 @@ from go_opt.search.shared.policies import find_policy as find_shipped_policy
 from go_opt.service.client.client import Client
 from go_opt.service.messages.convert import request_to_proto
 from go_opt.service.server import serve
-from go_opt.service.workers.optimizer import LocalOptimizer
-from go_opt.service.workers.optimizer_service import OptimizerService, no_policies
+from go_opt.service.workers.optimizer import LocalOptimizer, OptimizerService, no_policies
 from go_opt.solver.problem.user_constraints import Colocate, Pin
 from tests.serving import serve_in_thread
 

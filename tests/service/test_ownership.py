@@ -18,8 +18,7 @@ from go_opt.proto import optimizer_pb2, plan_pb2, training_pb2, training_pb2_grp
 from go_opt.service.calls.security import Security
 from go_opt.service.jobs.manager import JobManager
 from go_opt.service.jobs.services import OperationsService, TrainingService
-from go_opt.service.workers.optimizer import LocalOptimizer
-from go_opt.service.workers.optimizer_service import OptimizerService
+from go_opt.service.workers.optimizer import LocalOptimizer, OptimizerService
 from tests.service.conftest import FakeOptimizer
 from tests.service.jobs.conftest import ended, managed
 from tests.serving import serve_in_thread

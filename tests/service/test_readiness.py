@@ -10,7 +10,7 @@ from google.protobuf.wrappers_pb2 import BytesValue
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from go_opt.service.observability import Metrics
-from go_opt.service.workers.optimizer_service import OptimizerService
+from go_opt.service.workers.optimizer import OptimizerService
 from go_opt.service.workers.process_optimizer import ProcessOptimizer
 from tests.service.conftest import ToyService
 from tests.serving import serve_in_thread

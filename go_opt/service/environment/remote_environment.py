@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
-from typing import Final, TypeVar, get_args
+from typing import Final, Literal, TypeVar, get_args
 
 import grpc
 import numpy as np
@@ -25,23 +25,49 @@ from go_opt.errors import (
     NotFoundError,
     ServiceError,
 )
-from go_opt.model.codecs.wire import graph_to_proto
+from go_opt.model.codecs.wire import graph_to_proto, plan_to_proto
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.proto import environment_pb2, environment_pb2_grpc, plan_pb2
-from go_opt.service.environment.plan_batches import PlanWriter, ServedFidelity
 from go_opt.service.messages.convert import target_to_proto
 from go_opt.service.messages.errors import error_from_call
 from go_opt.service.transport.address import parse_address
 from go_opt.service.transport.credentials import Credentials, channel, is_ready
 from go_opt.service.transport.retry import Failure, Retry, with_retries
 
+ServedFidelity = Literal["analytical", "simulated", "hardware"]
+DECIDED: Final = ("placement", "order", "fusion_group")
 CONNECT_TIMEOUT_S: Final = 4.0
 _CLOSE_TIMEOUT_S: Final = 2.0
 _MAX_BATCH_NUMBERS: Final = 4_000_000  # of all plans in a message: about 16 MiB
 _NUMBERS_PER_OP: Final = 5
 _T = TypeVar("_T")
-_Write = Callable[[PlanWriter, environment_pb2.EvaluateBatchRequest, slice], None]
+_Write = Callable[["PlanWriter", environment_pb2.EvaluateBatchRequest, slice], None]
+
+
+class PlanWriter:
+    """Writes the messages of plans that differ from ``example`` only in their decisions."""
+
+    def __init__(self, example: Plan) -> None:
+        message = plan_to_proto(example)
+        for name in DECIDED:
+            message.ClearField(name)
+        self._rest = message.SerializeToString()
+        self._example = example
+
+    def write(self, request: environment_pb2.EvaluateBatchRequest, plans: Sequence[Plans]) -> None:
+        """Add the plans of these placements, orders and fusion groups ([B, N] each) to a request."""
+        for row in zip(*(np.asarray(array).tolist() for array in plans), strict=True):
+            message = request.plans.add()
+            message.MergeFromString(self._rest)
+            for name, values in zip(DECIDED, row, strict=True):
+                getattr(message, name).extend(values)
+
+    def write_whole(self, request: environment_pb2.EvaluateBatchRequest, plans: Sequence[Plan]) -> None:
+        """Add whole plans, with the fingerprints of the example."""
+        example = self._example
+        fingerprints = {name: getattr(example, name) for name in ("graph_fingerprint", "target_fingerprint")}
+        request.plans.extend(plan_to_proto(replace(plan, **fingerprints)) for plan in plans)
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,18 @@
-"""Answers requests for plans: :class:`LocalOptimizer` uses the calling threads.
+"""Answers requests for plans: :class:`OptimizerService` serves them as ``go_opt.v1.Optimizer``.
 
+:class:`LocalOptimizer` uses the calling threads;
 :class:`go_opt.service.workers.process_optimizer.ProcessOptimizer` does the same in worker processes.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -20,15 +23,15 @@ from google.protobuf.message import Message
 from go_opt import api
 from go_opt.api.chips import fewest_chips, required_interval_s
 from go_opt.api.plan_store import PlanStore
-from go_opt.env import Target
-from go_opt.errors import CancelledError, ExhaustedError, InvalidInputError
+from go_opt.env import Target, load_target, target_names
+from go_opt.errors import CancelledError, ExhaustedError, InvalidInputError, NotFoundError, PolicyError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.parallel.wire.steps import answer_about, answer_search
 from go_opt.proto import optimizer_pb2, plan_pb2
 from go_opt.result import DEFAULT_BUDGET_S, OptimizeResult, Request
 from go_opt.result_json import explanation_to_dict
-from go_opt.service.calls.calls import ServiceMetric, Stop
+from go_opt.service.calls.calls import Call, Method, Send, Service, ServiceMetric, Stop
 from go_opt.service.messages.convert import (
     chosen,
     constraints_from_proto,
@@ -38,9 +41,10 @@ from go_opt.service.messages.convert import (
     request_from_proto,
     result_to_proto,
     target_from_proto,
+    target_summary,
 )
-from go_opt.service.messages.graphs import DecodedGraphs, SentGraph
-from go_opt.service.messages.requests import request_part, split_graph
+from go_opt.service.messages.graphs import DecodedGraphs, SentGraph, SizedCache
+from go_opt.service.messages.requests import parsed, request_part, split_graph
 from go_opt.solver.problem.user_constraints import UserConstraint
 
 _log = logging.getLogger(__name__)
@@ -58,6 +62,8 @@ PlanQuery = Literal["evaluate", "verify", "explain"]  # the kinds of request abo
 _Planned = Callable[[], tuple[Graph, Target, Plan]]
 _Constraints = tuple[UserConstraint, ...]
 Improve = Callable[[optimizer_pb2.OptimizeResponse], None]
+_NAMED: Final[Mapping[str, Policy]] = {"": None, "none": None, "default": "default", "only": "only"}
+_MAX_CACHE_BYTES: Final = 64 * 2**20
 
 
 class Answer(NamedTuple):
@@ -220,6 +226,112 @@ class LocalOptimizer(Optimizer):
         if graph_bytes:
             raise InvalidInputError("a request has a graph or an ONNX file, not both.", field="onnx")
         return self._graphs.of_onnx(message.onnx, checkpoint)
+
+
+def no_policies(name: str, owner: str) -> Path:
+    """Raises NotFoundError; for a service without training."""
+    raise NotFoundError(f"no policy has the name {name[:80]!r}.", field="policy")
+
+
+class OptimizerService(Service):
+    """Serves an :class:`Optimizer`.
+
+    Args:
+      find_policy: maps a policy name and an owner to a file; raises NotFoundError. A name in a
+        request is only looked up here, and never used as a path.
+      plans: the folder in which the plans of each caller are kept, apart from those of others.
+    """
+
+    name = optimizer_pb2.DESCRIPTOR.services_by_name["Optimizer"].full_name
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        *,
+        find_policy: Callable[[str, str], Path] = no_policies,
+        plans: Path | None = None,
+    ) -> None:
+        self._optimizer = optimizer
+        self._plans = plans
+        self._find_policy = find_policy
+        self._answers: SizedCache[bytes] = SizedCache(_MAX_CACHE_BYTES)
+
+    def methods(self) -> Mapping[str, Method]:
+        return {
+            "Optimize": Method("search", self._optimize),
+            "OptimizeStream": Method("updates", self._optimize_stream),
+            "Evaluate": Method("search", partial(self._inspect, "evaluate")),
+            "Verify": Method("search", partial(self._inspect, "verify")),
+            "Explain": Method("search", partial(self._inspect, "explain")),
+            "ListTargets": Method("quick", self._list_targets),
+        }
+
+    def is_ready(self) -> bool:
+        """Whether calls are answered without loading anything first."""
+        return self._optimizer.is_ready()
+
+    def metrics(self) -> Sequence[ServiceMetric]:
+        """The metrics of the optimizer and of the answer cache."""
+        answers = self._answers
+        return (
+            ServiceMetric("optimizer_cached_answers", "Answers given again.", lambda: answers.hits, True),
+            ServiceMetric("optimizer_cache_bytes", "Size of the answers kept.", lambda: answers.size_bytes),
+            *self._optimizer.metrics(),
+        )
+
+    def close(self) -> None:
+        """Close the optimizer."""
+        self._optimizer.close()
+
+    def _optimize(self, data: bytes, call: Call, on_improvement: Improve | None = None) -> Message:
+        with self._policy(data, call.owner) as policy:
+            remember = None if self._plans is None else self._plans / _digest(call.owner)
+            # The file of a trained policy never changes, so its path can be part of the key.
+            key = hashlib.sha256(f"{policy}\0{remember}\0".encode() + data).digest()
+            known = self._answers.get(key)
+            if known is not None:
+                response = optimizer_pb2.OptimizeResponse(is_cached=True)
+                response.MergeFromString(known)
+                return response
+            control = SearchControl(policy, call.stop, call.deadline_s, on_improvement, remember)
+            response, is_whole = self._optimizer.optimize(data, control)
+        if is_whole:
+            kept = response.SerializeToString()
+            self._answers.put(key, kept, len(kept))
+        return response
+
+    def _optimize_stream(self, data: bytes, call: Call, send: Send) -> Message:
+        def improve(response: optimizer_pb2.OptimizeResponse) -> None:
+            response.ClearField("history")
+            send(optimizer_pb2.OptimizeUpdate(improvement=response))
+
+        return optimizer_pb2.OptimizeUpdate(result=self._optimize(data, call, improve))
+
+    def _inspect(self, query: PlanQuery, data: bytes, call: Call) -> Message:
+        return self._optimizer.inspect(query, data, stop=call.stop)
+
+    def _list_targets(self, data: bytes, call: Call) -> Message:
+        parsed(optimizer_pb2.ListTargetsRequest, data)
+        targets = [target_summary(load_target(name)) for name in target_names()]
+        return optimizer_pb2.ListTargetsResponse(targets=targets)
+
+    @contextmanager
+    def _policy(self, data: bytes, owner: str) -> Iterator[Policy]:
+        """The policy of a request; errors in its file name the policy instead of the path."""
+        name = split_graph(optimizer_pb2.OptimizeRequest, data)[0].policy
+        if name in _NAMED:
+            yield _NAMED[name]
+            return
+        path = self._find_policy(name, owner)
+        try:
+            yield path
+        except PolicyError as error:
+            raise PolicyError(str(error).replace(repr(str(path)), repr(name)), field="policy") from None
+
+
+def _digest(owner: str) -> str:
+    """A folder's name for any name of a caller."""
+    return hashlib.sha256(owner.encode()).hexdigest()
 
 
 def _refuse_graph(graph_bytes: bytes, field: str = "step") -> None:
