@@ -19,7 +19,8 @@ from go_opt.env.cost import COPY, CostTables, cost_tables
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.env.model.addresses import place_buffers
 from go_opt.env.model.memory import Fit, Holdings, fit_chips, holdings
-from go_opt.env.model.traffic import BORDER_BUFFERS, NONE
+from go_opt.env.model.package import NONE
+from go_opt.env.model.traffic import BORDER_BUFFERS
 from go_opt.env.target import Target
 from go_opt.model.graph import NO_PRODUCER, WEIGHT, Graph
 from go_opt.model.plan import Plan

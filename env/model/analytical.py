@@ -67,6 +67,11 @@ def evaluate_batch(
     return out
 
 
+def has_evaluated() -> bool:
+    """Whether this process has the kernels of an evaluation."""
+    return bool(_evaluate_batch.signatures)
+
+
 @compiled
 def _evaluate_batch(
     tables: CostTables,

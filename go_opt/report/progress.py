@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -36,7 +37,7 @@ class SearchProgress:
 
 
 def announce_compilation(best: Callable[[], str] = lambda: "") -> None:
-    """Report on stderr when kernels are compiled, which happens once after an install, with a count.
+    """Say on stderr, once a second, that kernels are compiled, which happens once after an install.
 
     Kernels from the cache raise no event.
 
@@ -46,15 +47,12 @@ def announce_compilation(best: Callable[[], str] = lambda: "") -> None:
     from numba.core import event
 
     class Notice(event.Listener):
-        said: tuple[int, int] | None = None
+        next_s = 0.0
 
         def on_start(self, event: Any) -> None:
-            from go_opt.search.compiling.warm_up import loading
-
-            if loading() != self.said:
-                self.said = number, of = loading()
-                count = f"{number} of {of}" if number else "kernels"
-                print(f"compiling {count}, once after an install{best()}", file=sys.stderr, flush=True)
+            if time.monotonic() >= self.next_s:
+                self.next_s = time.monotonic() + _QUIET_S
+                print(f"compiling kernels, once after an install{best()}", file=sys.stderr, flush=True)
 
         def on_end(self, event: Any) -> None:
             pass

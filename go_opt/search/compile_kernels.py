@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from itertools import islice
 from typing import Final
 
 from go_opt.agents.generator import generate_graph
 from go_opt.common.compiling import quick_compilation
 from go_opt.common.files import write_atomically
-from go_opt.env import load_target
+from go_opt.env import Target, load_target
+from go_opt.model.graph import Graph
 from go_opt.result import Request
-from go_opt.search.compiling.kernel_cache import COMPILES, marker
+from go_opt.search.compiling.kernel_cache import COMPILES, are_compiled, marker
 from go_opt.search.compiling.warm_up import warm_up
-from go_opt.search.warm_up_search import rehearse
+from go_opt.search.methods.events import Waiting
+from go_opt.search.portfolio import portfolio_events
+from go_opt.search.state import Search
 from go_opt.solver import Colocate, Forbid
 
 _EVALUATIONS: Final = 300  # until every method has had a turn
@@ -29,6 +33,15 @@ _LATENCY: Final = (Request(objective="latency", max_evaluations=_EVALUATIONS),)
 _CONSTRAINED: Final = (
     Request(max_evaluations=_EVALUATIONS, constraints=(Colocate(("op0", "op1")), Forbid(("op2",), (3,)))),
 )
+
+
+def rehearse(graph: Graph, target: Target, request: Request) -> None:
+    """Search until a method waits for compiled kernels; go on past a proven optimum."""
+    search = Search(graph, target, request)
+    for event in islice(portfolio_events(search), request.max_evaluations):
+        if isinstance(event, Waiting) and not are_compiled():
+            return  # another process compiles the remaining kernels
+        search.take(event)
 
 
 def _compile(requests: Iterable[Request], on: str = "mcm-2x2") -> None:

@@ -22,8 +22,7 @@ from go_opt.env.target.simulator_parameters import EFFECTS
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import Objective, OptimizeResult, Request
-from go_opt.search.compiling.warm_up import common_families, load
-from go_opt.search.methods.events import EQUAL, SearchView
+from go_opt.search.methods.events import EQUAL
 from go_opt.search.shared.context import Context
 
 APART: Final = 0.05  # relative difference of predicted and simulated objective that needs an explanation
@@ -60,17 +59,6 @@ def reserve_s(graph: Graph, target: Target, request: Request) -> float:
     if not (is_simulated(target, request) and math.isfinite(request.time_limit_s)):
         return 0.0
     return min(S_PER_OP * graph.num_ops, MOST_RESERVED * request.time_limit_s)
-
-
-def simulated(search: SearchView, plan: Plan) -> Metrics:
-    """Simulate one plan during a search, whose clock stands still while the simulator's kernels load."""
-    load_simulator(search.context, has_plan=search.best_plan is not None)
-    return _simulate(search.graph, search.target, plan)
-
-
-def load_simulator(context: Context, *, has_plan: bool = True) -> None:
-    with context.compiling(context.most_compiling_s(has_plan=has_plan)):
-        load("simulator", common_families(simulator=True, policy=False))
 
 
 def on_package(graph: Graph, target: Target, request: Request, result: OptimizeResult) -> OptimizeResult:
@@ -123,7 +111,6 @@ def simulated_if_asked(
 ) -> OptimizeResult:
     """The answer to ``request`` about ``graph`` as sent; simulated, unless it is already, or need not be."""
     if found.simulated_interval_s is None and is_simulated(target, request):
-        load_simulator(context)
         with context.tolerates("simulation"):
             found = simulated_answer(planned_graph(graph, found.plan), target, request, [found])
     return found
@@ -131,7 +118,7 @@ def simulated_if_asked(
 
 def _simulated(graph: Graph, target: Target, result: OptimizeResult) -> OptimizeResult:
     """``result`` with the simulated metrics of its plan."""
-    seen = _simulate(graph, target, result.plan)
+    seen = simulated(graph, target, result.plan)
     return replace(
         result,
         metrics=with_waiting(target, result.metrics, seen),
@@ -140,7 +127,8 @@ def _simulated(graph: Graph, target: Target, result: OptimizeResult) -> Optimize
     )
 
 
-def _simulate(graph: Graph, target: Target, plan: Plan, without: Iterable[str] = ()) -> Metrics:
+def simulated(graph: Graph, target: Target, plan: Plan, without: Iterable[str] = ()) -> Metrics:
+    """Simulate one plan."""
     from go_opt.env.simulator import simulate_plan  # loads on first use
 
     return simulate_plan(graph, target, plan, without=tuple(without))
@@ -174,10 +162,10 @@ def simulation_note(
     if abs(simulated_s / max(predicted_s, 1e-30) - 1.0) <= APART:
         return ""
     if math.isinf(simulated_s):
-        return _simulate(graph, target, plan).reason
+        return simulated(graph, target, plan).reason
 
     def distance(effect: str) -> float:
-        return abs(objective_s(_simulate(graph, target, plan, (effect,)), objective) - predicted_s)
+        return abs(objective_s(simulated(graph, target, plan, (effect,)), objective) - predicted_s)
 
     left_out = [effect for effect in EFFECTS if effect in _BLAME]
     nearest, effect = min((distance(effect), effect) for effect in left_out)

@@ -21,8 +21,9 @@ from numba.core import event
 
 from go_opt.common.interpreted import interpreted_until_compiled
 from go_opt.common.units import format_duration
-from go_opt.env import Target, divided_tables, loop_roles
+from go_opt.env import Target, loop_roles
 from go_opt.env.copies.splits import split_graph, unsplit_graph
+from go_opt.env.model.analytical import has_evaluated
 from go_opt.errors import InfeasibleError, InvalidInputError, PlanError
 from go_opt.model.graph import Graph, with_sequences
 from go_opt.model.plan import Plan, Split
@@ -37,7 +38,6 @@ from go_opt.search.bounds import (
     without_false_claim,
 )
 from go_opt.search.compiling.kernel_cache import start_compiling
-from go_opt.search.compiling.warm_up import bound_families, load, loading
 from go_opt.search.final_simulation import simulated_if_asked
 from go_opt.search.host_states import HostStateSearch
 from go_opt.search.methods import first_plans
@@ -117,10 +117,11 @@ def optimize_request(
     if begun is not None:
         watch = _beyond(begun.objective_s, watch)
     try:
-        if replicates:
-            found = ReplicaSearch(graph, target, request, context, answer, watch).answer()
-        else:
-            with event.install_listener("numba:compile", _Stops(begun, should_stop)):
+        stops = event.install_listener("numba:compile", _Stops(begun, should_stop))
+        with context.without_kernels(), stops:
+            if replicates:
+                found = ReplicaSearch(graph, target, request, context, answer, watch).answer()
+            else:
                 simulate = partial(simulated_if_asked, graph, target, request, context)
                 bound = partial(_bound_of_parts, target=target, request=request)
                 found = search_rewritten(graph, target, request, context, answer, watch, bound, simulate)
@@ -162,26 +163,17 @@ def _search(
     """The best plan, with whole ops or with parts."""
     context = Context(request.time_limit_s, around)
     begin = partial(WholeOpsSearch, target=target, context=context, policy=policy)
-    with context.excludes_compilation():
-        if any(kind.kernels for kind in target.modelled.kinds):
-            with context.compiling():
-                # The forms of kernels on GPUs are compiled, of whole ops and of parts.
-                divided_tables(graph, target, np.ones(graph.num_ops, np.bool_))
-        if request.objective == "latency" or request.max_latency_s is not None:
-            with context.compiling():
-                for name in (kernels := bound_families()):
-                    load(name, kernels)
-        divisible = divisible_ops(graph, target, request)
-        if divisible.any() and request.policy != ONLY:
-            return SplitSearch(graph, target, request, context, begin, watch).answer()
-        search = begin(graph, request, on_step=watch.on_step, on_improvement=watch.on_improvement)
-        try:
-            search.advance(watch.should_stop)
-        except KeyboardInterrupt:  # a stopped search returns its best plan
-            if not search.has_plan:
-                raise
-            watch.on_interrupt()
-        return search.answer()
+    divisible = divisible_ops(graph, target, request)
+    if divisible.any() and request.policy != ONLY:
+        return SplitSearch(graph, target, request, context, begin, watch).answer()
+    search = begin(graph, request, on_step=watch.on_step, on_improvement=watch.on_improvement)
+    try:
+        search.advance(watch.should_stop)
+    except KeyboardInterrupt:  # a stopped search returns its best plan
+        if not search.has_plan:
+            raise
+        watch.on_interrupt()
+    return search.answer()
 
 
 def _plan_at_once(
@@ -190,7 +182,8 @@ def _plan_at_once(
     """In the first run after an install a plan before kernels are compiled; else, or without one, None."""
     is_plain = request.start is None and not request.constraints and request.policy != ONLY
     is_small = graph.num_ops <= MOST_INTERPRETED_OPS and request.fidelity == "analytical"
-    is_first_run = loading() == (0, 0) and start_compiling()
+    # Kernels are missing on disk, and this process has none either.
+    is_first_run = start_compiling() and not has_evaluated()
     if not (is_plain and is_small and is_first_run):
         return None
     begun: OptimizeResult | None = None

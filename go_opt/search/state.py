@@ -131,6 +131,7 @@ class Search:
         if is_as_good and not is_slow:
             found = self._result(plan, metrics, proposal.method)
             self._shortlist = shortlisted([*self._shortlist, found])
+            self.context.clock.has_plan = True
             self.best = found if is_better else self.best
         return reached_s, is_better
 
@@ -182,7 +183,7 @@ class Search:
         may_be_best = metrics.valid and metrics.interval_s < self.best_s * (1.0 + EQUAL)
         is_quick = self.request.objective == "throughput" and self._is_quick(plan)
         if may_be_best and is_quick and may_wait(self.target, metrics.stream_bytes):
-            metrics = with_waiting(self.target, metrics, simulated(self, plan))
+            metrics = with_waiting(self.target, metrics, simulated(self.graph, self.target, plan))
         self.last_interval_s, self.last_latency_s = metrics.interval_s, metrics.latency_s
         if self.best is None and not metrics.valid:
             excess = int((metrics.peak_bytes - self.target.chip_sram_bytes).max())
@@ -190,7 +191,7 @@ class Search:
                 self._closest = excess, plan
         if self.request.fidelity == "analytical" or not metrics.valid:
             return metrics
-        seen = simulated(self, plan)
+        seen = simulated(self.graph, self.target, plan)
         self._rejection = self._rejection or seen.reason
         return seen
 
@@ -207,7 +208,7 @@ class Search:
         is_unsure &= self.graph.num_ops <= MOST_SIMULATED_OPS
         if not (is_unsure and metrics.valid and metrics.interval_s < self.best_s) or metrics.waits:
             return metrics.interval_s
-        seen = simulated(self, plan)
+        seen = simulated(self.graph, self.target, plan)
         return seen.interval_s if seen.interval_s > metrics.interval_s * (1.0 + EQUAL) else metrics.interval_s
 
     def _record(self, method: str, reached_s: float) -> None:

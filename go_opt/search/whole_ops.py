@@ -5,10 +5,9 @@ Trials that begin with such searches, or with searches of these, share a budget 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -18,18 +17,14 @@ from go_opt.model.graph import Graph
 from go_opt.result import ONLY, OptimizeResult, Request, Step
 from go_opt.search.bounds import against_bound, refuse_unreachable
 from go_opt.search.compiling.kernel_cache import start_compiling
-from go_opt.search.compiling.warm_up import FIRST, common_families, load
-from go_opt.search.final_simulation import is_simulated, load_simulator, simulated_if_asked
+from go_opt.search.final_simulation import is_simulated, simulated_if_asked
 from go_opt.search.finish.leaner import leaner
-from go_opt.search.methods.events import Event
 from go_opt.search.portfolio import policy_takes_part, portfolio_events
 from go_opt.search.shared.context import Context
 from go_opt.search.shared.watch import Watch
 from go_opt.search.state import Search
 from go_opt.search.trials.trials import A, Answer, Trials
-from go_opt.search.warm_up_search import warm_up_search
 from go_opt.solver import Bound
-from go_opt.solver.enumeration.plans import MOST_OPEN_OPS
 
 QUICK_STEPS: Final = 4  # of a search for a first plan, at most
 
@@ -64,16 +59,6 @@ class WholeOpsSearch:
         if request.objective == "throughput" and target.goes_forward:
             start_compiling()
         self._checks = is_simulated(target, request)
-        may_wait = request.objective == "throughput" and not target.modelled.weight_prefetch
-        simulates = self._checks or may_wait or request.fidelity != "analytical"
-        asks = self._policy is not None
-        places = asks or request.decide == "placement" or graph.num_ops <= MOST_OPEN_OPS
-        common = common_families(simulator=simulates, policy=asks, placements=places)
-        special = warm_up_search(graph, target, request)
-        self._kernels = common | special
-        with context.compiling():
-            for name in self._kernels if special or request.start else islice(common, FIRST):
-                load(name, self._kernels)
         self._search = Search(graph, target, request, on_step, context)
         self._steps = self._run()
 
@@ -111,40 +96,20 @@ class WholeOpsSearch:
         self.close()
         if self._is_over and self.has_plan and not self._is_policy_alone:
             self._try_fewer_chips()
-        checks = self._checks and self._is_over and self.has_plan
-        if checks:
-            load_simulator(self._search.context)
-        return self._search.answer(checks=checks)
+        return self._search.answer(checks=self._checks and self._is_over and self.has_plan)
 
     def _run(self) -> Generator[None, None, None]:
         """Take the events one by one, until the search is over."""
         search = self._search
         # Closing the events ends the background thread.
         with closing(portfolio_events(search, self._policy, is_alone=self._is_policy_alone)) as events:
-            # The greedy plan needs few kernels, the second plan the slicing ones. The others, which may have
-            # to be compiled, load after that.
-            for count, kernels in ((1, ["slicing"]), (1, [*self._kernels]), (None, [])):
-                yield from self._take(islice(events, count))
-                for name in kernels:
-                    if search.is_done():
-                        return
-                    self._load(name)
-                    yield
-        search.is_exhausted = not search.is_done()
-
-    def _take(self, events: Iterable[Event]) -> Iterator[None]:
-        for event in events:
-            if self._search.take(event):
-                self._on_improvement(self._search.result())
-            if self._search.is_done():
-                return
-            yield
-
-    def _load(self, name: str) -> None:
-        """Load kernels while the clock stands still; not for ever if there is a plan."""
-        context = self._search.context
-        with context.compiling(context.most_compiling_s(has_plan=self.has_plan)):
-            load(name, self._kernels)
+            for event in events:
+                if search.take(event):
+                    self._on_improvement(search.result())
+                if search.is_done():
+                    return
+                yield
+        search.is_exhausted = True
 
     def _try_fewer_chips(self) -> None:
         """Try the best plan on fewer chips: one proven optimal early may use more than it needs."""
@@ -208,18 +173,17 @@ class BoundedTrials(Trials[A]):
             max_evaluations=min(QUICK_STEPS, request.max_evaluations or QUICK_STEPS),
         )
         try:
-            with self._context.excludes_compilation():
-                search = WholeOpsSearch(
-                    graph,
-                    request,
-                    target=self._target,
-                    context=self._context,
-                    policy=None,
-                    on_step=self._take_step,
-                    on_improvement=lambda found: None,
-                )
-                search.advance(lambda: search.has_plan or self._must_stop())
-                self._keep(search.answer(), is_quick=True)
+            search = WholeOpsSearch(
+                graph,
+                request,
+                target=self._target,
+                context=self._context,
+                policy=None,
+                on_step=self._take_step,
+                on_improvement=lambda found: None,
+            )
+            search.advance(lambda: search.has_plan or self._must_stop())
+            self._keep(search.answer(), is_quick=True)
         except InfeasibleError:
             if self._are_counted:
                 raise

@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import numba
-from numba.core import caching
+from numba.core import caching, event
 
 from go_opt.common.caches.folder import cache_folder
 
 _BEGAN_S: Final = time.time()
+LOADS: Final = "go-opt:load"  # the event of a compiled function that loads, as numba's of one that compiles
 _KEPT: Final = 4  # versions of a file whose compiled functions stay
 _NOWHERE: Final = Path(os.devnull)
 _IMPORT: Final = re.compile(rb"^[ \t]*(?:from|import) ([\w.]+)(?: import (\([^)]*\)|[^\n]*))?", re.MULTILINE)
@@ -174,8 +175,8 @@ class KernelCache(_numba.FunctionCache):  # type: ignore[misc]
         return str(self._cache_path)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        self._find()
-        with suppress(OSError):
+        with suppress(OSError), event.trigger_event(LOADS):
+            self._find()
             return super().load_overload(sig, target_context)
         return None
 

@@ -1,14 +1,13 @@
-"""Loads the compiled kernels while no clock runs; right after an install it compiles them.
+"""Loads the common kernels before they are needed, or compiles them: each runs once, on a graph of three ops.
 
-Kernels that belong together are a family: each has a function here that runs it once, on a graph of
-three ops.
+Searches need none of this: their clock stands while a kernel loads (:mod:`go_opt.search.shared.context`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -21,7 +20,6 @@ from go_opt.common.arrays import IntArray
 from go_opt.common.compiling import quick_compilation
 from go_opt.env import Target, cost_tables, evaluate_plan, greedy_fusion, load_target, loop_roles
 from go_opt.env.copies.expanded_tables import plan_tables
-from go_opt.env.kernels.numbering import kernel_seconds
 from go_opt.env.model.memory import fit_chips, holdings
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
@@ -29,7 +27,6 @@ from go_opt.model.plan import Candidate, Plan
 from go_opt.solver import (
     broken_rules,
     greedy_slicing,
-    latency_bound,
     needed_relays,
     placement_problem,
     relays_of_arrays,
@@ -44,58 +41,21 @@ from go_opt.solver.slicing.replicated.slice import slice_order_replicated
 from go_opt.solver.slicing.streamed.forwarded import slice_order_forwarded
 from go_opt.solver.walk.walk import NUM_FEATURES
 
-Families = dict[str, Callable[[], object]]  # each runs kernels that belong together, by name
-FIRST: Final = 3  # families that the first plan needs, the greedy one
-_position = (0, 0)  # number of the family that is being loaded, from 1 on, and of how many
-_loaded: Final[set[str]] = set()
+FIRST: Final = 3  # kernels that the first plan needs, the greedy one
 
 
 def warm_up(*, simulator: bool = True, policy: bool = False, backwards: bool = False) -> None:
-    """Load the common kernels.
+    """Load the common kernels, without those of the simulator and of a policy's plans unless asked for.
 
     ``backwards`` in a process that helps another one: what either has compiled the other finds
     in the cache, and they meet in the middle of what the first plan needs, then of the others.
     """
-    families = common_families(simulator=simulator, policy=policy)
-    names = list(families)
-    for name in [*names[:FIRST][::-1], *names[FIRST:][::-1]] if backwards else names:
-        load(name, families)
-
-
-@cache
-def common_families(*, simulator: bool, policy: bool, placements: bool = False) -> Families:
-    """Those of most searches; where asked for those of the simulator, a policy's plans, and placements."""
     graph, target = three_ops(), load_target("mcm-2x2")
-    left_out = {"simulator": not simulator, "policy": not policy, "placements": not placements}
-    return {
-        name: partial(run, graph, target) for name, run in _COMMON.items() if not left_out.get(name, False)
-    }
-
-
-def bound_families() -> Families:
-    """Those of the bound of a sample's latency, which is known before a search begins."""
-    graph, target = three_ops(), load_target("mcm-2x2")
-    tables, roles = cost_tables(graph, target), loop_roles(graph)
-    order = np.arange(graph.num_ops, dtype=np.int32)
-    return {
-        "latency bound": partial(latency_bound, graph, tables, roles, fusion_is_open=True),
-        "shared layers": lambda: kernel_seconds(tables, greedy_fusion(roles, order)),
-    }
-
-
-def load(name: str, families: Families) -> None:
-    """Load one of the ``families`` that are needed, unless it is loaded."""
-    global _position
-    if name not in _loaded:
-        _position = list(families).index(name) + 1, len(families)
-        with quick_compilation():
-            families[name]()
-        _loaded.add(name)
-
-
-def loading() -> tuple[int, int]:
-    """The number of the family that is being loaded, or was last, and of how many; zeros before the first."""
-    return _position
+    left_out = {"simulator": not simulator, "policy": not policy}
+    names = [name for name in _COMMON if not left_out.get(name, False)]
+    with quick_compilation():
+        for name in [*names[:FIRST][::-1], *names[FIRST:][::-1]] if backwards else names:
+            _COMMON[name](graph, target)
 
 
 def three_ops(num_ops: int = 3, op_type: str = "Relu") -> Graph:

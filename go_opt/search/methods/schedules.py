@@ -106,6 +106,7 @@ def annealed(search: SearchView) -> Iterator[Event]:
                 rounds = max(1, left) if left < 2 * rounds else rounds
             before_s = search.best_s
             chains = [_chain(search, start, rounds * moves, rng) for _ in range(2)]
+            chains[0].run(0)  # what it runs loads on this thread, whose clock stands then
             began_s = time.monotonic()
             for number in range(1, rounds + 1):
                 for ran in [threads.submit(chain.run, moves) for chain in chains]:

@@ -8,10 +8,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
 from numba.core import event
+
+from go_opt.common.caches.kernels import LOADS
+from go_opt.common.compiling import quick_compilation
 
 RAISES: Final = "GO_OPT_RAISES"  # set: an error in a method ends the search, as in tests
 OVERTIME_S: Final = 1.0  # after the time limit, for a search that has no plan yet
@@ -30,7 +33,7 @@ class _Clock:
     def __init__(self) -> None:
         self._began_s, self._stopped_s = time.monotonic(), math.inf  # finite: the clock stands there
         self._compiling_s = 0.0  # excluded with a limit
-        self.is_heard = False  # whether what compiles outside blocks is excluded
+        self.has_plan = False  # so that a search may end while kernels compile
 
     @property
     def runs(self) -> bool:
@@ -41,18 +44,18 @@ class _Clock:
         return min(time.monotonic(), self._stopped_s) - self._began_s
 
     @contextmanager
-    def stops(self, at_most_s: float) -> Iterator[None]:
+    def stops(self, at_most_s: float = math.inf) -> Iterator[None]:
+        if not self.runs:
+            yield
+            return
         self._stopped_s = time.monotonic()
         try:
             yield
         finally:
-            self.exclude(time.monotonic() - self._stopped_s, at_most_s)
+            excluded_s = min(time.monotonic() - self._stopped_s, max(0.0, at_most_s - self._compiling_s))
+            self._compiling_s += excluded_s if math.isfinite(at_most_s) else 0.0
+            self._began_s += excluded_s
             self._stopped_s = math.inf
-
-    def exclude(self, seconds: float, at_most_s: float) -> None:
-        excluded_s = min(seconds, max(0.0, at_most_s - self._compiling_s))
-        self._compiling_s += excluded_s if math.isfinite(at_most_s) else 0.0
-        self._began_s += excluded_s
 
 
 class Context:
@@ -89,23 +92,15 @@ class Context:
         with self.clock.stops(at_most_s):
             yield
 
-    @staticmethod
-    def most_compiling_s(*, has_plan: bool) -> float:
-        """The seconds of compilation that are excluded at most, with a plan to answer with or without one."""
-        return _MOST_COMPILING_S if has_plan else math.inf
-
     @contextmanager
-    def excludes_compilation(self) -> Iterator[None]:
-        """Within the block, exclude also what compiles outside such blocks, on this thread."""
-        if self.clock.is_heard:  # by a search around this one
+    def without_kernels(self) -> Iterator[None]:
+        """Within the block, the clock stands while kernels load or compile, quickly, on this thread.
+
+        Once there is a plan, for a minute at most.
+        """
+        listener = _Kernels(self.clock)
+        with event.install_listener("numba:compile", listener), event.install_listener(LOADS, listener):
             yield
-            return
-        self.clock.is_heard = True
-        try:
-            with event.install_listener("numba:compile", _Unforeseen(self.clock)):
-                yield
-        finally:
-            self.clock.is_heard = False
 
     @contextmanager
     def tolerates(self, method: str, *answers: type[Exception]) -> Iterator[None]:
@@ -132,19 +127,25 @@ class Context:
         return tuple(f"{method}: {error}" for method, error in self._dropped.items())
 
 
-class _Unforeseen(event.Listener):
-    """Excludes the compilation of kernels that were not loaded while the clock stood still."""
+class _Kernels(event.Listener):
+    """Stops the clock; functions that compile or load within others belong to these."""
 
     def __init__(self, clock: _Clock) -> None:
         self._clock, self._thread = clock, threading.get_ident()
-        self._began_s: list[float] = []  # a compilation, and those within it
+        self._depth, self._stack = 0, ExitStack()
 
     def on_start(self, event: Any) -> None:
         if threading.get_ident() == self._thread:
-            self._began_s.append(self._clock.elapsed_s)
+            self._depth += 1
+            if self._depth == 1:
+                self._stack.enter_context(
+                    self._clock.stops(_MOST_COMPILING_S if self._clock.has_plan else math.inf)
+                )
+                if event.kind != LOADS:
+                    self._stack.enter_context(quick_compilation())
 
     def on_end(self, event: Any) -> None:
-        if threading.get_ident() == self._thread and self._began_s:
-            began_s = self._began_s.pop()
-            if not self._began_s:
-                self._clock.exclude(self._clock.elapsed_s - began_s, _MOST_COMPILING_S)
+        if threading.get_ident() == self._thread and self._depth:
+            self._depth -= 1
+            if not self._depth:
+                self._stack.close()
