@@ -9,11 +9,13 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from go_opt.errors import GoOptError, ModelError
+from go_opt.errors import ModelError
+from go_opt.frontends.recording.binding import refused_as
 from go_opt.model.bindings import Bindings, Numbers
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph, NodeWithoutOp, Precision, check_precision
@@ -61,42 +63,27 @@ def import_onnx(
     Args:
       checkpoint: called before each node and op; what it raises, if a GoOptError, ends the import.
     """
-    try:
-        return _import(source, bindings, precision, checkpoint)
-    except GoOptError:
-        raise
-    except Exception as error:
-        raise malformed(source, error) from error
-
-
-def malformed(source: str | os.PathLike[str] | onnx.ModelProto, error: Exception) -> ModelError:
-    """Damaged files fail in more ways than onnx and protobuf name: each is bad input here."""
-    reason = "".join(str(error).strip().splitlines()[:1]).rstrip(".")
-    name = repr(str(source)) if isinstance(source, str | os.PathLike) else "in memory"
-    return ModelError(f"the ONNX model {name} is malformed ({type(error).__name__}: {reason}).")
-
-
-def _import(
-    source: str | os.PathLike[str] | onnx.ModelProto,
-    bindings: Bindings,
-    precision: Precision,
-    checkpoint: Callable[[], None],
-) -> tuple[Graph, LoweredModel]:
     from go_opt.frontends.onnx.lowered import lower_model
     from go_opt.frontends.onnx.structure import called_functions
 
-    lowered = lower_model(source, bindings, checkpoint)
-    builder = GraphBuilder(lowered.file.name, precision=precision, bindings=bindings)
-    for value in lowered.inputs:
-        builder.add_tensor(value.tensor, value.elements, value.dtype, "input")
-    found = lowered.states(bindings)
-    unknown = lowered.program.emit(builder, [value.tensor for value in lowered.outputs], found.states)
-    graph = builder.build()
-    calls = [NodeWithoutOp(name, "inlined", None) for name in called_functions(lowered.file.model)]
-    absent = (*calls, *lowered.program.nodes_without_op(graph))
-    return replace(
-        graph, nodes_without_op=absent, unknown_ops=unknown, unpaired_states=found.unpaired
-    ), lowered
+    with _readable(source):
+        lowered = lower_model(source, bindings, checkpoint)
+        builder = GraphBuilder(lowered.file.name, precision=precision, bindings=bindings)
+        for value in lowered.inputs:
+            builder.add_tensor(value.tensor, value.elements, value.dtype, "input")
+        found = lowered.states(bindings)
+        unknown = lowered.program.emit(builder, [value.tensor for value in lowered.outputs], found.states)
+        graph = builder.build()
+        calls = [NodeWithoutOp(name, "inlined", None) for name in called_functions(lowered.file.model)]
+        absent = (*calls, *lowered.program.nodes_without_op(graph))
+        return replace(
+            graph, nodes_without_op=absent, unknown_ops=unknown, unpaired_states=found.unpaired
+        ), lowered
+
+
+def _readable(source: str | os.PathLike[str] | onnx.ModelProto) -> AbstractContextManager[None]:
+    name = repr(str(source)) if isinstance(source, str | os.PathLike) else "in memory"
+    return refused_as(f"the ONNX model {name} is malformed")
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,37 +160,29 @@ def read_header(path: str | Path, bindings: Bindings) -> OnnxHeader:
     Raises:
       ModelError: the file is missing or malformed, or no input has a bound dimension.
     """
-    try:
-        return _read(path, bindings)
-    except GoOptError:
-        raise
-    except Exception as error:
-        raise malformed(path, error) from error
-
-
-def _read(path: str | Path, bindings: Bindings) -> OnnxHeader:
     from go_opt.frontends.onnx.inference.dims import DimTable, with_values
     from go_opt.frontends.onnx.inference.file import read_model
     from go_opt.frontends.onnx.lowered import model_inputs
     from go_opt.frontends.onnx.structure import inlined
 
-    file = read_model(path)
-    model = inlined(file.model)
-    given = model_inputs(model.graph)
-    table = DimTable(file.name, bindings.dims, given)
-    graph = with_values(model, bindings.values, table).graph
-    inputs = model_inputs(graph)
-    unbound = table.to_bind(inputs)
-    if unbound and (unknown := table.of_no_input(given)):
-        raise ModelError(f"no input of model {file.name!r} has a dimension {unknown[0]!r}.", field="dims")
-    return OnnxHeader(
-        file.name,
-        tuple(_header(info, table) for info in inputs),
-        tuple(_header(info, table) for info in graph.output),
-        unbound,
-        Counter(node.op_type for node in _nodes(graph)),
-        sum(_stored_bytes(tensor) for tensor in graph.initializer),
-    )
+    with _readable(path):
+        file = read_model(path)
+        model = inlined(file.model)
+        given = model_inputs(model.graph)
+        table = DimTable(file.name, bindings.dims, given)
+        graph = with_values(model, bindings.values, table).graph
+        inputs = model_inputs(graph)
+        unbound = table.to_bind(inputs)
+        if unbound and (unknown := table.of_no_input(given)):
+            raise ModelError(f"no input of model {file.name!r} has a dimension {unknown[0]!r}.", field="dims")
+        return OnnxHeader(
+            file.name,
+            tuple(_header(info, table) for info in inputs),
+            tuple(_header(info, table) for info in graph.output),
+            unbound,
+            Counter(node.op_type for node in _nodes(graph)),
+            sum(_stored_bytes(tensor) for tensor in graph.initializer),
+        )
 
 
 def _header(info: onnx.ValueInfoProto, table: DimTable) -> TensorHeader:

@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from go_opt.common.files import read_text
-from go_opt.errors import GoOptError, ModelError
+from go_opt.errors import ModelError
 from go_opt.extras import check_installed
 from go_opt.frontends.jax.stablehlo import MAX_TEXT_BYTES
 from go_opt.frontends.jax.walk import Walker, dtype_name
-from go_opt.frontends.recording.binding import Trips
+from go_opt.frontends.recording.binding import Trips, refused_as
 from go_opt.frontends.recording.recorder import Recorder
 from go_opt.model.bindings import Bindings
 from go_opt.model.graph import Graph, Precision
@@ -49,7 +49,7 @@ def from_stablehlo(
 
     bindings = Bindings.of(dims, trips=trips, states=states)
     module = parsed(text)
-    try:
+    with refused_as("the StableHLO module cannot be imported"):
         names = argument_names(functions_of(module))
         module = bound(module, names, bindings.dims)
         functions = functions_of(module)
@@ -90,13 +90,6 @@ def from_stablehlo(
         title = attributes["sym_name"].value.removeprefix("jit_") if "sym_name" in attributes else "main"
         named = dict(zip(facts, outputs, strict=True))
         return recorder.build(title if name is None else name, named, found, precision, bindings)
-    except GoOptError:
-        raise
-    except Exception as error:
-        # Forms of ops that JAX does not write fail in more ways than can be named.
-        raise ModelError(
-            f"the StableHLO module cannot be imported ({type(error).__name__}: {error})."
-        ) from error
 
 
 def load_stablehlo(path: str | Path, bindings: Bindings, precision: Precision) -> Graph:

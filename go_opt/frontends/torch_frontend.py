@@ -11,8 +11,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from go_opt.errors import GoOptError, ModelError
+from go_opt.errors import ModelError
 from go_opt.extras import check_installed
+from go_opt.frontends.recording.binding import refused_as
 from go_opt.frontends.recording.recorder import Recorder, Value
 from go_opt.frontends.recording.states import Facts, FoundStates, find_states, says_a_state
 from go_opt.frontends.torch.program import (
@@ -58,15 +59,8 @@ def from_torch(
     else:
         found = _saved(program)
         default = root_class(found) or "program"
-    try:
+    with refused_as(f"the torch program {name or default!r} is malformed"):
         return _graph(found, name or default, Bindings.of(dims, states=states), precision)
-    except GoOptError:
-        raise
-    except Exception as error:
-        # Damaged programs fail in more ways than can be named: each is bad input here.
-        raise ModelError(
-            f"the torch program {name or default!r} is malformed ({type(error).__name__}: {error})."
-        ) from error
 
 
 def _saved(program: ExportedProgram) -> dict[str, Any]:

@@ -24,17 +24,9 @@ VIEWS: Final = frozenset({
 })  # fmt: skip
 # Calls whose body is inlined, by the parameter that holds it.
 CALLS: Final[Mapping[str, str]] = {
-    "checkpoint": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "composite": "jaxpr",
-    "core_call": "call_jaxpr",
-    "custom_jvp_call": "call_jaxpr",
-    "custom_vjp_call": "call_jaxpr",
+    **dict.fromkeys(("checkpoint", "composite", "jit", "pjit", "remat", "remat2"), "jaxpr"),
+    **dict.fromkeys(("closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"), "call_jaxpr"),
     "custom_vjp_call_jaxpr": "fun_jaxpr",
-    "jit": "jaxpr",
-    "pjit": "jaxpr",
-    "remat": "jaxpr",
-    "remat2": "jaxpr",
 }
 # Primitives whose inner program only says how elements combine.
 COMBINERS: Final = frozenset({

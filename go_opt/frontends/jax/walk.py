@@ -164,18 +164,16 @@ class Walker:
         shapes = [value.shape for value in inputs]
         written = [shape for shape, _ in results]
         cost = primitive_cost(name, params, shapes, written)
-        values = self.recorder.op(
+        known = rule_attributes(name, params, inputs)
+        return self.recorder.kernel(
             joined(scope, name),
             onnx_type(name),
             cost,
             _computed_dtype(cost.op_class, inputs, results),
-            self.recorder.reads(inputs, cost.touched),
+            inputs,
             results,
+            known and (*known, inputs, written),
         )
-        known = rule_attributes(name, params, inputs)
-        if known is not None:
-            self.recorder.set_rule(known[0], known[1], inputs, written)
-        return values
 
 
 def _places(name: str, params: Mapping[str, Any], value: Value, seen: Sequence[int]) -> Sequence[int] | None:
@@ -309,10 +307,8 @@ def _slice(walker: Walker, value: Value, step: int, result: Result, scope: str) 
     if value.kind == "input":
         return replace(part, touched=part.elements)
     cost = OpCost("data_movement", 0.0, (part.elements,))
-    read = (str(value.tensor), part.elements)
-    found = walker.recorder.op(f"{scope}/slice", "Slice", cost, dtype, [read], [result])[0]
-    walker.recorder.set_rule("Slice", {"axes": [0], "starts": [step]}, [value], [(1, *shape)])
-    return found
+    ruled = "Slice", {"axes": [0], "starts": [step]}, [value], [(1, *shape)]
+    return walker.recorder.kernel(f"{scope}/slice", "Slice", cost, dtype, [value], [result], ruled)[0]
 
 
 def _stack(walker: Walker, rows: Sequence[Value], result: Result, scope: str) -> Value:
@@ -324,11 +320,8 @@ def _stack(walker: Walker, rows: Sequence[Value], result: Result, scope: str) ->
         return rows[0].viewed(result, "stack")
     if all(row.is_constant for row in rows):
         return walker.recorder.folded(f"{scope}/stack", None, [result])[0]
-    reads = [(row.tensor, row.touched) for row in rows if row.tensor is not None]
-    cost = OpCost("data_movement", 0.0, ())
-    found = walker.recorder.op(f"{scope}/stack", "Concat", cost, dtype, reads, [result])[0]
-    walker.recorder.set_rule("Concat", {"axis": 0}, rows, [shape])
-    return found
+    cost, ruled = OpCost("data_movement", 0.0, ()), ("Concat", {"axis": 0}, rows, [shape])
+    return walker.recorder.kernel(f"{scope}/stack", "Concat", cost, dtype, rows, [result], ruled)[0]
 
 
 def _while(

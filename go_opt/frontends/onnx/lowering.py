@@ -6,7 +6,6 @@ If, Loop and Scan are one op that costs its body; an If with a constant conditio
 from __future__ import annotations
 
 import functools
-import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,7 +44,7 @@ from go_opt.frontends.onnx.program import (
 from go_opt.frontends.onnx.structure import GraphReads, body_prefix, inputs_behind, ordered_nodes
 from go_opt.frontends.recording.binding import MAX_TRIPS, Trips, flags
 from go_opt.frontends.recording.recorder import RecordedOp, unknown_op
-from go_opt.frontends.recording.views import viewed_steps
+from go_opt.frontends.recording.views import trailing, viewed_steps
 from go_opt.model.graph import UnknownOp
 from go_opt.model.op_costs import OpSignature, is_view, op_cost
 
@@ -112,7 +111,7 @@ class Scope:
 
     def alias(self, name: str, source: Value, shape: Shape) -> None:
         """A view of an activation under its own name; a constant is simply shared."""
-        places = _trailing(source, shape)
+        places = trailing(source.shape, shape)
         seen = replace(source, shape=shape, steps=viewed_steps(source.shape, source.steps, shape, places))
         if source.is_constant:
             self.bind(name, seen)
@@ -326,16 +325,10 @@ class Scope:
         return [] if info is None else self.context.dims.unbound(info)
 
 
-def _trailing(source: Value, shape: Shape) -> Sequence[int] | None:
-    """Where the axes of a value are in its broadcast; None for other views."""
-    is_broadcast = math.prod(shape) != source.elements
-    return range(len(shape) - len(source.shape), len(shape)) if is_broadcast else None
-
-
 def _places(node: onnx.NodeProto, source: Value, shape: Shape) -> Sequence[int] | None:
     """Where the axes of a constant are behind a node that leaves its elements as they are."""
     if node.op_type != "Transpose":
-        return _trailing(source, shape)
+        return trailing(source.shape, shape)
     order = list(plain_attributes(node).get("perm", range(len(shape))[::-1]))
     return [order.index(axis) for axis in range(len(order))]
 

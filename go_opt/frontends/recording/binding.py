@@ -1,12 +1,13 @@
-"""Numbers that a caller gives to what a model leaves open, and the options that give them."""
+"""Numbers that a caller gives to what a model leaves open, the options that give them, and refusals."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
-from go_opt.errors import ModelError
+from go_opt.errors import GoOptError, ModelError
 from go_opt.model.graph import MAX_ELEMENTS
 
 MAX_TRIPS: Final = 2**31  # exporters write "while" as a Loop of about 2**63 trips
@@ -54,3 +55,15 @@ def check_dims(bindings: Mapping[str, int]) -> None:
 def flags(names: Iterable[str]) -> str:
     """The options of the command line that bind the dimensions."""
     return " ".join(f"--dim {shlex.quote(name)}=VALUE" for name in names)
+
+
+@contextmanager
+def refused_as(what: str) -> Iterator[None]:
+    """Damaged models fail in more ways than their libraries name: each is bad input, as ``what`` says."""
+    try:
+        yield
+    except GoOptError:
+        raise
+    except Exception as error:
+        reason = "".join(str(error).strip().splitlines()[:1]).rstrip(".")
+        raise ModelError(f"{what} ({type(error).__name__}: {reason}).") from error

@@ -172,6 +172,23 @@ class Recorder:
         self.ops.append(replace(row, unknown=unknown + unknown_op(name, op_type, cost)))
         return values
 
+    def kernel(
+        self,
+        base: str,
+        op_type: str,
+        cost: OpCost,
+        dtype: str,
+        inputs: Sequence[Value],
+        results: Sequence[Result],
+        ruled: tuple[str, Mapping[str, Any], Sequence[Value | None], Sequence[tuple[int, ...]]] | None = None,
+    ) -> list[Value]:
+        """Record an op that reads ``inputs``, with the rule that :meth:`set_rule` finds for ``ruled``."""
+        reads = self._reads(inputs, cost.touched or (None,) * len(inputs))
+        values = self.op(base, op_type, cost, dtype, reads, results)
+        if ruled is not None:
+            self.set_rule(*ruled)
+        return values
+
     def set_rule(
         self,
         op_type: str,
@@ -195,7 +212,7 @@ class Recorder:
             row = rule.of_operands(operands), tuple(str(tensors[i]) for i in operands)
             self.ops[-1] = replace(op, rule=row)
 
-    def reads(self, inputs: Sequence[Value], touched: Sequence[int | None]) -> list[Read]:
+    def _reads(self, inputs: Sequence[Value], touched: Sequence[int | None]) -> list[Read]:
         """The reads of a kernel, without literals and constants of which it touches no element."""
         reads: list[Read] = []
         for value, requested in zip(inputs, touched, strict=True):

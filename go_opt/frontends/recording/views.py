@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -33,6 +34,11 @@ def viewed_steps(shape: Shape, steps: Steps, seen: Shape, places: Sequence[int] 
     regrouped = [_taken(left, size) for size in seen]
     found = [pieces for pieces in regrouped if pieces is not None]
     return None if left or len(found) < len(seen) else tuple(found)
+
+
+def trailing(shape: Shape, seen: Shape) -> Sequence[int] | None:
+    """Where the axes of a value of ``shape`` are in its broadcast; None for other views."""
+    return range(len(seen) - len(shape), len(seen)) if math.prod(seen) != math.prod(shape) else None
 
 
 def _merged(pieces: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from go_opt.errors import ModelError
 from go_opt.frontends.recording.recorder import Recorder, Result, Value, joined
-from go_opt.frontends.recording.views import viewed_steps
+from go_opt.frontends.recording.views import trailing, viewed_steps
 from go_opt.frontends.torch import aten
 from go_opt.frontends.torch.aten import Operand
 from go_opt.frontends.torch.program import Node, Sizes, dtype_of, parsed, tensor_names
@@ -124,10 +123,10 @@ class Walker:
         if name in aten.LITERALS or (name == "fill" and len(inputs) < 2):
             return [Value(shape, dtype, "literal", None) for shape, dtype in results]
         if name in ("copy", "fill"):
-            return [inputs[1].viewed(results[0], name, _trailing(inputs[1], results[0]))]
+            return [inputs[1].viewed(results[0], name, trailing(inputs[1].shape, results[0][0]))]
         if self._is_view(node, name, inputs, results):
             how = f"{name} {results[0][0]}"
-            return [inputs[0].viewed(results[0], how, _trailing(inputs[0], results[0]))]
+            return [inputs[0].viewed(results[0], how, trailing(inputs[0].shape, results[0][0]))]
         if all(value.is_constant for value in inputs) and name not in aten.RANDOM:
             return self._fold(node, name, inputs, results)
         return self._op(node, name, inputs, results)
@@ -165,24 +164,18 @@ class Walker:
         ]
         shapes = [shape for shape, _ in results]
         op_type, cost = aten.operator_cost(name, node.attributes, operands, shapes)
-        dtype = _computed_dtype(inputs, results)
-        reads = self._recorder.reads(inputs, cost.touched)
-        values = self._recorder.op(joined(node.module, name), op_type, cost, dtype, reads, results)
-        order = aten.operands_in_order(name, operands)
-        present = [None if i is None else inputs[i] for i in order]
+        present = [None if i is None else inputs[i] for i in aten.operands_in_order(name, operands)]
         known = in_terms_of_table(name, op_type, node.attributes, present, shapes)
-        if known is not None:
-            self._recorder.set_rule(*known)
-        return values
+        dtype, base = _computed_dtype(inputs, results), joined(node.module, name)
+        return self._recorder.kernel(base, op_type, cost, dtype, inputs, results, known)
 
     def updated(self, weight: Value, gradient: Value) -> Value:
         """A weight less its gradient, for the update that a graph of losses and gradients does not have."""
-        written, reads = weight.shape, self._recorder.reads([weight, gradient], (None, None))
-        cost = OpCost("vector", float(weight.elements), ())
-        results = [(written, weight.dtype)]
-        (value,) = self._recorder.op(f"{weight.tensor}.update", "Sub", cost, weight.dtype, reads, results)
-        self._recorder.set_rule("Sub", {}, [weight, gradient], [written])
-        return value
+        inputs, results = [weight, gradient], [(weight.shape, weight.dtype)]
+        cost, name = OpCost("vector", float(weight.elements), ()), f"{weight.tensor}.update"
+        return self._recorder.kernel(
+            name, "Sub", cost, weight.dtype, inputs, results, ("Sub", {}, inputs, [weight.shape])
+        )[0]
 
     def _write(self, target: str, value: Value, names: _Names, op_name: str) -> None:
         """Rebind all names of a tensor after an in-place op."""
@@ -200,21 +193,14 @@ class Walker:
         result: Result = (whole.shape, whole.dtype)
         if whole.is_constant and part.is_constant:
             return self._recorder.folded(op_name, None, [result])[0]
-        reads = self._recorder.reads([whole, part], (None, None))
         cost = OpCost("data_movement", 0.0, ())
-        return self._recorder.op(op_name, "ScatterND", cost, whole.dtype, reads, [result])[0]
+        return self._recorder.kernel(op_name, "ScatterND", cost, whole.dtype, [whole, part], [result])[0]
 
 
 def _moves_nothing(name: str, attributes: Mapping[str, Any], shape: Sequence[int]) -> bool:
     """Whether a transposition moves only axes of size 1."""
     moved = [axis for axis in aten.permutation(name, attributes, len(shape)) if shape[axis] != 1]
     return moved == sorted(moved)
-
-
-def _trailing(value: Value, result: Result) -> Sequence[int] | None:
-    """Where the axes of a value are in its broadcast; None for other views."""
-    is_broadcast = value.elements != math.prod(result[0])
-    return range(len(result[0]) - len(value.shape), len(result[0])) if is_broadcast else None
 
 
 def _computed_dtype(inputs: Sequence[Value], results: Sequence[Result]) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from onnx import TensorProto
 
 from go_opt.frontends.onnx.inference.values import Shape, Value
+from go_opt.model.rules.maker import names
 
 Kind = tuple[int, Shape]  # element type and shape
 Values = Sequence[Value | None]
@@ -280,25 +281,11 @@ def _lstm(inputs: Values, attributes: Attributes) -> list[Kind]:
 _Rule = Callable[[Values, Attributes], list[Kind]]
 _OWN: Final[Mapping[str, _Rule]] = {
     **dict.fromkeys(
-        [
-            "BiasGelu",
-            "BiasSoftmax",
-            "FastGelu",
-            "Gelu",
-            "GroupNorm",
-            "Inverse",
-            "LongformerAttention",
-            "MoE",
-            "QLinearLeakyRelu",
-            "QLinearSigmoid",
-            "QLinearSoftmax",
-            "QMoE",
-            "QOrderedGelu",
-            "QOrderedLayerNormalization",
-            "QOrderedLongformerAttention",
-            "QuickGelu",
-            "RotaryEmbedding",
-        ],
+        names(
+            "BiasGelu BiasSoftmax FastGelu Gelu GroupNorm Inverse LongformerAttention MoE "
+            "QLinearLeakyRelu QLinearSigmoid QLinearSoftmax QMoE QOrderedGelu "
+            "QOrderedLayerNormalization QOrderedLongformerAttention QuickGelu RotaryEmbedding"
+        ),
         _same,
     ),
     **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), _normalised),
