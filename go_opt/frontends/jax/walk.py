@@ -25,7 +25,7 @@ from go_opt.frontends.jax.primitives import (
     rule_attributes,
 )
 from go_opt.frontends.recording.binding import Trips
-from go_opt.frontends.recording.recorder import Read, RecordedOp, Recorder, Result, Value, joined, live_ops
+from go_opt.frontends.recording.recorder import RecordedOp, Recorder, Result, Value, joined, live_ops
 from go_opt.model.dtypes import DTYPE_BITS, DTYPES, IS_FLOATING, costs_the_same, dtype_code
 from go_opt.model.graph import OP_CLASSES, Precision
 from go_opt.model.op_costs import OpCost, is_elementwise
@@ -417,7 +417,7 @@ def _branch(
     return live_ops(ops, [value.tensor for value in outputs if value.tensor is not None]), outputs
 
 
-def _outside_reads(ops: Sequence[RecordedOp], outputs: Sequence[Value]) -> list[Read]:
+def _outside_reads(ops: Sequence[RecordedOp], outputs: Sequence[Value]) -> list[tuple[str, int | None]]:
     inside = {tensor for op in ops for tensor, _, _ in op.writes}
     reads = [read for op in ops for read in op.reads]
     reads += [(value.tensor, value.touched) for value in outputs if value.tensor is not None]

@@ -42,7 +42,7 @@ from go_opt.frontends.onnx.program import (
     sharding_rule,
 )
 from go_opt.frontends.onnx.structure import GraphReads, body_prefix, inputs_behind, ordered_nodes
-from go_opt.frontends.recording.binding import MAX_TRIPS, Trips, flags
+from go_opt.frontends.recording.binding import Trips, flags
 from go_opt.frontends.recording.recorder import RecordedOp, unknown_op
 from go_opt.frontends.recording.views import trailing, viewed_steps
 from go_opt.model.graph import UnknownOp
@@ -485,7 +485,7 @@ def _prefix(scope: Scope, name: str) -> str:
 def _trip_count(scope: Scope, name: str, inputs: Sequence[Value | None]) -> int:
     count = inputs[0] if inputs else None
     values = None if count is None else count.read()
-    if values is not None and values.size == 1 and 0 <= int(values.reshape(())) < MAX_TRIPS:
+    if values is not None and values.size == 1 and 0 <= int(values.reshape(())) < Trips.MOST:
         return int(values.reshape(()))
     return scope.context.trips.of(name, "Loop")
 

@@ -5,24 +5,24 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from typing import ClassVar
 
 from go_opt.errors import GoOptError, ModelError
 from go_opt.model.graph import MAX_ELEMENTS
-
-MAX_TRIPS: Final = 2**31  # exporters write "while" as a Loop of about 2**63 trips
 
 
 class Trips:
     """The trips of the loops whose number of trips the model does not say."""
 
+    MOST: ClassVar[int] = 2**31  # exporters write "while" as a Loop of about 2**63 trips
+
     def __init__(self, bindings: Mapping[str, int]) -> None:
         self._bindings = bindings
         self._unused = dict.fromkeys(bindings)
         for name, trips in bindings.items():
-            if isinstance(trips, bool) or not isinstance(trips, int) or not 0 <= trips < MAX_TRIPS:
+            if isinstance(trips, bool) or not isinstance(trips, int) or not 0 <= trips < self.MOST:
                 raise ModelError(
-                    f"loop {name!r} runs 0 to {MAX_TRIPS - 1} times, not {trips!r}.", field="trips"
+                    f"loop {name!r} runs 0 to {self.MOST - 1} times, not {trips!r}.", field="trips"
                 )
 
     def of(self, name: str, op_type: str) -> int:
