@@ -126,7 +126,7 @@ def pretrain(
     held_out = zoo_graphs("validation", on, MOST_VALIDATION_OPS) if validation is None else validation
 
     from go_opt.agents.networks import PolicyConfig
-    from go_opt.agents.policy.compilation_cache import enable_compilation_cache
+    from go_opt.agents.policy.network import enable_compilation_cache
     from go_opt.agents.training.pretrain import PretrainRequest
     from go_opt.agents.training.pretrain import pretrain as run
     from go_opt.agents.training.problems.settings import Settings
@@ -190,7 +190,7 @@ def finetune(
 
     import jax
 
-    from go_opt.agents.policy.compilation_cache import enable_compilation_cache
+    from go_opt.agents.policy.network import enable_compilation_cache
     from go_opt.agents.training.finetune import FinetuneRequest, finetuning_settings
     from go_opt.agents.training.finetune import finetune as run
     from go_opt.agents.training.problems.environment import greedy_objective_s, open_session

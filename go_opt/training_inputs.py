@@ -20,7 +20,7 @@ from go_opt.search.shared.policies import shipped_policy
 if TYPE_CHECKING:
     from go_opt.agents.policy.network import Policy
     from go_opt.agents.training.problems.environment import Environment
-    from go_opt.agents.training.problems.lessons import Lesson
+    from go_opt.agents.training.problems.settings import Lesson
 
 SplitOrNone = Split | Literal["none"]
 

@@ -84,7 +84,7 @@ WIDE_FOLDERS: Final = {
     "result": 11,
     "run.cut": 10,
     "run.pipeline": 11,
-    "search.methods": 27,
+    "search.methods": 26,
     "search.splits": 10,
     "service.calls": 13,
     "service.messages": 28,

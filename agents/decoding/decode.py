@@ -1,4 +1,4 @@
-"""Decodes a policy's raw decisions into plans: kernels, then an order, then a placement.
+"""A policy's outputs for a graph, and its raw decisions as plans: kernels, an order, then a placement.
 
 Fusion priorities determine kernels (:mod:`go_opt.env.kernels.priority_fusion`), schedule priorities
 their order (list scheduling; the ops of a kernel stay together), and one of the modes
@@ -20,11 +20,32 @@ from typing import Final, Literal, NamedTuple, get_args
 import numpy as np
 
 from go_opt.agents.decoding.walk_case import WalkCase, walk_case
+from go_opt.agents.inputs.features import NUM_EXPLORED
 from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
 from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.solver.orders.cheapest import cheapest_slicing
 from go_opt.solver.orders.instance import OrderProblem
 from go_opt.solver.orders.orders import schedule
+
+
+class Outputs(NamedTuple):
+    """The outputs of a policy for one graph, in its own order of ops; or their gradient.
+
+    Axes: ``N`` ops, ``W`` features of the walk, ``F`` exploration features.
+    """
+
+    walk_weights: FloatArray  # [W]
+    walk_head: FloatArray  # [N]
+    schedule_key: FloatArray  # [N]
+    fusion_key: FloatArray  # [N]
+    exploration_log_std: FloatArray  # [2, F] schedule, fusion
+
+
+def neutral_outputs(walk_weights: FloatArray, walk_head: FloatArray) -> Outputs:
+    """Those of a policy whose network has no opinion: the default order and kernels, noise of spread one."""
+    no_key = np.zeros(len(walk_head))
+    return Outputs(walk_weights, walk_head, no_key, no_key, np.zeros((2, NUM_EXPLORED)))
+
 
 Mode = Literal["slice_cheapest", "walk"]
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)

@@ -16,9 +16,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.agents.decoding.decode import Decisions, decode
+from go_opt.agents.decoding.decode import Decisions, Outputs, decode, neutral_outputs
 from go_opt.agents.decoding.exploration import KeySpace, antithetic_normals, draw_keys, key_space
-from go_opt.agents.decoding.outputs import Outputs, neutral_outputs
 from go_opt.agents.inputs.features import GraphFeatures, graph_features
 from go_opt.agents.inputs.padding import rows_to_ops
 from go_opt.common.arrays import FloatArray, IntArray

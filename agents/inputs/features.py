@@ -1,7 +1,7 @@
 """The policy's features: a graph on a target as plain arrays.
 
 Axes: ``N`` ops, ``E`` edges. Rows of ops are in canonical order
-(:mod:`go_opt.agents.inputs.canonical`); ``row_op`` maps them to ops. All but the columns ``STORED`` are
+(:func:`canonical_order`); ``row_op`` maps them to ops. All but the columns ``STORED`` are
 the same for every storage order. Columns about ops are
 standardised within the graph; the global features contain the means and spreads, so that the
 policy also knows the scale.
@@ -9,6 +9,8 @@ policy also knows the scale.
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import fsum
 from typing import Final
@@ -16,17 +18,60 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.agents.inputs.canonical import canonical_order
-from go_opt.agents.inputs.chip_bounds import chip_bounds
-from go_opt.agents.inputs.op_types import op_type_rows
 from go_opt.agents.inputs.target_features import LEAST_S, package_features
 from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.env import CostTables, Target, cost_tables, depth, height
 from go_opt.env.cost.op_quantities import bytes_out, smallest_op_s, standardise, weight_bytes
 from go_opt.env.model.traffic import BORDER_BUFFERS
 from go_opt.model.graph import OP_CLASSES, Graph
-from go_opt.solver import placement_problem
+from go_opt.solver import PlacementProblem, placement_problem
+from go_opt.solver.problem.problem import span_from_sources
 from go_opt.solver.problem.sequence import kernel_sequence
+from go_opt.solver.propagation.adjacent import Domains, chip_runs, start_domains
+
+# Each ONNX type that go-opt costs has its own row. Any other name (a custom op, a JAX primitive)
+# shares one of a few rows, chosen by its CRC-32. Unlike Python's ``hash``, CRC-32 is the same in
+# every process. Weinberger et al., "Feature hashing for large scale multitask learning", ICML 2009.
+
+
+# The position of a name is its row in trained embeddings: append, never reorder.
+_ONNX_TYPES: Final = (
+    "Abs Acos Acosh Add AffineGrid And ArgMax ArgMin Asin Asinh Atan Atanh Attention AveragePool "
+    "BatchNormalization Bernoulli BiasGelu BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast "
+    "CastLike Ceil Celu CenterCropPad Clip Col2Im Compress Concat ConcatFromSequence ConstantOfShape "
+    "Conv ConvInteger ConvTranspose Cos Cosh CumProd CumSum DFT DeformConv DepthToSpace "
+    "DequantizeLinear Div DynamicQuantizeLinear Einsum Elu Equal Erf Exp EyeLike FastGelu Floor "
+    "FusedConv FusedGemm FusedMatMul GRU Gather GatherElements GatherND Gelu Gemm GlobalAveragePool "
+    "GlobalLpPool GlobalMaxPool Greater GreaterOrEqual GridSample GroupNormalization HardSigmoid "
+    "HardSwish Hardmax InstanceNormalization IsInf IsNaN LRN LSTM LayerNormalization LeakyRelu Less "
+    "LessOrEqual Log LogSoftmax LpNormalization LpPool MatMul MatMulInteger MatMulNBits Max MaxPool "
+    "MaxRoiPool MaxUnpool Mean MeanVarianceNormalization Min Mish Mod Mul MultiHeadAttention Neg "
+    "NegativeLogLikelihoodLoss Not OneHot Or PRelu Pad Pow QLinearAdd QLinearAveragePool QLinearConv "
+    "QLinearGlobalAveragePool QLinearMatMul QLinearMul QLinearSigmoid QuantizeLinear QuickGelu "
+    "RMSNormalization RNN RandomNormalLike RandomUniformLike Range Reciprocal ReduceL1 ReduceL2 "
+    "ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare "
+    "Relu Resize ReverseSequence RoiAlign RotaryEmbedding Round Rsqrt Scatter ScatterElements "
+    "ScatterND Selu SequenceAt Shrink Sigmoid Sign SimplifiedLayerNormalization Sin Sinh "
+    "SkipLayerNormalization SkipSimplifiedLayerNormalization Slice Softmax SoftmaxCrossEntropyLoss "
+    "Softplus Softsign Sort SpaceToDepth Split SplitToSequence Sqrt Sub Sum Swish Tan Tanh "
+    "TensorScatter ThresholdedRelu Tile TopK Transpose Trilu Unique Upsample Where Xor"
+)
+KNOWN_OP_TYPES: Final[tuple[str, ...]] = tuple(_ONNX_TYPES.split())
+NUM_HASH_BUCKETS: Final = 32
+NUM_OP_TYPES: Final = NUM_HASH_BUCKETS + len(KNOWN_OP_TYPES)
+
+_ROW: Final = {name: NUM_HASH_BUCKETS + place for place, name in enumerate(KNOWN_OP_TYPES)}
+
+
+def op_type_rows(op_types: Sequence[str]) -> IntArray:
+    """[N] row of each op type in a table of ``NUM_OP_TYPES``."""
+    row_of = {name: _row(name) for name in set(op_types)}
+    return np.array([row_of[name] for name in op_types], dtype=np.int32)
+
+
+def _row(name: str) -> int:
+    return _ROW.get(name, zlib.crc32(name.encode()) % NUM_HASH_BUCKETS)
+
 
 STANDARDISED: Final = (
     "log flops",
@@ -182,3 +227,71 @@ def _row_edges(graph: Graph, row_op: IntArray) -> tuple[IntArray, IntArray]:
     src, dst = row_of[graph.edge_src], row_of[graph.edge_dst]
     by_reader = np.lexsort((src, dst))
     return src[by_reader], dst[by_reader]
+
+
+# Attention over segments depends on which ops share a segment. So the policy reads ops in a
+# canonical order: by depth, which makes it topological, and within a depth by their features.
+# Names break the remaining ties, between ops with equal depth, height and features.
+
+
+def canonical_order(graph: Graph, op_type: IntArray, sizes: NDArray) -> IntArray:
+    """[N] the ops of ``graph`` in canonical order, the same for every storage order.
+
+    Args:
+      op_type: [N] row of the type's embedding.
+      sizes: [N, 3] FLOPs, bytes out and weight bytes, all exact.
+    """
+    num_readers = np.diff(graph.successors[0])
+    num_producers = np.diff(graph.predecessors[0])
+    keys = (depth(graph), -height(graph), op_type, *sizes.T, num_readers, num_producers, _name_rank(graph))
+    return np.lexsort(keys[::-1]).astype(np.int32)
+
+
+def _name_rank(graph: Graph) -> IntArray:
+    rank = np.empty(graph.num_ops, dtype=np.int32)
+    rank[sorted(range(graph.num_ops), key=graph.op_names.__getitem__)] = np.arange(graph.num_ops)
+    return rank
+
+
+# By itself, the adjacent rule allows every op on every chip, because a whole component may be
+# on one chip. Ops differ in their distance from the two ends. So a source is fixed to the first
+# chip, and the op farthest from it to the last chip it can reach. The solver's bounds
+# propagation gives the rest. This is a feature for the policy, not a restriction.
+
+
+Bounds = tuple[IntArray, IntArray]
+
+
+def chip_bounds(problem: PlacementProblem, rank: IntArray) -> Bounds:
+    """[U] first and last chip of each unit; without an order of chips, the chips that may run it.
+
+    Args:
+      rank: [U] canonical rank of each unit; it breaks ties between ends, so that the result does
+        not depend on how units are stored.
+    """
+    free = start_domains(problem, None, None) if problem.acyclic else None
+    if free is None:
+        first, last = chip_runs(problem)
+        return first, np.maximum(first, last)
+    source = _best_of_component(problem, span_from_sources(problem), rank)
+    last_chip = np.full(problem.num_units, problem.num_chips - 1, dtype=np.int32)
+    last_chip[source] = free.lower[source]
+    reached = _narrowed(problem, None, last_chip)
+    farthest = _best_of_component(problem, reached.upper, -rank)
+    first_chip = np.zeros(problem.num_units, dtype=np.int32)
+    first_chip[farthest] = reached.upper[farthest]
+    held = _narrowed(problem, first_chip, last_chip)
+    return held.lower, held.upper
+
+
+def _best_of_component(problem: PlacementProblem, value: IntArray, rank: IntArray) -> IntArray:
+    """[C] the unit with the largest value in each weak component; the lowest rank breaks ties."""
+    best_first = np.lexsort((rank, -value, problem.component)).astype(np.int32)
+    return best_first[np.unique(problem.component[best_first], return_index=True)[1]]
+
+
+def _narrowed(problem: PlacementProblem, first_chip: IntArray | None, last_chip: IntArray) -> Domains:
+    domains = start_domains(problem, first_chip, last_chip)
+    # Propagation is complete under the adjacent rule: a chip left in a domain can be taken.
+    assert domains is not None
+    return domains

@@ -18,9 +18,13 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from go_opt.agents.networks.attention import AttentionSizes, SegmentedAttention, by_segments
-from go_opt.agents.networks.conditioning import Conditioning
-from go_opt.agents.networks.initialisation import ZERO_INITIALISED
+from go_opt.agents.networks.layers import (
+    ZERO_INITIALISED,
+    AttentionSizes,
+    Conditioning,
+    SegmentedAttention,
+    by_segments,
+)
 
 
 class Proposal(NamedTuple):

@@ -15,15 +15,20 @@ import jax.numpy as jnp
 from flax import nnx
 
 from go_opt.agents.inputs.config import LEAST_LOG_STD, MOST_LOG_STD, PolicyConfig
-from go_opt.agents.inputs.features import NUM_EXPLORED, OP_COLUMNS
-from go_opt.agents.inputs.op_types import NUM_OP_TYPES
+from go_opt.agents.inputs.features import NUM_EXPLORED, NUM_OP_TYPES, OP_COLUMNS
 from go_opt.agents.inputs.padding import PaddedGraph
 from go_opt.agents.inputs.target_features import GLOBAL_COLUMNS
-from go_opt.agents.networks.attention import AttentionSizes, SegmentedAttention, by_segments
-from go_opt.agents.networks.conditioning import Conditioning, GraphEmbedding
-from go_opt.agents.networks.graphsage import GraphSageLayer
 from go_opt.agents.networks.heads import Proposal, TaskHeads, expectation, undecided
-from go_opt.agents.networks.initialisation import ZERO_INITIALISED, numpy_parameters
+from go_opt.agents.networks.layers import (
+    ZERO_INITIALISED,
+    AttentionSizes,
+    Conditioning,
+    GraphEmbedding,
+    GraphSageLayer,
+    SegmentedAttention,
+    by_segments,
+    numpy_parameters,
+)
 
 
 class PolicyOutput(NamedTuple):

@@ -13,15 +13,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.agents.decoding.outputs import Outputs
+from go_opt.agents.decoding.decode import Outputs
 from go_opt.agents.inputs.config import (
     LEAST_LOG_STD,
     MOST_LOG_STD,
     NO_CHANCE,
     PolicyConfig,
 )
-from go_opt.agents.inputs.features import NUM_EXPLORED, OP_COLUMNS, GraphFeatures
-from go_opt.agents.inputs.op_types import NUM_OP_TYPES
+from go_opt.agents.inputs.features import NUM_EXPLORED, NUM_OP_TYPES, OP_COLUMNS, GraphFeatures
 from go_opt.agents.inputs.padding import rows_to_ops
 from go_opt.agents.inputs.target_features import GLOBAL_COLUMNS
 from go_opt.common.arrays import BoolArray, IntArray

@@ -1,4 +1,7 @@
-"""A trainable policy: a network with parameters in JAX. Importing this module imports JAX."""
+"""A trainable policy: a network with parameters in JAX. Importing this module imports JAX.
+
+Compiled programs are kept on disk, so that a network compiles once and not in every process.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
+import jax
 import numpy as np
 from flax import nnx
 from numpy.typing import NDArray
 
-from go_opt.agents.decoding.outputs import Outputs as Outputs
+from go_opt.agents.decoding.decode import Outputs as Outputs
 from go_opt.agents.inputs.features import GraphFeatures
 from go_opt.agents.inputs.padding import Bucket, ops_to_rows, rows_to_ops
 from go_opt.agents.networks import PolicyConfig, PolicyOutput, initial_parameters
@@ -21,6 +25,7 @@ from go_opt.agents.networks.policy_network import PolicyNetwork
 from go_opt.agents.policy.forward import WALK_WEIGHTS, forward
 from go_opt.agents.policy.policy_file import LoadedPolicy, write_policy
 from go_opt.common.arrays import FloatArray
+from go_opt.common.caches.folder import cache_folder
 from go_opt.solver.walk.walk import NUM_FEATURES
 
 
@@ -101,3 +106,22 @@ def _keys(config: PolicyConfig) -> dict[str, tuple[tuple[Any, ...], nnx.Param]]:
 
 def _name(key: tuple[Any, ...]) -> str:
     return ".".join(str(part) for part in key)
+
+
+def enable_compilation_cache() -> None:
+    """Cache all compiled programs in a folder of the user, if one is writable.
+
+    A folder that is configured already, by ``JAX_COMPILATION_CACHE_DIR`` or otherwise, is kept.
+    """
+    # By default, JAX caches only programs that take seconds to compile.
+    options: dict[str, Any] = {
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": 0,
+    }
+    if not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
+        folder = cache_folder("jax")
+        if folder is None:
+            return
+        options["jax_compilation_cache_dir"] = str(folder)
+    for name, value in options.items():
+        jax.config.update(name, value)  # type: ignore[no-untyped-call]

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.agents.policy.tensor_file import Arrays, TensorFormat, load_tensors, save_tensors
+from go_opt.agents.policy.policy_file import Arrays, TensorFormat, load_tensors, save_tensors
 from go_opt.common.files import make_folder, remove_temporaries
 from go_opt.errors import PolicyError
 

@@ -15,8 +15,7 @@ from go_opt.agents.training.pretrain import save_policy_of_run
 from go_opt.agents.training.problems.cases import case
 from go_opt.agents.training.problems.curriculum import common_bucket
 from go_opt.agents.training.problems.environment import Environment, environment_name
-from go_opt.agents.training.problems.lessons import Lesson
-from go_opt.agents.training.problems.settings import Settings
+from go_opt.agents.training.problems.settings import Lesson, Settings
 from go_opt.agents.training.run import run
 from go_opt.agents.training.updates.step import Step
 from go_opt.agents.training.updates.walk_learner import FINETUNING_RATE, HEAD_RATE

@@ -6,29 +6,183 @@ therefore gives the same result as an uninterrupted one.
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import jax
 import numpy as np
 
+from go_opt.agents.decoding.decode import neutral_outputs
+from go_opt.agents.policy.network import Policy
+from go_opt.agents.training.checkpoint import (
+    Checkpoint,
+    from_arrays,
+    load_checkpoint,
+    save_checkpoint,
+    to_arrays,
+)
 from go_opt.agents.training.job import Job, Progress, Trained
 from go_opt.agents.training.metric_log import MetricLog
 from go_opt.agents.training.problems.cases import Case
-from go_opt.agents.training.problems.sessions import Sessions
-from go_opt.agents.training.run_state import METHOD, RunState, resumed, save_state
-from go_opt.agents.training.updates.learner import Learner
+from go_opt.agents.training.problems.environment import Session, Sessions
+from go_opt.agents.training.problems.rollout import play
+from go_opt.agents.training.problems.settings import Lesson
+from go_opt.agents.training.updates.learner import Learner, LearnerState
 from go_opt.agents.training.updates.step import Step, take_step
-from go_opt.agents.training.validation import validate
-from go_opt.errors import EnvironmentFailedError
+from go_opt.agents.training.updates.walk_learner import WalkLearner
+from go_opt.errors import EnvironmentFailedError, InvalidInputError
 from go_opt.model.plan import Candidate
 
+PROPOSALS: Final = 16
+ROUNDS: Final = 3  # the mean of whose bests is the score
+# Counted for a plan that is not valid: -5 would outweigh all the other graphs.
+LEAST_REWARD: Final = -1.0
+
+
+@dataclass(frozen=True)
+class Score:
+    """Log speed-up over the greedy plan of the best of ``PROPOSALS``, the mean of ``ROUNDS``."""
+
+    by_graph: dict[str, dict[str, float]]  # lesson → graph → log speed-up
+
+    @property
+    def by_lesson(self) -> dict[str, float]:
+        """Means over graphs."""
+        return {lesson: float(np.mean(list(graphs.values()))) for lesson, graphs in self.by_graph.items()}
+
+    @property
+    def mean(self) -> float:
+        """Of all lessons."""
+        return float(np.mean(list(self.by_lesson.values())))
+
+    def metrics(self) -> dict[str, float]:
+        """By name, for the log."""
+        by_graph = {
+            f"validation/{lesson}/{graph}": value
+            for lesson, graphs in self.by_graph.items()
+            for graph, value in graphs.items()
+        }
+        return (
+            {"validation": self.mean} | {f"validation/{k}": v for k, v in self.by_lesson.items()} | by_graph
+        )
+
+
+def validate(
+    policy: Policy, cases: Sequence[Case], sessions: Sequence[Session], lessons: Sequence[Lesson], seed: int
+) -> Score:
+    """The score of ``policy``; the same for the same ``seed``."""
+    by_graph: dict[str, dict[str, float]] = {lesson.name: {} for lesson in lessons}
+    asks_network = any(lesson.draws_keys for lesson in lessons)
+    for case, session in zip(cases, sessions, strict=True):
+        no_head = np.zeros(case.instance.graph.num_ops)
+        outputs = policy(case.features) if asks_network else neutral_outputs(policy.walk_weights, no_head)
+        for lesson in lessons:
+            batch = replace(lesson, samples=PROPOSALS)
+            best = [
+                play(case, outputs, batch, session, ROUNDS * seed + i, misses=0).reward.max()
+                for i in range(ROUNDS)
+            ]
+            by_graph[lesson.name][case.instance.graph.name] = float(np.maximum(best, LEAST_REWARD).mean())
+    return Score(by_graph)
+
+
 CHECKPOINT_EVERY_S: Final = 20.0
+METHOD: Final = "policy: finetuned"  # that has found the best plan
+
+
+@dataclass(frozen=True, eq=False)
+class RunState:
+    """A run between two steps."""
+
+    learner: LearnerState
+    step: int = 0
+    samples: int = 0
+    score: float | None = None
+    best_score: float | None = None
+    best_policy: Policy | None = None
+    best_plan: Candidate | None = None
+
+
+def save_state(job: Job, state: RunState, folder: str | Path) -> None:
+    arrays = to_arrays("parameters", state.learner.parameters)
+    arrays |= to_arrays("optimizer", state.learner.optimizer)
+    walk = state.learner.walk
+    arrays |= {f"walk/{name}": getattr(walk, name) for name in ("weights", "mean", "square")}
+    if walk.head is not None:
+        arrays["walk/head"] = walk.head
+    best = state.best_policy
+    if best is not None:
+        arrays |= to_arrays("best", best.parameters) | {"best walk": best.walk_weights}
+    plan = state.best_plan
+    if plan is not None:
+        arrays |= {
+            "plan/placement": plan.placement,
+            "plan/order": plan.order,
+            "plan/fusion": plan.fusion_group,
+        }
+    progress = {
+        "step": state.step,
+        "walk_updates": walk.updates,
+        "samples": state.samples,
+        "score": state.score,
+        "best_score": state.best_score,
+        "best_interval_s": None if plan is None else plan.expected_s,
+    }
+    save_checkpoint(folder, Checkpoint(job.request, progress, arrays))
+
+
+def resumed(job: Job, learner: Learner, folder: str | Path) -> RunState:
+    """The state in ``folder``, or that of a fresh run."""
+    fresh = learner.start(job.policy)
+    found = load_checkpoint(folder)
+    if found is None:
+        return RunState(fresh)
+    _check_same(job.request, found.request, folder)
+    arrays = found.arrays
+    progress = found.progress
+    plan = None
+    if progress["best_interval_s"] is not None:
+        rows = (np.array(arrays[f"plan/{name}"]) for name in ("placement", "order", "fusion"))
+        placement, order, group = rows
+        plan = Candidate(METHOD, placement, order, group, expected_s=progress["best_interval_s"])
+    best = None
+    if progress["best_score"] is not None:
+        parameters = from_arrays("best", arrays, job.policy.parameters)
+        best = Policy(job.policy.config, parameters, np.array(arrays["best walk"]))
+    weights, mean, square = (np.array(arrays[f"walk/{name}"]) for name in ("weights", "mean", "square"))
+    head = np.array(arrays["walk/head"]) if "walk/head" in arrays else None
+    return RunState(
+        learner.place(
+            LearnerState(
+                from_arrays("parameters", arrays, fresh.parameters),
+                from_arrays("optimizer", arrays, fresh.optimizer),
+                WalkLearner(weights, mean, square, progress["walk_updates"], head),
+            )
+        ),
+        step=progress["step"],
+        samples=progress["samples"],
+        score=progress["score"],
+        best_score=progress["best_score"],
+        best_policy=best,
+        best_plan=plan,
+    )
+
+
+def _check_same(request: dict[str, Any], found: Mapping[str, Any], folder: str | Path) -> None:
+    requested = json.loads(json.dumps(request))  # tuples become lists, as in the file
+    for name in requested.keys() | found.keys():
+        if requested.get(name) != found.get(name):
+            raise InvalidInputError(
+                f"{str(folder)!r} holds another run: its {name} is {found.get(name)!r:.80}, "
+                f"not {requested.get(name)!r:.80}; give another folder or the same request.",
+                field="out",
+            )
 
 
 def run(

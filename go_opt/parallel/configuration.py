@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from go_opt.errors import InvalidInputError
-from go_opt.parallel.pairs import read_pairs
-from go_opt.parallel.transformer import Transformer
+from go_opt.parallel.transformer import Transformer, read_pairs
 
 Recompute = Literal["full", "attention", "none"]
 Schedule = Literal["1f1b", "gpipe", "interleaved"]

@@ -15,8 +15,7 @@ from go_opt.parallel.block import Block
 from go_opt.parallel.case import Case, Sums
 from go_opt.parallel.configuration import RECOMPUTE, ZERO, Configuration, undivided
 from go_opt.parallel.division import Ranks, Waits, least_schedule_s, rank_seconds_table
-from go_opt.parallel.overlap import least_reduction_s, reduction_s
-from go_opt.parallel.step import Layers, Step
+from go_opt.parallel.step import Layers, Step, least_reduction_s, reduction_s
 
 MOST_SEQUENCES: Final = 32  # of a micro-batch
 MOST_STAGES: Final = 8  # of a device

@@ -1,13 +1,14 @@
-"""The manifest of an export: the ops, inputs and outputs of each stage."""
+"""The manifest of an export: the ops, inputs and outputs of each stage; checked as it is read."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from types import UnionType
+from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +17,10 @@ from go_opt.common.files import read_json
 from go_opt.common.version import VERSION
 from go_opt.env.chip_buffers import ChipBuffers
 from go_opt.errors import InvalidInputError, ModelError
+from go_opt.model.codecs.fields import shown
 from go_opt.model.codecs.plan_fields import refuse_clones
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.run.records import record_from_json
 
 FORMAT: Final = "go_opt.v1.Export"
 MANIFEST: Final = "manifest.json"
@@ -338,3 +339,49 @@ def _without_part(output: Any) -> Any:
     if not isinstance(output, Mapping) or output.get("part") is not None:
         return output
     return {name: output[name] for name in output if name != "part"}
+
+
+_Record = TypeVar("_Record")
+_CALLED = {str: "text", int: "a whole number", float: "a number", type(None): "null"}
+
+
+def record_from_json(kind: type[_Record], value: Any, where: str) -> _Record:
+    """A dataclass of type ``kind``, with strings, numbers, tuples, integer mappings or dataclasses as fields.
+
+    Raises:
+      InvalidInputError: a field is missing, unknown or of the wrong type; the message names it.
+    """
+    if not isinstance(value, Mapping):
+        raise _wrong(where, "an object", value)
+    hints = get_type_hints(kind)
+    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    for name in sorted(names ^ value.keys()):
+        problem = "is missing" if name in names else "is unknown"
+        raise InvalidInputError(f"{where}.{name[:40]} {problem}.", field=name[:40])
+    return kind(**{name: _decoded(hints[name], value[name], f"{where}.{name}") for name in names})
+
+
+def _decoded(kind: Any, value: Any, where: str) -> Any:
+    if is_dataclass(kind) and isinstance(kind, type):
+        return record_from_json(kind, value, where)
+    if get_origin(kind) is tuple:
+        if not isinstance(value, list):
+            raise _wrong(where, "a list", value)
+        return tuple(_decoded(get_args(kind)[0], entry, f"{where}[{i}]") for i, entry in enumerate(value))
+    if get_origin(kind) is UnionType:
+        return None if value is None else _decoded(get_args(kind)[0], value, where)
+    if get_origin(kind) is not None:
+        if not isinstance(value, Mapping):
+            raise _wrong(where, "an object", value)
+        return {
+            str(key): _decoded(get_args(kind)[1], entry, f"{where}.{key}") for key, entry in value.items()
+        }
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise _wrong(where, _CALLED[kind], value)
+    return value
+
+
+def _wrong(where: str, wanted: str, value: Any) -> InvalidInputError:
+    return InvalidInputError(f"{where} must be {wanted}, not {shown(value)}.", field=where)

@@ -25,7 +25,7 @@ from go_opt.model.graph import Graph, with_sequences
 from go_opt.model.states import sized_states, with_host_states
 from go_opt.result import OptimizeResult
 from go_opt.search.bounds import bound_over_numbers, bound_with_host_states, sent_bytes
-from go_opt.search.shared.watch import Watch
+from go_opt.search.shared.context import Watch
 from go_opt.search.trials.trials import Answer
 from go_opt.search.whole_ops import BoundedTrials
 from go_opt.solver import Bound

@@ -51,9 +51,8 @@ from go_opt.search.replicas.ways import (
 )
 from go_opt.search.rewriting.race import search_rewritten
 from go_opt.search.sequences import SequenceSearch
-from go_opt.search.shared.context import Context
+from go_opt.search.shared.context import Context, Watch
 from go_opt.search.shared.policies import find_policy
-from go_opt.search.shared.watch import Watch
 from go_opt.search.split_race import SplitSearch
 from go_opt.search.splits.ways import divisible_ops
 from go_opt.search.state import Search

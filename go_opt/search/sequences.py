@@ -32,11 +32,10 @@ from go_opt.result import ONLY, OptimizeResult
 from go_opt.search.bounds import lower_bound, path_bound, waiting_bound
 from go_opt.search.methods.events import may_replicate
 from go_opt.search.methods.given import given
-from go_opt.search.shared.watch import Watch
+from go_opt.search.shared.context import Watch
 from go_opt.search.split_race import OPS_PER_S
 from go_opt.search.splits.fitted_parts import FittedParts
-from go_opt.search.splits.starts import start_of_way
-from go_opt.search.splits.ways import divisible_ops
+from go_opt.search.splits.ways import divisible_ops, start_of_way
 from go_opt.search.state import Search
 from go_opt.search.trials.trials import Answer
 from go_opt.search.whole_ops import QUICK_STEPS, BoundedTrials

@@ -22,12 +22,13 @@ from go_opt.model.plan import Split
 from go_opt.model.start import Start
 from go_opt.result import OptimizeResult
 from go_opt.search.bounds import lower_bound, refuse_latency
-from go_opt.search.splits.starts import start_of_way, takes_turns
 from go_opt.search.splits.ways import (
     divisible_ops,
     given_way,
     open_blocks,
     row_divisible,
+    start_of_way,
+    takes_turns,
     ways_for_samples,
     ways_in_parts,
     ways_to_split,

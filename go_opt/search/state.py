@@ -29,8 +29,7 @@ from go_opt.search.final_simulation import (
     size_of,
 )
 from go_opt.search.methods.events import EQUAL, Event, Miss, NoPlan, Proposal, may_replicate, passing_of
-from go_opt.search.shared.context import Context
-from go_opt.search.shared.gains import Gains
+from go_opt.search.shared.context import Context, Gains
 from go_opt.solver import Bound, needed_relays, relays_of_arrays
 from go_opt.solver.constraints.plans import constrained_tables
 from go_opt.solver.problem.op_constraints import op_constraints

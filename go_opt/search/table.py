@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from go_opt.errors import GoOptError
-from go_opt.search.methods import first_plans, orders, schedules
+from go_opt.search.methods import first_plans, schedules
 from go_opt.search.methods.events import Event, SearchView, has_static_constraints
 from go_opt.search.methods.first_plans import Start
 from go_opt.search.methods.given import given
 from go_opt.search.methods.guesses import guesses
-from go_opt.search.methods.improvement import improvements
+from go_opt.search.methods.refining import improvements
 from go_opt.search.placements import local
 from go_opt.search.placements.enumerated import enumerated
 
@@ -154,5 +154,5 @@ METHODS: Final = (
     # Genetic search over orders and kernels together.
     Method("orders and kernels", "background",
            lambda v: is_along_ring(v) and is_open(v) and not (v.replicates and v.requested.num_stages),
-           lambda s: orders.joint_keys(s.search), "orders and kernels"),
+           lambda s: first_plans.joint_keys(s.search), "orders and kernels"),
 )  # fmt: skip

@@ -20,8 +20,7 @@ from go_opt.search.compiling.kernel_cache import start_compiling
 from go_opt.search.final_simulation import is_simulated, simulated_if_asked
 from go_opt.search.finish.leaner import leaner
 from go_opt.search.portfolio import policy_takes_part, portfolio_events
-from go_opt.search.shared.context import Context
-from go_opt.search.shared.watch import Watch
+from go_opt.search.shared.context import Context, Watch
 from go_opt.search.state import Search
 from go_opt.search.trials.trials import A, Answer, Trials
 from go_opt.solver import Bound

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from go_opt.agents.inputs.chip_bounds import chip_bounds
+from go_opt.agents.inputs.features import chip_bounds
 from go_opt.solver import most_chips_adjacent, placement_problem
 from tests.agents.degenerate import no_edges
 from tests.strategies import examples, random_graph, seeds, small_mcm, toy_graph

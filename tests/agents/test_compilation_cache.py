@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from go_opt.agents.policy.compilation_cache import enable_compilation_cache
+from go_opt.agents.policy.network import enable_compilation_cache
 
 OPTIONS = (
     "jax_compilation_cache_dir",

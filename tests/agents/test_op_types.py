@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from go_opt.agents.inputs.op_types import KNOWN_OP_TYPES, NUM_HASH_BUCKETS, NUM_OP_TYPES, op_type_rows
+from go_opt.agents.inputs.features import KNOWN_OP_TYPES, NUM_HASH_BUCKETS, NUM_OP_TYPES, op_type_rows
 from go_opt.env import load_zoo
 from tests.zoo import zoo_sample
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from go_opt.agents.decoding.outputs import Outputs
+from go_opt.agents.decoding.decode import Outputs
 from go_opt.agents.inputs.features import NUM_EXPLORED, graph_features
 from go_opt.agents.inputs.padding import Bucket
 from go_opt.agents.networks import PolicyOutput

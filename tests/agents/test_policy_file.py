@@ -15,8 +15,7 @@ from flax import nnx
 from go_opt.agents.inputs.features import graph_features
 from go_opt.agents.networks import PolicyConfig, initial_parameters
 from go_opt.agents.policy.network import Policy, save_policy, trainable, untrained
-from go_opt.agents.policy.policy_file import FORMAT, features_digest, load_policy
-from go_opt.agents.policy.tensor_file import load_tensors, save_tensors
+from go_opt.agents.policy.policy_file import FORMAT, features_digest, load_policy, load_tensors, save_tensors
 from go_opt.errors import PolicyError
 from go_opt.solver.walk.walk import NUM_FEATURES
 from tests.strategies import small_mcm, toy_graph

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from go_opt.agents.decoding import proposals
-from go_opt.agents.decoding.outputs import Outputs
+from go_opt.agents.decoding.decode import Outputs
 from go_opt.agents.decoding.proposals import Advice, PolicyPlan, advice, policy_plans
 from go_opt.agents.inputs.features import NUM_EXPLORED, GraphFeatures, graph_features
 from go_opt.env import Target, load_target

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from go_opt.agents.policy.tensor_file import TensorFormat, load_tensors, save_tensors
+from go_opt.agents.policy.policy_file import TensorFormat, load_tensors, save_tensors
 from go_opt.errors import InvalidInputError, PolicyError
 
 FORMAT = TensorFormat("test", 3)

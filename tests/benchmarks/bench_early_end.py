@@ -15,7 +15,7 @@ import pytest
 import go_opt
 from go_opt.env import load_target, load_zoo, zoo_entries
 from go_opt.result import OptimizeResult
-from go_opt.search.shared.gains import Gains
+from go_opt.search.shared.context import Gains
 
 MOST_OPS = 1500
 REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (

@@ -28,8 +28,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 import go_opt
-from go_opt.agents.policy.compilation_cache import enable_compilation_cache
-from go_opt.agents.policy.network import save_policy
+from go_opt.agents.policy.network import enable_compilation_cache, save_policy
 from go_opt.common.units import parse_duration_s
 from go_opt.env import Target
 from go_opt.model.graph import Graph

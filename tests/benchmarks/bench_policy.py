@@ -31,11 +31,9 @@ from go_opt.agents.policy.network import Policy
 from go_opt.agents.training.pretrain import POLICY_NAME, PretrainRequest, pretrain
 from go_opt.agents.training.problems.cases import Case, case
 from go_opt.agents.training.problems.curriculum import LEAST_OPS
-from go_opt.agents.training.problems.environment import LocalEnvironment
-from go_opt.agents.training.problems.lessons import PLACEMENT, Lesson
-from go_opt.agents.training.problems.sessions import Sessions
-from go_opt.agents.training.problems.settings import LESSONS, Settings
-from go_opt.agents.training.validation import validate
+from go_opt.agents.training.problems.environment import LocalEnvironment, Sessions
+from go_opt.agents.training.problems.settings import LESSONS, PLACEMENT, Lesson, Settings
+from go_opt.agents.training.run import validate
 from go_opt.bench.rivals import RIVALS, Limits, Problem, compete, pose
 from go_opt.bench.rivals.walks import walk_case_of
 from go_opt.env import zoo_entries

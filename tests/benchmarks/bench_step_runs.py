@@ -17,9 +17,9 @@ from go_opt.errors import InvalidInputError
 from go_opt.parallel import Case, Configuration, cost_step
 from go_opt.parallel.execution.results import StepRun
 from go_opt.parallel.execution.running import MOST_DEVICES, run_step
-from go_opt.parallel.pairs import pairs_text
 from go_opt.parallel.plans import StepAnswer
 from go_opt.parallel.step import Step
+from go_opt.parallel.transformer import pairs_text
 
 
 def random_answer(rng: np.random.Generator) -> StepAnswer:

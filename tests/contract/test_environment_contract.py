@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from go_opt.agents.training.problems.curriculum import Variation, varied_target
 from go_opt.agents.training.problems.environment import (
     Environment,
     LocalEnvironment,
     open_session,
 )
-from go_opt.agents.training.problems.variation import Variation, varied_target
 from go_opt.common.arrays import IntArray
 from go_opt.env import Target, evaluate_plan, load_target
 from go_opt.errors import EnvironmentFailedError, InvalidInputError

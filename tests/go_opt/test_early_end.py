@@ -9,8 +9,7 @@ import pytest
 
 import go_opt
 from go_opt.result import OptimizeResult, Request
-from go_opt.search.shared.context import Context
-from go_opt.search.shared.gains import LEAST, LEAST_S, Gains
+from go_opt.search.shared.context import LEAST, LEAST_S, Context, Gains
 from tests.strategies import random_graph, small_mcm
 
 GRAPH, TARGET = random_graph(np.random.default_rng(3), 30), small_mcm(4, overlap=False)

@@ -10,7 +10,7 @@ from go_opt.env import Target, evaluate_plan
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.result import Request
-from go_opt.search.methods.copies import copies
+from go_opt.search.methods.slices import copies
 from go_opt.search.state import Search
 from tests.benchmarks.bench_gpus import copies_interval_s, one_gpu
 from tests.strategies import chip_kind, small_mcm

@@ -10,7 +10,7 @@ import pytest
 from go_opt.common.arrays import LongArray
 from go_opt.env import cost_tables
 from go_opt.model.graph import ACTIVATION, Graph
-from go_opt.search.methods.orders import least_memory_order
+from go_opt.search.methods.first_plans import least_memory_order
 from tests.solver.brute_force import all_orders
 from tests.strategies import random_graph, small_mcm
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from go_opt.agents.decoding.outputs import Outputs
+from go_opt.agents.decoding.decode import Outputs
 from go_opt.agents.decoding.proposals import Advice, PolicyPlan, advice
 from go_opt.agents.inputs.features import NUM_EXPLORED
 from go_opt.env import Target, load_target

@@ -22,8 +22,7 @@ from go_opt.report.page import plan_page
 from go_opt.result import Request
 from go_opt.search.bounds import lower_bound
 from go_opt.search.sequences import SequenceSearch
-from go_opt.search.shared.context import Context
-from go_opt.search.shared.watch import Watch
+from go_opt.search.shared.context import Context, Watch
 from tests.decoders import decoder as onnx_decoder
 from tests.env.test_states import decoder
 from tests.replicated import replicated_plan

@@ -19,8 +19,7 @@ from go_opt.model.start import Start
 from go_opt.result import Request
 from go_opt.search import split_race
 from go_opt.search.optimizer import optimize_request
-from go_opt.search.splits.block_ways import PARTS, fine_ways, is_open, splits_of_blocks
-from go_opt.search.splits.state_blocks import state_blocks
+from go_opt.search.splits.block_ways import PARTS, fine_ways, is_open, splits_of_blocks, state_blocks
 from go_opt.solver.orders.arrivals import by_arrival
 from go_opt.solver.verify.verifier import verify
 from tests.decoders import decoder, lstm_cell

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from itertools import count
@@ -20,6 +21,7 @@ from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 
+from go_opt.agents.training.problems.cases import Case
 from go_opt.common.arrays import BoolArray, FloatArray
 from go_opt.env import CostTables, Target, cost_tables, evaluate_plan
 from go_opt.env.copies.splits import planned_graph
@@ -298,3 +300,34 @@ def _nonsense(answer: Evaluations, num_plans: int) -> str:
     if share is not None and (share.shape != (num_plans,) or not (np.isfinite(share) & (share >= 0)).all()):
         return "memory_share must be a finite number of every plan, not below zero"
     return ""
+
+
+class Sessions:
+    """Sessions of the cases of the last step; sessions of repeated cases are reused."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._open: dict[int, tuple[Case, CheckedSession]] = {}
+
+    def __enter__(self) -> Sessions:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.open([])
+        except EnvironmentFailedError:
+            if kind is None:  # else what failed first is what the caller must see
+                raise
+
+    def open(self, cases: Sequence[Case]) -> list[CheckedSession]:
+        wanted = {id(case) for case in cases}
+        with ExitStack() as closing:  # all, whichever fails
+            for key in self._open.keys() - wanted:
+                closing.callback(self._open.pop(key)[1].close)
+        for case in cases:
+            if id(case) not in self._open:
+                session = open_session(self._environment, case.instance.graph, case.instance.target)
+                self._open[id(case)] = (case, session)
+        return [self._open[id(case)][1] for case in cases]

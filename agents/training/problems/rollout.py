@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
-from go_opt.agents.decoding.decode import Decisions, Decoded, decode
+from go_opt.agents.decoding.decode import Decisions, Decoded, Outputs, decode
 from go_opt.agents.decoding.exploration import antithetic_normals, draw_keys
-from go_opt.agents.policy.network import Outputs
 from go_opt.agents.training.problems.cases import Case
 from go_opt.agents.training.problems.environment import Evaluations, Session
-from go_opt.agents.training.problems.labels import labels
-from go_opt.agents.training.problems.lessons import Lesson
-from go_opt.common.arrays import FloatArray
+from go_opt.agents.training.problems.settings import Lesson
+from go_opt.common.arrays import FloatArray, LongArray
 from go_opt.env.reward import reward
 
 
@@ -103,3 +102,17 @@ def _decode(
         walk_head=outputs.walk_head,
     )
     return decode(case.instance, decisions, lesson.mode, seed=seed, draws=draws, misses=misses)
+
+
+# Smaller gains are noise: graphs on which all plans are alike teach nothing.
+LEAST_GAIN: Final = 0.01
+
+
+def labels(reward: FloatArray, elites: int) -> LongArray:
+    """At most ``elites`` of the samples whose ``reward`` [S] is above the median, best first.
+
+    None where the best gains less than ``LEAST_GAIN`` over the median.
+    """
+    median = np.median(reward)
+    best = np.argsort(-reward, kind="stable")[:elites]
+    return best[reward[best] > median] if reward[best[0]] >= median + LEAST_GAIN else best[:0]

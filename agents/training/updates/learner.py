@@ -21,7 +21,7 @@ from flax import nnx
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from go_opt.agents.decoding.outputs import Outputs, neutral_outputs
+from go_opt.agents.decoding.decode import Outputs, neutral_outputs
 from go_opt.agents.inputs.padding import Bucket, PaddedGraph, pad
 from go_opt.agents.networks import PolicyConfig, PolicyOutput, policy_outputs
 from go_opt.agents.policy.network import Policy, to_ops, to_rows

@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 
 from go_opt.agents.decoding.walk_case import WalkCase
-from go_opt.agents.training.problems.labels import labels
-from go_opt.agents.training.problems.lessons import PLACEMENT
+from go_opt.agents.training.problems.rollout import labels
+from go_opt.agents.training.problems.settings import PLACEMENT
 from go_opt.agents.training.updates.walk_learner import FINETUNING_RATE, HEAD_RATE, WalkLearner
 from go_opt.bench.rivals.placement_search import evaluate_units, random_placements
 from go_opt.bench.rivals.problem import Problem, unit_problem

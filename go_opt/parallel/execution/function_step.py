@@ -8,11 +8,12 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from go_opt.api.inputs import whole_case
+from go_opt.common.version import VERSION
 from go_opt.env import Target
 from go_opt.env.copies.cells import Held, SplitGraph
 from go_opt.env.copies.divisions import period_in
@@ -21,12 +22,10 @@ from go_opt.errors import InvalidInputError, ModelError, PlanError
 from go_opt.extras import check_installed
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.parallel.execution.job import FunctionJob
-from go_opt.parallel.execution.processes import run_processes
+from go_opt.parallel.execution.processes import FunctionJob, run_processes
 from go_opt.parallel.execution.results import FunctionRun, StepDiffersError
 from go_opt.parallel.execution.running import MOST_DEVICES, STEPS, TOLERANCE
-from go_opt.parallel.export.function_file import function_text
-from go_opt.parallel.export.jax_file import JAX_FILE
+from go_opt.parallel.export.jax_file import JAX_FILE, spec_text
 from go_opt.run.export.folder import check_free, whole_folder
 from go_opt.search.replicas.ways import batch_factors
 from go_opt.solver.verify.verifier import verify
@@ -356,3 +355,69 @@ def _planned(graph: Graph, plan: Plan, axes: Mapping[str, int]) -> tuple[float, 
     planned = planned_graph(graph, plan)
     held = sum(int(planned.tensor_elements[state.read]) for state in planned.states)
     return float(share @ graph.op_flops / graph.op_flops.sum()), held // math.prod(axes.values())
+
+
+_TEXT: Final = '''\
+"""JAX shardings of the training step {model}, planned for {target}. Written by go-opt {version}.
+
+    jax.jit(step, in_shardings=in_shardings(args), out_shardings=out_shardings(jax.eval_shape(step, *args)))
+"""
+
+import math
+
+import numpy as np
+from jax import devices, tree
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+AXES = {axes}  # of the mesh; the devices of the last one are neighbours
+
+# The arrays of arguments and results, as JAX flattens them.
+ARGUMENTS = {{
+{arguments}}}
+RESULTS = {{
+{results}}}
+
+
+def mesh(of=None):
+    """The mesh of all devices, or of those given."""
+    found = (devices() if of is None else of)[: math.prod(AXES.values())]
+    return Mesh(np.array(found).reshape(tuple(AXES.values())), tuple(AXES))
+
+
+def in_shardings(args, of=None):
+    """Of the tuple of arguments, a tree of the same form."""
+    return _tree(args, ARGUMENTS, of)
+
+
+def out_shardings(results, of=None):
+    """Of the results, or of their shapes."""
+    return _tree(results, RESULTS, of)
+
+
+def _tree(like, specs, of):
+    on = mesh(of)
+    return tree.unflatten(tree.structure(like), [NamedSharding(on, spec) for spec in specs.values()])
+'''
+
+
+def function_text(
+    model: str,
+    target: str,
+    axes: Mapping[str, int],
+    arguments: Mapping[str, Sequence[tuple[str, ...]]],
+    results: Mapping[str, Sequence[tuple[str, ...]]],
+) -> str:
+    """The module's text; specs are by the names of arrays."""
+
+    def rows(specs: Mapping[str, Sequence[tuple[str, ...]]]) -> str:
+        return "".join(f"    {name!r}: {spec_text(tuple(spec))},\n" for name, spec in specs.items())
+
+    listed = ", ".join(f'"{name}": {size}' for name, size in axes.items())
+    return _TEXT.format(
+        model=repr(model),
+        target=target,
+        version=VERSION,
+        axes=f"{{{listed}}}",
+        arguments=rows(arguments),
+        results=rows(results),
+    )

@@ -18,7 +18,7 @@ import numpy as np
 from jax import export
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from go_opt.parallel.execution.job import FunctionJob
+from go_opt.parallel.execution.processes import FunctionJob
 from go_opt.parallel.execution.results import difference
 from go_opt.parallel.execution.worker import end_with_parent
 

@@ -31,8 +31,8 @@ from go_opt.parallel.execution.decoder import (
     names_of,
     run_stage,
 )
-from go_opt.parallel.execution.job import Action, Job
 from go_opt.parallel.execution.passes import Exported
+from go_opt.parallel.execution.processes import Action, Job
 from go_opt.parallel.execution.rank import Kept, Rank, shape_of
 
 _LOOKS_S: Final = 0.02

@@ -14,8 +14,8 @@ from go_opt.parallel.export.jax_file import JAX_FILE, jax_text
 from go_opt.parallel.export.megatron_file import MEGATRON_FILE, megatron_notes, megatron_text
 from go_opt.parallel.export.shardings import Shardings
 from go_opt.parallel.export.torch_file import TORCH_FILE, torch_notes, torch_text
-from go_opt.parallel.pairs import pairs_text
 from go_opt.parallel.plans import StepAnswer, loaded_step
+from go_opt.parallel.transformer import pairs_text
 from go_opt.run.export.folder import check_formats, check_free, files_of, whole_folder
 from go_opt.run.manifest import MANIFEST, STEP_FORMATS, StepManifest, manifest_text
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from go_opt.common.version import VERSION
 from go_opt.parallel.export.shardings import Parameter, Shardings, Spec
-from go_opt.parallel.pairs import pairs_text
+from go_opt.parallel.transformer import pairs_text
 
 JAX_FILE: Final = "jax_shardings.py"
 _TEXT: Final = '''\

@@ -7,7 +7,7 @@ from typing import Final
 
 from go_opt.common.version import VERSION
 from go_opt.parallel.export.shardings import Shardings
-from go_opt.parallel.pairs import pairs_text
+from go_opt.parallel.transformer import pairs_text
 
 MEGATRON_FILE: Final = "megatron_args.sh"
 _FSDP: Final = {2: "optim_grads", 3: "optim_grads_params"}

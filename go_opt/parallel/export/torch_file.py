@@ -6,7 +6,7 @@ from typing import Final
 
 from go_opt.common.version import VERSION
 from go_opt.parallel.export.shardings import Shardings
-from go_opt.parallel.pairs import pairs_text
+from go_opt.parallel.transformer import pairs_text
 
 TORCH_FILE: Final = "torch_plan.py"
 _SCHEDULES: Final = {

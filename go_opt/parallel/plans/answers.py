@@ -10,12 +10,10 @@ from typing import Any
 from go_opt.env import Target
 from go_opt.errors import PlanError
 from go_opt.parallel.case import Case
-from go_opt.parallel.plans.as_json import result_to_dict
 from go_opt.parallel.plans.checks import check_division, check_step
 from go_opt.parallel.plans.drawing import Drawing, drawing_of
-from go_opt.parallel.plans.gains import gains
-from go_opt.parallel.plans.lines import explanation_lines, parallel_text, result_lines
-from go_opt.parallel.plans.plan_file import load_step, save_step, save_trace
+from go_opt.parallel.plans.lines import explanation_lines, gains, parallel_text, result_lines
+from go_opt.parallel.plans.plan_file import load_step, result_to_dict, save_step, save_trace
 from go_opt.parallel.search import StepPlan, plan_step
 from go_opt.parallel.step import Step, cost_step
 from go_opt.solver import Violation

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import FloatArray
-from go_opt.parallel.plans.gains import gains
-from go_opt.parallel.plans.lines import TERMS, kinds_text
+from go_opt.parallel.plans.lines import TERMS, gains, kinds_text
 from go_opt.parallel.schedule import Timeline, held_bytes, simulate
 from go_opt.parallel.step import Step
 

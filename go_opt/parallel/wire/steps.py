@@ -16,12 +16,11 @@ from go_opt.env import Target
 from go_opt.errors import InvalidInputError, PlanError
 from go_opt.parallel import Case, Configuration, Machine, Step, StepPlan, Transformer, cost_step, plan_step
 from go_opt.parallel.configuration import RECOMPUTE, ZERO, Recompute, Schedule
-from go_opt.parallel.pairs import MAX_COUNT, pairs_text
 from go_opt.parallel.plans import StepAnswer
 from go_opt.parallel.plans.checks import check_division
 from go_opt.parallel.schedule import simulate
 from go_opt.parallel.step import Layers
-from go_opt.parallel.transformer import TRANSFORMER_PREFIX
+from go_opt.parallel.transformer import MAX_COUNT, TRANSFORMER_PREFIX, pairs_text
 from go_opt.proto import optimizer_pb2, step_pb2
 
 # An enum's number is the index of its name here; 0, "unspecified", means the default.

@@ -1,11 +1,14 @@
-"""The attributes of parts of nodes, and the sizes of values."""
+"""The attributes of parts of nodes, the sizes of values, and constants."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
+from onnx.reference import ReferenceEvaluator
 
 from go_opt.env.copies.pieces import Range, window_end
 from go_opt.errors import ModelError
@@ -84,3 +87,38 @@ def sizes_of(value: ir.Value) -> list[int]:
     if value.shape is None or not value.shape.is_static():
         raise ModelError(f"tensor {value.name!r} has no known size, so that it cannot be split.")
     return list(value.shape.numpy())
+
+
+def constant(graph: ir.Graph, name: str, array: NDArray, dtype: ir.DataType | None = None) -> ir.Value:
+    """A new initializer of ``graph``."""
+    tensor = ir.tensor(np.ascontiguousarray(array), dtype=dtype, name=name)
+    shape = ir.Shape(tensor.shape.numpy())
+    value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
+    graph.register_initializer(value)
+    return value
+
+
+def values_of(value: ir.Value) -> NDArray:
+    """The values of a constant: an initializer, or what nodes compute from initializers alone."""
+    if value.const_value is not None:
+        return value.const_value.numpy()
+    nodes: dict[ir.Node, None] = {}
+    initializers: dict[ir.Value, None] = {}
+
+    def collect(values: Iterable[ir.Value | None]) -> None:
+        for one in values:
+            producer = None if one is None else one.producer()
+            if producer is not None:
+                collect(producer.inputs)
+                nodes[producer] = None
+            elif one is not None:
+                initializers[one] = None
+
+    collect([value])
+    graph = value.graph
+    assert graph is not None
+    view = ir.GraphView(
+        [], [value], nodes=list(nodes), initializers=list(initializers), opset_imports=graph.opset_imports
+    )
+    (array,) = ReferenceEvaluator(ir.to_proto(ir.Model(view.clone(), ir_version=10))).run(None, {})
+    return np.asarray(array)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import networkx as nx
 
 from go_opt.env.copies.expanded_tables import plan_tables
 from go_opt.env.copies.relays import relay_name, relays_of
@@ -13,7 +15,6 @@ from go_opt.env.target import Target
 from go_opt.errors import PlanError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.run.cut.parts import parts_of
 from go_opt.run.cut.reads import Reads
 
 
@@ -143,3 +144,42 @@ def _check_order(steps: list[_Step]) -> None:
         late = next((source for source in step.sources.values() if maker.get(source, -1) >= i), None)
         if late is not None:
             raise PlanError(f"op {step.op!r} runs before tensor {late!r} is there, which it reads.")
+
+
+@dataclass
+class Part:
+    """Successive kernels of a chip that do not depend on results derived from the part."""
+
+    chip: int
+    kernels: list[int] = field(default_factory=list)
+
+
+def parts_of(
+    chips: Sequence[int], needs: Sequence[Sequence[Hashable]], makes: Sequence[Sequence[Hashable]]
+) -> list[Part]:
+    """Parts in an order in which each can run, as few as the order of the kernels allows.
+
+    A kernel joins the last part of its chip, unless that part would then depend on itself through another
+    chip; then it starts a new part. Under acyclic dataflow, each chip is one part.
+
+    Args:
+      chips: of each kernel, in execution order.
+      needs, makes: the tensors that each kernel reads and writes.
+    """
+    parts: list[Part] = []
+    waits = nx.DiGraph()  # from a part to those that read from it, by number
+    last: dict[int, int] = {}
+    made_by: dict[Hashable, int] = {}
+    for kernel, chip in enumerate(chips):
+        sources = {made_by[tensor] for tensor in needs[kernel] if tensor in made_by}
+        part = last.get(chip)
+        if part is None or any(nx.has_path(waits, part, source) for source in sources - {part}):
+            part = last[chip] = len(parts)
+            parts.append(Part(chip))
+            waits.add_node(part)
+        parts[part].kernels.append(kernel)
+        waits.add_edges_from((source, part) for source in sources - {part})
+        made_by |= dict.fromkeys(makes[kernel], part)
+    # Ties are broken by chip.
+    order = nx.lexicographical_topological_sort(waits, key=lambda part: (parts[part].chip, part))
+    return [parts[part] for part in order]

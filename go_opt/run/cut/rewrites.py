@@ -19,8 +19,7 @@ from go_opt.env.rewrites.applying import apply
 from go_opt.errors import ModelError
 from go_opt.model.graph import Graph, Rewrite
 from go_opt.model.rule import Access, Rule
-from go_opt.run.cut.attributes import sizes_of
-from go_opt.run.cut.constants import constant, values_of
+from go_opt.run.cut.attributes import constant, sizes_of, values_of
 from go_opt.run.cut.source import stand_for
 
 _EINSUM: Final = 12  # operator sets

@@ -18,8 +18,7 @@ from go_opt.errors import ModelError
 from go_opt.model.graph import INPUT, STATE, Graph, NamedState, OpRule
 from go_opt.model.plan import CollectiveOp, Split
 from go_opt.model.rule import Access
-from go_opt.run.cut.attributes import attributes_of_part, sizes_of
-from go_opt.run.cut.constants import constant, values_of
+from go_opt.run.cut.attributes import attributes_of_part, constant, sizes_of, values_of
 from go_opt.run.cut.loops import (
     Frame,
     Loops,

@@ -1,4 +1,4 @@
-"""Anonymous shared memory, which is freed with the last process that has it open."""
+"""What processes share: memory, which is freed with the last that has it open, and a pipe that wakes one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import mmap
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from go_opt.common.units import format_bytes
 from go_opt.errors import EnvironmentFailedError
@@ -59,3 +60,37 @@ def _open() -> int:
         return os.memfd_create("go-opt")
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
+
+
+_MOST_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Wakeup:
+    """The two ends of a pipe that never blocks."""
+
+    read_fd: int
+    write_fd: int
+
+    @staticmethod
+    def create() -> Wakeup:
+        read_fd, write_fd = os.pipe()
+        os.set_blocking(read_fd, False)
+        os.set_blocking(write_fd, False)
+        return Wakeup(read_fd, write_fd)
+
+    def close(self) -> None:
+        os.close(self.read_fd)
+        os.close(self.write_fd)
+
+
+def notify(write_fd: int) -> None:
+    """Wake the process at the other end; does nothing if the pipe is full or has no reader."""
+    with suppress(BlockingIOError, BrokenPipeError):
+        os.write(write_fd, b"\0")
+
+
+def drain(read_fd: int) -> None:
+    """Discard all wakeups so far."""
+    with suppress(BlockingIOError):
+        os.read(read_fd, _MOST_BYTES)

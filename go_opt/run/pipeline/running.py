@@ -28,7 +28,6 @@ from go_opt.run.export.exporting import export
 from go_opt.run.export.whole import whole_model
 from go_opt.run.manifest import Manifest, check_states
 from go_opt.run.pipeline.check import Arrays, Reference, first_difference, next_states, whole_outputs
-from go_opt.run.pipeline.held_states import first_values
 from go_opt.run.pipeline.inputs import load_inputs, random_inputs
 from go_opt.run.pipeline.layout import NOT_LOADED, Layout, State
 from go_opt.run.pipeline.links import write_links
@@ -41,7 +40,7 @@ from go_opt.run.pipeline.results import (
     chip_seconds,
     path_seconds,
 )
-from go_opt.run.pipeline.sessions import Session, session
+from go_opt.run.pipeline.sessions import Session, first_values, session
 from go_opt.run.pipeline.workers import Workers, started
 
 MAX_INFERENCES: Final = 1_000_000
@@ -67,7 +66,7 @@ def run_plan(
 
     Outputs are compared with those of the whole model for every inference. States stay in the processes;
     each begins as zeros, or as the value that the model has for it. A sequence's next inference begins when
-    its last has ended. See :mod:`go_opt.run.pipeline.held_states` for states that grow.
+    its last has ended. See :mod:`go_opt.run.pipeline.sessions` for states that grow.
 
     Args:
       model: the ONNX file that the plan is of, with all its weights; or several, ``union:2*a.onnx+1*b.onnx``.

@@ -22,12 +22,10 @@ from numpy.typing import NDArray
 
 from go_opt.common.units import visible
 from go_opt.run.manifest import Stage, load_manifest
-from go_opt.run.pipeline.held_states import HeldState, first_values
 from go_opt.run.pipeline.layout import HOST, Layout, State, Unit
 from go_opt.run.pipeline.links import Links
-from go_opt.run.pipeline.memory import opened, own_bytes
-from go_opt.run.pipeline.sessions import session, value_of
-from go_opt.run.pipeline.wakeup import drain, notify
+from go_opt.run.pipeline.memory import drain, notify, opened, own_bytes
+from go_opt.run.pipeline.sessions import HeldState, first_values, session, value_of
 
 if TYPE_CHECKING:
     from onnxruntime import OrtValue

@@ -17,7 +17,7 @@ from typing import Final
 from go_opt.common.processes import module_command, module_environment
 from go_opt.errors import EnvironmentFailedError
 from go_opt.run.pipeline.layout import HOST
-from go_opt.run.pipeline.wakeup import Wakeup, drain, notify
+from go_opt.run.pipeline.memory import Wakeup, drain, notify
 
 _MOST_OUTPUT: Final = 4000  # bytes kept of a process's stderr
 

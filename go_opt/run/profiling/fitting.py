@@ -1,4 +1,4 @@
-"""Fits rates and op seconds to measured segments by non-negative least squares.
+"""Fits rates and op seconds to measured segments by non-negative least squares, as a target.
 
 Errors are relative to the longest segment of the cut, because the busiest stage of a plan is its interval.
 Otherwise the fit spreads the start of short segments, which no rate describes, over the ops of long ones.
@@ -7,6 +7,7 @@ Otherwise the fit spreads the start of short segments, which no rate describes, 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -15,7 +16,34 @@ import numpy as np
 from scipy.optimize import nnls
 
 from go_opt.common.arrays import BoolArray, FloatArray
+from go_opt.env.cost import CostTables, cost_tables
+from go_opt.env.cost.op_quantities import bytes_out
+from go_opt.env.target import Target
+from go_opt.model.graph import MATRIX, VECTOR, Graph
 from go_opt.run.profiling.segments import Segment
+
+QUANTITIES: Final = ("matrix FLOP", "vector FLOP", "byte moved", "op", "transcendental element")
+_TRANSCENDENTAL: Final = frozenset(
+    "Acos Acosh Asin Asinh Atan Atanh BiasGelu Celu Cos Cosh Elu Erf Exp FastGelu Gelu LRN Log LogSoftmax "  # noqa: SIM905
+    "Mish Pow Selu Sigmoid Sin Sinh Softmax Softplus Swish Tan Tanh".split()
+)
+
+
+def op_quantities(graph: Graph, target: Target) -> FloatArray:
+    """[N, len(QUANTITIES)] of each op."""
+    tables: CostTables = cost_tables(graph, target)
+    is_transcendental = np.isin(graph.op_types, list(_TRANSCENDENTAL))
+    return np.stack(
+        [
+            graph.op_flops * (graph.op_class == MATRIX),
+            graph.op_flops * (graph.op_class == VECTOR),
+            tables.op_bytes().astype(np.float64),
+            np.ones(graph.num_ops),
+            bytes_out(tables) / 4.0 * is_transcendental,  # float32
+        ],
+        axis=1,
+    )
+
 
 # Error of a measurement relative to the deviation of an op from its rates.
 _TRUSTS: Final = (0.03, 0.1, 0.3, 1.0, 3.0)
@@ -136,3 +164,53 @@ def _solve(rows: FloatArray, right: FloatArray) -> FloatArray:
     scale[scale == 0] = 1.0
     solution: FloatArray = nnls(rows / scale, right)[0] / scale
     return solution
+
+
+KIND: Final = "process"
+_LEAST_S: Final = 1e-15  # for a quantity with a fitted cost of zero
+UNKNOWN: Final = Rates(np.full(5, 1e-10), 1e-10)  # before anything is measured
+
+
+def machine_target(rates: Rates, chips: int, name: str) -> str:
+    """The text of a target file.
+
+    The file has no rate for transcendental elements: only the costs of ops contain these seconds.
+    """
+    matrix_s, vector_s, byte_s, op_s, _ = (max(float(value), _LEAST_S) for value in rates.per_quantity_s)
+    cut_rate = 1 / max(rates.per_cut_byte_s, _LEAST_S)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // chips
+    return f"""\
+# Measured by `go-opt profile` in processor seconds of one thread: processes of ONNX Runtime as chips.
+name = "{name}"
+description = "{chips} processes of ONNX Runtime on one machine, one thread each"
+native_dtype = "float32"
+overlap = false # a process copies its tensors itself
+
+[constraints]
+acyclic = true
+no_skip = "off"
+triangle = "off"
+
+[topology]
+kind = "all_to_all"
+rate_bytes_per_s = {cut_rate:.6g} # a tensor that leaves or enters is copied and laid out anew
+latency_s = 0.0
+
+[host]
+in_bytes_per_s = {cut_rate:.6g}
+out_bytes_per_s = {cut_rate:.6g}
+
+[[kinds]]
+name = "{KIND}"
+count = {chips}
+sram_bytes = {memory} # a share of the machine's memory
+sram_bytes_per_s = {1 / byte_s:.6g}
+kernel_overhead_s = {op_s:.6g}
+pays_transfers = true
+
+[kinds.matrix_flops_per_s]
+default = {1 / matrix_s:.6g}
+
+[kinds.vector_flops_per_s]
+default = {1 / vector_s:.6g}
+"""

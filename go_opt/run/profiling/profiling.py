@@ -87,9 +87,15 @@ def profile(
     graph, lowered = import_onnx(model, Bindings.of(dims, values, trips, states), "native")
     lowered.file.check_weights()
 
-    from go_opt.run.profiling.fitting import fit_ops, fit_rates, relative_error
-    from go_opt.run.profiling.machine import UNKNOWN, machine_target
-    from go_opt.run.profiling.quantities import QUANTITIES, op_quantities
+    from go_opt.run.profiling.fitting import (
+        QUANTITIES,
+        UNKNOWN,
+        fit_ops,
+        fit_rates,
+        machine_target,
+        op_quantities,
+        relative_error,
+    )
     from go_opt.run.profiling.segments import MOST_SEGMENTS, Segments
 
     on = parse_target(machine_target(UNKNOWN, MOST_SEGMENTS, "machine"), "machine")

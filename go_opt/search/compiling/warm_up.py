@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.agents.decoding.outputs import neutral_outputs
+from go_opt.agents.decoding.decode import neutral_outputs
 from go_opt.agents.decoding.proposals import Advice, policy_plans
 from go_opt.agents.inputs.features import NUM_EXPLORED, graph_features
 from go_opt.common.arrays import IntArray

@@ -18,9 +18,9 @@ from go_opt.env import BatchMetrics, cost_tables
 from go_opt.env.copies.stages import size_by_chip
 from go_opt.env.evaluation import objectives_s
 from go_opt.model.plan import Plan
-from go_opt.search.methods.copies import COPIED, copies
 from go_opt.search.methods.events import EQUAL, Proposal, SearchView
 from go_opt.search.methods.given import Stages
+from go_opt.search.methods.slices import COPIED, copies
 from go_opt.search.methods.stage_search import StageRing
 from go_opt.solver import ForwardingMode, slice_order
 

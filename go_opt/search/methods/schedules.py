@@ -18,9 +18,9 @@ from go_opt.env import greedy_fusion, loop_roles
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.plan import Plan
 from go_opt.search.compiling.kernel_cache import are_compiled
-from go_opt.search.methods.copies import joined_kernels
 from go_opt.search.methods.events import Event, Miss, Proposal, SearchView, waiting_until
 from go_opt.search.methods.first_plans import Start
+from go_opt.search.methods.slices import joined_kernels
 from go_opt.solver import Colocate, Forbid, Pin, ScheduleAnnealing, Stages, list_scheduling, upward_ranks
 from go_opt.solver.scheduling.partitions import linked_kernels, partition
 

@@ -3,7 +3,7 @@
 Ops along the batch are divided, from the inputs on; sums over the batch, the gradients, end in collectives
 that leave a copy on each chip. What no op along the batch waits for is one collective, as the buckets of
 Li et al., "PyTorch Distributed" (VLDB 2020). All other ops are computed on each chip, from copies of the
-weights; or each chip updates a slice of the weights (:mod:`go_opt.search.replicas.updates`).
+weights; or each chip updates a slice of the weights (:mod:`go_opt.search.replicas.layers`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from go_opt.env.kernels.priority_fusion import priority_fusion
 from go_opt.model.graph import INPUT, Graph
 from go_opt.model.plan import CollectiveOp, Split
 from go_opt.model.start import NO_KERNEL, OpStart, Start
-from go_opt.search.replicas.updates import update_factors
+from go_opt.search.replicas.layers import update_factors
 
 _SUMMED, _SLICED, _GATHERED = 1, 2, 3  # buckets: all-reduces, reduce-scatters, all-gathers
 _JOINED: Final = 2.0  # a priority by which an op joins whatever kernel it may

@@ -25,8 +25,7 @@ from go_opt.model.start import Start
 from go_opt.result import ONLY, OptimizeResult, Request
 from go_opt.search.rewriting.as_sent import plan_as_sent
 from go_opt.search.rewriting.choices import given_rewrites, rewrites_for
-from go_opt.search.shared.context import Context
-from go_opt.search.shared.watch import Watch
+from go_opt.search.shared.context import Context, Watch
 from go_opt.search.trials.trials import Answer, Trials
 from go_opt.solver import Bound
 

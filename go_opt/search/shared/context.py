@@ -1,4 +1,4 @@
-"""What the searches of one request share: its clock, and the methods that failed."""
+"""What the searches of one request share: its clock, the caller, the methods that failed, the last gain."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from numba.core import event
 
 from go_opt.common.caches.kernels import LOADS
 from go_opt.common.compiling import quick_compilation
+from go_opt.result import OptimizeResult, Request, Step
 
 RAISES: Final = "GO_OPT_RAISES"  # set: an error in a method ends the search, as in tests
 OVERTIME_S: Final = 1.0  # after the time limit, for a search that has no plan yet
@@ -149,3 +150,56 @@ class _Kernels(event.Listener):
             self._depth -= 1
             if not self._depth:
                 self._stack.close()
+
+
+class Watch(NamedTuple):
+    """Callbacks of the caller."""
+
+    on_step: Callable[[Step], None]
+    on_improvement: Callable[[OptimizeResult], None]
+    should_stop: Callable[[], bool]
+    on_interrupt: Callable[[], None] = lambda: None  # Ctrl-C ended a search, which returns its best plan
+
+
+NOTABLE: Final = 1e-3  # relative gain of the objective or the bound
+LEAST_S: Final = 0.3  # without a gain, until a search ends
+LEAST: Final = 200  # evaluations, likewise
+CLOSE: Final = 0.01  # gap of a plan that can gain next to nothing more
+
+
+class Gains:
+    """When a search last gained ``NOTABLE``."""
+
+    def __init__(self, request: Request, context: Context) -> None:
+        self._request, self._context = request, context
+        self._began_s = self._gained_s = context.elapsed_s
+        self._gained = 0  # evaluations until then
+        self._objective_s, self._bound_s = math.inf, 0.0
+        self._pending = 0
+
+    def note(self, objective_s: float, bound_s: float, evaluations: int, pending: int | None = None) -> None:
+        """What is reached after so many evaluations.
+
+        Args:
+          pending: of these, those of an attempt that shows its result at its end; None: as before.
+        """
+        self._pending = self._pending if pending is None else pending
+        if objective_s < self._objective_s * (1 - NOTABLE) or bound_s > self._bound_s * (1 + NOTABLE):
+            self._objective_s, self._bound_s = objective_s, bound_s
+            self._gained_s, self._gained = self._context.elapsed_s, evaluations
+
+    def are_over(self, evaluations: int) -> bool:
+        """Whether as much was spent since the last gain as before it, and at least ``LEAST``.
+
+        While the plan may be far from the best one, an attempt has not failed before its end. With a
+        limit on evaluations only they count, so that equal limits give equal answers.
+        """
+        barren = evaluations - self._gained
+        if self._objective_s > self._bound_s * (1 + CLOSE):
+            barren -= self._pending
+        if not self._request.early_end or barren < LEAST:
+            return False
+        if self._request.max_evaluations is not None:
+            return barren >= self._gained
+        barren_s = self._context.elapsed_s - self._gained_s
+        return barren_s >= max(LEAST_S, self._gained_s - self._began_s)

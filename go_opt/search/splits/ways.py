@@ -1,7 +1,8 @@
-"""Which ops may be split, and the ways to do so that are searched."""
+"""Which ops may be split, the ways to do so that are searched, and the plan that each search begins with."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -14,19 +15,38 @@ import numpy as np
 from go_opt.common.arrays import BoolArray
 from go_opt.env import Target, cost_tables
 from go_opt.env.copies.divisions import period_in, weight_factor
+from go_opt.env.copies.pieces import part_name
 from go_opt.env.copies.splits import split_graph
 from go_opt.env.op_memory import op_activation_bytes, op_sram_bytes
 from go_opt.errors import PlanError
-from go_opt.model.graph import WEIGHT, Graph
+from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT, Graph
 from go_opt.model.plan import Split
+from go_opt.model.start import OpStart, Start
 from go_opt.result import Request
 from go_opt.search.methods.events import has_static_constraints, may_replicate
-from go_opt.search.splits.batch_ways import batch_ways, has_batch
-from go_opt.search.splits.block_ways import block_ways, blocks_of, fine_ways, tiled_ways
-from go_opt.search.splits.row_ways import row_ways
-from go_opt.search.splits.rows import Rows, rows_by_op, split_along, steps_of
-from go_opt.search.splits.state_blocks import Block
-from go_opt.search.splits.tensor_ways import tensor_ways
+from go_opt.search.splits.block_ways import (
+    Block,
+    block_ways,
+    blocks_of,
+    blocks_of_way,
+    fine_ways,
+    start_by_blocks,
+    start_in_turn,
+    tiled_ways,
+)
+from go_opt.search.splits.row_starts import start_by_rows
+from go_opt.search.splits.row_ways import PARTS, row_ways
+from go_opt.search.splits.rows import (
+    LEAST_BATCH,
+    Rows,
+    reads_rows,
+    row_shapes,
+    rows_by_op,
+    rows_of_way,
+    split_along,
+    steps_of,
+)
+from go_opt.search.splits.tensor_ways import start_by_tensor, tensor_ways
 
 HEAVY: Final = 1 / 4  # of a chip's memory: the weight of an op that may be split
 SHARES: Final = (1 / 2, 1 / 4, 1 / 8)  # of a chip's memory: the weight of a part, one way to split for each
@@ -211,3 +231,89 @@ def _given_splits(graph: Graph, request: Request) -> tuple[Split, ...]:
     except PlanError:  # of another version of the model
         return ()
     return plan.splits
+
+
+def takes_turns(graph: Graph, target: Target, request: Request) -> bool:
+    """Whether the parts of a block are worked off in turn: other inferences keep the other chips busy."""
+    is_busy = may_replicate(target, request) or graph.has_scope("sequence")
+    return request.max_latency_s is None and is_busy
+
+
+def start_of_way(
+    graph: Graph, split: Graph, way: tuple[Split, ...], target: Target, request: Request, *, takes_early: bool
+) -> Start | None:
+    """What to begin with; that of the request for a way by columns alone.
+
+    Args:
+      graph: of whole ops; ``split`` is that with the parts of ``way``.
+      takes_early: see :func:`start_by_rows`.
+    """
+    replicates = may_replicate(target, request)
+    if any(one.collective for one in way):
+        is_alone = request.objective == "latency"
+        return start_by_tensor(graph, way, target, replicates=replicates and not is_alone)
+    has_rows = bool(rows_of_way(graph, way))
+    if has_rows and request.objective == "latency":
+        return start_by_batch(split, way)
+    if blocks_of_way(graph, way):
+        if takes_turns(graph, target, request):
+            return start_in_turn(graph, way)
+        return start_by_blocks(graph, split, way, target, replicates=replicates)
+    if has_rows:
+        return start_by_rows(graph, split, way, target, replicates=replicates, takes_early=takes_early)
+    return request.start
+
+
+OF_ALL_S: Final = (1.0, 0.8, 0.5)  # of the seconds of all ops, in the ops that are divided
+
+
+def has_batch(graph: Graph) -> bool:
+    """Whether the rows of all inputs are those of one batch."""
+    shapes = [row_shapes(graph).get(k, ()) for k, kind in enumerate(graph.tensor_kind) if kind == INPUT]
+    is_batch = all(len(shape) == 2 and shape[0] == shapes[0][0] >= LEAST_BATCH for shape in shapes)
+    return bool(shapes) and is_batch
+
+
+def batch_ways(graph: Graph, target: Target, rows: Rows) -> list[tuple[Split, ...]]:
+    """Ops of ``rows`` in as many parts as there are chips, at most 8, and in fewer: all, and the first ones.
+
+    What follows the first ones stays whole: its branches may keep the chips busy, at less cost.
+    """
+    ways = []
+    for parts, end in itertools.product(PARTS[::-1], _ends(graph, target)):
+        divided = {op: one for op, one in rows.items() if op <= end and steps_of(graph, op, one) >= 2 * parts}
+        if parts <= target.num_chips:
+            ways.append(
+                tuple(
+                    split_along(graph, op, factor, parts, joined=not _goes_on(graph, divided, op))
+                    for op, factor in divided.items()
+                )
+            )
+    return [way for way in dict.fromkeys(ways) if way]
+
+
+def _ends(graph: Graph, target: Target) -> list[int]:
+    """Ops behind which about each of ``OF_ALL_S`` of the seconds is done, and one tensor is alive."""
+    made = np.flatnonzero(graph.tensor_producer != NO_PRODUCER)
+    made = made[graph.reader_ptr[made + 1] > graph.reader_ptr[made]]
+    begun = np.bincount(graph.tensor_producer[made], minlength=graph.num_ops)
+    ended = np.bincount(graph.reader_op[graph.reader_ptr[made + 1] - 1], minlength=graph.num_ops)
+    ends = np.append(np.flatnonzero(np.cumsum(begun - ended) == 1), graph.num_ops - 1)
+    op_s = cost_tables(graph, target).kernel_floor_s().min(axis=0)
+    done = (np.cumsum(op_s) / op_s.sum())[ends]
+    return [
+        int(ends[np.argmin(np.abs(done - share))]) if share < 1.0 else graph.num_ops - 1 for share in OF_ALL_S
+    ]
+
+
+def _goes_on(graph: Graph, rows: Rows, op: int) -> bool:
+    """Whether parts of other ops read the parts of an op."""
+    k = graph.outputs_of(op)[0]
+    return any(reads_rows(graph, rows, reader, k) for reader in graph.readers_of(k))
+
+
+def start_by_batch(split: Graph, way: tuple[Split, ...]) -> Start:
+    """Part i of each op on chip i; ``split`` is the graph with the parts of ``way``."""
+    names = [(part_name(one.op, part, one.parts), part) for one in way for part in range(one.parts)]
+    ops = {name: OpStart(part, rank=split.op_index[name]) for name, part in names}
+    return Start(ops, method="parts of a batch")

@@ -13,8 +13,7 @@ from go_opt.env.copies.splits import planned_graph
 from go_opt.model.graph import Graph
 from go_opt.model.start import Start
 from go_opt.result import OptimizeResult, Request, Step
-from go_opt.search.shared.context import Context
-from go_opt.search.shared.watch import Watch
+from go_opt.search.shared.context import Context, Watch
 
 
 class Answer(Protocol):

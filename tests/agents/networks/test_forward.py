@@ -11,7 +11,7 @@ from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from go_opt.agents.decoding.outputs import Outputs
+from go_opt.agents.decoding.decode import Outputs
 from go_opt.agents.inputs.config import PolicyConfig
 from go_opt.agents.inputs.features import GraphFeatures, graph_features
 from go_opt.agents.inputs.padding import Bucket, pad, smallest_bucket

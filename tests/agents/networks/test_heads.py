@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from go_opt.agents.networks.conditioning import Conditioning
 from go_opt.agents.networks.heads import Proposal, expectation, undecided
+from go_opt.agents.networks.layers import Conditioning
 
 
 def test_expectation_by_hand() -> None:

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from go_opt.agents.decoding.outputs import Outputs
+from go_opt.agents.decoding.decode import Outputs
 from go_opt.agents.generator import generate_graph
 from go_opt.agents.inputs.features import NUM_EXPLORED
 from go_opt.agents.inputs.padding import Bucket
@@ -17,8 +17,7 @@ from go_opt.agents.networks import PolicyConfig, initial_parameters
 from go_opt.agents.policy.network import Policy
 from go_opt.agents.training.problems.cases import Case, case
 from go_opt.agents.training.problems.environment import Evaluations
-from go_opt.agents.training.problems.lessons import TASKS, Lesson
-from go_opt.agents.training.problems.settings import Settings
+from go_opt.agents.training.problems.settings import TASKS, Lesson, Settings
 from go_opt.agents.training.updates.learner import Learner, LearnerState
 from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.env import load_target

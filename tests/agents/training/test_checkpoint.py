@@ -15,7 +15,7 @@ import optax
 import pytest
 
 from go_opt.agents.networks import PolicyConfig, initial_parameters
-from go_opt.agents.policy.tensor_file import TensorFormat, save_tensors
+from go_opt.agents.policy.policy_file import TensorFormat, save_tensors
 from go_opt.agents.training.checkpoint import (
     FILE_NAME,
     FORMAT,

@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 from go_opt.agents.generator import generate_graph
 from go_opt.agents.inputs.padding import Bucket, pad
 from go_opt.agents.training.problems.cases import Case, case
-from go_opt.agents.training.problems.curriculum import MOST_CHIPS, Curriculum, common_bucket, same_size
-from go_opt.agents.training.problems.variation import Variation, varied_target
+from go_opt.agents.training.problems.curriculum import (
+    MOST_CHIPS,
+    Curriculum,
+    Variation,
+    common_bucket,
+    same_size,
+    varied_target,
+)
 from go_opt.env import Target, evaluate_plan, load_target
 from go_opt.errors import InvalidInputError
 from go_opt.model.graph import Graph

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from go_opt.agents.training.problems.labels import labels
-from go_opt.agents.training.problems.rollout import play
+from go_opt.agents.training.problems.rollout import labels, play
 from tests.agents.training.small import JOINT, Answers, random_outputs, small_case
 
 

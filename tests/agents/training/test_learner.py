@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from go_opt.agents.decoding.outputs import Outputs
+from go_opt.agents.decoding.decode import Outputs
 from go_opt.agents.inputs.padding import Bucket
 from go_opt.agents.training.problems.settings import Settings
 from go_opt.agents.training.updates.learner import Descent, Learner, learning_rate

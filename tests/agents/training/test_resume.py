@@ -17,7 +17,7 @@ from tests.agents.training.runs import STEPS, ended_alike
 # Argument: folder, steps, seconds between checkpoints. Prints the number of every step.
 RUN = """
 import sys
-from go_opt.agents.policy.compilation_cache import enable_compilation_cache
+from go_opt.agents.policy.network import enable_compilation_cache
 from go_opt.agents.training import run as loop
 from go_opt.agents.training.pretrain import pretrain
 from tests.agents.training.runs import Flaky, pretraining

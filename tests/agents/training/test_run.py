@@ -12,8 +12,7 @@ import pytest
 
 from go_opt.agents.generator import generate_graph
 from go_opt.agents.policy.network import Policy, parameters_digest, trainable
-from go_opt.agents.policy.policy_file import load_policy
-from go_opt.agents.policy.tensor_file import TensorFormat, save_tensors
+from go_opt.agents.policy.policy_file import TensorFormat, load_policy, save_tensors
 from go_opt.agents.training import run as loop
 from go_opt.agents.training.checkpoint import FILE_NAME, FORMAT, from_arrays, load_checkpoint
 from go_opt.agents.training.finetune import finetune

@@ -11,16 +11,14 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from go_opt.agents.decoding.outputs import Outputs
+from go_opt.agents.decoding.decode import Outputs
 from go_opt.agents.policy.network import Policy, untrained
 from go_opt.agents.training.problems.cases import Case
 from go_opt.agents.training.problems.environment import LocalEnvironment, Session, open_session
-from go_opt.agents.training.problems.lessons import Lesson
 from go_opt.agents.training.problems.rollout import Episodes
-from go_opt.agents.training.problems.settings import Settings
+from go_opt.agents.training.problems.settings import Lesson, Settings
 from go_opt.agents.training.updates.learner import Learner, LearnerState
-from go_opt.agents.training.updates.log_prob import mean_log_prob
-from go_opt.agents.training.updates.step import Step, take_step
+from go_opt.agents.training.updates.step import Step, mean_log_prob, take_step
 from go_opt.agents.training.updates.walk_learner import WalkLearner
 from go_opt.common.arrays import FloatArray
 from go_opt.env import INVALID_REWARD

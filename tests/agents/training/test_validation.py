@@ -8,12 +8,12 @@ from typing import cast
 import numpy as np
 import pytest
 
-from go_opt.agents.decoding.outputs import Outputs
+from go_opt.agents.decoding.decode import Outputs
 from go_opt.agents.inputs.features import GraphFeatures
 from go_opt.agents.policy.network import Policy
 from go_opt.agents.training.problems.cases import Case
 from go_opt.agents.training.problems.environment import Session
-from go_opt.agents.training.validation import LEAST_REWARD, PROPOSALS, ROUNDS, Score, validate
+from go_opt.agents.training.run import LEAST_REWARD, PROPOSALS, ROUNDS, Score, validate
 from go_opt.common.arrays import FloatArray
 from tests.agents.training.small import ORDER, PLACEMENT, Answers, Plans, random_outputs, small_case
 

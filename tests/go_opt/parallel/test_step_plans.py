@@ -15,7 +15,7 @@ from go_opt.errors import PlanError
 from go_opt.parallel import Case, Configuration, cost_step
 from go_opt.parallel.plans import loaded_step, searched_step
 from go_opt.parallel.plans.checks import check_passes, check_step, check_sums, replicas
-from go_opt.parallel.plans.gains import gains
+from go_opt.parallel.plans.lines import gains
 from go_opt.parallel.schedule import Timeline, simulate
 from go_opt.parallel.step import Step
 

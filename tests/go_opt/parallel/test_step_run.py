@@ -11,10 +11,9 @@ from go_opt.env import load_target
 from go_opt.errors import EnvironmentFailedError, InvalidInputError, PlanError
 from go_opt.parallel import Case, cost_step
 from go_opt.parallel.execution import running
-from go_opt.parallel.execution.job import Action
-from go_opt.parallel.execution.order import rank_actions
+from go_opt.parallel.execution.processes import Action
 from go_opt.parallel.execution.results import StepDiffersError, StepRun
-from go_opt.parallel.execution.running import MOST_DEVICES, run_step
+from go_opt.parallel.execution.running import MOST_DEVICES, rank_actions, run_step
 from go_opt.parallel.plans import StepAnswer
 from go_opt.parallel.step import Layers
 

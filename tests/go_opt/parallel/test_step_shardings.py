@@ -17,7 +17,7 @@ import pytest
 from go_opt.env import load_target
 from go_opt.errors import InvalidInputError
 from go_opt.parallel import Case, Configuration, Machine, Transformer, cost_step
-from go_opt.parallel.execution.order import rank_actions
+from go_opt.parallel.execution.running import rank_actions
 from go_opt.parallel.export.exporting import export_step
 from go_opt.parallel.export.megatron_file import megatron_notes, megatron_text
 from go_opt.parallel.export.shardings import Parameter, Shardings

@@ -14,9 +14,15 @@ from go_opt.env import evaluate_plan, load_target, parse_target
 from go_opt.env.cost import cost_tables
 from go_opt.errors import InvalidInputError
 from go_opt.model.plan import Plan
-from go_opt.run.profiling.fitting import Rates, fit_ops, fit_rates, relative_error
-from go_opt.run.profiling.machine import machine_target
-from go_opt.run.profiling.quantities import QUANTITIES, op_quantities
+from go_opt.run.profiling.fitting import (
+    QUANTITIES,
+    Rates,
+    fit_ops,
+    fit_rates,
+    machine_target,
+    op_quantities,
+    relative_error,
+)
 from go_opt.run.profiling.segments import MOST_SEGMENTS, Segment, random_cut
 from tests.exports import info, model, node, plan_of, saved, weight
 

@@ -19,8 +19,7 @@ from go_opt.model.plan import Plan, Split
 from go_opt.run.export.exporting import export
 from go_opt.run.manifest import StatePart, load_manifest
 from go_opt.run.pipeline import running
-from go_opt.search.splits.block_ways import splits_of_blocks
-from go_opt.search.splits.state_blocks import state_blocks
+from go_opt.search.splits.block_ways import splits_of_blocks, state_blocks
 from go_opt.solver.verify.splits import broken_splits
 from tests.decoders import decoder, lstm_cell, recurrent_stack, sliced_plan
 from tests.exports import info, model, node, saved

@@ -19,7 +19,7 @@ from go_opt.errors import EnvironmentFailedError, InvalidInputError, ModelError
 from go_opt.model.plan import Plan
 from go_opt.run.export.exporting import export
 from go_opt.run.manifest import StageState, load_manifest
-from go_opt.run.pipeline import held_states, running
+from go_opt.run.pipeline import running, sessions
 from go_opt.run.pipeline.check import Arrays
 from go_opt.run.pipeline.results import RunResult
 from tests.decoders import decoder, recurrent_stack, sliced_plan
@@ -147,7 +147,7 @@ def test_a_state_in_two_stages_of_a_chip(tmp_path: Path) -> None:
     manifest = export(path, plan, tmp_path / "out")
     (state,) = manifest.states
     assert (state.readers, state.writer) == ((0,), 2)
-    held = held_states.HeldState(manifest, state, np.zeros((1, 8), np.float32))
+    held = sessions.HeldState(manifest, state, np.zeros((1, 8), np.float32))
     held.before(0)
     room = held.room()
     room.array[...] = 1
@@ -253,5 +253,5 @@ def test_what_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shape", [(2, 3), (2, 5), (4, 3)])
 def test_the_window_over_a_next_value(shape: tuple[int, int]) -> None:
     following: NDArray = np.arange(shape[0] * shape[1]).reshape(shape)
-    kept = held_states.last_of(following, (2, 3))
+    kept = sessions.last_of(following, (2, 3))
     np.testing.assert_array_equal(kept, following[shape[0] - 2 :, shape[1] - 3 :])

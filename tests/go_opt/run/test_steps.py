@@ -19,7 +19,7 @@ from go_opt.env.copies.splits import split_graph
 from go_opt.model.plan import Plan
 from go_opt.run.export.exporting import export
 from go_opt.run.manifest import Manifest, StageState, elements_in
-from go_opt.run.pipeline.held_states import first_values
+from go_opt.run.pipeline.sessions import first_values
 from go_opt.search.methods.given import plan_as_it_stands
 from go_opt.search.replicas.layers import LayerWays
 from go_opt.search.replicas.ways import (
