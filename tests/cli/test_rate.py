@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
+import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +14,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from go_opt.api.chips import ChipCount
+from go_opt.env import Target
+from go_opt.model.graph import Graph
+from go_opt.result import OptimizeResult, Request
+from go_opt.search.final_simulation import on_package
 from tests.cli.conftest import Cli
 from tests.decoders import recurrent_stack
 from tests.serving import serve_in_thread
@@ -74,13 +83,70 @@ def without_times(answer: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in answer.items() if name not in ("wall_s", "history")}
 
 
-def test_a_service_finds_the_same(cli: Cli, model: Path) -> None:
-    asked = ("--rate", "300000/s", "--p99", "1ms", "--fewest-chips", "--json")
-    here = cli("optimize", model, *SEARCH, *asked)
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("--rate", "300000/s", "--p99", "1ms", "--fewest-chips"),
+        ("--rate", "1000/s"),
+        ("--rate", "500000/s", "--p99", "100us", "--tokens", "20", "--fewest-chips"),
+        ("--rate", "3000000000/s"),
+    ],
+)
+def test_a_service_finds_the_same(cli: Cli, model: Path, tmp_path: Path, asked: tuple[str, ...]) -> None:
+    given = model
+    if "--tokens" in asked:
+        given = tmp_path / "step.onnx"
+        onnx.save(recurrent_stack(), given)
+    quick = ("--target", "mcm-2x2", "--max-evaluations", "2", "--policy", "none", "--no-simulate", "--json")
+    here = cli("optimize", given, *quick, *asked)
     with serve_in_thread() as address:
-        there = cli("optimize", model, *SEARCH, *asked, "--server", address)
-    assert without_times(there.json) == without_times(here.json)
-    assert there.err == here.err
+        there = cli("optimize", given, *quick, *asked, "--server", address)
+    assert (there.code, there.err) == (here.code, here.err)
+    assert without_times(json.loads(there.out)) == without_times(json.loads(here.out))
+
+
+def test_batches_where_one_input_at_a_time_is_too_slow(cli: Cli, model: Path) -> None:
+    one = cli("optimize", model, *SEARCH, "--dim", "N=1", "--json").json["interval_s"]
+    serving = cli("optimize", model, *SEARCH, "--rate", f"{2 / one:.0f}/s", "--json").json["serving"]
+    assert serving["batch"] > 1
+    assert serving["capacity_per_s"] >= 2 / one
+    none = cli("optimize", model, *SEARCH, "--rate", "3000000000/s")
+    assert none.code == 3
+    most = re.search(r"on 4 chips: they take at most ([0-9.e+]+) by the bound", none.err[-1])
+    assert most is not None
+    assert serving["capacity_per_s"] <= float(most[1]) < 3e9
+
+
+def test_a_plan_within_the_limit_where_the_fastest_is_late(
+    cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = list[float | None]()
+
+    def late(graph: Graph, target: Target, request: Request, result: OptimizeResult) -> OptimizeResult:
+        limits.append(request.max_latency_s)
+        found = on_package(graph, target, request, result)
+        slow_s = 2e-3 if request.max_latency_s is None else 1e-4
+        return replace(found, metrics=replace(found.metrics, latency_s=slow_s))
+
+    monkeypatch.setattr("go_opt.api.chips.on_package", late)
+    run = cli("optimize", model, *SEARCH, "--rate", "1000/s", "--p99", "1ms", "--json")
+    assert run.json["latency_s"] == 1e-4
+    assert limits[:2] == [None, 1e-3]
+
+
+def test_ctrl_c_keeps_what_serves_the_rate(cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = list[int]()
+
+    def interrupted(found: ChipCount) -> str:
+        told.append(found.chips)
+        if len(told) > 1:
+            signal.raise_signal(signal.SIGINT)
+        return "told"
+
+    monkeypatch.setattr("go_opt.report.parts.chip_tables.count_line", interrupted)
+    run = cli("optimize", model, *SEARCH, "--rate", "1000/s", "--json")
+    assert run.json["serving"]["batch"] == 1
+    assert len(told) == 2
 
 
 def test_what_is_refused(cli: Cli, model: Path) -> None:

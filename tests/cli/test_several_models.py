@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -103,6 +104,26 @@ def test_turns_that_are_the_answer_are_written(
     )
     cli("run", *files, "plan.json", "--sequences", "2").is_refused("'plan.json#/models/0/plan'")
     cli("verify", "a.onnx", "plan.json#/models/7/plan").is_refused("has no 'models/7/plan'")
+
+
+def test_without_a_comparison(cli: Cli, files: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("pin.toml").write_text('[[pin]]\nops = ["1/.*"]\nchip = 0\n')
+    pinned = cli("optimize", *files, *SEARCH, "--constraints", "pin.toml", "--out", "plan.json", "--json")
+    assert pinned.err[-1] == "turns are not compared: constraints are of all models at once."
+    assert "turns" not in pinned.json
+    assert cli("verify", *files, "plan.json", "--constraints", "pin.toml").code == 0
+    fewest = cli("optimize", *files, *SEARCH, "--fewest-chips", "--rate", "1000/s", "--json")
+    assert (fewest.json["chips_used"], "turns" in fewest.json) == (1, False)
+    served = cli("optimize", *files, *SEARCH, "--rate", "1000/s", "--json")
+    assert served.json["serving"]["batch"] == 1
+
+    def interrupted(*given: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("go_opt.serving.together.sharing.share_package", interrupted)
+    stopped = cli("optimize", *files, *SEARCH, "--json")
+    assert stopped.err[-1] == "turns are not compared: interrupted."
+    assert "turns" not in stopped.json
 
 
 def test_a_service_finds_the_same(cli: Cli) -> None:

@@ -117,11 +117,12 @@ def optimize(
     lines: Iterable[str] = ()
     if serving is not None:
         facts, lines = {"serving": rate_to_dict(serving)}, rate_lines(serving, on.num_chips)
-    elif len(models) > 1:
+    elif len(models) > 1 and not search.fewest_chips:
         sharing = searching.sharing_here(model, result, whole, beginning, on, request, there)
-        facts, lines = sharing_to_dict(sharing, graph), sharing_lines(sharing)
-        if written.out is not None and sharing.best.units and costs is None:
-            save_turns(facts, model, written.out)
+        if sharing is not None:
+            facts, lines = sharing_to_dict(sharing, graph), sharing_lines(sharing)
+            if written.out is not None and sharing.best.units and costs is None:
+                save_turns(facts, model, written.out)
     return Answer(
         lambda: result_to_dict(graph, result, on.native_dtype) | facts,
         lambda: (lambda screen: print_result(screen, graph, on, result, verbose=verbose), lines),

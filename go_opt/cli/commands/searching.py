@@ -30,11 +30,12 @@ from go_opt.cli.commands.options import (
     read_constraints,
 )
 from go_opt.common.units import parse_duration_s, parse_rate_per_s
-from go_opt.errors import InvalidInputError
+from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.parallel.transformer import TRANSFORMER_PREFIX
 from go_opt.result import DEFAULT_BUDGET_S, Request, Step
 
 if TYPE_CHECKING:
+    from go_opt.api.chips import ChipCount
     from go_opt.cli.commands.options import Connection
     from go_opt.cli.inputs.loading import Loading, StartOptions
     from go_opt.env import Target
@@ -284,18 +285,28 @@ def rate_here(
             typer.echo(what, err=True)
         return graph
 
+    def tell(batch: int, found: ChipCount) -> None:
+        typer.echo(f"batch {batch}, {count_line(found)}", err=True)
+        asks.has_plan = asks.has_plan or found.result is not None
+
     announce_compilation()
-    with InterruptAsks() as interrupt:
-        return plan_for_rate(
-            load,
-            target,
-            request,
-            asked,
-            has_batch=name is not None,
-            on_count=lambda batch, found: typer.echo(f"batch {batch}, {count_line(found)}", err=True),
-            should_stop=interrupt.is_requested,
-            search=search,
-        )
+    with InterruptAsks() as asks:
+        stop, has_batch = asks.is_requested, name is not None
+        try:
+            return plan_for_rate(
+                load,
+                target,
+                request,
+                asked,
+                has_batch=has_batch,
+                on_count=tell,
+                should_stop=stop,
+                search=search,
+            )
+        except InfeasibleError:
+            if asks.is_requested():  # what was looked at does not serve the rate
+                raise KeyboardInterrupt from None
+            raise
 
 
 def prefill_here(
@@ -348,17 +359,28 @@ def sharing_here(
     target: Target,
     request: Request,
     search: SearchOf | None,
-) -> Sharing:
-    """Plans each model of a union alone, for comparison."""
+) -> Sharing | None:
+    """Plans each model of a union alone, for comparison; None if Ctrl-C or constraints keep it from that."""
     from go_opt.cli.inputs.interrupt import InterruptAsks
     from go_opt.frontends.union.names import shares_of
     from go_opt.serving.together.sharing import share_package
 
-    with InterruptAsks() as interrupt:
-        alone = replace(request, start=None)
-        return share_package(
-            shares_of(union), at_once, whole, loading.load, target, alone, interrupt.is_requested, search
-        )
+    why = "constraints are of all models at once"
+    if not any(getattr(one, "ops", None) for one in request.constraints):
+        why, alone, compared = "interrupted", replace(request, start=None), None
+        with InterruptAsks() as asks:
+            asks.has_plan = True
+            try:
+                compared = share_package(
+                    shares_of(union), at_once, whole, loading.load, target, alone, asks.is_requested, search
+                )
+            except InfeasibleError:
+                if not asks.is_requested():
+                    raise
+        if not asks.is_requested():
+            return compared
+    typer.echo(f"turns are not compared: {why}.", err=True)
+    return None
 
 
 def search_there(connection: Connection) -> SearchOf | None:
@@ -379,12 +401,15 @@ def search_there(connection: Connection) -> SearchOf | None:
 
 
 def batch_dimension(model: str, loading: StartOptions) -> str | None:
-    """The dimension that all inputs of an ONNX file share as their first, if it is not bound."""
-    if not model.endswith(".onnx"):
-        return None
+    """The dimension that all inputs of one or several ONNX files share as their first, if it is not bound."""
     from go_opt.frontends.onnx_frontend import read_header
+    from go_opt.frontends.union.names import UNION_PREFIX, shares_of
 
-    shapes = [tensor.shape for tensor in read_header(model, loading.bindings()).inputs]
+    files = [file for _, file in shares_of(model)] if model.startswith(UNION_PREFIX) else [model]
+    if not all(file.endswith(".onnx") for file in files):
+        return None
+    headers = [read_header(file, loading.bindings()) for file in files]
+    shapes = [tensor.shape for header in headers for tensor in header.inputs]
     first = {shape[0] if shape else None for shape in shapes}
     name = first.pop() if len(first) == 1 else None
     return name if isinstance(name, str) else None
@@ -394,7 +419,6 @@ def fewest_chips(
     connection: Connection, graph: Graph, target: str, on: Target, rate_per_s: float | None, request: Request
 ) -> OptimizeResult:
     """The answer here or of the service; reports each searched number of chips on stderr."""
-    from go_opt.api.chips import ChipCount
     from go_opt.api.chips import fewest_chips as search
     from go_opt.cli.inputs.interrupt import InterruptAsks
     from go_opt.report.parts.chip_tables import count_line, fewest_line

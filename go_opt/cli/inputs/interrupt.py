@@ -33,7 +33,7 @@ class InterruptAsks:
     """
 
     def __init__(self) -> None:
-        self._has_plan = self._is_requested = False
+        self.has_plan = self._is_requested = False
 
     def __enter__(self) -> InterruptAsks:
         self._before = signal.signal(signal.SIGINT, self._ask)
@@ -46,14 +46,14 @@ class InterruptAsks:
 
     def on_step(self, step: Step) -> None:
         """Record whether there is a plan."""
-        self._has_plan = math.isfinite(step.best_s)
+        self.has_plan = math.isfinite(step.best_s)
 
     def is_requested(self) -> bool:
         """Whether to stop."""
         return self._is_requested
 
     def _ask(self, signal_number: int, frame: FrameType | None) -> None:
-        if self._has_plan and not self._is_requested:
+        if self.has_plan and not self._is_requested:
             self._is_requested = True
         elif callable(self._before):
             self._before(signal_number, frame)

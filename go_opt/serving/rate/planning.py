@@ -6,7 +6,7 @@ Of a model with states, numbers of sequences in flight take the place of batches
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -84,7 +84,7 @@ def plan_for_rate(
     """
     counts = sorted({target.num_chips // copies for copies in range(1, target.num_chips + 1)})
     found: dict[Served, tuple[Graph, OptimizeResult]] = {}
-    least_chips, most_per_s = target.num_chips + 1, 0.0
+    least_chips, most_per_s, bound_per_s, refused = target.num_chips + 1, 0.0, 0.0, ""
     first = load(1)
     is_decoding = _is_decoding(first, asked)
     if is_decoding:
@@ -97,10 +97,15 @@ def plan_for_rate(
         least_chips = min(least_chips, _least_chips(graph, target, request, inputs / asked.rate_per_s))
         sized = replace(request, sequences=batch) if is_decoding else request
         rate_per_s = 0.0
+        bound_per_s = max(bound_per_s, inputs / _bound_s(graph, target, request, target.num_chips))
         worthwhile = _worthwhile(graph, target, sized, counts, inputs, asked)
-        for one in chip_counts(graph, target, sized, counts=worthwhile, search=search):
+        if not worthwhile and not found:
+            continue  # larger batches may take the rate
+        for one in _plans(graph, target, sized, worthwhile, asked.limit_s, should_stop, search):
             on_count(batch, one)
-            if one.result is not None:
+            if one.result is None:
+                refused = refused or one.reason
+            else:
                 served = _served(batch, one.chips, one.result, is_decoding=is_decoding)
                 found[served] = graph, one.result
                 copies = target.num_chips // one.chips
@@ -122,8 +127,32 @@ def plan_for_rate(
         seed=request.seed,
     )
     if choice is None:
-        raise _unserved(found, target, asked, is_proven=least_chips > target.num_chips)
+        known = refused or f"they take at most {bound_per_s:.4g} by the bound of the interval."
+        raise _unserved(found, target, asked, known, is_proven=least_chips > target.num_chips)
     return RatePlan(asked, choice, *found[choice.served], least_chips, tuple(found))
+
+
+def _plans(
+    graph: Graph,
+    target: Target,
+    request: Request,
+    counts: list[int],
+    limit_s: float,
+    should_stop: Callable[[], bool],
+    search: SearchOf | None,
+) -> Iterator[ChipCount]:
+    """The result for each number of chips; where its latency is above the limit, also a plan within it."""
+
+    def count(chips: int, request: Request) -> ChipCount:
+        (found,) = chip_counts(graph, target, request, counts=[chips], should_stop=should_stop, search=search)
+        return found
+
+    for chips in counts:
+        yield (found := count(chips, request))
+        if found.result is not None and found.result.metrics.latency_s > limit_s and not should_stop():
+            within = count(chips, replace(request, max_latency_s=limit_s))
+            if within.result is not None:
+                yield within
 
 
 def _is_decoding(graph: Graph, asked: RateRequest) -> bool:
@@ -175,14 +204,21 @@ def _least_chips(graph: Graph, target: Target, request: Request, interval_s: flo
 
 
 def _unserved(
-    found: dict[Served, tuple[Graph, OptimizeResult]], target: Target, asked: RateRequest, *, is_proven: bool
+    found: dict[Served, tuple[Graph, OptimizeResult]],
+    target: Target,
+    asked: RateRequest,
+    known: str,
+    *,
+    is_proven: bool,
 ) -> InfeasibleError:
     what = "inputs" if asked.tokens is None else "tokens"
     wanted = f"{asked.rate_per_s:g} {what} a second"
     if math.isfinite(asked.limit_s):
         wanted += f" with a p99 of {format_duration(asked.limit_s)}"
     if not found:
-        return InfeasibleError(f"no plan serves {wanted} on {target.num_chips} chips.", is_proven=is_proven)
+        return InfeasibleError(
+            f"no plan serves {wanted} on {target.num_chips} chips: {known}", is_proven=is_proven
+        )
     least_s = min(served.latency_s for served in found)
     most_per_s = max(
         served.batch / max(served.interval_s / (target.num_chips // served.chips), served.host_s)
