@@ -97,7 +97,7 @@ def plan_for_rate(
         least_chips = min(least_chips, _least_chips(graph, target, request, inputs / asked.rate_per_s))
         sized = replace(request, sequences=batch) if is_decoding else request
         rate_per_s = 0.0
-        bound_per_s = max(bound_per_s, inputs / _bound_s(graph, target, request, target.num_chips))
+        bound_per_s = max(bound_per_s, inputs / bound_s(graph, target, request, target.num_chips))
         worthwhile = _worthwhile(graph, target, sized, counts, inputs, asked)
         if not worthwhile and not found:
             continue  # larger batches may take the rate
