@@ -145,6 +145,12 @@ class Start:
         """An order, and its kernels joined wherever they may be."""
         return joined_kernels(self.search, self.search.roles, self.kernels)
 
+    @cached_property
+    def short_branches_first(self) -> tuple[IntArray, IntArray]:
+        """An order by depth, and kernels along it: what joins branches is part of the longest."""
+        _, order = next(fixed_orders(self.search.graph, self.kernels, cuts_joins=True))
+        return order, self.kernels_along(order)
+
     @property
     def best_kernels(self) -> IntArray:
         """For which orders are searched: joined, where whole plans are copied and nothing has to be cut."""
@@ -235,8 +241,7 @@ def sliced_orders(start: Start) -> Iterator[Event]:
     if not has_static_constraints(search.target):
         yield from (_earliest_finish(search, name, order, kernels) for name, order in orders)
     else:
-        _, order = next(fixed_orders(search.graph, start.kernels, cuts_joins=True))
-        yield from slices(search, "slice: short branches first", order, start.kernels_along(order))
+        yield from slices(search, "slice: short branches first", *start.short_branches_first)
         orders = orders[1:]
     for name, order in orders:
         yield from slices(search, f"slice: {name}", order, kernels)

@@ -50,14 +50,18 @@ def is_scheduled(search: SearchView) -> bool:
 
 
 def ranked(start: Start) -> Iterator[Event]:
-    """List schedules by upward ranks, in which transfers weigh more or less; of ops apart as well."""
+    """List schedules by upward ranks, in which transfers weigh more or less; of ops apart as well.
+
+    The last one has joins of branches in the kernels of the longest ones, which end last.
+    """
     search, tables = start.search, start.search.tables
     given = [start.joined, (start.order, start.kernels), (start.order, start.order)]
     loops = loop_roles(search.graph)
     # The kernel of a whole pattern also waits for what only its end reads.
     if not np.array_equal(loops.loop_elements, search.roles.loop_elements):
         given.append(joined_kernels(search, loops, greedy_fusion(loops, start.order)))
-    for (order, kernels), weight in itertools.product(given, TRANSFER_WEIGHTS):
+    ways = [*itertools.product(given, TRANSFER_WEIGHTS), (start.short_branches_first, 1.0)]
+    for (order, kernels), weight in ways:
         shared = search.requested.shared_chips(kernels)
         rank = upward_ranks(tables, order, number_kernels(order, kernels), weight)
         for queues in (True, False) if weight == 1.0 else (True,):
