@@ -54,9 +54,7 @@ def bench(
     seeds: Annotated[int, typer.Option(help="Runs of each method on each graph, seeds 0, 1 ...")] = 3,
     jobs: Annotated[int, typer.Option(help="Runs at once; with more than one they share the machine.")] = 1,
     out: Annotated[
-        Path | None,
-        Output({"": RECORDS}),
-        typer.Option(help="Append every run to this file; what is in it is not run again."),
+        Path | None, Output(RECORDS, help="Append every run to this file; what is in it is not run again.")
     ] = None,
 ) -> Answer:
     """Run methods on GRAPHS with equal time or equal evaluations and compare the results.

@@ -94,18 +94,19 @@ def calibrate(
     loading: Loading,
     out: Annotated[
         Path,
-        opts.Output({"": TARGET, ".samples.json": SAMPLES}),
-        typer.Option("--out", "-o", metavar="TARGET", help="Write the target found here."),
+        opts.Output(
+            {"": TARGET, ".samples.json": SAMPLES},
+            "--out",
+            "-o",
+            metavar="TARGET",
+            help="Write the target found here.",
+        ),
     ],
     plan: Annotated[
-        Path | None,
-        opts.Output({"": PLAN}),
-        typer.Option(metavar="FILE", help="Write the fastest plan that was measured."),
+        Path | None, opts.Output(PLAN, metavar="FILE", help="Write the fastest plan that was measured.")
     ] = None,
     export: Annotated[
-        Path | None,
-        opts.Output({"": DATASET}),
-        typer.Option(metavar="FILE.npz", help="Write all measured plans as a data set."),
+        Path | None, opts.Output(DATASET, metavar="FILE.npz", help="Write all measured plans as a data set.")
     ] = None,
     model: opts.OptionalModelArgument = None,
     target: opts.TargetOption = "mcm-6x6",

@@ -132,13 +132,10 @@ class DesignOut:
 
     out: Annotated[
         Path | None,
-        opts.Output({"": TARGET}),
-        typer.Option("--out", "-o", metavar="TARGET", help="Write the best package as a target."),
+        opts.Output(TARGET, "--out", "-o", metavar="TARGET", help="Write the best package as a target."),
     ] = None
     plan: Annotated[
-        Path | None,
-        opts.Output({"": PLAN}),
-        typer.Option(metavar="FILE", help="Write its plan, which needs --out."),
+        Path | None, opts.Output(PLAN, metavar="FILE", help="Write its plan, which needs --out.")
     ] = None
     overwrite: opts.OverwriteOption = False
 

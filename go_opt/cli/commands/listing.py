@@ -115,11 +115,7 @@ def show_zoo(name: GraphArgument) -> Answer:
 @targets_app.command("new")
 @with_options
 def new_target(
-    out: Annotated[
-        Path,
-        opts.Output({"": TARGET}),
-        typer.Option("--out", "-o", metavar="TARGET", help="Write the target here."),
-    ],
+    out: Annotated[Path, opts.Output(TARGET, "--out", "-o", metavar="TARGET", help="Write the target here.")],
     given: Annotated[
         list[str] | None,
         typer.Option(

@@ -22,6 +22,7 @@ from typing import (
 )
 
 import typer
+from typer.models import OptionInfo
 
 from go_opt.common.outputs import FileKind, check_output
 from go_opt.common.units import json_line
@@ -96,10 +97,17 @@ def of_each(planned: Sequence[tuple[str, _Plan]], judge: Callable[[str, _Plan], 
     )
 
 
-class Output(NamedTuple):
-    """Marks the type of an option that names a file or folder to write; see :func:`with_options`."""
+class Output(OptionInfo):
+    """An option that names a file or folder to write, as :func:`with_options` checks it.
 
-    kinds: Mapping[str, FileKind]  # as of check_output; none: the command checks its folder
+    Args:
+      kinds: as of check_output; none: the command checks its folder.
+      described: as of :func:`typer.Option`.
+    """
+
+    def __init__(self, kinds: FileKind | Mapping[str, FileKind], *flags: str, **described: Any) -> None:
+        super().__init__(default=..., param_decls=flags, **described)
+        self.kinds = {"": kinds} if isinstance(kinds, FileKind) else kinds
 
 
 def targets_named(incomplete: str) -> list[str]:

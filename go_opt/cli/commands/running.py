@@ -38,8 +38,7 @@ class Values:
     ] = None
     outputs: Annotated[
         Path | None,
-        opts.Output({"": DATASET}),
-        typer.Option(metavar="FILE.npz", help="Write the outputs of the first inference."),
+        opts.Output(DATASET, metavar="FILE.npz", help="Write the outputs of the first inference."),
     ] = None
     overwrite: opts.OverwriteOption = False
     tolerance: Annotated[
@@ -161,9 +160,7 @@ def _run_step(model: str, plan: Path, values: Values, target: str | None) -> Ans
 def export(
     given: opts.ModelsAndPlanArgument,
     *,
-    directory: Annotated[
-        Path, opts.Output({}), typer.Option("--out", "-o", metavar="DIR", help="Write to this folder.")
-    ],
+    directory: Annotated[Path, opts.Output({}, "--out", "-o", metavar="DIR", help="Write to this folder.")],
     formats: Annotated[
         list[str] | None,
         typer.Option(
@@ -266,15 +263,10 @@ def _exported(manifest: Manifest) -> str:
 def profile(
     model: opts.ModelArgument,
     sizes: Sizes,
-    out: Annotated[
-        Path,
-        opts.Output({"": TARGET}),
-        typer.Option("--out", "-o", metavar="TARGET", help="Write the target here."),
-    ],
+    out: Annotated[Path, opts.Output(TARGET, "--out", "-o", metavar="TARGET", help="Write the target here.")],
     costs: Annotated[
         Path | None,
-        opts.Output({"": COSTS}),
-        typer.Option("--costs", metavar="FILE", help="Write the seconds of each op to this CSV file."),
+        opts.Output(COSTS, "--costs", metavar="FILE", help="Write the seconds of each op to this CSV file."),
     ] = None,
     chips: Annotated[int, typer.Option(help="Processes that the target has.")] = 4,
     seconds: Annotated[float, typer.Option(help="How long to measure.")] = 30.0,
