@@ -7,7 +7,6 @@ has two buffers; others live from their producer's kernel to their last reader's
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -46,15 +45,8 @@ class PeakMemory:
     holes_bytes: int  # free bytes between buffers; included in ``peak_bytes``
 
 
-class _Placed(NamedTuple):
-    """A plan with relays as ops, and what its chips hold."""
-
-    graph: Graph
-    plan: Plan
-    tables: CostTables
-    kernel_of: IntArray  # [N]
-    held: Holdings
-    fit: Fit
+# A plan with relays as ops, the kernels [N] of its ops, and what its chips hold.
+_Placed = tuple[Graph, Plan, CostTables, IntArray, Holdings, Fit]
 
 
 def plan_buffers(graph: Graph, target: Target, plan: Plan) -> tuple[ChipBuffers, ...]:
@@ -64,7 +56,7 @@ def plan_buffers(graph: Graph, target: Target, plan: Plan) -> tuple[ChipBuffers,
     bytes, they may end above the chip's memory although the plan is valid.
     """
     placed = _placed(graph, target, plan)
-    return tuple(_chip_buffers(placed, int(chip)) for chip in np.unique(placed.plan.placement))
+    return tuple(_chip_buffers(placed, int(chip)) for chip in np.unique(placed[1].placement))
 
 
 def peak_memory(graph: Graph, target: Target, plan: Plan, chip: int) -> PeakMemory:
@@ -104,7 +96,7 @@ def _placed(graph: Graph, target: Target, plan: Plan) -> _Placed:
     kernel_chip[kernel_of] = plan.placement
     size = size_by_chip(plan.placement, plan.replication, target.num_chips)
     held = holdings(tables, kernel_of, kernel_chip, size.astype(np.int64))
-    return _Placed(graph, plan, tables, kernel_of, held, fit_chips(tables, held))
+    return graph, plan, tables, kernel_of, held, fit_chips(tables, held)
 
 
 def _chip_buffers(placed: _Placed, chip: int) -> ChipBuffers:

@@ -24,15 +24,6 @@ class OpStart(NamedTuple):
     rank: int = 0  # position in execution order; the graph's own order breaks ties
 
 
-class StartArrays(NamedTuple):
-    """The fields of OpStart for all ops of a graph, [N] each."""
-
-    chip: IntArray
-    replication: IntArray
-    kernel: IntArray
-    rank: IntArray
-
-
 @dataclass(frozen=True, eq=False)
 class Start:
     """Starting decisions by op name; ops of a graph without one follow their neighbours."""
@@ -56,8 +47,11 @@ class Start:
         """The number of ops of ``graph`` that have a starting decision."""
         return sum(name in self.ops for name in graph.op_names)
 
-    def on(self, graph: Graph) -> StartArrays:
-        """For all ops; an op without a decision follows its last producer, else its first reader."""
+    def on(self, graph: Graph) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+        """The fields of OpStart for all ops, [N] each.
+
+        An op without a decision follows its last producer, else its first reader.
+        """
         found = [self.ops.get(name) for name in graph.op_names]
         for reads, along in ((graph.predecessors, 1), (graph.successors, -1)):
             ptr, neighbour = reads
@@ -68,4 +62,5 @@ class Start:
                     nearest = max(known, key=lambda choice: along * choice.rank)
                     found[op] = nearest._replace(kernel=NO_KERNEL)
         rows = [choice or OpStart(0) for choice in found]
-        return StartArrays(*np.array(rows, dtype=np.int32).reshape(-1, len(OpStart._fields)).T.copy())
+        chip, replication, kernel, rank = np.array(rows, dtype=np.int32).reshape(-1, 4).T.copy()
+        return chip, replication, kernel, rank

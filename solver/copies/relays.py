@@ -18,6 +18,9 @@ import numpy as np
 
 from go_opt.common.arrays import IntArray, LongArray, WordArray
 from go_opt.common.compiling import compiled, compiled_inner, int64, uint64, uncounted_inner
+from go_opt.env import BatchMetrics, evaluate_batch
+from go_opt.env.copies.expanded_tables import expanded_tables
+from go_opt.env.copies.relays import Relays
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.plain_loops import largest
 from go_opt.env.target import Triangle
@@ -45,6 +48,15 @@ def needed_relays(tables: CostTables, placement: IntArray, triangle: Triangle) -
         triangle == "adjacent",
         triangle == "three_chip",
     )
+
+
+def relayed_terms(
+    tables: CostTables, placement: IntArray, order: IntArray, fusion_group: IntArray, triangle: Triangle
+) -> BatchMetrics:
+    """Returns the terms of one plan ([N] each) with the relays it needs; ``off`` needs none."""
+    relays = Relays(*needed_relays(tables, placement, triangle))
+    expanded, *plan = expanded_tables(tables, placement, order, fusion_group, relays)
+    return evaluate_batch(expanded, *(row[None] for row in plan))
 
 
 def relays_of_arrays(graph: Graph, tensor: IntArray, chip: IntArray) -> tuple[Relay, ...]:

@@ -12,7 +12,7 @@ from go_opt.common.arrays import IntArray
 from go_opt.env.copies.stage_tables import stage_tables
 from go_opt.env.copies.stages import stages_of
 from go_opt.model.plan import Candidate
-from go_opt.solver.copies.relayed_terms import relayed_terms
+from go_opt.solver.copies.relays import relayed_terms
 from go_opt.solver.orders.instance import OrderProblem
 from go_opt.solver.problem.forwarding_mode import ForwardingMode
 from go_opt.solver.problem.segment_rules import SegmentRules

@@ -35,16 +35,16 @@ def saved(graph: go_opt.Graph, target: go_opt.Target, path: Path, **options: obj
 def test_ops_that_are_not_named_follow_their_neighbours() -> None:
     """embed, dense, relu, mix, add, logits; add reads mix and embed."""
     start = Start({"embed": OpStart(0, rank=0), "relu": OpStart(1, 2, 7, 1), "logits": OpStart(3, rank=2)})
-    found = start.on(toy_graph())
+    chip, replication, kernel, _ = start.on(toy_graph())
     assert start.num_matched(toy_graph()) == 3
-    assert found.chip.tolist() == [0, 0, 1, 1, 1, 3]
-    assert found.replication.tolist() == [1, 1, 2, 2, 2, 1]
-    assert found.kernel.tolist() == [-1, -1, 7, -1, -1, -1]
+    assert chip.tolist() == [0, 0, 1, 1, 1, 3]
+    assert replication.tolist() == [1, 1, 2, 2, 2, 1]
+    assert kernel.tolist() == [-1, -1, 7, -1, -1, -1]
 
 
 def test_nothing_before_it_follows_what_reads_it() -> None:
-    found = Start({"logits": OpStart(2)}).on(toy_graph())
-    assert found.chip.tolist() == [2] * 6
+    chip, *_ = Start({"logits": OpStart(2)}).on(toy_graph())
+    assert chip.tolist() == [2] * 6
 
 
 @settings(max_examples=examples(30))

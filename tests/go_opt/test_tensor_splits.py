@@ -48,10 +48,10 @@ def test_parts_of_the_first_plan(replicates: bool, chips: list[int]) -> None:
     graph = layer()
     way = next(way for way in tensor_ways(graph, TARGET) if way[0].parts == 2)
     split = split_graph(graph, way)
-    start = start_by_tensor(graph, way, TARGET, replicates=replicates).on(split)
-    assert np.unique(start.chip).tolist() == chips
-    assert start.replication.tolist() == [1 + replicates] * split.num_ops
-    crosses = start.chip[split.edge_src] != start.chip[split.edge_dst]
+    chip, replication, *_ = start_by_tensor(graph, way, TARGET, replicates=replicates).on(split)
+    assert np.unique(chip).tolist() == chips
+    assert replication.tolist() == [1 + replicates] * split.num_ops
+    crosses = chip[split.edge_src] != chip[split.edge_dst]
     to = np.array(split.op_types)[split.edge_dst[crosses]]
     assert set(to) <= {"AllGather", "ReduceScatter", "Slice"}  # a slice of an input of the model
 

@@ -16,8 +16,7 @@ from go_opt.env.evaluation import Evaluate, Plans
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Candidate, Plan
 from go_opt.solver import PlacementProblem, placement_problem
-from go_opt.solver.copies.relayed_terms import relayed_terms
-from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
+from go_opt.solver.copies.relays import needed_relays, relayed_terms, relays_of_arrays
 from go_opt.solver.orders.instance import OrderProblem, instance
 from go_opt.solver.problem.forwarding_mode import ForwardingMode
 from go_opt.solver.problem.problem import NO_SKIP_OFF, TRIANGLE_OFF

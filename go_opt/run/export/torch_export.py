@@ -289,7 +289,7 @@ def _split_spec(graph: Graph, placement: IntArray) -> tuple[str, IntArray]:
 
 def _device_map(graph: Graph, placement: IntArray) -> tuple[str, IntArray]:
     found = device_map(graph, placement)
-    return _json(found), Start(by_prefix(found, graph)).on(graph).chip
+    return _json(found), Start(by_prefix(found, graph)).on(graph)[0]
 
 
 def _vllm(graph: Graph, placement: IntArray) -> tuple[str, IntArray]:

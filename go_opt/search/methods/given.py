@@ -55,16 +55,16 @@ def given(search: SearchView) -> Iterator[Event]:
         )
         return
     graph = search.graph
-    matched = start.on(graph)
-    stages = _stages(search, Stages(matched.chip, matched.replication))
+    chip, replication, kernel, rank = start.on(graph)
+    stages = _stages(search, Stages(chip, replication))
     if search.request.decide == "placement":
         order = np.arange(graph.num_ops, dtype=np.int32)
         yield Proposal(start.method, stages.first_chip, order, order)
         return
-    order = order_by_rank(graph, matched.rank)
+    order = order_by_rank(graph, rank)
     kernels = [fused_within_chips(search.roles, order, stages.first_chip)]
-    if (matched.kernel != NO_KERNEL).any():
-        kernels.insert(0, _kept_kernels(search.roles, order, stages.first_chip, matched.kernel))
+    if (kernel != NO_KERNEL).any():
+        kernels.insert(0, _kept_kernels(search.roles, order, stages.first_chip, kernel))
     is_order_alone = stages.first_chip.max() == stages.first_chip.min() and search.target.num_chips > 1
     for group in [] if is_order_alone and graph.has_scope("sequence") else kernels:
         if graph.has_scope("sequence"):
@@ -75,8 +75,8 @@ def given(search: SearchView) -> Iterator[Event]:
     # The order and the kernels are as good on other chips, where they are cut anew.
     one_chip = np.zeros_like(order)
     whole = fused_within_chips(search.roles, order, one_chip)
-    if (matched.kernel != NO_KERNEL).any():
-        whole = _kept_kernels(search.roles, order, one_chip, matched.kernel)
+    if (kernel != NO_KERNEL).any():
+        whole = _kept_kernels(search.roles, order, one_chip, kernel)
     cut = slices_of_sequences if graph.has_scope("sequence") else widest_slices
     yield from cut(search, f"{start.method}: {RESLICED}", order, whole)
 
@@ -96,15 +96,14 @@ def plan_as_it_stands(graph: Graph, target: Target, start: Start) -> Plan:
     Raises:
       InvalidInputError: the target has no such chip.
     """
-    arrays = start.on(graph)
-    if arrays.chip.max() >= target.num_chips:
-        op = graph.op_names[int(arrays.chip.argmax())]
-        problem = f"op {op!r} is on chip {arrays.chip.max()}, of {target.num_chips} chips of {target.name}"
+    chip, _, _, rank = start.on(graph)
+    if chip.max() >= target.num_chips:
+        op = graph.op_names[int(chip.argmax())]
+        problem = f"op {op!r} is on chip {chip.max()}, of {target.num_chips} chips of {target.name}"
         raise InvalidInputError(f"{problem}.", field="placement")
-    order, roles = order_by_rank(graph, arrays.rank), loop_roles(graph, target.kernel_patterns)
-    return Candidate(
-        "placement file", arrays.chip, order, fused_within_chips(roles, order, arrays.chip)
-    ).plan(graph, target)
+    order, roles = order_by_rank(graph, rank), loop_roles(graph, target.kernel_patterns)
+    kernels = fused_within_chips(roles, order, chip)
+    return Candidate("placement file", chip, order, kernels).plan(graph, target)
 
 
 def order_by_rank(graph: Graph, rank: IntArray) -> IntArray:

@@ -18,7 +18,7 @@ from go_opt.env.copies.stage_tables import stage_tables
 from go_opt.env.copies.stages import Stages, stages_of, stages_of_sizes
 from go_opt.model.plan import Plan
 from go_opt.search.methods.events import Proposal, SearchView
-from go_opt.solver.copies.relayed_terms import relayed_terms
+from go_opt.solver.copies.relays import relayed_terms
 from go_opt.solver.problem.replica_allocation import allocated_chips
 
 _ALONE: Final = 1

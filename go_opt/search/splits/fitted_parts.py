@@ -205,7 +205,7 @@ def _kernels_in_order(
 ) -> Iterator[_Kernel]:
     split, parts, _ = split_graph_and_parts(graph, way)
     tables, alone = cost_tables(split, target), np.zeros(split.num_ops, np.int32)
-    rank = start_in_turn(graph, way).on(split).rank
+    *_, rank = start_in_turn(graph, way).on(split)
     order = list_schedule(split, np.arange(split.num_ops, dtype=np.int32), -rank.astype(np.float64))
     group = fused_within_chips(loop_roles(split, target.kernel_patterns), order, alone)
     order = op_constraints(split, target, ()).contiguous(order, group)

@@ -37,7 +37,8 @@ def start_by_rows(
     stages = _stages(graph, split, way, tables)
     _place_moves(graph, split, tables, stages, takes_early)
     placed = Start({name: OpStart(stage, rank=split.op_index[name]) for name, stage in stages.items()})
-    chip, size = chips_of_stages(split, placed.on(split).chip, target, replicates=replicates)
+    stage, *_ = placed.on(split)
+    chip, size = chips_of_stages(split, stage, target, replicates=replicates)
     rows = zip(split.op_names, chip.tolist(), size.tolist(), strict=True)
     ops = {name: OpStart(first, count, rank=rank) for rank, (name, first, count) in enumerate(rows)}
     return Start(ops, method="parts by rows")

@@ -57,7 +57,7 @@ def test_stages_that_begin_at_layers(tmp_path: Path) -> None:
     assert manifest.notes == ()
     assert set(manifest.intervals_s.values()) == {manifest.interval_s}
     assert json.loads((out / "manifest.json").read_text())["files"] == dict(manifest.files)
-    assert load_placement(out / "device_map.json", GRAPH).on(GRAPH).chip.tolist() == plan.placement.tolist()
+    assert load_placement(out / "device_map.json", GRAPH).on(GRAPH)[0].tolist() == plan.placement.tolist()
 
 
 def test_rewrites_are_taken_back(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_modules_on_several_chips(tmp_path: Path) -> None:
     assert found["layers.2.norm"] == found["layers.2.qkv"] == 0
     assert found["layers.2.up"] == found["layers.2.down"] == 1
     assert "layers.2" not in found
-    chip = load_placement(tmp_path / "out" / "device_map.json", GRAPH).on(GRAPH).chip
+    chip = load_placement(tmp_path / "out" / "device_map.json", GRAPH).on(GRAPH)[0]
     moved = [op for op, a, b in zip(GRAPH.op_names, chip, plan.placement, strict=True) if a != b]
     assert all(op.startswith("layers.2/") for op in moved)
     note = next((note for note in manifest.notes if note.startswith("device-map")), "")
