@@ -77,6 +77,8 @@ def plan_from_dict(data: object) -> Plan:
     if data.get("objective") == "step":
         commands = "evaluate, verify, explain without an op, and trace"
         raise PlanError(f"plan: it is of a training step, which is for {commands}.", field="objective")
+    if data.get("form") == "ranges":
+        raise PlanError("plan: it is of ranges of layers, which is for evaluate and verify.", field="form")
     if "models" in data:
         problem = "give all of them, or one and its plan as FILE#/models/0/plan"
         raise PlanError(f"plan: it is of models that take turns; {problem}.", field="models")

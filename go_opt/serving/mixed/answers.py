@@ -14,7 +14,7 @@ import numpy as np
 from go_opt.common.files import read_json, write_atomically
 from go_opt.common.outputs import PLAN
 from go_opt.common.units import format_ratio
-from go_opt.errors import PlanError
+from go_opt.errors import InvalidInputError, PlanError
 from go_opt.parallel.transformer import parse_transformer
 from go_opt.serving.mixed.bound import upper_bound
 from go_opt.serving.mixed.checks import check_ranges
@@ -23,6 +23,7 @@ from go_opt.serving.mixed.search import RangePlan, plan_of, plan_ranges
 from go_opt.solver import Violation
 
 _HELIX: Final = ".ini"
+_VLLM: Final = ".env"
 _OFFSET: Final = 2  # of Helix's nodes: 0 is its coordinator's source, 1 the sink
 
 
@@ -86,9 +87,14 @@ class RangeAnswer:
             yield f"idle        {', '.join(f'{n} x {kind}' for kind, n in sorted(idle.items()))}"
 
     def save(self, path: Path) -> None:
-        """Write the plan: JSON, or Helix's form of a solution where the name ends in ``.ini``."""
-        if path.suffix == _HELIX:
-            write_atomically(path, helix_text(self.plan))
+        """Write the plan: JSON, or where the name ends in ``.ini`` or ``.env`` the form of Helix or vLLM.
+
+        Raises:
+          InvalidInputError: vLLM has no such plan, or the path cannot be written to.
+        """
+        texts = {_HELIX: helix_text, _VLLM: vllm_text}
+        if path.suffix in texts:
+            write_atomically(path, texts[path.suffix](self.plan))
             return
         cluster = self.plan.case.cluster
         facts = {"format": PLAN.json_format, "form": "ranges", "target": cluster.source}
@@ -111,6 +117,22 @@ def helix_text(plan: RangePlan) -> str:
         for i, (start, end) in enumerate(zip(plan.starts.tolist(), plan.ends.tolist(), strict=True))
     ]
     return "\n".join(["[Settings]", f"offset={_OFFSET}", "", "[Solution]", *rows, ""])
+
+
+def vllm_text(plan: RangePlan) -> str:
+    """The variable by which vLLM cuts a model: layers of each rank of a pipeline, or of several alike.
+
+    Raises:
+      InvalidInputError: the ranges are not those of such pipelines.
+    """
+    rows = zip(plan.starts.tolist(), plan.ends.tolist(), strict=True)
+    held = Counter(row for row in rows if row[0] < row[1])
+    ranges = sorted(held)
+    follow = [0, *(end for _, end in ranges)] == [*(start for start, _ in ranges), plan.case.layers]
+    if not follow or len(set(held.values())) > 1:
+        problem = "its nodes hold ranges that overlap, or one range is held by more nodes than another"
+        raise InvalidInputError(f"vLLM has no pipeline like this plan: {problem}.", field="out")
+    return f"VLLM_PP_LAYER_PARTITION={','.join(str(end - start) for start, end in ranges)}\n"
 
 
 def searched_ranges(

@@ -8,14 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from go_opt.errors import InfeasibleError, TargetError
+from go_opt.errors import InfeasibleError, InvalidInputError, TargetError
 from go_opt.parallel import Transformer
 from go_opt.serving.mixed import Case, RangePlan, plan_ranges
-from go_opt.serving.mixed.answers import RangeAnswer, helix_text
+from go_opt.serving.mixed.answers import RangeAnswer, helix_text, vllm_text
 from go_opt.serving.mixed.bound import cheapest_cover, upper_bound
 from go_opt.serving.mixed.checks import check_ranges, networkx_flow
 from go_opt.serving.mixed.cluster import parse_cluster
 from go_opt.serving.mixed.flow import Network, max_flow, new_work
+from go_opt.serving.mixed.search import plan_of
 
 MODEL = Transformer(hidden=8, layers=4, heads=1, sequence=1)
 # A fast node passes 10 tokens/s with 1 layer, 6 with 2, 4 with 3; a slow one 5 and 3.
@@ -51,6 +52,16 @@ def test_a_flow_by_hand() -> None:
     assert flow_of(case, [0, 2, 2], [2, 4, 4]) == pytest.approx(6.0)
     assert flow_of(case, [0, 2, 3], [2, 3, 4]) == pytest.approx(5.0)
     assert flow_of(case, [0, 3, 3], [2, 4, 4]) == 0.0  # no node holds layer 2
+
+
+def test_vllm_cuts_one_pipeline_or_several_alike() -> None:
+    def text_of(starts: list[int], ends: list[int]) -> str:
+        case = case_of(PAIR)
+        return vllm_text(plan_of(case, np.array(starts), np.array(ends), upper_bound(case)))
+
+    assert text_of([0, 3, 0], [3, 4, 0]) == "VLLM_PP_LAYER_PARTITION=3,1\n"  # the last node is idle
+    with pytest.raises(InvalidInputError, match="no pipeline like this plan"):
+        text_of([0, 2, 2], [2, 4, 4])
 
 
 def test_a_link_limits_what_passes() -> None:
