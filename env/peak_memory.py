@@ -70,8 +70,8 @@ def peak_memory(graph: Graph, target: Target, plan: Plan, chip: int) -> PeakMemo
     lives, ops = np.zeros(0, dtype=np.int64), []
     if len(born):
         alive = [int(size[(born <= m) & (dead >= m)].sum()) for m in born]
-        is_placed = fit.address[mine][0] != NONE
-        peak = born[int(np.argmax(fit.address[mine] + size if is_placed else alive))]
+        is_placed = held.address[mine][0] != NONE
+        peak = born[int(np.argmax(held.address[mine] + size if is_placed else alive))]
         lives = held.activation[mine][(born <= peak) & (dead >= peak)]
         ops = plan.order[kernel_of[plan.order] == peak]
     crosses = _crossing(tables, plan.placement, chip)

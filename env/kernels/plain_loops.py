@@ -23,7 +23,7 @@ def largest(values: IntArray | LongArray | FloatArray) -> int | float:
 def stable_order(keys: FloatArray) -> LongArray:
     """[n] the indices of ``keys`` [n] in ascending order of keys, by a stable merge sort."""
     size = len(keys)
-    order, merged = np.empty(size, np.int64), np.empty(size, np.int64)
+    order, lower = np.empty(size, np.int64), np.empty(size, np.int64)
     for i in range(size):
         at = i
         while at % _RUN > 0 and keys[order[at - 1]] > keys[i]:
@@ -32,17 +32,20 @@ def stable_order(keys: FloatArray) -> LongArray:
         order[at] = i
     width = int64(_RUN)
     while width < size:
-        for begin in range(0, size, 2 * width):
-            middle, end = min(begin + width, size), min(begin + 2 * width, size)
-            left, right = begin, middle
-            is_sorted = middle >= end or keys[order[middle - 1]] <= keys[order[middle]]
-            for at in range(begin, end):
-                if right >= end or (left < middle and (is_sorted or keys[order[left]] <= keys[order[right]])):
-                    merged[at] = order[left]
-                    left += 1
-                else:
-                    merged[at] = order[right]
+        for begin in range(0, size - width, 2 * width):
+            middle, end = begin + width, min(begin + 2 * width, size)
+            if keys[order[middle - 1]] <= keys[order[middle]]:
+                continue
+            for i in range(begin, middle):
+                lower[i] = order[i]
+            left, right, at = begin, middle, begin
+            while left < middle:  # what is left of the other run is in its place then
+                if right < end and keys[order[right]] < keys[lower[left]]:
+                    order[at] = order[right]
                     right += 1
-        order, merged = merged, order
+                else:
+                    order[at] = lower[left]
+                    left += 1
+                at += 1
         width *= 2
     return order

@@ -139,7 +139,7 @@ def _fit(
     b: int,
 ) -> None:
     """Place buffers and stream weights on the chips ``is_tight``; on the others there is room for all."""
-    held = holdings_on(tables, kernel_of, kernel_chip, traffic, peak_bytes, is_tight)
+    held = holdings_on(tables, kernel_of, kernel_chip, traffic, peak_bytes, is_tight, True)
     fit = fit_chips(tables, held)
     out.fits[b] = fit.outcome == FITS
     for d in range(len(is_tight)):

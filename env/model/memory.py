@@ -38,12 +38,15 @@ class Holdings(NamedTuple):
     """Tensors on chips. Axes: ``D`` chips, ``A`` activations that stay on one, ``W`` pairs (weight, chip)."""
 
     border_bytes: LongArray  # [D] of tensors that enter or leave
+    resident_bytes: LongArray  # [D] of weights, if all of them stay
     activation: IntArray  # [A] tensors, chip by chip, in the order of their kernels
     activation_ptr: LongArray  # [D + 1]
     born: LongArray  # [A] kernel that writes it
     dead: LongArray  # [A] kernel that reads it last
     size_bytes: LongArray  # [A] stored
+    address: LongArray  # [A] where memory is tight, else NONE
     alive_bytes: LongArray  # [D] peak of these activations
+    height_bytes: LongArray  # [D] the same, or to the highest address
     weight: IntArray  # [W] chip by chip, the largest first
     weight_ptr: LongArray  # [D + 1]
     weight_bytes: LongArray  # [W] stored; of a state, for the sequences of the busiest chip of the stage
@@ -60,7 +63,6 @@ class Fit(NamedTuple):
     weight_bytes: LongArray  # [D] resident
     stream_bytes: LongArray  # [D] bytes of streamed weights that its ops touch
     forwarded_bytes: LongArray  # [D] the part of these that chips of a stage forward to each other
-    address: LongArray  # [A] or NONE
     is_streamed: BoolArray  # [W] in part or as a whole
     streamed_bytes: LongArray  # [W] of them, that ops touch
     is_forwarded: BoolArray  # [W]
@@ -104,7 +106,8 @@ def holdings(
     count_tensors(tables, kernel_of, kernel_chip, 0, traffic)
     alive, most = np.zeros(num_chips, np.int64), np.zeros(num_chips, np.int64)
     peaks_alive(traffic, kernel_chip, len(kernel_chip), alive, most)
-    return holdings_on(tables, kernel_of, kernel_chip, traffic, most, np.ones(num_chips, np.bool_))
+    is_listed = np.ones(num_chips, np.bool_)
+    return holdings_on(tables, kernel_of, kernel_chip, traffic, most, is_listed, False)
 
 
 @uncounted_inner
@@ -129,40 +132,58 @@ def holdings_on(
     traffic: Traffic,
     alive_bytes: LongArray,
     is_listed: BoolArray,
+    bytes_alone: bool,
 ) -> Holdings:
-    """Lists the tensors on the chips ``is_listed`` [D]; bytes are those of all chips."""
-    num_chips = len(tables.chip_kind)
-    activation_ptr, made = np.zeros(num_chips + 1, np.int64), np.zeros(len(kernel_chip), np.int64)
-    _count_made(traffic, kernel_chip, is_listed, made)
-    for kernel, chip in enumerate(kernel_chip):
-        activation_ptr[chip + 1] += made[kernel]
-    for d in range(num_chips):
-        activation_ptr[d + 1] += activation_ptr[d]
-    num_activations = activation_ptr[num_chips]
-    activation, born, dead, size = (
+    """The tensors on the chips ``is_listed`` [D]; bytes are those of all chips.
+
+    Activations get addresses where not all tensors fit side by side. If ``bytes_alone`` are asked for, none
+    of one size, which leave no holes, and no weights are listed where all fit.
+    """
+    activation_ptr = _pointers(traffic.num_inner, is_listed)
+    num_activations = activation_ptr[-1]
+    activation, born, dead, size, address = (
         np.empty(num_activations, np.int32),
         np.empty(num_activations, np.int64),
         np.empty(num_activations, np.int64),
         np.empty(num_activations, np.int64),
+        np.full(num_activations, NONE, np.int64),
     )
-    _list_made(tables, traffic, kernel_chip, made, activation_ptr.copy(), activation, born, dead, size)
-    weight, weight_ptr, stored, touched, reader = _weights(
-        tables, kernel_of, kernel_chip, traffic.stage_size, is_listed
+    _list_made(tables, traffic, kernel_chip, is_listed, activation_ptr.copy(), activation, born, dead, size)
+    border, resident = traffic.border_bytes, traffic.resident_bytes
+    height, has_weights = alive_bytes.copy(), is_listed.copy()
+    for d in range(len(height)):
+        side_by_side = resident[d] + border[d] + traffic.inner_bytes[d]
+        if is_listed[d] and side_by_side > tables.sram_bytes[d] and tables.places_buffers:
+            mine = slice(activation_ptr[d], activation_ptr[d + 1])
+            if not bytes_alone or _differ(size[mine]):
+                height[d] = place_buffers(size[mine], born[mine], dead[mine], address[mine])
+        if bytes_alone:
+            has_weights[d] &= resident[d] > tables.sram_bytes[d] - border[d] - height[d]
+    weight_ptr = _pointers(traffic.num_weights, has_weights)
+    weight, stored, touched, reader = _weights(
+        tables, kernel_of, kernel_chip, traffic.stage_size, has_weights, weight_ptr
     )
     return Holdings(
-        traffic.border_bytes, activation, activation_ptr, born, dead, size, alive_bytes,
+        border, resident, activation, activation_ptr, born, dead, size, address, alive_bytes, height,
         weight, weight_ptr, stored, touched, reader,
     )  # fmt: skip
 
 
 @uncounted_inner
-def _count_made(traffic: Traffic, kernel_chip: IntArray, is_listed: BoolArray, made: LongArray) -> None:
-    """Count the activations that each kernel makes and that stay on a chip that ``is_listed``."""
-    for kernel in range(len(kernel_chip)):
-        k = traffic.last_made[kernel] if is_listed[kernel_chip[kernel]] else NONE
-        while k != NONE:
-            made[kernel] += 1
-            k = traffic.made_before[k]
+def _differ(sizes: LongArray) -> bool:
+    differs = False
+    for size in sizes:
+        differs |= size != sizes[0]
+    return differs
+
+
+@compiled_inner
+def _pointers(numbers: LongArray, is_listed: BoolArray) -> LongArray:
+    """CSR pointers of rows [D] of so many entries; those not listed are empty."""
+    pointers = np.zeros(len(numbers) + 1, np.int64)
+    for row in range(len(numbers)):
+        pointers[row + 1] = pointers[row] + (numbers[row] if is_listed[row] else 0)
+    return pointers
 
 
 @uncounted_inner
@@ -170,18 +191,20 @@ def _list_made(
     tables: CostTables,
     traffic: Traffic,
     kernel_chip: IntArray,
-    made: LongArray,
-    filled: LongArray,
+    is_listed: BoolArray,
+    begin: LongArray,
     activation: IntArray,
     born: LongArray,
     dead: LongArray,
     size: LongArray,
 ) -> None:
-    for kernel in range(len(kernel_chip)):
-        k = traffic.last_made[kernel]
-        filled[kernel_chip[kernel]] += made[kernel]
-        for behind in range(made[kernel]):
-            i = filled[kernel_chip[kernel]] - 1 - behind
+    """List activations from the last to the first; ``begin`` [D + 1] moves from the end of each row to it."""
+    for kernel in range(len(kernel_chip) - 1, -1, -1):
+        chip = kernel_chip[kernel]
+        k = traffic.last_made[kernel] if is_listed[chip] else NONE
+        while k != NONE:
+            begin[chip + 1] -= 1
+            i = begin[chip + 1]
             activation[i], born[i], dead[i] = k, kernel, traffic.dead_of[k]
             size[i] = tables.stored_bytes[k]
             k = traffic.made_before[k]
@@ -194,50 +217,40 @@ def _weights(
     kernel_chip: IntArray,
     stage_size: LongArray,
     is_listed: BoolArray,
-) -> tuple[IntArray, LongArray, LongArray, LongArray, IntArray]:
-    num_chips = len(tables.chip_kind)
-    capacity = int64(0)
-    for k in tables.weight_by_size:
-        capacity += tables.reader_ptr[k + 1] - tables.reader_ptr[k]
-    weight, chip_of = np.empty(capacity, np.int32), np.empty(capacity, np.int32)
-    touched, reader = np.empty(capacity, np.int64), np.empty(capacity, np.int32)
-    slot_of = np.full(num_chips, NONE, np.int64)
-    pairs = int64(0)
-    for rank in range(len(tables.weight_by_size)):
-        k = tables.weight_by_size[rank]
-        begin = pairs
-        for r in range(tables.reader_ptr[k], tables.reader_ptr[k + 1]):
-            kernel = kernel_of[tables.reader_op[r]]
-            chip = kernel_chip[kernel]
-            if not is_listed[chip]:
-                continue
-            if slot_of[chip] < begin:
-                slot_of[chip] = pairs
-                weight[pairs], chip_of[pairs] = k, chip
-                touched[pairs], reader[pairs] = 0, kernel
-                pairs += 1
-            slot = slot_of[chip]
-            touched[slot] = max(touched[slot], tables.read_bytes[r])
-            reader[slot] = min(reader[slot], kernel)
-    weight_ptr, place = csr_of(chip_of[:pairs], num_chips)
-    by_chip, stored_bytes, read_bytes, first = (
+    weight_ptr: LongArray,
+) -> tuple[IntArray, LongArray, LongArray, IntArray]:
+    num_chips, pairs = len(is_listed), weight_ptr[-1]
+    weight, stored_bytes, touched, reader = (
         np.empty(pairs, np.int32),
         np.empty(pairs, np.int64),
         np.empty(pairs, np.int64),
         np.empty(pairs, np.int32),
     )
-    for i in range(pairs):
-        k, chip = weight[place[i]], chip_of[place[i]]
-        by_chip[i], read_bytes[i], first[i] = k, touched[place[i]], reader[place[i]]
-        is_state = tables.sequences > 0 and tables.tensor_bytes[k] == 0
-        size = stage_size[chip] * tables.stage_chips[chip]
-        stored_bytes[i] = weight_bytes(tables.stored_bytes[k], is_state, tables.sequences, size)
-    return by_chip, weight_ptr, stored_bytes, read_bytes, first
+    end, last = weight_ptr.copy(), np.full(num_chips, NONE, np.int64)
+    for rank in range(len(tables.weight_by_size) if pairs > 0 else 0):
+        k = tables.weight_by_size[rank]
+        for r in range(tables.reader_ptr[k], tables.reader_ptr[k + 1]):
+            kernel = kernel_of[tables.reader_op[r]]
+            chip = kernel_chip[kernel]
+            if not is_listed[chip]:
+                continue
+            slot = end[chip] - 1
+            if last[chip] != rank:
+                last[chip] = rank
+                slot += 1
+                end[chip] += 1
+                is_state = tables.sequences > 0 and tables.tensor_bytes[k] == 0
+                size = stage_size[chip] * tables.stage_chips[chip]
+                weight[slot], touched[slot], reader[slot] = k, 0, kernel
+                stored_bytes[slot] = weight_bytes(tables.stored_bytes[k], is_state, tables.sequences, size)
+            touched[slot] = max(touched[slot], tables.read_bytes[r])
+            reader[slot] = min(reader[slot], kernel)
+    return weight, stored_bytes, touched, reader
 
 
 @compiled
 def fit_chips(tables: CostTables, held: Holdings) -> Fit:
-    """Give every activation an address if memory is tight, and choose the weights to stream.
+    """Choose the weights to stream.
 
     Weights stream in order of the touched share of their bytes, then larger first, then by index. Of the
     last, only as many pages as necessary stream if an op reads it as a whole: the rows of an embedding
@@ -245,23 +258,13 @@ def fit_chips(tables: CostTables, held: Holdings) -> Fit:
     kernel's weights only if it reads all of each.
     """
     num_chips = len(tables.chip_kind)
-    peak, resident = held.border_bytes.copy(), np.zeros(num_chips, np.int64)
+    peak, resident = held.border_bytes.copy(), held.resident_bytes.copy()
     streamed, forwarded = np.zeros(num_chips, np.int64), np.zeros(num_chips, np.int64)
-    address = np.full(len(held.activation), NONE, np.int64)
     is_streamed, is_forwarded = np.zeros(len(held.weight), np.bool_), np.zeros(len(held.weight), np.bool_)
     streamed_bytes = np.zeros(len(held.weight), np.int64)
     outcome, culprit = FITS, NONE
     for chip in range(num_chips):
-        for pair in range(held.weight_ptr[chip], held.weight_ptr[chip + 1]):
-            resident[chip] += held.weight_bytes[pair]
-        most = height = held.alive_bytes[chip]
-        side_by_side = resident[chip] + peak[chip]
-        for i in range(held.activation_ptr[chip], held.activation_ptr[chip + 1]):
-            side_by_side += held.size_bytes[i]
-        if side_by_side > tables.sram_bytes[chip] and tables.places_buffers:
-            mine = slice(held.activation_ptr[chip], held.activation_ptr[chip + 1])
-            height = place_buffers(held.size_bytes[mine], held.born[mine], held.dead[mine], address[mine])
-        peak[chip] += height
+        peak[chip] += held.height_bytes[chip]
         room = tables.sram_bytes[chip] - peak[chip]
         if resident[chip] > max(room, 0):
             room -= tables.stream_buffer_bytes[chip]
@@ -280,11 +283,11 @@ def fit_chips(tables: CostTables, held: Holdings) -> Fit:
         if tables.stream_sharers[chip] > 1 and streamed[chip] > 0:
             forwarded[chip] = _forward(tables, held, chip, is_streamed, streamed_bytes, is_forwarded)
         if resident[chip] > room and outcome == FITS:  # activations, or states, which do not stream
-            outcome = TOO_LARGE if room + height < most + resident[chip] else FRAGMENTED
+            holes_bytes = held.height_bytes[chip] - held.alive_bytes[chip]
+            outcome = TOO_LARGE if room + holes_bytes < resident[chip] else FRAGMENTED
             culprit = chip
     return Fit(
-        outcome, culprit, peak, resident, streamed, forwarded, address,
-        is_streamed, streamed_bytes, is_forwarded,
+        outcome, culprit, peak, resident, streamed, forwarded, is_streamed, streamed_bytes, is_forwarded,
     )  # fmt: skip
 
 

@@ -41,6 +41,8 @@ class Traffic(NamedTuple):
     border_bytes: LongArray  # [D] buffers of tensors that enter or leave a chip
     resident_bytes: LongArray  # [D] of all weights that a chip reads, and its states
     inner_bytes: LongArray  # [D] of the other activations side by side
+    num_inner: LongArray  # [D] these
+    num_weights: LongArray  # [D] weights that a chip reads, and its states
     last_made: IntArray  # [N] of these, by a kernel; NONE: it makes none
     made_before: IntArray  # [K] the one of the same kernel before it, or NONE
     dead_of: IntArray  # [K] the kernel that reads it last
@@ -67,6 +69,7 @@ def new_traffic(tables: CostTables, stage_size: LongArray) -> Traffic:
         np.empty(num_chips + num_links + 1, np.int64), np.empty(num_links + 1, np.float64),
         np.zeros((2, num_chips), np.int64),
         np.empty(num_chips, np.int64), np.empty(num_chips, np.int64), np.empty(num_chips, np.int64),
+        np.empty(num_chips, np.int64), np.empty(num_chips, np.int64),
         np.empty(num_ops, np.int32), np.empty(num_tensors, np.int32), np.empty(num_tensors, np.int32),
         np.empty(num_ops, np.int64), np.empty(num_ops, np.int64),
         np.zeros(num_ops, np.int64), np.empty(num_ops, np.int64),
@@ -91,6 +94,8 @@ def clear_chips(traffic: Traffic) -> None:
         traffic.border_bytes[d] = 0
         traffic.resident_bytes[d] = 0
         traffic.inner_bytes[d] = 0
+        traffic.num_inner[d] = 0
+        traffic.num_weights[d] = 0
     # Plain loops: assigning to slices makes the kernels take seconds longer to compile.
     for i in range(len(traffic.link_bytes)):
         traffic.link_bytes[i] = 0
@@ -142,6 +147,7 @@ def count_tensors(
                 size = traffic.stage_size[chip] * tables.stage_chips[chip]
                 resident = weight_bytes(tables.stored_bytes[k], is_state, tables.sequences, size)
                 traffic.resident_bytes[chip] += resident
+                traffic.num_weights[chip] += 1
         elif home == NONE:
             _count_input(tables, k, num_readers, traffic)
         else:
@@ -178,6 +184,7 @@ def _count_activation(
         traffic.last_made[home_kernel] = k
         traffic.dead_of[k] = last
         traffic.inner_bytes[home] += tables.stored_bytes[k]
+        traffic.num_inner[home] += 1
         traffic.born_bytes[home_kernel] += tables.stored_bytes[k]
         traffic.dead_bytes[last] += tables.stored_bytes[k]
         return

@@ -218,7 +218,7 @@ def _activations(assembly: Assembly) -> tuple[LongArray, LongArray]:
 
     If buffers have no addresses, the bytes alive.
     """
-    held, fit = assembly.held, assembly.fit
+    held = assembly.held
     place_of = np.empty(len(assembly.kernel_s), np.int64)
     place_of[assembly.package.chip_kernel] = np.arange(len(place_of))
     during, after = np.zeros((2, len(place_of)), np.int64)
@@ -226,7 +226,6 @@ def _activations(assembly: Assembly) -> tuple[LongArray, LongArray]:
         begin, end = place_of[held.born[i]], place_of[held.dead[i]]
         for table, stop in ((during, end + 1), (after, end)):
             live = table[begin:stop]
-            table[begin:stop] = (
-                live + size if fit.address[i] == NONE else np.maximum(live, fit.address[i] + size)
-            )
+            end_at = held.address[i] + size
+            table[begin:stop] = live + size if held.address[i] == NONE else np.maximum(live, end_at)
     return during[place_of], after[place_of]

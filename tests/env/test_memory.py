@@ -84,15 +84,15 @@ def test_buffers_of_a_chip(seed: int) -> None:
         assert held.border_bytes[chip] == slow.border_bytes
         assert held.activation[list(mine)].tolist() == [life.tensor for life in slow.lives]
         is_placed = bool(slow.address)
-        assert [int(fit.address[i]) for i in mine] == [slow.address.get(a.tensor, NONE) for a in slow.lives]
+        assert [int(held.address[i]) for i in mine] == [slow.address.get(a.tensor, NONE) for a in slow.lives]
         for i in mine if is_placed else ():
-            begin, end = fit.address[i], fit.address[i] + held.size_bytes[i]
+            begin, end = held.address[i], held.address[i] + held.size_bytes[i]
             assert begin % page == 0
             assert 0 <= held.size_bytes[i] - twin.tensor_bytes[held.activation[i]] < page
             assert held.border_bytes[chip] + end <= fit.peak_bytes[chip]
             for j in (j for j in mine if j < i):
                 apart_in_time = held.dead[j] < held.born[i] or held.dead[i] < held.born[j]
-                apart_in_space = end <= fit.address[j] or fit.address[j] + held.size_bytes[j] <= begin
+                apart_in_space = end <= held.address[j] or held.address[j] + held.size_bytes[j] <= begin
                 assert apart_in_time or apart_in_space
         streams = bool(fit.is_streamed[held.weight_ptr[chip] : held.weight_ptr[chip + 1]].any())
         buffer = target.simulator.kinds[target.chip_kind[chip]].stream_buffer_bytes if streams else 0
@@ -144,7 +144,7 @@ def test_evaluations_look_at_tight_chips_alone(seed: int) -> None:
     needs = np.where(rng.random(num_chips) < 0.5, needs + inner, needs + held.alive_bytes)
     memory = np.maximum(needs + rng.choice([-9000, -1, 0, 1, 9000], num_chips), 1)
     tables = tables._replace(sram_bytes=memory, places_buffers=bool(rng.random() < 0.7))
-    full = fit_chips(tables, held)
+    full = fit_chips(tables, holdings(tables, kernel_of, kernel_chip, size))
     rows = (plan.placement, plan.order, plan.fusion_group, size[plan.placement].astype(np.int32))
     terms = evaluate_batch(tables, *(np.stack([row, row]) for row in rows))
     assert terms.fits.tolist() == [full.outcome == FITS] * 2
