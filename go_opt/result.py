@@ -104,7 +104,7 @@ class Request:
     relays: Annotated[bool, CommandOption("The strict triangle rule.")] = True
     replication: Annotated[bool, CommandOption("One chip per stage.")] = True
     splits: Annotated[bool, CommandOption("No op in parts.")] = True
-    rewrite: Annotated[bool, CommandOption("Replace ops by others that compute the same.")] = False
+    rewrite: Annotated[bool, CommandOption("No op replaced by others that compute the same.")] = True
     early_end: Annotated[bool, CommandOption("Search on when no gain is to be expected.")] = True
     max_latency_s: Annotated[
         float | None, CommandOption("Longest latency allowed, such as 2ms (throughput only).")

@@ -264,7 +264,7 @@ def _searched(
         try:
             found = optimize(
                 graph, target, objective=objective, budget_s=SEARCH_S, seed=request.seed, relays=is_whole,
-                replication=is_whole, splits=False, policy=None, should_stop=should_stop,
+                replication=is_whole, splits=False, rewrite=False, policy=None, should_stop=should_stop,
             )  # fmt: skip
         except InfeasibleError:
             return []

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -50,6 +51,21 @@ def _quick_compilation() -> Iterator[None]:
     from go_opt.common.compiling import quick_compilation
 
     with quick_compilation():
+        yield
+
+
+# Where searches rewrite, as those of users do.
+END_TO_END: Final = ("cli", "contract", "service", "go_opt/test_request.py", "test_readme.py", "test_docs.py")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _graphs_as_sent(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Elsewhere a search rewrites only if a test asks for it, as methods are tested by their own plans."""
+    from go_opt.result import Request
+
+    with pytest.MonkeyPatch.context() as patch:
+        if not request.path.relative_to(Path(__file__).parent).as_posix().startswith(END_TO_END):
+            patch.setitem(Request.__init__.__kwdefaults__, "rewrite", False)
         yield
 
 

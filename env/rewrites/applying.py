@@ -36,6 +36,7 @@ _RULES: Final[Mapping[str, Rule]] = {  # in an order in which one may follow ano
     BIAS: Rule(bias, biases),
 }
 RULES: Final = tuple(_RULES)
+MOST_DRAFTS: Final = 16  # that are kept, of one graph
 
 
 def with_rewrites(graph: Graph, rewrites: tuple[Rewrite, ...]) -> Graph:
@@ -53,10 +54,30 @@ def with_rewrites(graph: Graph, rewrites: tuple[Rewrite, ...]) -> Graph:
 
 @lru_cache(maxsize=16)
 def _with_rewrites(graph: Graph, rewrites: tuple[Rewrite, ...]) -> Graph:
-    draft = Draft(graph)
-    for one in rewrites:
+    return _draft(graph, rewrites).graph(rewrites)
+
+
+@lru_cache(maxsize=2)
+def _drafts(graph: Graph) -> dict[tuple[Rewrite, ...], Draft]:
+    return {(): Draft(graph)}
+
+
+def _draft(graph: Graph, rewrites: tuple[Rewrite, ...] = ()) -> Draft:
+    """The graph with these rewrites, to be changed as a copy: drafts that begin alike are made once."""
+    known = _drafts(graph)
+    begun = max((one for one in list(known) if rewrites[: len(one)] == one), key=len)
+    if begun == rewrites:
+        return known[rewrites]
+    draft = known[begun].copy()
+    for one in rewrites[len(begun) :]:
         apply(draft, one)
-    return draft.graph(rewrites)
+    return _kept(known, rewrites, draft)
+
+
+def _kept(known: dict[tuple[Rewrite, ...], Draft], rewrites: tuple[Rewrite, ...], draft: Draft) -> Draft:
+    if len(known) <= MOST_DRAFTS:
+        known[rewrites] = draft
+    return draft
 
 
 def apply(draft: Draft, rewrite: Rewrite) -> None:
@@ -74,12 +95,10 @@ def possible_rewrites(
     graph: Graph, rules: tuple[str, ...] = RULES, given: tuple[Rewrite, ...] = ()
 ) -> tuple[Rewrite, ...]:
     """What can be rewritten by ``rules`` after the rewrites ``given``, in an order in which all apply."""
-    draft = Draft(graph)
-    for one in given:
-        apply(draft, one)
-    found = []
+    draft, found = _draft(graph, given).copy(), []
     for rule in rules:
         for one in _RULES[rule].find(draft):
             apply(draft, one)
             found.append(one)
+    _kept(_drafts(graph), (*given, *found), draft)
     return tuple(found)

@@ -30,8 +30,9 @@ def bias(draft: Draft, rewrite: Rewrite) -> None:
 
 def biases(draft: Draft) -> Iterator[Rewrite]:
     """All that can be added by products."""
-    for product in list(draft.ops.values()):
-        name = draft.only_reader(product.writes[0]) if product.op_type == "MatMul" else None
+    products = [op for op in draft.ops.values() if op.op_type == "MatMul" and draft.is_open(op)]
+    for product in products:
+        name = draft.only_reader(product.writes[0])
         if name is not None and _with_bias(draft, product, draft.ops[name]) is not None:
             yield Rewrite(BIAS, (product.name, name))
 

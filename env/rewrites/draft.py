@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -80,6 +81,14 @@ class Draft:
         # Of states, the ops that touch them stay as they are.
         self._kept = {names[k] for state in graph.states for k in (state.read, state.next)}
         self._kept |= {name for name, tensor in self.tensors.items() if tensor.elements == 0}
+
+    def copy(self) -> Draft:
+        """A draft of its own, with the same ops."""
+        made = copy.copy(self)
+        made.tensors, made.ops, made._place = dict(self.tensors), dict(self.ops), dict(self._place)
+        made.producer = dict(self.producer)
+        made.readers = {tensor: [*names] for tensor, names in self.readers.items()}
+        return made
 
     def _op(self, op: int) -> DraftOp:
         graph, names, row = self._graph, self._graph.tensor_names, self._graph.rule_of(op)

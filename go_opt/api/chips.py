@@ -3,7 +3,8 @@
 A plan for n chips uses only the first n chips of the package. It is also a plan for more chips, so
 the optimal interval never grows with the number of chips. A lower bound above the requested
 interval proves that n chips are too few. A search that misses the interval proves nothing. The
-answer says which of the two cases applies.
+answer says which of the two cases applies. A proof holds for the graph as sent and for the rewrites that the
+search chose; other rewrites might allow less.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from go_opt.result import OptimizeResult, Request, Step
 from go_opt.search.bounds import bound_over_states, may_keep_states, refuse_unreachable
 from go_opt.search.final_simulation import on_package
 from go_opt.search.optimizer import optimize_request
+from go_opt.search.rewriting.choices import may_rewrite, open_graphs
 from go_opt.search.splits.ways import divisible_ops
 
 _Count = Callable[[int], "ChipCount"]
@@ -103,14 +105,27 @@ def fewest_chips(
         on_count(found)
         return found.result if found.result and _taken_s(found.result) <= longest_s else None
 
+    def is_refuted(chips: int) -> bool:
+        part = first_chips(on, chips)
+        return all(
+            _is_refuted(one, part, requested, longest_s) for one in open_graphs(graph, part, requested)
+        )
+
+    def is_proof(chips: int) -> bool:
+        """Whether too slow a plan, or none, proves that so many chips are too few."""
+        result = tried[chips].result
+        if result is None:
+            return tried[chips].is_proven
+        return result.lower_bound_s > longest_s and (not may_rewrite(requested) or is_refuted(chips))
+
     best = reaches(on.num_chips)
     if best is None:
-        raise _unreachable(tried[on.num_chips], longest_s)
+        raise _unreachable(tried[on.num_chips], longest_s, is_proven=is_proof(on.num_chips))
     refuted = 0  # the largest number of chips proven to be too few
     failed, enough = 0, best.plan.chips_used
     while enough - failed > 1:
         middle = (failed + enough) // 2
-        if _is_refuted(graph, first_chips(on, middle), requested, longest_s):
+        if is_refuted(middle):
             failed = refuted = middle
             continue
         found = reaches(middle)
@@ -118,7 +133,7 @@ def fewest_chips(
             best, enough = found, found.plan.chips_used
             continue
         failed = middle
-        if _is_proof(tried[middle], longest_s):
+        if is_proof(middle):
             refuted = middle
     by_count = tuple(tried[chips] for chips in sorted(tried))
     return FewestChips(best, enough, enough - 1 == refuted, by_count)
@@ -202,16 +217,9 @@ def _taken_s(result: OptimizeResult) -> float:
     return max(result.metrics.interval_s, result.simulated_interval_s or 0.0)
 
 
-def _is_proof(found: ChipCount, longest_s: float) -> bool:
-    if found.result is None:
-        return found.is_proven
-    return found.result.lower_bound_s > longest_s
-
-
-def _unreachable(found: ChipCount, interval_s: float) -> InfeasibleError:
+def _unreachable(found: ChipCount, interval_s: float, *, is_proven: bool) -> InfeasibleError:
     if found.result is None:
         return InfeasibleError(found.reason, is_proven=found.is_proven)
-    is_proven = _is_proof(found, interval_s)
     requested = f"an interval of {format_duration(interval_s)}"
     bound = format_duration(found.result.lower_bound_s or math.inf)
     known = f"no plan is faster than {bound}" if is_proven else f"the lower bound is {bound}"

@@ -53,6 +53,7 @@ def _portfolio(match: Match, graph: Graph, target: Target, limits: Limits) -> tu
             relays=match.relays,
             replication=False,
             splits=False,
+            rewrite=False,
             policy=OURS[match.method],
         )
     except InfeasibleError as error:

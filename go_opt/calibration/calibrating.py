@@ -207,6 +207,7 @@ class Calibration:
                     policy=None,
                     simulate=False,
                     splits=False,
+                    rewrite=False,
                 )
                 break
             except InfeasibleError:

@@ -123,7 +123,9 @@ def optimize_request(
             else:
                 simulate = partial(simulated_if_asked, graph, target, request, context)
                 bound = partial(_bound_of_parts, target=target, request=request)
-                found = search_rewritten(graph, target, request, context, answer, watch, bound, simulate)
+                found = search_rewritten(
+                    graph, target, request, context, answer, watch, bound, against_bound, simulate
+                )
     except (KeyboardInterrupt, InfeasibleError):  # no other plan was found so far
         if begun is None:
             raise

@@ -1,14 +1,16 @@
 """What rewrites are worth: plans with and without them, and models that ONNX Runtime runs.
 
 Run: PYTHONPATH=. python tests/benchmarks/bench_rewrites.py plans [--split test] [--most-ops N]
-         [NAME ...] [--evaluations N] [--seeds N] [--on TARGET:OBJECTIVE ...] [--without RULE ...]
+         [NAME ...] [--evaluations N | --budget SECONDS] [--seeds N] [--on TARGET:OBJECTIVE ...]
+         [--without RULE ...]
      PYTHONPATH=. python tests/benchmarks/bench_rewrites.py ort [--repeats N] [--python FILE] [--unrolled]
          [FILE ...]
      PYTHONPATH=. python tests/benchmarks/bench_rewrites.py rivals [--evaluations N] [--seeds N]
          [--on TARGET:OBJECTIVE ...] [--python FILE] [FILE ...]
      PYTHONPATH=. python tests/benchmarks/bench_rewrites.py machine [--evaluations N] [--seconds S] [FILE ...]
 
-``plans``: graphs of a split of the zoo, at equal evaluations. *sent* is the search without rewrites,
+``plans``: graphs of a split of the zoo, at equal evaluations, or for equal seconds: of the processor, by
+which a search's clock then runs, so that other work does not count. *sent* is the search without rewrites,
 *rewritten* with them, *gain* the objective of the first over that of the second; with ``--without``, the
 gain of the search that lacks a rule. With ``--seeds`` a gain is the geometric mean over seeds from 0, and the
 other columns are those of the last. Asserts that every plan is verified. Graphs in which nothing can be
@@ -87,6 +89,8 @@ def asked(
 
 
 def bench_plans(arguments: argparse.Namespace) -> None:
+    if arguments.budget:
+        time.monotonic = time.process_time  # the clock of searches
     names = arguments.names or [
         one.name for one in zoo_entries() if one.split == arguments.split and one.ops <= arguments.most_ops
     ]
@@ -107,7 +111,10 @@ def bench_plans(arguments: argparse.Namespace) -> None:
             target, _, objective = on.partition(":")
             gain: list[list[float]] = []
             for seed in range(arguments.seeds):
-                options = {"objective": objective, "max_evaluations": arguments.evaluations, "seed": seed}
+                limit = {"max_evaluations": arguments.evaluations}
+                if arguments.budget:
+                    limit = {"budget_s": arguments.budget}
+                options = {"objective": objective, "seed": seed, **limit}
                 began_s = time.process_time()
                 try:
                     sent = asked(graph, target, options)
@@ -459,6 +466,7 @@ def main() -> None:
     parser.add_argument("--split", default="test")
     parser.add_argument("--most-ops", type=int, default=1300)
     parser.add_argument("--evaluations", type=int, default=100)
+    parser.add_argument("--budget", type=float, default=0.0)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--on", nargs="*", default=ON)
     parser.add_argument("--without", nargs="*", default=(), choices=RULES)

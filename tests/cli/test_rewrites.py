@@ -16,7 +16,7 @@ FOLDED = "1 product takes over the scales and shifts behind it: `conv2`"
 
 def test_from_the_search_to_the_page(cli: Cli, tmp_path: Path) -> None:
     saved(branches(), tmp_path)
-    found = cli("optimize", *COMMON, "--rewrite", "--out", "plan.json")
+    found = cli("optimize", *COMMON, "--out", "plan.json")
     assert f"rewritten   {FOLDED}" in found.out
     assert f"rewritten   {MERGED}" in found.out
     rows = json.loads((tmp_path / "plan.json").read_text())["rewrites"]
@@ -29,9 +29,9 @@ def test_from_the_search_to_the_page(cli: Cli, tmp_path: Path) -> None:
     assert cli("report", "toy.onnx", "plan.json", "--out", "page.html").code == 0
     assert "convolutions read" in (tmp_path / "page.html").read_text()
     assert cli("export", "toy.onnx", "plan.json", "-o", "stages").code == 0
-    again = cli("optimize", *COMMON, "--rewrite", "--start", "plan.json", "--json").json
+    again = cli("optimize", *COMMON, "--start", "plan.json", "--json").json
     assert again["rewrites"] == rows
-    cli("optimize", *COMMON, "--out", "sent.json")
+    cli("optimize", *COMMON, "--no-rewrite", "--out", "sent.json")
     assert (
         "rewrites    0 of the first plan alone, 2 of the second alone"
         in cli("diff", "sent.json", "plan.json", "--model", "toy.onnx").out
@@ -41,7 +41,7 @@ def test_from_the_search_to_the_page(cli: Cli, tmp_path: Path) -> None:
 def test_steps_that_became_one_product_are_named(cli: Cli, tmp_path: Path) -> None:
     saved(unrolled(8), tmp_path)
     line = "8 products read `w0` and are one: `input0_0`, `input0_1`, `input0_2`"
-    found = cli("optimize", *COMMON, "--rewrite", "--out", "plan.json").out
+    found = cli("optimize", *COMMON, "--out", "plan.json").out
     assert f"rewritten   {line}" in found
     assert cli("verify", "toy.onnx", "plan.json").code == 0
     assert line in cli("explain", "plan.json").out
@@ -51,14 +51,14 @@ def test_steps_that_became_one_product_are_named(cli: Cli, tmp_path: Path) -> No
 def test_transposes_that_went_are_named(cli: Cli, tmp_path: Path) -> None:
     saved(heads(), tmp_path)
     line = "2 products take over the Transposes next to them: `scores`, `mixed`"
-    assert line in cli("optimize", *COMMON, "--rewrite", "--out", "plan.json").out
+    assert line in cli("optimize", *COMMON, "--out", "plan.json").out
     assert line in cli("explain", "plan.json").out
     assert cli("run", "toy.onnx", "--plan", "plan.json", "--inferences", "4").code == 0
 
 
 def test_a_plan_that_rewrites_what_is_not_there_is_refused(cli: Cli, tmp_path: Path) -> None:
     saved(branches(), tmp_path)
-    cli("optimize", *COMMON, "--rewrite", "--out", "plan.json")
+    cli("optimize", *COMMON, "--out", "plan.json")
     plan = json.loads((tmp_path / "plan.json").read_text())
     first, second = plan["rewrites"]
     for rewrites, sentence in (
@@ -75,7 +75,7 @@ def test_a_plan_that_rewrites_what_is_not_there_is_refused(cli: Cli, tmp_path: P
 
 def test_a_model_runs_rewritten(cli: Cli, tmp_path: Path) -> None:
     saved(branches(), tmp_path)
-    cli("optimize", "toy.onnx", "--max-evaluations", "20", "--rewrite", "--out", "plan.json")
+    cli("optimize", "toy.onnx", "--max-evaluations", "20", "--out", "plan.json")
     assert cli("run", "toy.onnx", "--plan", "plan.json", "--inferences", "4").code == 0
 
 

@@ -30,7 +30,7 @@ OPTIONS: dict[str, tuple[Any, dict[str, Any]]] = {
     "relays": (False, {"no_relays": True}),
     "replication": (False, {"no_replication": True}),
     "splits": (False, {"no_splits": True}),
-    "rewrite": (True, {"rewrite": True}),
+    "rewrite": (False, {"no_rewrite": True}),
     "early_end": (False, {"no_early_end": True}),
     "max_latency_s": (2e-3, {"max_latency": "2ms"}),
     "sequences": (4, {"sequences": "4"}),

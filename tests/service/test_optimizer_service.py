@@ -70,7 +70,7 @@ def test_every_keyword_arrives(address: str, optimizer: Any, graph: Graph) -> No
         "relays": False,
         "replication": False,
         "splits": False,
-        "rewrite": True,
+        "rewrite": False,
         "fidelity": "simulated",
         "constraints": (Pin("a", 1), Colocate(["a", "b"])),
         "max_latency_s": 2.5,
@@ -87,7 +87,7 @@ def test_every_keyword_arrives(address: str, optimizer: Any, graph: Graph) -> No
     defaults |= {"decide": "all", "relays": True, "replication": True, "policy": None}
     defaults |= {"splits": True, "early_end": True}
     defaults |= {"fidelity": "analytical", "constraints": (), "max_latency_s": None, "simulate": True}
-    defaults |= {"sequences": None, "rewrite": False}
+    defaults |= {"sequences": None, "rewrite": True}
     start = optimizer.asked[0].pop("start")  # equal to no other
     assert (start.ops, start.plan) == (given_options.pop("start").ops, None)
     of_service = {"remember": None}

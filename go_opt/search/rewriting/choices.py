@@ -1,7 +1,8 @@
-"""Which ops of a graph are rewritten: decided by cost before the search, which then has the whole budget."""
+"""Which ops of a graph are rewritten: decided by cost before the rewritten graph is searched."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -17,18 +18,33 @@ from go_opt.env.rewrites.applying import possible_rewrites, with_rewrites
 from go_opt.errors import PlanError
 from go_opt.model.graph import NO_PRODUCER, VECTOR, Graph, Rewrite
 from go_opt.model.op_costs import is_reduction
-from go_opt.result import Request
+from go_opt.result import ONLY, Request
 from go_opt.solver import list_scheduling, upward_ranks
 
 LEAST_GAIN: Final = 0.005  # of the estimate of the objective, for products that become one
 Rewrites = tuple[Rewrite, ...]
 
 
-def rewrites_for(graph: Graph, target: Target, request: Request) -> Rewrites:
+def may_rewrite(request: Request) -> bool:
+    """Whether plans of the request may have rewrites."""
+    return request.rewrite and request.decide == "all" and request.policy != ONLY
+
+
+def open_graphs(graph: Graph, target: Target, request: Request) -> tuple[Graph, ...]:
+    """What is searched: the graph as sent, and with the rewrites that are chosen, if any."""
+    if not may_rewrite(request):
+        return (graph,)
+    return tuple(dict.fromkeys((graph, with_rewrites(graph, rewrites_for(graph, target, request)))))
+
+
+def rewrites_for(
+    graph: Graph, target: Target, request: Request, must_stop: Callable[[], bool] = lambda: False
+) -> Rewrites:
     """The rewrites of the plans that are searched; none removes an op that the request names.
 
     Those of a start plan. Else all that products can take over on no chip kind at a loss; with it, products
-    that are faster as one, if the estimate of the objective is lower by ``LEAST_GAIN``.
+    that are faster as one, if the estimate of the objective is lower by ``LEAST_GAIN``. None if it
+    ``must_stop`` before it is done.
     """
     names = _named_ops(graph, request)
     if given := given_rewrites(graph, request):
@@ -40,7 +56,11 @@ def rewrites_for(graph: Graph, target: Target, request: Request) -> Rewrites:
     add = partial(_with_faster, graph, target, names)
     batched = add(folded, made_names.BATCH)
     joined = (folded, batched, add(folded, made_names.MERGE), add(batched, made_names.MERGE))
-    ways = [(*way, *_taken_over(graph, target, names, way)) for way in joined]
+    ways = list[Rewrites]()
+    for way in dict.fromkeys(joined):
+        if must_stop():
+            return ()
+        ways.append((*way, *_taken_over(graph, target, names, way)))
     seconds = {way: _estimate_s(with_rewrites(graph, way), target, request) for way in dict.fromkeys(ways)}
     best = min(seconds, key=lambda way: seconds[way])
     return best if seconds[best] < (1.0 - LEAST_GAIN) * seconds[ways[0]] else ways[0]

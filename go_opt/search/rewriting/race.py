@@ -19,12 +19,12 @@ from go_opt.env.copies.splits import planned_graph
 from go_opt.env.rewrites import names as made_names
 from go_opt.env.rewrites.applying import with_rewrites
 from go_opt.errors import InfeasibleError
-from go_opt.model.graph import Graph
+from go_opt.model.graph import Graph, Rewrite
 from go_opt.model.plan import Plan
 from go_opt.model.start import Start
-from go_opt.result import ONLY, OptimizeResult, Request
+from go_opt.result import OptimizeResult, Request
 from go_opt.search.rewriting.as_sent import plan_as_sent
-from go_opt.search.rewriting.choices import given_rewrites, rewrites_for
+from go_opt.search.rewriting.choices import given_rewrites, may_rewrite, rewrites_for
 from go_opt.search.shared.context import Context, Watch
 from go_opt.search.trials.trials import Answer, Trials
 from go_opt.solver import Bound
@@ -32,8 +32,9 @@ from go_opt.solver import Bound
 FIRST_SHARE: Final = 1 / 3  # of the budget, at least, for the graph as sent
 FIRST_STEPS: Final = 20  # that it may take beyond this share; the first methods take about as many
 LATE_SHARE: Final = 2 / 3  # of the budget, at most, for these
-S_PER_OP: Final = 5e-4  # to choose rewrites, at most
-CHOICE_SHARE: Final = 1 / 3  # of the time limit for that, at most
+CHOICE_SHARE: Final = 1 / 4  # of the time that is left, at most, to choose rewrites
+FIRST_PLAN_SHARE: Final = 1 / 4  # of it, that a first plan took at most
+BEHIND_SHARE: Final = 1 / 4  # of it, at most, for a rewritten graph that is behind
 CLOSE: Final = 0.01  # gap of a plan as sent that can gain next to nothing more
 SHARE: Final = 1 / 64  # of the time limit, for the plan without rewrites
 NOTABLE: Final = 1e-3  # relative gain that the bound of the rewritten graph must leave; and of better plans
@@ -47,38 +48,45 @@ def search_rewritten(
     answer: Answer,
     watch: Watch,
     bound: Callable[[Graph], Bound],
+    certify: Callable[[OptimizeResult, Request, Bound], OptimizeResult],
     simulate: Callable[[OptimizeResult], OptimizeResult],
 ) -> OptimizeResult:
     """The best plan that ``answer`` finds, with rewrites that pay by cost or without any.
 
-    The bound is that of the graph with the rewrites of the plan.
+    The bound is that of the graph with the rewrites of the plan; of a plan without, the least of both graphs.
 
     Args:
       bound: of plans of a graph.
+      certify: an answer against a bound.
       simulate: the answer, if it is not simulated already.
 
     Raises:
       InfeasibleError: no valid plan was found.
     """
-    if not request.rewrite or request.decide != "all" or request.policy == ONLY:
+    if not may_rewrite(request):
         return answer(graph, request, watch)
-    return _Race(graph, target, request, context, answer, watch).answer(bound, simulate)
+    return _Race(graph, target, request, context, answer, watch).answer(bound, certify, simulate)
 
 
 class _Race(Trials[Answer]):
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._is_due = True  # whether the rewritten graph is still to search
+        self._pauses, self._is_due = True, True  # for the rewritten graph; whether that is still to search
         self._rewritten_s = math.inf  # the objective of its best plan
         self._has_won = False  # whether its plan is the best, which ends the search of the graph as sent
         self._reference_s = math.inf
+        self._least: Bound | None = None  # of the rewritten graph
         self._bound: Callable[[Graph], Bound]
+        self._certify: Callable[[OptimizeResult, Request, Bound], OptimizeResult]
 
     def answer(
-        self, bound: Callable[[Graph], Bound], simulate: Callable[[OptimizeResult], OptimizeResult]
+        self,
+        bound: Callable[[Graph], Bound],
+        certify: Callable[[OptimizeResult, Request, Bound], OptimizeResult],
+        simulate: Callable[[OptimizeResult], OptimizeResult],
     ) -> OptimizeResult:
         """The best plan, simulated if requested."""
-        self._bound = bound
+        self._bound, self._certify = bound, certify
         failures = []
         for search in (self._search_sent, self._search_rewritten):
             try:
@@ -94,7 +102,8 @@ class _Race(Trials[Answer]):
             return
 
         def must_stop() -> bool:
-            if self._is_due and self._is_first_over() and not self._must_stop():
+            if self._pauses and self._is_first_over() and not self._must_stop():
+                self._pauses = False
                 self._search_rewritten(is_last=False)
             return self._has_won or self._is_out
 
@@ -108,20 +117,29 @@ class _Race(Trials[Answer]):
         """
         if self._is_out or not self._is_due:
             return
-        self._is_due = False
-        if S_PER_OP * self._graph.num_ops > CHOICE_SHARE * self._request.time_limit_s:
+        left_s = self._request.time_limit_s - self._context.elapsed_s
+        first_s = next((one.elapsed_s for one in self._history if one.best_s < math.inf), 0.0)
+        if not is_last and first_s > FIRST_PLAN_SHARE * left_s:
             return
-        made = with_rewrites(self._graph, rewrites_for(self._graph, self._target, self._request))
-        if made is self._graph or not self._may_gain(made):
+        is_long = self._context.after(math.inf if is_last else CHOICE_SHARE * left_s)
+        rewrites: tuple[Rewrite, ...] = ()
+        with self._context.tolerates("rewrites"):
+            rewrites = rewrites_for(self._graph, self._target, self._request, is_long)
+        self._is_due = is_long()
+        if self._is_due or not rewrites:
+            return
+        made = with_rewrites(self._graph, rewrites)
+        if not self._may_gain(made):
             return
         has_used = self._used + min(self._used, (1.0 - self._used) / 2)
+        is_late = self._context.after(BEHIND_SHARE * left_s)
 
         def is_behind() -> bool:
             best = self._best
             if is_last or best is None or best.gap < CLOSE:
                 return False
             is_worse = self._rewritten_s > (1.0 + NOTABLE) * best.objective_s
-            return is_worse and self._used >= has_used
+            return is_worse and (self._used >= has_used or is_late())
 
         request = self._request_of(1.0)
         if request.max_evaluations is not None:
@@ -144,7 +162,8 @@ class _Race(Trials[Answer]):
         """Whether the bound of the rewritten graph leaves room for a better plan."""
         if self._best is None or made.states:
             return True
-        return self._bound(made).seconds < (1.0 - NOTABLE) * self._best.objective_s
+        self._least = self._bound(made)
+        return self._least.seconds < (1.0 - NOTABLE) * self._best.objective_s
 
     def _start_of(self, made: Graph, best: OptimizeResult) -> Start:
         """A plan of the graph as sent for the rewritten one: what replaces ops is where the first one was."""
@@ -201,5 +220,7 @@ class _Race(Trials[Answer]):
         return False
 
     def _certified(self, found: OptimizeResult) -> OptimizeResult:
-        """By the bound of the graph with its rewrites; the reference is that of the first search."""
+        """By the least bound of what was searched; the reference is that of the first search."""
+        if not found.plan.rewrites and self._least is not None and self._least.seconds < found.lower_bound_s:
+            found = self._certify(found, self._request, self._least)
         return replace(found, reference_s=self._reference_s)

@@ -26,6 +26,7 @@ from go_opt.result import OptimizeResult, Request
 from go_opt.search.bounds import bound_over_states
 from go_opt.search.final_simulation import on_package
 from go_opt.search.optimizer import optimize_request
+from go_opt.search.rewriting.choices import open_graphs
 from go_opt.search.splits.ways import divisible_ops
 from go_opt.serving.links.packages import (
     LinkEnds,
@@ -102,7 +103,11 @@ def design_links(
     if not number:
         return Design(base, (), before, before, Bound(before.lower_bound_s, before.bound_reason), searches)
     every = with_every_link(base)
-    bound = bound_over_states(graph, every, request, divisible_ops(graph, every, request))
+    bounds = (
+        bound_over_states(one, every, request, divisible_ops(one, every, request))
+        for one in open_graphs(graph, every, request)
+    )
+    bound = min(bounds, key=lambda one: one.seconds)
     best, best_links = before, tuple[LinkEnds, ...]()
 
     def is_over() -> bool:

@@ -18,6 +18,7 @@ from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult, Request
 from go_opt.search.bounds import bound_over_states
+from go_opt.search.rewriting.choices import open_graphs
 from go_opt.search.splits.ways import divisible_ops
 from go_opt.serving.rate.deciding import Choice, Served, decide
 
@@ -188,7 +189,10 @@ def _worthwhile(
 def bound_s(graph: Graph, target: Target, request: Request, chips: int) -> float:
     """The bound of the interval on so many of the first chips."""
     part = first_chips(target, chips)
-    return bound_over_states(graph, part, request, divisible_ops(graph, part, request)).seconds
+    return min(
+        bound_over_states(one, part, request, divisible_ops(one, part, request)).seconds
+        for one in open_graphs(graph, part, request)
+    )
 
 
 def _least_chips(graph: Graph, target: Target, request: Request, interval_s: float) -> int:
