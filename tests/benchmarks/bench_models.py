@@ -6,8 +6,8 @@ In turns each model has the whole package and its best plan, with or without rep
 shorter. At the kindest the host sends between turns the weights that the package cannot keep beside those of
 the other model, and nothing else: no pipeline is drained or filled, and plans fit around each other on every
 chip. *Turns as quick* are the longest whose inferences are answered as soon as with both at once; *drained*:
-the same if each pipeline is emptied before the next is filled; *built*: and if weights lie where the plans
-have them. Times are of a unit, one inference of each model, simulated.
+the same if each pipeline is emptied before the next is filled; *built*: simulated as the plans lie on chips,
+each of which loads what it lacks as soon as it is free. Times are of a unit, one inference of each model.
 The second table has the p99 of the slower model, of Poisson arrivals at a share of what both at once take;
 turns end early where nothing waits. Fails where a plan is invalid.
 """
@@ -50,9 +50,9 @@ def main() -> None:
     request = Request(max_evaluations=evaluations)
     print(
         "| target | models | at once | gap | sent between turns | turns of 1 | of 10 | endless | break-even "
-        "| answered | turns as quick | drained | built |"
+        "| answered | turns as quick | drained | built | built, of 1 | of 10 | of 100 |"
     )
-    print("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|", flush=True)
+    print("|---|---|" + "---:|" * 14, flush=True)
     late: list[str] = []
     for target, *models in PAIRS[: parsed.pairs]:
         on = go_opt.target(target)
@@ -72,6 +72,8 @@ def main() -> None:
         for turns in (sharing, sharing.drained(), replace(sharing, turns=sharing.built)):
             units, quick_s, _ = turns.turns_as_quick()
             row.append(f"{quick_s / unit_s:.2f}x, of {units}" if units else "none")
+        built = [min(one.unit_s(units) for one in sharing.built) / unit_s for units in (1, 10, 100)]
+        row += [f"{ratio:.2f}x" for ratio in built]
         print(f"| {' | '.join(row)} |", flush=True)
         late += [f"| {' | '.join([*row[:2], *one])} |" for one in p99_rows(sharing)]
     print("| target | models | load | at once |", *(f"turns of {n} | built |" for n in UNITS))
@@ -102,7 +104,8 @@ def _p99_s(turns: Turns, units: int, arrived: list[FloatArray]) -> float:
         Turn(taken_s(plan), plan.metrics.latency_s, copies * units)
         for (copies, _), plan in zip(turns.shares, turns.plans, strict=True)
     ]
-    return turns_p99_s(arrived, each, turns.sent_s / len(each))
+    between_s = max(0.0, units * (turns.unit_s(units) - turns.endless_s))
+    return turns_p99_s(arrived, each, between_s / len(each))
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
 In turns, each model has the whole package and its own best plan, for as many units of the rates as a turn
 has. Between turns the host sends the weights that the package cannot keep beside those of the other models:
-at the kindest as if they lay evenly, while pipelines neither empty nor fill; as they are *built*, those that
-do not fit into the chip where a plan has them, once the pipeline before is empty.
-Who asks within the turns of others waits for them, so turns are also compared as short as plans at once are
-quick. The answer is the faster of both: all at once, or built turns that answer as quickly.
+at the kindest as if they lay evenly, while pipelines neither empty nor fill; as they are *built*, to each
+chip what it lacks as soon as it is free, simulated. Who asks within the turns of others waits for them, so
+turns are also compared as short as plans at once are quick. The answer is the faster of both: all at once, or
+built turns that answer as quickly.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from __future__ import annotations
 import json
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from go_opt.common.arrays import FloatArray, LongArray
 from go_opt.common.files import write_atomically
 from go_opt.common.outputs import PLAN
 from go_opt.common.units import format_bytes, format_duration
@@ -34,6 +36,9 @@ from go_opt.result import OptimizeResult, Request
 from go_opt.result_json import plan_facts
 from go_opt.search.optimizer import optimize_request
 from go_opt.serving.rate.planning import SearchOf
+from go_opt.serving.together.rounds import Part, round_s
+
+_MOST_UNITS: Final = 2**20  # of a turn
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +82,45 @@ class Turns:
         return 0 if least_s > limit_s else 1 + int((limit_s - least_s) / max(more_s, 1e-30) + 1e-9)
 
 
+@dataclass(frozen=True, eq=False)
+class BuiltTurns(Turns):
+    """Turns as their plans lie on chips, which load the weights of the next as they become free."""
+
+    loads_s: FloatArray  # [D] before each turn
+
+    @staticmethod
+    def of(shares: tuple[Share, ...], plans: tuple[OptimizeResult, ...], target: Target) -> BuiltTurns:
+        """What is sent is that beside the running models; ``sent_s`` is of turns of ten."""
+        sent = excess_bytes(plans, target)
+        loads_s = sent / target.host_in_bytes_per_s
+        made = BuiltTurns(shares, plans, len(plans) * int(sent.sum()), 0.0, loads_s)
+        return replace(made, sent_s=max(0.0, 10 * (made.unit_s(10) - made.endless_s)))
+
+    def unit_s(self, units: float) -> float:
+        """Seconds of a unit in turns of so many, simulated."""
+        if math.isinf(units):
+            return self.endless_s
+        parts = [
+            Part(
+                one.metrics.compute_s,
+                taken_s(one),
+                one.metrics.latency_s,
+                int(units) * copies,
+                float(one.metrics.link_s[-2]) / taken_s(one),
+            )
+            for (copies, _), one in zip(self.shares, self.plans, strict=True)
+        ]
+        return round_s(parts, self.loads_s) / units
+
+    def units_within(self, limit_s: float) -> int:
+        """The most units of a turn whose inferences are answered within the limit; 0 if none are."""
+        most = 1
+        while most < _MOST_UNITS and self.answered_s(most) <= limit_s:
+            most *= 2
+        units = range(1, most + 1)
+        return bisect_right(units, limit_s, key=self.answered_s)
+
+
 class Way(NamedTuple):
     """How models share a package, and the seconds of a unit."""
 
@@ -95,7 +139,7 @@ class Sharing:
     shares: tuple[Share, ...]
     at_once: OptimizeResult
     turns: tuple[Turns, ...]  # the first with all that plans may do; then without copies of stages
-    built: tuple[Turns, ...] = ()  # the same, as their plans lie on chips and with emptied pipelines
+    built: tuple[Turns, ...] = ()  # the same as their plans lie on chips, simulated
     graphs: tuple[Graph, ...] = ()  # of the models
 
     @property
@@ -167,7 +211,7 @@ def share_package(
         apart = replace(request, replication=False)
         planned.append(tuple((search or here)(graph, target, apart) for graph in graphs))
     kind = tuple(turns(plans, round_bytes(plans, target)) for plans in planned)
-    built = tuple(turns(plans, built_bytes(plans, target)).drained() for plans in planned)
+    built = tuple(BuiltTurns.of(tuple(shares), plans, target) for plans in planned)
     return Sharing(tuple(shares), at_once, kind, built, tuple(graphs))
 
 
@@ -191,12 +235,13 @@ def round_bytes(plans: Sequence[OptimizeResult], target: Target) -> int:
     return len(plans) * excess // max(len(plans) - 1, 1)
 
 
-def built_bytes(plans: Sequence[OptimizeResult], target: Target) -> int:
-    """The same of the plans as they are: what does not fit into each chip is sent before each turn."""
+def excess_bytes(plans: Sequence[OptimizeResult], target: Target) -> LongArray:
+    """``[D]``: the same before each turn, of the plans as they are: what does not fit into each chip."""
     weights = np.sum([plan.metrics.weight_bytes for plan in plans], axis=0)
     activations = np.max([plan.metrics.peak_bytes for plan in plans], axis=0)
     excess = np.maximum(weights + activations - target.chip_sram_bytes, 0)
-    return len(plans) * int(excess.sum())
+    found: LongArray = excess // max(len(plans) - 1, 1)
+    return found
 
 
 def taken_s(result: OptimizeResult) -> float:
@@ -274,7 +319,7 @@ def sharing_lines(sharing: Sharing) -> Iterator[str]:
     ways = (
         (sharing, ""),
         (sharing.drained(), ", if pipelines are emptied between turns"),
-        (replace(sharing, turns=sharing.built), ", if weights lie where their plans have them, too"),
+        (replace(sharing, turns=sharing.built), ", simulated as their plans lie on chips"),
     )
     for turns, how in ways:
         units, quick_s, _ = turns.turns_as_quick()
