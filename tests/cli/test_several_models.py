@@ -49,7 +49,10 @@ def files(tmp_path: Path) -> tuple[str, str]:
     return "a.onnx", "b.onnx"
 
 
-def test_other_commands_take_the_models_and_the_plan(cli: Cli, files: tuple[str, str]) -> None:
+def test_other_commands_take_the_models_and_the_plan(
+    cli: Cli, files: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Sharing, "best", property(lambda sharing: Way(0, sharing.unit_s)))
     cli("optimize", *files, "--rates", "2:1", *SEARCH, "--out", "plan.json", "--json")
     name = "union:2*a.onnx+1*b.onnx"
     assert json.loads(Path("plan.json").read_text())["model"] == name

@@ -32,7 +32,8 @@ class Part(NamedTuple):
     def first_s(self) -> FloatArray:
         """``[D]``: when an inference comes to each chip: the latency, in proportion to the work before it."""
         before_s = np.cumsum(self.compute_s) - self.compute_s
-        return before_s * (self.latency_s / max(self.compute_s.sum(), self.latency_s, 1e-30))
+        first_s: FloatArray = before_s * (self.latency_s / max(self.compute_s.sum(), self.latency_s, 1e-30))
+        return first_s
 
 
 def round_s(parts: Sequence[Part], loads_s: FloatArray) -> float:
