@@ -20,6 +20,13 @@ SEARCH = ("--target", "mcm-2x2", "--max-evaluations", "20", "--policy", "none", 
 MODELS = ("zoo:shufflenet", "zoo:mobilenet_v2")
 
 
+@pytest.fixture
+def all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan for all at once is the answer, also where turns are as quick."""
+    monkeypatch.setattr(Sharing, "best", property(lambda sharing: Way(0, sharing.unit_s)))
+
+
+@pytest.mark.usefixtures("all_at_once")
 def test_both_are_planned_and_verified(cli: Cli, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     answer = cli("optimize", *MODELS, "--rates", "4:2", *SEARCH, "--out", plan, "--json").json
@@ -49,10 +56,8 @@ def files(tmp_path: Path) -> tuple[str, str]:
     return "a.onnx", "b.onnx"
 
 
-def test_other_commands_take_the_models_and_the_plan(
-    cli: Cli, files: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Sharing, "best", property(lambda sharing: Way(0, sharing.unit_s)))
+@pytest.mark.usefixtures("all_at_once")
+def test_other_commands_take_the_models_and_the_plan(cli: Cli, files: tuple[str, str]) -> None:
     cli("optimize", *files, "--rates", "2:1", *SEARCH, "--out", "plan.json", "--json")
     name = "union:2*a.onnx+1*b.onnx"
     assert json.loads(Path("plan.json").read_text())["model"] == name
