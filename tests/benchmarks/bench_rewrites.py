@@ -114,7 +114,7 @@ def bench_plans(arguments: argparse.Namespace) -> None:
                 limit = {"max_evaluations": arguments.evaluations}
                 if arguments.budget:
                     limit = {"budget_s": arguments.budget}
-                options = {"objective": objective, "seed": seed, **limit}
+                options = {"objective": objective, "seed": seed, "rewrite": False, **limit}
                 began_s = time.process_time()
                 try:
                     sent = asked(graph, target, options)
