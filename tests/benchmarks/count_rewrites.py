@@ -1,6 +1,6 @@
 """Where rules of rewriting would apply in the zoo, and what they could save at most; what each rule saves.
 
-Run: PYTHONPATH=. python tests/benchmarks/count_rewrites.py [--most-ops N] [--every N] [--rules]
+Run: PYTHONPATH=. python tests/benchmarks/count_rewrites.py [--most-ops N] [--every N] [--rules | --losing]
 
 For each rule that the product has not: places, graphs, and the geometric mean over all graphs, on each
 target, of the time of all kernels over that without the ops that the rule would remove, as if all else took
@@ -9,11 +9,19 @@ the graph.
 
 ``--rules``: for the rules that the product has, the estimate of the objective by which the search chooses, as
 sent over rewritten, with all rules and without one.
+
+``--losing``: rewrites that lose first, as MetaFlow takes them, by the same estimate, on graphs for training
+and validation. From the ways between which the search chooses, a queue takes the best way and adds to it each
+possible rewrite, at once in all places with equal operators and sizes; it keeps what is at most ALPHA times
+as long as the best. Prints the least of the ways over the best with these steps, for ALPHA = 1 and 1.05,
+where that is not 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import heapq
+import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import product
@@ -29,6 +37,7 @@ from go_opt.env.rewrites import applying
 from go_opt.env.rewrites.columns import PRODUCTS
 from go_opt.env.rewrites.draft import Draft, DraftOp
 from go_opt.env.rewrites.siblings import FUNCTIONS
+from go_opt.errors import PlanError
 from go_opt.model.graph import Graph
 from go_opt.model.op_costs import is_elementwise
 from go_opt.model.rule import Affine, factors_in, product_of
@@ -259,6 +268,61 @@ def leave_one_out(names: Sequence[str]) -> None:
         print(f"{on}, without {left_out}: {_mean(row.values()):.4f}, {ends}, {len(row)} graphs")
 
 
+MOST_ESTIMATES: Final = 64  # of a graph, a target and an ALPHA
+
+
+def losing_first(graph: Graph, target: Target, request: Request, alpha: float) -> tuple[float, float]:
+    """The least estimate, in seconds, of the ways that the search knows, and with steps that lose first."""
+    known, estimate = dict[choices.Rewrites, float](), choices._estimate_s
+
+    def noted(made: Graph, *of: Any) -> float:
+        return known.setdefault(made.rewrites, estimate(made, *of))
+
+    with patch.object(choices, "_estimate_s", noted):
+        choices.rewrites_for(graph, target, request)
+        noted(graph, target, request)
+        least_s = min(known.values())
+        queue, best_s = [(seconds, i, way) for i, (way, seconds) in enumerate(known.items())], least_s
+        heapq.heapify(queue)
+        most = len(known) + MOST_ESTIMATES
+        while queue and queue[0][0] <= alpha * best_s:
+            way = heapq.heappop(queue)[2]
+            for ones in choices.alike(graph, set(), applying.RULES, way):
+                more = (*way, *ones)
+                if len(known) >= most:
+                    return least_s, best_s
+                try:
+                    made = applying.with_rewrites(graph, more)
+                except PlanError:  # it needs another rewrite first
+                    continue
+                if more not in known and (seconds := noted(made, target, request)) <= alpha * best_s:
+                    heapq.heappush(queue, (seconds, len(known), more))
+                    best_s = min(best_s, seconds)
+    return least_s, best_s
+
+
+def bench_losing(most_ops: int, every: int) -> None:
+    """Print what steps that lose first are worth."""
+    entries = (one for one in zoo_entries() if one.split != "test" and one.ops <= most_ops)
+    names = [one.name for one in sorted(entries, key=lambda one: one.ops)][::every]
+    gains: dict[tuple[str, float], dict[str, float]] = {}
+    for name, on in product(names, OBJECTIVES):
+        graph, target, began_s = go_opt.load(f"zoo:{name}"), go_opt.target(on), time.process_time()
+        row = dict.fromkeys((1.0, 1.05), 1.0)
+        for alpha in row if applying.possible_rewrites(graph) else ():
+            before_s, after_s = losing_first(graph, target, OBJECTIVES[on], alpha)
+            row[alpha] = before_s / after_s
+        for alpha, gain in row.items():
+            gains.setdefault((on, alpha), {})[name] = gain
+        if max(row.values()) > 1.0:
+            shown = ", ".join(f"{gain:.4f}" for gain in row.values())
+            print(f"{name} on {on}: {shown}, {time.process_time() - began_s:.1f} s", flush=True)
+    for (on, alpha), found in gains.items():
+        most, lower = max(found, key=lambda name: found[name]), sum(gain > 1.0 for gain in found.values())
+        of = f"{lower} of {len(found)} graphs"
+        print(f"{on}, {alpha}: {_mean(found.values()):.5f}, {of}, most {found[most]:.4f} ({most})")
+
+
 def _possible(rules: Container[str], graph: Graph, of: Sequence[str] = applying.RULES, *given: Any) -> Any:
     return applying.possible_rewrites(graph, tuple(one for one in of if one in rules), *given)
 
@@ -274,7 +338,11 @@ def main() -> None:
     parser.add_argument("--most-ops", type=int, default=3000)
     parser.add_argument("--every", type=int, default=1, help="of how many graphs, by name, one is counted")
     parser.add_argument("--rules", action="store_true", help="of the product, without one each")
+    parser.add_argument("--losing", action="store_true", help="rewrites that lose first")
     arguments = parser.parse_args()
+    if arguments.losing:
+        bench_losing(arguments.most_ops, arguments.every)
+        return
     names = sorted(one.name for one in zoo_entries() if one.ops <= arguments.most_ops)[:: arguments.every]
     if arguments.rules:
         leave_one_out(names)

@@ -18,7 +18,7 @@ def plan_as_sent(graph: Graph, made: Graph, plan: Plan) -> Plan:
     where = {name: (op, 0) for name, op in made.op_index.items()}  # op of ``made``, and which of its products
     alone: set[str] = set()  # Transposes: each is a kernel
     for one in reversed(plan.rewrites):
-        numbers = range(len(one.ops), 1, -1)
+        numbers = range(1 if one.rule in made_names.KEEPS_NAME else len(one.ops), 1, -1)
         number = next((n for n in numbers if made_names.merged_name(one.ops[0], n) in where), 1)
         op, nth = where[one.ops[0] if number == 1 else made_names.merged_name(one.ops[0], number)]
         if one.rule == made_names.TRANSPOSE:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -21,7 +22,11 @@ from go_opt.model.op_costs import is_reduction
 from go_opt.result import ONLY, Request
 from go_opt.solver import list_scheduling, upward_ranks
 
-LEAST_GAIN: Final = 0.005  # of the estimate of the objective, for products that become one
+LEAST_GAIN: Final = 0.005  # of the estimate of the objective, for what is chosen by it
+MOST_TRIES: Final = 32  # of what else can be rewritten
+OF_PRODUCTS: Final = (made_names.FOLD, made_names.BATCH, made_names.MERGE)
+TAKEN_OVER: Final = (made_names.TRANSPOSE, made_names.BIAS)
+IN_ORDER: Final = OF_PRODUCTS + TAKEN_OVER
 Rewrites = tuple[Rewrite, ...]
 
 
@@ -38,13 +43,22 @@ def open_graphs(graph: Graph, target: Target, request: Request) -> tuple[Graph, 
 
 
 def rewrites_for(
-    graph: Graph, target: Target, request: Request, must_stop: Callable[[], bool] = lambda: False
+    graph: Graph,
+    target: Target,
+    request: Request,
+    must_stop: Callable[[], bool] = lambda: False,
+    *,
+    gives_up: bool = True,
 ) -> Rewrites:
     """The rewrites of the plans that are searched; none removes an op that the request names.
 
     Those of a start plan. Else all that products can take over on no chip kind at a loss; with it, products
-    that are faster as one, if the estimate of the objective is lower by ``LEAST_GAIN``. None if it
-    ``must_stop`` before it is done.
+    that are faster as one, if the estimate of the objective is lower by ``LEAST_GAIN``; then whatever else
+    lowers it by as much.
+
+    Args:
+      must_stop: nothing else is tried then.
+      gives_up: whether there are none if it must stop before that.
     """
     names = _named_ops(graph, request)
     if given := given_rewrites(graph, request):
@@ -58,12 +72,57 @@ def rewrites_for(
     joined = (folded, batched, add(folded, made_names.MERGE), add(batched, made_names.MERGE))
     ways = list[Rewrites]()
     for way in dict.fromkeys(joined):
-        if must_stop():
+        if gives_up and must_stop():
             return ()
         ways.append((*way, *_taken_over(graph, target, names, way)))
     seconds = {way: _estimate_s(with_rewrites(graph, way), target, request) for way in dict.fromkeys(ways)}
     best = min(seconds, key=lambda way: seconds[way])
-    return best if seconds[best] < (1.0 - LEAST_GAIN) * seconds[ways[0]] else ways[0]
+    best = best if seconds[best] < (1.0 - LEAST_GAIN) * seconds[ways[0]] else ways[0]
+    return _with_more(graph, target, request, best, seconds[best], must_stop)
+
+
+def _with_more(
+    graph: Graph,
+    target: Target,
+    request: Request,
+    way: Rewrites,
+    way_s: float,
+    must_stop: Callable[[], bool],
+) -> Rewrites:
+    """``way``, and what else lowers the estimate: in the kernels that it joins, an op can cost more or less.
+
+    Rules of products come first; what those take over is found anew. The order of rules stays.
+    """
+    names, tries = _named_ops(graph, request), MOST_TRIES
+    for rules in (OF_PRODUCTS, TAKEN_OVER):
+        is_last = rules == TAKEN_OVER
+        given = tuple(one for one in way if is_last or one.rule in OF_PRODUCTS)
+        for ones in sorted(alike(graph, names, rules, given), key=len, reverse=True)[:tries]:
+            if must_stop():
+                return way
+            tries -= 1
+            with suppress(PlanError):  # it needs another first
+                more = tuple(sorted((*given, *ones), key=lambda one: IN_ORDER.index(one.rule)))
+                found = more if is_last else (*more, *_taken_over(graph, target, names, more))
+                seconds = _estimate_s(with_rewrites(graph, found), target, request)
+                if seconds < (1.0 - LEAST_GAIN) * way_s:
+                    given, way, way_s = more, found, seconds
+    return way
+
+
+def alike(graph: Graph, names: set[str], rules: tuple[str, ...], given: Rewrites) -> Iterable[Rewrites]:
+    """What can be rewritten after ``given``, that of equal operators and sizes together.
+
+    None of ``names`` is removed.
+    """
+    before, found = with_rewrites(graph, given), dict[tuple[object, ...], Rewrites]()
+    for one in possible_rewrites(graph, rules, given):
+        ops = [before.op_index[name] for name in one.ops if name in before.op_index]
+        sizes = [int(before.tensor_elements[k]) for op in ops for k in before.outputs_of(op)]
+        key = one.rule, *(before.op_types[op] for op in ops), *sizes
+        if names.isdisjoint(one.ops[one.rule in made_names.KEEPS_NAME :]):
+            found[key] = (*found.get(key, ()), one)
+    return found.values()
 
 
 def _taken_over(graph: Graph, target: Target, names: set[str], given: Rewrites) -> Rewrites:
@@ -71,7 +130,7 @@ def _taken_over(graph: Graph, target: Target, names: set[str], given: Rewrites) 
 
     A bias that several ops read stays: through it they can share a kernel, as a normalisation in parts does.
     """
-    found = possible_rewrites(graph, (made_names.TRANSPOSE, made_names.BIAS), given)
+    found = possible_rewrites(graph, TAKEN_OVER, given)
     before = with_rewrites(graph, given)
 
     def is_joint(one: Rewrite) -> bool:

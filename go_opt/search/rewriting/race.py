@@ -32,7 +32,7 @@ from go_opt.solver import Bound
 FIRST_SHARE: Final = 1 / 3  # of the budget, at least, for the graph as sent
 FIRST_STEPS: Final = 20  # that it may take beyond this share; the first methods take about as many
 LATE_SHARE: Final = 2 / 3  # of the budget, at most, for these
-CHOICE_SHARE: Final = 1 / 4  # of the time that is left, at most, to choose rewrites
+CHOICE_SHARE: Final = 1 / 4  # of the time that is left, at most, to choose rewrites, unless nothing else is
 FIRST_PLAN_SHARE: Final = 1 / 4  # of it, that a first plan took at most
 BEHIND_SHARE: Final = 1 / 4  # of it, at most, for a rewritten graph that is behind
 CLOSE: Final = 0.01  # gap of a plan as sent that can gain next to nothing more
@@ -121,12 +121,12 @@ class _Race(Trials[Answer]):
         first_s = next((one.elapsed_s for one in self._history if one.best_s < math.inf), 0.0)
         if not is_last and first_s > FIRST_PLAN_SHARE * left_s:
             return
-        is_long = self._context.after(math.inf if is_last else CHOICE_SHARE * left_s)
+        is_long = self._context.after(CHOICE_SHARE * left_s)
         rewrites: tuple[Rewrite, ...] = ()
         with self._context.tolerates("rewrites"):
-            rewrites = rewrites_for(self._graph, self._target, self._request, is_long)
-        self._is_due = is_long()
-        if self._is_due or not rewrites:
+            rewrites = rewrites_for(self._graph, self._target, self._request, is_long, gives_up=not is_last)
+        self._is_due = not rewrites and is_long()
+        if not rewrites:
             return
         made = with_rewrites(self._graph, rewrites)
         if not self._may_gain(made):
