@@ -49,6 +49,7 @@ from go_opt.search.replicas.ways import (
     start_of_replicas,
     updates_of,
 )
+from go_opt.search.rewriting.choices import with_allowed_start
 from go_opt.search.rewriting.race import search_rewritten
 from go_opt.search.sequences import SequenceSearch
 from go_opt.search.shared.context import Context, Watch
@@ -107,6 +108,7 @@ def optimize_request(
     replicates = _may_replicate_step(graph, target, request)
     if is_step:  # which needs the state that the step before leaves
         request = replace(request, objective="latency", max_latency_s=None)
+    request = with_allowed_start(graph, target, request)
     answer: Answer = partial(_search, target=target, policy=policy, around=context)
     if graph.has_scope("sequence") and request.objective == "throughput":
         answer = SequenceSearch.within(target, answer, context)

@@ -29,8 +29,9 @@ def test_from_the_search_to_the_page(cli: Cli, tmp_path: Path) -> None:
     assert cli("report", "toy.onnx", "plan.json", "--out", "page.html").code == 0
     assert "convolutions read" in (tmp_path / "page.html").read_text()
     assert cli("export", "toy.onnx", "plan.json", "-o", "stages").code == 0
-    again = cli("optimize", *COMMON, "--start", "plan.json", "--json").json
-    assert again["rewrites"] == rows
+    again = cli("optimize", *COMMON, "--start", "plan.json", "--json")
+    assert again.json["rewrites"] == rows
+    assert again.err == ["start: 5 of 5 ops"]
     cli("optimize", *COMMON, "--no-rewrite", "--out", "sent.json")
     assert (
         "rewrites    0 of the first plan alone, 2 of the second alone"

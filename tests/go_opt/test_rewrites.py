@@ -15,9 +15,9 @@ from go_opt.model.start import Start
 from go_opt.result import Request
 from go_opt.search.rewriting import choices
 from go_opt.search.rewriting.as_sent import plan_as_sent
-from go_opt.search.rewriting.choices import rewrites_for
+from go_opt.search.rewriting.choices import rewrites_for, with_allowed_start
 from tests.exports import scattered_plan
-from tests.rewritten import branches, convolutions, heads
+from tests.rewritten import attention, branches, convolutions, heads
 
 FEW = {"max_evaluations": 40, "objective": "latency", "rewrite": True}
 
@@ -54,6 +54,51 @@ def test_ops_that_constraints_name_stay(graph: Graph) -> None:
     assert go_opt.verify(graph, "gpu-2", found.plan, (Pin(("relu1",), 1),)) == []
 
 
+def test_patterns_name_ops_of_the_graph_as_sent(graph: Graph) -> None:
+    """``(conv|norm)2`` had no op left once the convolutions were one, and the search ended with an error."""
+    target = go_opt.target("gpu-2")
+    for ops in ("(conv|norm)2", "norm.*"):
+        pin = Pin(ops, 1)
+        request = Request(constraints=(pin,))
+        assert not any(one.rule == "fold" for one in rewrites_for(graph, target, request))
+        found = go_opt.optimize(graph, "gpu-2", constraints=(pin,), **FEW)
+        assert go_opt.verify(graph, "gpu-2", found.plan, (pin,)) == []
+        made = with_rewrites(graph, found.plan.rewrites)
+        assert found.plan.placement[made.op_index["norm2"]] == 1
+    by_type = Request(constraints=(Pin(op_types="Batch.*", chip=0),))
+    assert not any(one.rule == "fold" for one in rewrites_for(graph, target, by_type))
+
+
+def test_ops_named_by_type_keep_it() -> None:
+    """A MatMul that took over a bias is a Gemm: the constraint would not hold for it any more."""
+    graph, target = from_onnx(attention()), go_opt.target("mcm-6x6")
+    free, typed, named = (
+        {one.rule for one in rewrites_for(graph, target, Request(constraints=constraints))}
+        for constraints in ((), (Pin(op_types="MatMul", chip=0),), (Pin("matmul_[qkv]", 0),))
+    )
+    assert "bias" in free
+    assert "bias" in named  # it keeps its name
+    assert not typed
+
+
+def test_a_start_begins_as_sent_where_its_rewrites_may_not_be(graph: Graph) -> None:
+    """Each op is where, and in the kernel in which, what replaced it was."""
+    plan = go_opt.optimize(graph, "h100-sxm-1", **FEW).plan
+    sent = plan_as_sent(graph, with_rewrites(graph, plan.rewrites), plan)
+    costed = go_opt.evaluate(graph, "h100-sxm-1", sent).makespan_s
+    one_step = FEW | {"max_evaluations": 1}
+    for options in ({"rewrite": False}, {"constraints": (Pin("norm2", 0),)}):
+        found = go_opt.optimize(graph, "h100-sxm-1", start=plan, **one_step | options)
+        assert found.plan.rewrites == ()
+        assert found.history[0].method == "start"
+        assert found.history[0].objective_s == costed
+    start = Start.of_plan(plan, with_rewrites(graph, plan.rewrites).op_names)
+    target = go_opt.target("h100-sxm-1")
+    refused = Request(start=start, rewrite=True, constraints=(Pin("conv2", 0),))
+    assert with_allowed_start(graph, target, refused).start is not start  # the merge would remove it
+    assert with_allowed_start(graph, target, Request(start=start, rewrite=True)).start is start
+
+
 def test_a_start_without_rewrites_names_all_ops(graph: Graph) -> None:
     plan = go_opt.optimize(graph, "gpu-2", **FEW | {"rewrite": False}).plan
     start = Start.of_plan(plan, graph.op_names)
@@ -62,7 +107,7 @@ def test_a_start_without_rewrites_names_all_ops(graph: Graph) -> None:
 
 def test_a_start_with_rewrites_is_no_worse(graph: Graph) -> None:
     first = go_opt.optimize(graph, "gpu-2", **FEW)
-    for rewrite in (True, False):  # without, by the names that are left
+    for rewrite in (True, False):
         again = go_opt.optimize(graph, "gpu-2", start=first.plan, **FEW | {"rewrite": rewrite})
         assert go_opt.verify(graph, "gpu-2", again.plan) == []
         assert (again.plan.rewrites == first.plan.rewrites) == rewrite

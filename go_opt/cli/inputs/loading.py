@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
@@ -98,6 +99,7 @@ class StartOptions(Loading):
 
     def start_of(self, graph: Graph) -> Start | None:
         """The starting decisions for ops of ``graph``; reports the number of matched ops on stderr."""
+        from go_opt.env.copies.splits import planned_graph
         from go_opt.model.codecs.start_files import load_placement, load_start
 
         if self.start is not None and self.placement is not None:
@@ -108,12 +110,16 @@ class StartOptions(Loading):
             start = load_start(self.start)
         else:
             return None
-        matched = start.num_matched(graph)
+        placed = graph
+        if start.plan is not None:
+            with suppress(PlanError):  # of another version of the model
+                placed = planned_graph(graph, start.plan)
+        matched = start.num_matched(placed)
         if matched == 0:
             problem = f"{str(self.placement or self.start)!r} names no op of {graph.name!r}"
             raise InvalidInputError(f"{problem}, the first of which is {graph.op_names[0]!r}.", field="start")
-        others = "" if matched == graph.num_ops else "; the others follow their neighbours"
-        typer.echo(f"start: {matched} of {graph.num_ops} ops{others}", err=True)
+        others = "" if matched == placed.num_ops else "; the others follow their neighbours"
+        typer.echo(f"start: {matched} of {placed.num_ops} ops{others}", err=True)
         return start
 
 

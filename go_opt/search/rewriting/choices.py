@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -19,8 +20,11 @@ from go_opt.env.rewrites.applying import possible_rewrites, with_rewrites
 from go_opt.errors import PlanError
 from go_opt.model.graph import NO_PRODUCER, VECTOR, Graph, Rewrite
 from go_opt.model.op_costs import is_reduction
+from go_opt.model.start import Start
 from go_opt.result import ONLY, Request
+from go_opt.search.rewriting.as_sent import plan_as_sent
 from go_opt.solver import list_scheduling, upward_ranks
+from go_opt.solver.problem.op_constraints import op_constraints
 
 LEAST_GAIN: Final = 0.005  # of the estimate of the objective, for what is chosen by it
 MOST_TRIES: Final = 32  # of what else can be rewritten
@@ -60,21 +64,19 @@ def rewrites_for(
       must_stop: nothing else is tried then.
       gives_up: whether there are none if it must stop before that.
     """
-    names = _named_ops(graph, request)
-    if given := given_rewrites(graph, request):
+    if given := given_rewrites(graph, target, request):
         return given
-    folded = tuple(
-        one for one in possible_rewrites(graph, (made_names.FOLD,)) if names.isdisjoint(one.ops[1:])
-    )
+    named = _named_ops(graph, target, request)
+    folded = tuple(filter(named.may_have, possible_rewrites(graph, (made_names.FOLD,))))
     folded = _no_slower(graph, target, (), folded)
-    add = partial(_with_faster, graph, target, names)
+    add = partial(_with_faster, graph, target, named)
     batched = add(folded, made_names.BATCH)
     joined = (folded, batched, add(folded, made_names.MERGE), add(batched, made_names.MERGE))
     ways = list[Rewrites]()
     for way in dict.fromkeys(joined):
         if gives_up and must_stop():
             return ()
-        ways.append((*way, *_taken_over(graph, target, names, way)))
+        ways.append((*way, *_taken_over(graph, target, named, way)))
     seconds = {way: _estimate_s(with_rewrites(graph, way), target, request) for way in dict.fromkeys(ways)}
     best = min(seconds, key=lambda way: seconds[way])
     best = best if seconds[best] < (1.0 - LEAST_GAIN) * seconds[ways[0]] else ways[0]
@@ -93,39 +95,35 @@ def _with_more(
 
     Rules of products come first; what those take over is found anew. The order of rules stays.
     """
-    names, tries = _named_ops(graph, request), MOST_TRIES
+    named, tries = _named_ops(graph, target, request), MOST_TRIES
     for rules in (OF_PRODUCTS, TAKEN_OVER):
         is_last = rules == TAKEN_OVER
         given = tuple(one for one in way if is_last or one.rule in OF_PRODUCTS)
-        for ones in sorted(alike(graph, names, rules, given), key=len, reverse=True)[:tries]:
+        for ones in sorted(alike(graph, named, rules, given), key=len, reverse=True)[:tries]:
             if must_stop():
                 return way
             tries -= 1
             with suppress(PlanError):  # it needs another first
                 more = tuple(sorted((*given, *ones), key=lambda one: IN_ORDER.index(one.rule)))
-                found = more if is_last else (*more, *_taken_over(graph, target, names, more))
+                found = more if is_last else (*more, *_taken_over(graph, target, named, more))
                 seconds = _estimate_s(with_rewrites(graph, found), target, request)
                 if seconds < (1.0 - LEAST_GAIN) * way_s:
                     given, way, way_s = more, found, seconds
     return way
 
 
-def alike(graph: Graph, names: set[str], rules: tuple[str, ...], given: Rewrites) -> Iterable[Rewrites]:
-    """What can be rewritten after ``given``, that of equal operators and sizes together.
-
-    None of ``names`` is removed.
-    """
+def alike(graph: Graph, named: NamedOps, rules: tuple[str, ...], given: Rewrites) -> Iterable[Rewrites]:
+    """What can be rewritten after ``given``, that of equal operators and sizes together."""
     before, found = with_rewrites(graph, given), dict[tuple[object, ...], Rewrites]()
-    for one in possible_rewrites(graph, rules, given):
+    for one in filter(named.may_have, possible_rewrites(graph, rules, given)):
         ops = [before.op_index[name] for name in one.ops if name in before.op_index]
         sizes = [int(before.tensor_elements[k]) for op in ops for k in before.outputs_of(op)]
         key = one.rule, *(before.op_types[op] for op in ops), *sizes
-        if names.isdisjoint(one.ops[one.rule in made_names.KEEPS_NAME :]):
-            found[key] = (*found.get(key, ()), one)
+        found[key] = (*found.get(key, ()), one)
     return found.values()
 
 
-def _taken_over(graph: Graph, target: Target, names: set[str], given: Rewrites) -> Rewrites:
+def _taken_over(graph: Graph, target: Target, named: NamedOps, given: Rewrites) -> Rewrites:
     """Transposes and biases that products take over at no loss.
 
     A bias that several ops read stays: through it they can share a kernel, as a normalisation in parts does.
@@ -137,28 +135,67 @@ def _taken_over(graph: Graph, target: Target, names: set[str], given: Rewrites) 
         (written,) = before.outputs_of(before.op_index[one.ops[-1]])
         return one.rule == made_names.BIAS and len(before.readers_of(written)) > 1
 
-    more = (one for one in found if names.isdisjoint(one.ops[1:]) and not is_joint(one))
+    more = (one for one in found if named.may_have(one) and not is_joint(one))
     return _no_slower(graph, target, given, tuple(more))
 
 
-def given_rewrites(graph: Graph, request: Request) -> Rewrites:
-    """Those of the plan to begin with; () if it is of another version of the model."""
+def given_rewrites(graph: Graph, target: Target, request: Request) -> Rewrites:
+    """Those of the plan to begin with; () if one is not allowed, or it is of another version of the model."""
     plan = None if request.start is None else request.start.plan
-    if plan is None:
+    if plan is None or not plan.rewrites or not may_rewrite(request):
         return ()
     try:
         with_rewrites(graph, plan.rewrites)
     except PlanError:
         return ()
-    return plan.rewrites
+    named = _named_ops(graph, target, replace(request, start=None))
+    return plan.rewrites if all(map(named.may_have, plan.rewrites)) else ()
 
 
-def _named_ops(graph: Graph, request: Request) -> set[str]:
-    """Ops that constraints or the start name: they stay."""
-    constrained = {name for one in request.constraints for name in getattr(one, "ops", ())}
-    types = {name for one in request.constraints for name in getattr(one, "op_types", ())}
-    of_types = {name for name, kind in zip(graph.op_names, graph.op_types, strict=True) if kind in types}
-    return constrained | of_types | (set() if request.start is None else {*request.start.ops})
+def with_allowed_start(graph: Graph, target: Target, request: Request) -> Request:
+    """The request, with a start as sent if its plan has rewrites that the request does not allow."""
+    start = request.start
+    plan = None if start is None else start.plan
+    if start is None or plan is None or not plan.rewrites or given_rewrites(graph, target, request):
+        return request
+    try:
+        made = with_rewrites(graph, plan.rewrites)
+    except PlanError:
+        return request
+    if plan.splits or len(plan.placement) != made.num_ops:
+        return request
+    sent = Start.of_plan(plan_as_sent(graph, made, plan), graph.op_names)
+    return replace(request, start=replace(sent, method=start.method))
+
+
+@dataclass(frozen=True)
+class NamedOps:
+    """Ops that constraints or the start name: they stay, and those named by type keep it."""
+
+    names: frozenset[str]
+    of_types: frozenset[str]
+
+    def may_have(self, one: Rewrite) -> bool:
+        """Whether none of them is removed, or becomes an op of another type."""
+        removed = one.ops[1:] if one.rule in made_names.KEEPS_NAME else one.ops
+        keeps_type = one.rule == made_names.FOLD or self.of_types.isdisjoint(one.ops)
+        return keeps_type and self.names.isdisjoint(removed)
+
+
+def _named_ops(graph: Graph, target: Target, request: Request) -> NamedOps:
+    """The ops of the graph as sent that the request names.
+
+    Raises:
+      InvalidInputError: as :func:`op_constraints` raises it.
+    """
+    requested = op_constraints(graph, target, request.constraints)
+    each = [
+        (one, [graph.op_names[op] for op in ops])
+        for one, ops in zip(requested.constraints, requested.ops, strict=True)
+    ]
+    names = frozenset(name for _, ops in each for name in ops)
+    of_types = frozenset(name for one, ops in each if getattr(one, "op_types", ()) for name in ops)
+    return NamedOps(names.union(() if request.start is None else request.start.ops), of_types)
 
 
 def _no_slower(graph: Graph, target: Target, given: Rewrites, more: Rewrites) -> Rewrites:
@@ -180,12 +217,12 @@ def _no_slower(graph: Graph, target: Target, given: Rewrites, more: Rewrites) ->
     return tuple(one for one in more if not is_slower(one.ops[0]))
 
 
-def _with_faster(graph: Graph, target: Target, names: set[str], given: Rewrites, rule: str) -> Rewrites:
+def _with_faster(graph: Graph, target: Target, named: NamedOps, given: Rewrites, rule: str) -> Rewrites:
     """``given``, and those of a rule whose product, with what joins and splits, takes less time than before.
 
-    Each op is a kernel of its own; none of ``names`` is removed.
+    Each op is a kernel of its own.
     """
-    more = [one for one in possible_rewrites(graph, (rule,), given) if names.isdisjoint(one.ops)]
+    more = list(filter(named.may_have, possible_rewrites(graph, (rule,), given)))
     if not more:
         return given
     before, after = (with_rewrites(graph, way) for way in (given, (*given, *more)))

@@ -98,7 +98,7 @@ class _Race(Trials[Answer]):
         return self._complete(self._best if self._is_stopped else simulate(self._best))
 
     def _search_sent(self) -> None:
-        if given_rewrites(self._graph, self._request):
+        if given_rewrites(self._graph, self._target, self._request):
             return
 
         def must_stop() -> bool:
