@@ -273,6 +273,7 @@ MOST_ESTIMATES: Final = 64  # of a graph, a target and an ALPHA
 
 def losing_first(graph: Graph, target: Target, request: Request, alpha: float) -> tuple[float, float]:
     """The least estimate, in seconds, of the ways that the search knows, and with steps that lose first."""
+    named = choices.NamedOps(frozenset(), frozenset())
     known, estimate = dict[choices.Rewrites, float](), choices._estimate_s
 
     def noted(made: Graph, *of: Any) -> float:
@@ -287,7 +288,7 @@ def losing_first(graph: Graph, target: Target, request: Request, alpha: float) -
         most = len(known) + MOST_ESTIMATES
         while queue and queue[0][0] <= alpha * best_s:
             way = heapq.heappop(queue)[2]
-            for ones in choices.alike(graph, set(), applying.RULES, way):
+            for ones in choices.alike(graph, named, applying.RULES, way):
                 more = (*way, *ones)
                 if len(known) >= most:
                     return least_s, best_s
