@@ -70,7 +70,7 @@ class PlanStore:
             near.append((differs, path.name, path))
         for _, _, path in sorted(near):
             with suppress(PlanError):
-                start = replace(load_start(path), method=METHOD)
+                start = replace(load_start(path), method=METHOD, names_ops=False)
                 with suppress(OSError):
                     os.utime(path)
                 return start

@@ -33,6 +33,7 @@ class Start:
     method: str = "start"  # the origin that plans made from this start report
     continues: bool = False  # a search that has tried other ways to split
     has_first: bool = False  # the best of what the first methods found
+    names_ops: bool = True  # no rewrite removes an op that it has
 
     @staticmethod
     def of_plan(plan: Plan, op_names: Sequence[str]) -> Start:

@@ -86,3 +86,12 @@ def test_a_model_alone_is_simplified(cli: Cli, tmp_path: Path) -> None:
     cli("export", "toy.onnx", "-o", "other").is_refused("give PLAN, or --simplify")
     cli("export", "toy.onnx", "plan.json", "-o", "x", "--simplify").is_refused("--simplify takes no PLAN")
     cli("export", "toy.onnx", "plan.json", "-o", "x", "--dim", "n=1").is_refused("--dim is that of PLAN")
+
+
+def test_a_remembered_plan_as_sent_is_rewritten(cli: Cli, tmp_path: Path) -> None:
+    """One from before there were rewrites would keep them from all later searches."""
+    saved(branches(), tmp_path)
+    assert cli("optimize", *COMMON, "--remember", "kept", "--no-rewrite", "--json").json["rewrites"] == []
+    for _ in range(2):
+        found = cli("optimize", *COMMON, "--remember", "kept", "--json").json
+        assert [row["rule"] for row in found["rewrites"]] == ["fold", "merge"]

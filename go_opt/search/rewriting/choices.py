@@ -195,7 +195,8 @@ def _named_ops(graph: Graph, target: Target, request: Request) -> NamedOps:
     ]
     names = frozenset(name for _, ops in each for name in ops)
     of_types = frozenset(name for one, ops in each if getattr(one, "op_types", ()) for name in ops)
-    return NamedOps(names.union(() if request.start is None else request.start.ops), of_types)
+    start = request.start
+    return NamedOps(names.union(start.ops if start is not None and start.names_ops else ()), of_types)
 
 
 def _no_slower(graph: Graph, target: Target, given: Rewrites, more: Rewrites) -> Rewrites:
