@@ -20,7 +20,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 FOLDERS: Final = ("go_opt", "env", "solver", "agents", "tests")
 COMPILING: Final = "go_opt.common.compiling"
 FOR_PYTHON: Final = {"compiled", "uncounted"}
-INNER: Final = {"compiled_inner", "compiled_inline", "uncounted_inner"}
+INNER: Final = {"compiled_inner", "compiled_inline", "uncounted_inner", "uncounted_inline"}
 
 
 def module_of(path: Path) -> str:

@@ -61,7 +61,7 @@ WIDE_FOLDERS: Final = {
     "api": 15,
     "bench": 12,
     "cli.inputs": 17,
-    "common": 62,
+    "common": 63,
     "env": 47,
     "env.copies": 41,
     "env.cost": 21,

@@ -15,7 +15,7 @@ without a free buffer they block the queue of their link.
 
 from __future__ import annotations
 
-from go_opt.common.compiling import int64, uncounted, uncounted_inner
+from go_opt.common.compiling import int64, uncounted, uncounted_inline, uncounted_inner
 from go_opt.env.simulator.package import (
     ARRIVE,
     CHIP_FLOW,
@@ -82,6 +82,7 @@ def run(package: Package, num_rounds: int, first_check: int) -> tuple[int, int]:
         now_s, kind = package.events[0].time_s, package.events[0].kind
         subject, value = package.events[0].subject, package.events[0].value
         drop_event(package)
+        weights_came = False
         if kind == STAGE_END:
             _end_stage(package, subject, now_s)
         elif kind == ENTER:
@@ -91,16 +92,17 @@ def run(package: Package, num_rounds: int, first_check: int) -> tuple[int, int]:
         elif kind == ARRIVE:
             _arrive(package, subject, int64(value), now_s)
         elif kind == HOST_SERVED:
-            _host_served(package, subject, now_s)
+            weights_came = _host_served(package, subject, now_s)
         elif kind == CHUNK_LEFT:
             chunk_left(package, subject, now_s)
         elif kind == CHUNK_CAME:
-            if chunk_came(package, subject, now_s):
-                _weights_came(package, subject, now_s)
+            weights_came = chunk_came(package, subject, now_s)
         elif kind == HOST_TOOK:
             _host_took(package, subject, now_s)
         else:
             _keep_pace(package, now_s)
+        if weights_came:
+            _weights_came(package, subject, now_s)
         if shared.completed >= max(first_check, checked + CHECK_EVERY):
             checked = shared.completed
             period = period_of(package)
@@ -159,7 +161,7 @@ def _try_start(package: Package, number: int, now_s: float, cause: int) -> None:
     put_event(package, end_s, STAGE_END, number, 0.0)
 
 
-@uncounted_inner
+@uncounted_inline
 def _end_stage(package: Package, number: int, now_s: float) -> None:
     chip = package.chips[number]
     flow = package.stages[chip.stage].stream
@@ -194,7 +196,7 @@ def _finish_stage(package: Package, number: int, now_s: float) -> None:
     _try_start(package, number, now_s, INPUT_WAIT)
 
 
-@uncounted_inner
+@uncounted_inline
 def _free_buffer(package: Package, number: int, now_s: float) -> None:
     delivery = package.deliveries[number]
     delivery.freed += 1
@@ -217,7 +219,7 @@ def _free_buffer(package: Package, number: int, now_s: float) -> None:
                 unblock(package, package.hops[hop].link, now_s)
 
 
-@uncounted_inner
+@uncounted_inline
 def _leave_chip(package: Package, number: int, now_s: float) -> None:
     """A tensor has crossed one of its first links; the last one frees the DMA engine and output buffer."""
     flow, turn = package.flows[package.hops[number].flow], package.hops[number].left
@@ -235,7 +237,7 @@ def _leave_chip(package: Package, number: int, now_s: float) -> None:
     _try_start(package, flow.chip, now_s, OUTPUT_WAIT)
 
 
-@uncounted_inner
+@uncounted_inline
 def _arrive(package: Package, number: int, inference: int, now_s: float) -> None:
     """A tensor has arrived; its reader takes it after those of all earlier turns."""
     delivery = package.deliveries[number]
@@ -248,21 +250,22 @@ def _arrive(package: Package, number: int, inference: int, now_s: float) -> None
     _try_start(package, delivery.chip, now_s, INPUT_WAIT)
 
 
-@uncounted_inner
-def _host_served(package: Package, number: int, now_s: float) -> None:
+@uncounted_inline
+def _host_served(package: Package, number: int, now_s: float) -> bool:
+    """A transfer from the host has arrived; True if it is a turn's weights."""
     flow = package.flows[number]
     package.shared[0].host_is_busy = 0
     flow.sent += 1
     serve_host(package, now_s)
     if flow.kind == STREAM:
-        _weights_came(package, number, now_s)
-        return
+        return True
     i = flow.delivery_begin
     while i < flow.delivery_end:
         delivery = package.deliveries[taker(package, i, flow.sent - 1)]
         delivery.arrived += 1
         _try_start(package, delivery.chip, now_s, HOST_WAIT)
         i += delivery.replicas
+    return False
 
 
 @uncounted_inner

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, Record, RecordArray, record
-from go_opt.common.compiling import int64, uncounted, uncounted_inner
+from go_opt.common.compiling import int64, uncounted, uncounted_inline, uncounted_inner
 from go_opt.env.model.turns import round_of, turns_of
 
 NONE: Final = -1
@@ -254,7 +254,7 @@ def put_event(package: Package, time_s: float, kind: int, subject: int, value: f
     event.time_s, event.value = time_s, value
 
 
-@uncounted_inner
+@uncounted_inline
 def drop_event(package: Package) -> None:
     """Remove the first event."""
     events = package.events

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from go_opt.common.arrays import Record
-from go_opt.common.compiling import int64, uncounted_inner
+from go_opt.common.compiling import int64, uncounted_inline, uncounted_inner
 from go_opt.env.simulator.package import (
     ARRIVE,
     CHUNK_CAME,
@@ -56,7 +56,7 @@ def taker(package: Package, first: int, inference: int) -> int:
     return first if row.replicas == 1 else first + replica_of(row, inference)
 
 
-@uncounted_inner
+@uncounted_inline
 def send(package: Package, number: int, now_s: float) -> None:
     """Hand a made tensor to the DMA engines once its readers have room."""
     flow = package.flows[number]
@@ -103,7 +103,7 @@ def dispatch(package: Package, chip: Record, now_s: float) -> None:
             hop = package.hops[hop].sibling
 
 
-@uncounted_inner
+@uncounted_inline
 def enter_link(package: Package, hop: int, last_byte_s: float, now_s: float) -> None:
     link = package.links[package.hops[hop].link]
     if link.blocked_head == NONE and _transmit(package, hop, last_byte_s, now_s):
@@ -126,7 +126,7 @@ def unblock(package: Package, number: int, now_s: float) -> None:
         link.blocked_head = give_node(package, link.blocked_head)
 
 
-@uncounted_inner
+@uncounted_inline
 def _transmit(package: Package, number: int, last_byte_s: float, now_s: float) -> bool:
     """Send a tensor over one link of its route; False if its reader has no room for it.
 
