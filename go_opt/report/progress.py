@@ -13,6 +13,7 @@ from go_opt.common.units import format_duration
 from go_opt.result import Objective, Step
 
 _QUIET_S: Final = 1.0
+_COMPILING_QUIET_S: Final = 10.0  # it may take a minute and more
 
 
 class SearchProgress:
@@ -37,7 +38,7 @@ class SearchProgress:
 
 
 def announce_compilation(best: Callable[[], str] = lambda: "") -> None:
-    """Say on stderr, once a second, that kernels are compiled, which happens once after an install.
+    """Say on stderr, each ten seconds, that kernels are compiled, which happens once after an install.
 
     Kernels from the cache raise no event.
 
@@ -51,7 +52,7 @@ def announce_compilation(best: Callable[[], str] = lambda: "") -> None:
 
         def on_start(self, event: Any) -> None:
             if time.monotonic() >= self.next_s:
-                self.next_s = time.monotonic() + _QUIET_S
+                self.next_s = time.monotonic() + _COMPILING_QUIET_S
                 print(f"compiling kernels, once after an install{best()}", file=sys.stderr, flush=True)
 
         def on_end(self, event: Any) -> None:

@@ -22,7 +22,7 @@ from go_opt.model.codecs.graph_json import graph_to_dict
 from go_opt.model.graph import Graph
 
 # What a cold cache or a slow machine adds to stderr; no part of what a command says.
-PROGRESS = re.compile(r"compiling (kernels|\d+ of \d+)|\s*[0-9.]+ s  best ")
+PROGRESS = re.compile(r"compiling kernels|\s*[0-9.]+ s  best ")
 
 
 @dataclass(frozen=True)
