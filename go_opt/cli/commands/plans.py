@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from go_opt.model.graph import Graph
     from go_opt.model.plan import Plan
+    from go_opt.parallel.plans import StepAnswer
     from go_opt.solver import Violation
 
 
@@ -263,6 +264,14 @@ def objective_of(plan: Path) -> Objective:
     return "latency" if isinstance(data, dict) and data.get("objective") == "latency" else "throughput"
 
 
+def _step(plan: Path, target: str | None, model: str | None) -> StepAnswer:
+    """The training step of a plan, on ``target`` in place of its own."""
+    from go_opt import api
+    from go_opt.parallel.plans import loaded_step
+
+    return loaded_step(plan, None if target is None else api.target(target), model)
+
+
 def _of_blocks(answer: searching.SavedAnswer) -> Answer:
     return Answer(answer.to_dict, lambda: [answer.lines()])
 
@@ -283,13 +292,11 @@ def trace(
     from go_opt.common.files import write_atomically
     from go_opt.env.copies.splits import planned_graph
     from go_opt.env.critical_path import critical_path
-    from go_opt.parallel.plans import loaded_step
     from go_opt.report.trace import trace_text
 
     ((model, plan),) = each_with_plan(given, alone=True)
     if StepOptions().is_step(model):
-        on = None if target is None else api.target(target)
-        passes = loaded_step(plan, on, model).save_trace(out)
+        passes = _step(plan, target, model).save_trace(out)
         typer.echo(f"{out}: {passes} passes; open it at ui.perfetto.dev or chrome://tracing.")
         return
     graph, on, loaded = load_with_plan(model, plan, target, costs)
@@ -331,9 +338,7 @@ def report(
     overwrite: opts.OverwriteOption = False,
 ) -> None:
     """Write PLAN as one HTML page: its pipeline, its graph, timeline and memory, what limits it."""
-    from go_opt import api
     from go_opt.common.files import write_atomically
-    from go_opt.parallel.plans import loaded_step
     from go_opt.report.page import claims_of, node_data_text, page_of, step_page, subject_of
 
     ((model, plan),) = each_with_plan(given, alone=True)
@@ -341,7 +346,7 @@ def report(
         opts.refuse_for_step(
             inferences=inferences, model_explorer=model_explorer, costs=costs, constraints=constraints
         )
-        answer = loaded_step(plan, None if target is None else api.target(target), model)
+        answer = _step(plan, target, model)
         write_atomically(out, step_page(answer, claims_of(plan)))
         typer.echo(
             f"{out}: a training step on {answer.step.case.machine.devices} devices; open it in a browser."
@@ -379,7 +384,7 @@ def explain(
     from go_opt import api
     from go_opt.explanations import OpExplanation
     from go_opt.model.codecs.plan_json import load_plan
-    from go_opt.parallel.plans import is_step_plan, loaded_step
+    from go_opt.parallel.plans import is_step_plan
     from go_opt.report.explanation import print_op_explanation, print_plan_explanation
     from go_opt.report.progress import announce_compilation
     from go_opt.result_json import explanation_to_dict
@@ -387,7 +392,7 @@ def explain(
     planned = each_with_plan(models or (), plan)
     if op is None and is_step_plan(plan):
         name = planned[0][0] if models else None
-        answer = loaded_step(plan, None if target is None else api.target(target), name)
+        answer = _step(plan, target, name)
         return Answer(answer.explanation, lambda: [answer.explanation_lines()])
     requested = opts.read_constraints(constraints)
 
