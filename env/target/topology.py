@@ -73,6 +73,18 @@ class Topology:
         pair = source * self.num_chips + destination
         return bool(pointers[pair] < pointers[pair + 1])
 
+    def route(self, source: int, destination: int) -> list[int]:
+        """The links from one chip to the other; none if there is no route, or no need of one."""
+        if not self.has_route(source, destination):
+            return []
+        if self.is_ring:
+            hops = (destination - source) % self.num_chips
+            return [(source + hop) % self.num_chips for hop in range(hops)]
+        pointers, links = self.routes
+        pair = source * self.num_chips + destination
+        found: list[int] = links[pointers[pair] : pointers[pair + 1]].tolist()
+        return found
+
     def _routes_from(self, source: int) -> list[list[int]]:
         """Breadth-first routes from one chip to every chip, by links in ascending order."""
         routes: list[list[int] | None] = [None] * self.num_chips

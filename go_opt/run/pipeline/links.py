@@ -19,7 +19,6 @@ from go_opt.run.pipeline.layout import HOST
 
 if TYPE_CHECKING:
     from go_opt.env.target import Target
-    from go_opt.env.target.topology import Topology
 
 LINKS: Final = "links.json"
 _BYTES_OF_TIME: Final = 8
@@ -30,7 +29,7 @@ def write_links(target: Target, chips: Iterable[int], folder: Path) -> None:
     topology = target.topology
     ends = sorted(chips)
     host_in, host_out = topology.num_links, topology.num_links + 1
-    routes = {f"{a},{b}": _route(topology, a, b) for a in ends for b in ends if a != b}
+    routes = {f"{a},{b}": topology.route(a, b) for a in ends for b in ends if a != b}
     routes |= {f"{HOST},{chip}": [host_in] for chip in ends} | {f"{chip},{HOST}": [host_out] for chip in ends}
     rates = [*topology.rate_bytes_per_s, target.host_in_bytes_per_s, target.host_out_bytes_per_s]
     facts = {
@@ -40,15 +39,6 @@ def write_links(target: Target, chips: Iterable[int], folder: Path) -> None:
     }
     (folder / LINKS).write_text(json.dumps(facts), "utf-8")
     (folder / f"{LINKS}.times").write_bytes(bytes(_BYTES_OF_TIME * len(rates)))
-
-
-def _route(topology: Topology, source: int, to: int) -> list[int]:
-    if topology.is_ring:
-        hops = (to - source) % topology.num_chips
-        return [(source + hop) % topology.num_chips for hop in range(hops)]
-    pointers, links = topology.routes
-    pair = source * topology.num_chips + to
-    return [int(link) for link in links[pointers[pair] : pointers[pair + 1]]]
 
 
 class Links:

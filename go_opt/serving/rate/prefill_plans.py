@@ -272,21 +272,10 @@ def _handover_s(case: Case, graphs: tuple[Graph, Graph], plans: tuple[Plan, Plan
 def _route(target: Target, source: int, destination: int) -> list[tuple[int, float]]:
     """The links from one chip to another with their rates; by the host where there is no route."""
     topology = target.topology
-    if source == destination:
-        return []
-    links = topology.num_links
     if not topology.has_route(source, destination):
+        links = topology.num_links
         return [(links + 1, target.host_out_bytes_per_s), (links, target.host_in_bytes_per_s)]
-    if topology.is_ring:
-        passed = [
-            chip % target.num_chips
-            for chip in range(source, destination + (destination < source) * target.num_chips)
-        ]
-    else:
-        ptr, row = topology.routes
-        pair = source * target.num_chips + destination
-        passed = row[ptr[pair] : ptr[pair + 1]].tolist()
-    return [(link, float(topology.rate_bytes_per_s[link])) for link in passed]
+    return [(link, float(topology.rate_bytes_per_s[link])) for link in topology.route(source, destination)]
 
 
 def _chip_of(graph: Graph, plan: Plan, op: str) -> int:
