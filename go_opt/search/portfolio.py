@@ -11,7 +11,6 @@ from typing import Final
 from go_opt.env import Target
 from go_opt.result import Request
 from go_opt.search.compiling.kernel_cache import are_compiled
-from go_opt.search.methods.background import has_core_to_spare, in_background
 from go_opt.search.methods.events import Event, Proposal, SearchView, has_static_constraints, waiting_until
 from go_opt.search.methods.first_plans import Start
 from go_opt.search.methods.guesses import policy_alone, until_advised
@@ -49,22 +48,9 @@ def portfolio_events(
         yield from method.run(start)
     # The policy starts only now, so that it cannot delay the first plan.
     start.advice = None if policy is None else ask_policy(policy, search.graph, search.target)
-    background = [method.run(start) for method in serving(search, "background")]
-    if background and has_core_to_spare(search):
-        (method_events,) = background
-        yield from in_background(search, _others(start, []), method_events)
-    else:
-        yield from _others(start, background)
-
-
-def _others(start: Start, last: Sequence[Iterator[Event]]) -> Iterator[Event]:
-    """Events after the first plans: the next methods one by one, then those in turn, and ``last``.
-
-    Where the start is the best of what they found for a graph like this one, they have a turn as others.
-    """
-    search = start.search
     following = chain.from_iterable(method.run(start) for method in serving(search, "next"))
     given = search.request.start
+    # Where the start is the best of what these found for a graph like this one, they have a turn as others.
     if given is None or not given.has_first:
         yield from following
     if search.request.max_evaluations is not None:
@@ -76,7 +62,7 @@ def _others(start: Start, last: Sequence[Iterator[Event]]) -> Iterator[Event]:
             yield from waiting_until(are_compiled)
     turns = [method.run(start) for method in serving(search, "in turn")]
     head_start = HEAD_START if search.request.decide == "all" else 0.0
-    yield from _in_turn(search, [*turns, following, *last], head_start)
+    yield from _in_turn(search, [*turns, following], head_start)
 
 
 def _in_turn(search: SearchView, turns: Sequence[Iterator[Event]], head_start: float) -> Iterator[Event]:

@@ -29,7 +29,6 @@ When = Literal[
     "first",  # one after the other, before anything that could delay the first plan
     "next",  # one after the other, after the first ones
     "in turn",  # alternating until all have ended
-    "background",  # in a background thread, given a second core and no limit on evaluations; else in turn
 ]
 
 
@@ -151,8 +150,4 @@ METHODS: Final = (
     Method("rounds of improvement", "in turn",
            lambda v: is_along_ring(v) and bool(v.tables.can_run.any(axis=0).all()),
            lambda s: improvements(s.search), MISSION),
-    # Genetic search over orders and kernels together.
-    Method("orders and kernels", "background",
-           lambda v: is_along_ring(v) and is_open(v) and not (v.replicates and v.requested.num_stages),
-           lambda s: first_plans.joint_keys(s.search), "orders and kernels"),
 )  # fmt: skip

@@ -28,7 +28,7 @@ POPULATION: Final = 64
 # Wishes in [0, 1) become priorities in [-FUSION_RANGE, FUSION_RANGE): a quarter of them
 # remove an op from its default kernel, a quarter let it join another.
 FUSION_RANGE: Final = 2.0
-APART, AS_BY_DEFAULT, JOINED = 0.0, 0.5, 1.0  # wishes
+AS_BY_DEFAULT: Final = 0.5  # a wish
 
 Keys = FloatArray
 
@@ -62,11 +62,7 @@ def genetic_search(
 
 
 class Evolution:
-    """Generations of genomes; arguments as for :func:`genetic_search`.
-
-    A genome that costs no less than the worst elite cannot become an elite, so its exact cost is not
-    needed. The caller may overwrite genomes before it evaluates them.
-    """
+    """Generations of genomes; arguments as for :func:`genetic_search`."""
 
     def __init__(
         self, num_keys: int, *, seed: int, first: Keys | None = None, population: int = POPULATION
@@ -75,7 +71,6 @@ class Evolution:
         self._elites = max(1, int(population * ELITE_SHARE))
         self._mutants = int(population * MUTANT_SHARE)
         self.genomes = self._rng.random((population, num_keys))  # [B, num_keys] to be evaluated
-        self.worst_elite = math.inf  # cost of the worst elite
         if first is not None:
             known = np.atleast_2d(first)[:population]
             self.genomes[: len(known)] = known
@@ -89,7 +84,6 @@ class Evolution:
         by_cost = np.argsort(costs, kind="stable")
         genomes, costs = genomes[by_cost], costs[by_cost]
         self._kept, self._kept_costs = genomes[: self._elites], costs[: self._elites]
-        self.worst_elite = float(self._kept_costs[-1])
         children = self._children(genomes, len(genomes) - self._elites - self._mutants)
         self.genomes = np.concatenate([self._rng.random((self._mutants, genomes.shape[1])), children])
 
@@ -107,18 +101,6 @@ def order_keys(order: IntArray, fusion_group: IntArray) -> Keys:
     keys = np.empty(int(place.max()) + 1)
     keys[fusion_group] = 1.0 - (place + 1.0) / (len(keys) + 1.0)
     return keys
-
-
-def joint_keys(case: OrderProblem, order: IntArray, fusion_group: IntArray) -> Keys:
-    """Returns keys [2 N] that decode to ``order`` and its kernels, except kernels split or joined in part."""
-    source, reader = case.graph.edge_src, case.graph.edge_dst
-    is_default = case.fusion_group[source] == case.fusion_group[reader]
-    is_joint = fusion_group[source] == fusion_group[reader]
-    wish = np.full(case.graph.num_ops, AS_BY_DEFAULT)
-    wish[reader[is_default]] = APART
-    wish[reader[is_default & is_joint]] = AS_BY_DEFAULT
-    wish[reader[is_joint & ~is_default]] = JOINED
-    return np.append(order_keys(order, case.order), wish)
 
 
 def decoded(case: OrderProblem, keys: Keys) -> tuple[IntArray, IntArray]:

@@ -36,12 +36,6 @@ def fixed_orders(
     yield "height order", list_schedule(graph, kernel_of, largest_by_kernel(kernel_of, height(graph)))
 
 
-def starting_orders(instance: OrderProblem, fusion_group: IntArray, seed: int) -> Iterator[IntArray]:
-    """Yields, without end, start orders for a search: the fixed orders, then random orders."""
-    yield from (order for _, order in fixed_orders(instance.graph, fusion_group))
-    yield from random_orders(instance.graph, instance.tables, fusion_group, seed)
-
-
 def random_orders(graph: Graph, tables: CostTables, fusion_group: IntArray, seed: int) -> Iterator[IntArray]:
     """Yields, without end, list schedules by random linear mixes of kernel features."""
     rng = np.random.default_rng(seed)

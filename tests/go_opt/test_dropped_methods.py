@@ -20,7 +20,6 @@ from go_opt.report.tables import print_result
 from go_opt.result import OptimizeResult
 from go_opt.result_json import result_to_dict
 from go_opt.search import split_race, state, table
-from go_opt.search.methods import background
 from go_opt.search.methods.events import Event, Proposal
 from go_opt.search.methods.first_plans import Start
 from go_opt.search.shared.context import RAISES
@@ -84,14 +83,6 @@ def test_plans_that_cannot_be_evaluated_count_as_misses(monkeypatch: pytest.Monk
     result = searched()
     assert [step.method for step in result.history].count("nonsense") == 1
     assert result.dropped_methods[0].startswith("nonsense: ")
-
-
-def test_a_method_in_the_background_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "num_cores", lambda: 2)
-    monkeypatch.setattr(background, "are_compiled", lambda: True)
-    with_method(monkeypatch, "orders and kernels", lambda start: map(fails, [0]))
-    result = searched(max_evaluations=None, budget_s=1.0)
-    assert result.dropped_methods == ("orders and kernels: IndexError: index 2 is out of bounds",)
 
 
 def test_splits_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,16 +9,17 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from go_opt.common.arrays import IntArray
+from go_opt.common.processes import num_cores
 from go_opt.env import cost_tables, fused_within_chips
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Candidate, Plan
 from go_opt.search.compiling.kernel_cache import are_compiled
-from go_opt.search.methods.background import Worker, has_core_to_spare
 from go_opt.search.methods.events import (
+    POLL_S,
     Event,
     Miss,
     Proposal,
@@ -38,15 +39,8 @@ STRETCH: Final = 16  # expansions in the background, between two looks at what o
 NICER: Final = 2  # in the background: beside two busy threads on two cores it gets half of one
 # Explaining a bound takes as long as a step of the proof: in the background not for every small rise.
 RISE: Final = 1.002
-
-
-class Reached(NamedTuple):
-    """What a refinement knows."""
-
-    bound: Bound
-    placement: IntArray | None  # [U]
-    replication: IntArray | None  # [U]
-    upper_s: float
+CLOSING_S: Final = 0.5  # for the thread to end; what it is at may take long on large graphs
+Reached = tuple[Bound, Candidate | None]  # what a refinement knows; the plan is one of units
 
 
 class Refining:
@@ -75,11 +69,15 @@ class Refining:
 
     def reached(self, rise: float = 1.0) -> Reached:
         """What it knows now; the bound as it was, unless it rose by the factor ``rise``."""
-        refinement = self._refinement
+        refinement, placement = self._refinement, self._refinement.placement
         least_s = self._bound.seconds * (1.0 if refinement.is_over else rise)
         if self.proves and refinement.lower_bound_s > least_s:
             self._bound = Bound(refinement.lower_bound_s, refinement.reason)
-        return Reached(self._bound, refinement.placement, refinement.replication, refinement.upper_s)
+        if placement is None:
+            return self._bound, None
+        units = np.arange(len(placement), dtype=np.int32)
+        plan = placement, units, units, refinement.replication
+        return self._bound, Candidate(self._method, *plan, expected_s=refinement.upper_s)
 
     def consider(self, placement: IntArray) -> None:
         """A placement [U] of other methods: what it reaches bounds the search from above."""
@@ -89,16 +87,14 @@ class Refining:
     def events(self, search: SearchView) -> Iterator[Event]:
         """What came of its last run."""
         self._consider_plan(search.best_plan)
-        bound, placement, replication, upper_s = self.reached()
-        if placement is None or placement is self._proposed:
+        bound, found = self.reached()
+        if found is None or found.placement is self._proposed:
             yield Miss(self._method, bound)
             return
-        self._proposed = placement
-        unit_of_op = self._problem.unit_of_op
-        chips = None if replication is None else replication[unit_of_op]
-        fused = self._fused(search, placement[unit_of_op], chips, bound)
+        self._proposed = found.placement
+        fused = self._fused(search, found, bound)
         yield fused
-        if search.request.decide == "all" and chips is None and upper_s < search.best_s:
+        if search.request.decide == "all" and fused.replication is None and found.expected_s < search.best_s:
             # It fits in no memory, or cuts through kernels cost too much: the slicer sees both.
             yield from slices(search, f"{self._method}, sliced", fused.order, fused.fusion_group)
 
@@ -112,15 +108,24 @@ class Refining:
         if np.array_equal(units[unit_of_op], plan.placement):
             self.consider(units)
 
-    def _fused(
-        self, search: SearchView, placement: IntArray, replication: IntArray | None, bound: Bound
-    ) -> Proposal:
-        """``placement`` [N], its order chip by chip and, where they are open, its kernels fused on each."""
+    def _fused(self, search: SearchView, found: Candidate, bound: Bound) -> Proposal:
+        """A plan of units, its order chip by chip and, where they are open, its kernels fused on each."""
+        unit_of_op, chips = self._problem.unit_of_op, found.replication
+        placement = found.placement[unit_of_op]
         order = group = np.arange(search.graph.num_ops, dtype=np.int32)
         if search.request.decide == "all":
             order = np.argsort(placement, kind="stable").astype(np.int32)
             group = fused_within_chips(search.roles, order, placement)
-        return Proposal(self._method, placement, order, group, replication=replication, bound=bound)
+        chips = None if chips is None else chips[unit_of_op]
+        return Proposal(self._method, placement, order, group, replication=chips, bound=bound)
+
+
+def has_core_to_spare(search: SearchView) -> bool:
+    """Whether a core is left for work in the background, and the time is what is short.
+
+    What is counted in evaluations may not depend on which thread is faster.
+    """
+    return search.request.max_evaluations is None and num_cores() > 1
 
 
 class BackgroundRefining(Refining):
@@ -132,39 +137,50 @@ class BackgroundRefining(Refining):
     def __init__(self, problem: RefinementProblem, *, proves: bool = False) -> None:
         super().__init__(problem, proves=proves)
         self._others: deque[IntArray] = deque()
-        self._reached = super().reached()
-        self._worker = Worker(self._stretches(), "go-opt proof")
+        self._latest = super().reached()
+        self._error: BaseException | None = None
+        self._is_closed = threading.Event()
+        # A search that is abandoned while it waits for the thread does not keep the process.
+        self._thread = threading.Thread(target=self._work, name="go-opt proof", daemon=True)
+        self._thread.start()
 
     @property
     def is_over(self) -> bool:
-        return self._worker.is_over
+        return not self._thread.is_alive()
 
     def close(self) -> None:
-        """End the thread after its stretch."""
-        self._worker.close()
+        """End the thread after its stretch; do not wait long for it."""
+        self._is_closed.set()
+        self._thread.join(CLOSING_S)
 
     def run(self) -> None:
         """A moment of waiting; it runs anyway."""
-        self._worker.wait()
+        self._thread.join(POLL_S)
 
     def reached(self, rise: float = 1.0) -> Reached:
-        """What it knew after its last stretch."""
-        self._reached = [self._reached, *self._worker.received()][-1]
-        return self._reached
+        """What it knew after its last stretch; raises what the thread raised."""
+        if self._error is not None:
+            raise self._error
+        return self._latest
 
     def consider(self, placement: IntArray) -> None:
         """Before the next stretch."""
         self._others.append(placement)
 
-    def _stretches(self) -> Iterator[Reached]:
+    def _work(self) -> None:
         if sys.platform == "linux":  # where threads have a niceness of their own
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICER)
-        while not self._refinement.is_over:
-            while self._others:
-                self._refinement.consider(self._others.popleft())
-            self._refinement.run(STRETCH)
-            yield super().reached(RISE)
+        try:
+            while not self._refinement.is_over:
+                while self._others:
+                    self._refinement.consider(self._others.popleft())
+                self._refinement.run(STRETCH)
+                self._latest = super().reached(RISE)
+                if self._is_closed.is_set():
+                    return
+        except BaseException as error:  # for the search to raise: a thread has nobody to report to
+            self._error = error
 
 
 # Where evaluations are counted, a round is so many expansions of each refinement, each part counts as
