@@ -10,12 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from go_opt.env.rewrites.batching import batch, batches
-from go_opt.env.rewrites.biases import bias, biases
 from go_opt.env.rewrites.draft import Draft, refused
-from go_opt.env.rewrites.folding import fold, folds
+from go_opt.env.rewrites.folding import bias, biases, fold, folds
+from go_opt.env.rewrites.joining import batch, batches, merge, merges
 from go_opt.env.rewrites.names import BATCH, BIAS, FOLD, MERGE, TRANSPOSE
-from go_opt.env.rewrites.siblings import merge, merges
 from go_opt.env.rewrites.transposing import transpose, transposes
 from go_opt.errors import PlanError
 from go_opt.model.graph import Graph, Rewrite, with_sequences

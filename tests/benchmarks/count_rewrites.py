@@ -34,9 +34,9 @@ import go_opt
 from go_opt.env import Target, cost_tables, greedy_fusion, loop_roles, zoo_entries
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.env.rewrites import applying
-from go_opt.env.rewrites.columns import PRODUCTS
 from go_opt.env.rewrites.draft import Draft, DraftOp
-from go_opt.env.rewrites.siblings import FUNCTIONS
+from go_opt.env.rewrites.folding import PRODUCTS
+from go_opt.env.rewrites.joining import FUNCTIONS
 from go_opt.errors import PlanError
 from go_opt.model.graph import Graph
 from go_opt.model.op_costs import is_elementwise

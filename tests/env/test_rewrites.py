@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import go_opt
 from go_opt import from_onnx
 from go_opt.env.rewrites.applying import possible_rewrites, with_rewrites
-from go_opt.env.rewrites.columns import PRODUCTS
+from go_opt.env.rewrites.folding import PRODUCTS
 from go_opt.errors import PlanError
 from go_opt.model.graph import Graph, Rewrite, with_sequences
 from go_opt.solver.verify.rewrites import broken_rewrites

@@ -10,7 +10,7 @@ import pytest
 
 from go_opt import from_onnx
 from go_opt.common.arrays import frozen
-from go_opt.env.rewrites import batching, biases, folding, siblings, transposing
+from go_opt.env.rewrites import folding, joining, transposing
 from go_opt.env.rewrites.applying import possible_rewrites, with_rewrites
 from go_opt.model.graph import Graph, Rewrite
 from go_opt.solver.verify.rewrites import broken_rewrites
@@ -148,8 +148,8 @@ STEPS: dict[str, tuple[Graph, Rewrite]] = {
 def test_products_that_cannot_be_batched_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if the rule did not look for paths."""
     sent, rewrite = STEPS[name]
-    monkeypatch.setattr(batching, "_are_connected", lambda *_: False)
-    monkeypatch.setattr(batching, "_behind", lambda _, product, __: [product] * len(rewrite.ops))
+    monkeypatch.setattr(joining, "_are_connected", lambda *_: False)
+    monkeypatch.setattr(joining, "_behind", lambda _, product, __: [product] * len(rewrite.ops))
     try:
         made = with_rewrites(sent, (rewrite,))
     except Exception:
@@ -223,8 +223,8 @@ def test_what_no_rule_allows_is_found(name: str, monkeypatch: pytest.MonkeyPatch
     """Also if the rules did not look."""
     sent, rewrite = WRONG[name]
     monkeypatch.setattr(folding, "_may_fold", lambda *_: True)
-    monkeypatch.setattr(siblings, "_are_alike", lambda *_: True)
-    monkeypatch.setattr(biases, "continues", lambda *_: True)
+    monkeypatch.setattr(joining, "_kinds", lambda *_: iter(()))
+    monkeypatch.setattr(folding, "continues", lambda *_: True)
     made = sent
     try:
         made = with_rewrites(sent, (rewrite,))

@@ -12,8 +12,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from go_opt.env.rewrites import batching, draft
-from go_opt.env.rewrites import columns as products
+from go_opt.env.rewrites import draft, joining
+from go_opt.env.rewrites import folding as products
 from go_opt.env.rewrites import names as made_names
 from go_opt.env.rewrites.applying import apply
 from go_opt.errors import ModelError
@@ -54,11 +54,11 @@ class _Maker:
         for one in rewrites:
             ops = [self._draft.ops[name] for name in one.ops if name in self._draft.ops]
             columns = products.columns_of(self._draft, ops[0]) if ops else None
-            rows = batching.rows_of(self._draft, ops[0]) if ops else None
+            rows = joining.rows_of(self._draft, ops[0]) if ops else None
             apply(self._draft, one)  # refuses what the rule does not hold for
             if one.rule == made_names.BATCH:
                 assert rows is not None
-                self._batch(products.chains_of(ops), rows)
+                self._batch(joining.chains_of(ops), rows)
                 continue
             if one.rule == made_names.TRANSPOSE:
                 self._transpose(ops)
@@ -70,7 +70,7 @@ class _Maker:
             if one.rule == made_names.FOLD:
                 self._fold(ops, columns)
             else:
-                self._merge(products.chains_of(ops), columns)
+                self._merge(joining.chains_of(ops), columns)
         self._nodes.sort()
         outputs = set(self._nodes.outputs)
         for name, value in list(self._nodes.initializers.items()):
@@ -163,7 +163,7 @@ class _Maker:
         for node, result in zip(last, split.outputs, strict=True):
             stand_for(node.outputs[0], result)
 
-    def _batch(self, chains: Sequence[Sequence[draft.DraftOp]], rows: batching.Rows) -> None:
+    def _batch(self, chains: Sequence[Sequence[draft.DraftOp]], rows: joining.Joint) -> None:
         number, head = len(chains), chains[0][0].name
         heads = [self._node[chain[0].name] for chain in chains]
         if len({(_number_of(one, "alpha", 1.0), _number_of(one, "beta", 1.0)) for one in heads}) > 1:

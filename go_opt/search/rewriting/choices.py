@@ -14,7 +14,7 @@ from go_opt.common.arrays import FloatArray
 from go_opt.env import Target, cost_tables, greedy_fusion, loop_roles
 from go_opt.env.evaluation import objectives_s
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
-from go_opt.env.rewrites import columns
+from go_opt.env.rewrites import folding
 from go_opt.env.rewrites import names as made_names
 from go_opt.env.rewrites.applying import possible_rewrites, with_rewrites
 from go_opt.errors import PlanError
@@ -231,7 +231,7 @@ def _with_faster(graph: Graph, target: Target, named: NamedOps, given: Rewrites,
 
     def gain_s(rewrite: Rewrite) -> float:
         ops = [before.op_index[name] for name in rewrite.ops]
-        products = [op for op in ops if before.op_types[op] in columns.PRODUCTS]
+        products = [op for op in ops if before.op_types[op] in folding.PRODUCTS]
         made = (made_names.merged_name, made_names.split_name, made_names.concat_name)
         names = [name for one in made if (name := one(rewrite.ops[0], len(products))) in after.op_index]
         length = len(ops) // len(products)
