@@ -26,12 +26,11 @@ if TYPE_CHECKING:
     from go_opt.solver.problem.user_constraints import Forbid as Forbid
     from go_opt.solver.problem.user_constraints import Pin as Pin
     from go_opt.solver.problem.user_constraints import Stages as Stages
-    from go_opt.solver.propagation.adjacent import fix_adjacent as fix_adjacent
-    from go_opt.solver.propagation.adjacent import sample_adjacent as sample_adjacent
-    from go_opt.solver.propagation.modes import Placements as Placements
+    from go_opt.solver.propagation.adjacent import Placements as Placements
+    from go_opt.solver.propagation.adjacent import place_adjacent as place_adjacent
     from go_opt.solver.propagation.modes import fix as fix
     from go_opt.solver.propagation.modes import sample as sample
-    from go_opt.solver.propagation.propagators import rule_tables as rule_tables
+    from go_opt.solver.propagation.propagators.tables import rule_tables as rule_tables
     from go_opt.solver.propagation.search import Solver as Solver
     from go_opt.solver.scheduling import ScheduleAnnealing as ScheduleAnnealing
     from go_opt.solver.scheduling import earliest_finish_placement as earliest_finish_placement

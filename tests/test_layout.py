@@ -94,8 +94,8 @@ WIDE_FOLDERS: Final = {
     "solver.certify.states": 15,
     "solver.orders": 16,
     "solver.problem": 40,
-    "solver.propagation": 12,
-    "solver.propagation.propagators": 36,
+    "solver.propagation": 11,
+    "solver.propagation.propagators": 34,
     "solver.slicing.segments": 32,
     "solver.verify": 9,
 }

@@ -16,7 +16,7 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray, FloatArray, IntArray
 from go_opt.env import CostTables, evaluate_batch
-from go_opt.solver import PlacementProblem, fix, fix_adjacent, placement_problem
+from go_opt.solver import PlacementProblem, fix, place_adjacent, placement_problem
 from go_opt.solver.orders.instance import OrderProblem
 from go_opt.solver.walk.problem import WalkProblem, walk_problem
 from go_opt.solver.walk.walk import draw_walks, score_walks
@@ -87,8 +87,10 @@ class WalkCase:
         is_cut, chip = draw_walks(self.problem, weights, self._by_kernel(head), uniforms)
         proposal = np.empty((len(uniforms), self.units.num_units), dtype=np.int32)
         proposal[:, self.units.unit_of_op] = chip[:, self.problem.kernel_of]
-        repair = fix_adjacent if self.is_adjacent else fix
-        placement = repair(self.units, proposal, seed=seed).placement
+        if self.is_adjacent:
+            placement = place_adjacent(self.units, proposals=proposal, seed=seed).placement
+        else:
+            placement = fix(self.units, proposal, seed=seed).placement
         return Drawn(is_cut, placement, (placement != proposal).any(axis=1), None)
 
     def _fits(self, placement: IntArray) -> BoolArray:

@@ -15,14 +15,16 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.common.arrays import IntArray
+from go_opt.common.arrays import BoolArray, IntArray
 from go_opt.env.cost import CostTables, cost_tables
 from go_opt.env.kernels.fusion import fused_within_chips, loop_roles
+from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.plan import Candidate
-from go_opt.solver.constraints.limits import loosest_limits
 from go_opt.solver.constraints.problem import (
     ConstrainedProblem,
+    LimitRow,
     conflict_sentence,
+    loosest_limits,
     problem_under,
     smallest_conflict,
 )
@@ -37,8 +39,8 @@ from go_opt.solver.problem.problem import (
     PlacementProblem,
 )
 from go_opt.solver.problem.user_constraints import UserConstraint
-from go_opt.solver.propagation.modes import CONFLICT, MAX_BACKTRACKS, fix
-from go_opt.solver.propagation.propagators.tables import Limits
+from go_opt.solver.propagation.adjacent import CONFLICT
+from go_opt.solver.propagation.modes import MAX_BACKTRACKS, fix
 from go_opt.solver.verify.verifier import verify
 
 # Backtracks cost more in larger graphs; the adjacent core is the fallback of the engine.
@@ -90,7 +92,7 @@ def constrained_starts(
 
     Args:
       order: [N] topological; the ops of each kernel are adjacent.
-      fusion_group: [N] kernels to start with (:func:`go_opt.solver.constraints.fusion.constrained_fusion`).
+      fusion_group: [N] kernels to start with (:func:`constrained_fusion`).
       passing: ``adjacent`` keeps the target's own triangle rule; ``relayed`` and ``free`` have none.
       guides: placements ([N] each) that the starts follow as far as possible.
       fusion_is_open: whether other kernels may be used if these cannot be placed.
@@ -110,6 +112,48 @@ def constrained_starts(
             requested, lambda fewer: _loosest(fewer, passing, fusion_is_open, replicates)
         )
     return ConstrainedStarts(requested, (), conflict, backtracks)
+
+
+def constrained_fusion(requested: OpConstraints, order: IntArray, fusion_group: IntArray) -> IntArray:
+    """Returns ``fusion_group`` [N] with kernels split where constraints force their ops apart.
+
+    Along ``order`` a kernel continues while some chip is open to all its ops and no cut point
+    precedes the next op. Contiguous parts of a legal kernel are legal kernels.
+    """
+    kernel = number_kernels(order, fusion_group)[order]
+    starts = np.diff(kernel, prepend=-1) > 0
+    cuts_into = np.zeros(len(order), np.bool_)  # [N] ops that a cut point stands before
+    at_cut = requested.rise > 0
+    cuts_into[requested.graph.edge_dst[at_cut]] = True
+    is_bound = cuts_into | ~requested.allowed.all(axis=1)
+    first = np.append(np.flatnonzero(starts), len(order))
+    for k in np.unique(kernel[is_bound[order]]):
+        begin, end = first[k], first[k + 1]
+        starts[begin:end] = _starts_of_parts(requested, order[begin:end], cuts_into)
+    split = np.empty_like(fusion_group)
+    split[order] = np.cumsum(starts) - 1
+    return split
+
+
+def _starts_of_parts(requested: OpConstraints, ops: IntArray, cuts_into: BoolArray) -> BoolArray:
+    """Returns True for each op where a part of the kernel ``ops`` starts."""
+    starts = np.zeros(len(ops), np.bool_)
+    part, open_chips = set[int](), np.zeros_like(requested.allowed[0])
+    for i, op in enumerate(ops.tolist()):
+        common = open_chips & requested.allowed[op]
+        if not common.any() or (cuts_into[op] and _is_cut(requested, part, op)):
+            starts[i] = True
+            part, common = set(), requested.allowed[op]
+        part.add(op)
+        open_chips = common
+    starts[0] = True
+    return starts
+
+
+def _is_cut(requested: OpConstraints, part: set[int], op: int) -> bool:
+    """Returns whether a cut point separates one of ``part`` from ``op``."""
+    into = (requested.graph.edge_dst == op) & (requested.rise > 0)
+    return not part.isdisjoint(requested.graph.edge_src[into].tolist())
 
 
 def constrained_tables(requested: OpConstraints) -> CostTables:
@@ -173,7 +217,7 @@ def _loosest(
             problem = problem._replace(triangle=TRIANGLE_LONGEST_PATH)
         return problem._replace(no_skip=NO_SKIP_OFF) if uses_copies else problem
 
-    def limits(requested: OpConstraints, problem: PlacementProblem) -> Limits | None:
+    def limits(requested: OpConstraints, problem: PlacementProblem) -> list[LimitRow]:
         return loosest_limits(
             requested,
             problem,

@@ -29,46 +29,74 @@ from go_opt.solver.problem.problem import (
     component_width,
     span_from_sources,
 )
+from go_opt.solver.problem.user_constraints import UserConstraint
 from go_opt.solver.propagation.propagators.domains import ALL_BITS, WORD_BITS, draw_chip
 
-DRAWN, ANCHORED, GAPS, CONTRADICTION = range(4)
 MAX_ANCHORINGS: Final = 8
 NO_UNIT: Final = -1
 
 
-class AdjacentPlacements(NamedTuple):
-    """Placements, and the status of each.
-
-    * ``DRAWN``: every unit was drawn or kept within its domain;
-    * ``ANCHORED``: some chips stayed unused, so the search first fixed some units, ignoring their
-      rows, and placed the others again;
-    * ``GAPS``: with the caller's bounds, no placement without unused chips was found, which is no
-      proof; the placement breaks only the no-skip rule. A connected graph never has this status
-      under the prefix rule;
-    * ``CONTRADICTION``: no placement meets the caller's bounds; the placement is -1.
-    """
-
-    placement: IntArray  # [S, U]
-    status: CodeArray  # [S]
+# How a placement was found.
+KEPT, SEARCHED, BACKTRACKED, ADJACENT, LIMIT, CONFLICT = range(6)  # by SAMPLE and FIX
+# By the adjacent core. DRAWN: every unit was drawn or kept within its domain. ANCHORED: some chips stayed
+# unused, so the core first fixed some units, ignoring their rows, and placed the others again. GAPS: with the
+# caller's bounds, no placement without unused chips was found, which is no proof; the placement breaks only
+# the no-skip rule. A connected graph never ends so under the prefix rule. CONTRADICTION: no placement meets
+# the caller's bounds.
+DRAWN, ANCHORED, GAPS, CONTRADICTION = range(6, 10)
 
 
-def sample_adjacent(
+class Placements(NamedTuple):
+    """Placements, and how each was found."""
+
+    placement: IntArray  # [S, U], of ops under constraints [S, N]; -1 if none was found
+    ending: CodeArray  # [S] KEPT … CONTRADICTION
+    backtracks: int = 0  # of the whole batch
+    # Constraints that cannot all hold. None: there is no proof; empty: the target's own rules suffice.
+    conflict: tuple[UserConstraint, ...] | None = None
+
+    @property
+    def found(self) -> BoolArray:
+        """Returns [S] True if there is a valid placement."""
+        return ~np.isin(self.ending, (LIMIT, CONFLICT, GAPS, CONTRADICTION))
+
+    @property
+    def backtracked(self) -> BoolArray:
+        """Returns [S] True if the search backtracked at least once, whatever the result."""
+        return (self.ending != KEPT) & (self.ending != SEARCHED)
+
+    @property
+    def fell_back(self) -> BoolArray:
+        """Returns [S] True if the adjacent core made the placement."""
+        return self.ending == ADJACENT
+
+    @property
+    def limit_reached(self) -> bool:
+        """Whether the search ended without a placement and without a proof."""
+        return self.conflict is None and not bool(self.found.any())
+
+
+def place_adjacent(
     problem: PlacementProblem,
-    log_probs: FloatArray,
     *,
+    log_probs: FloatArray | None = None,
+    proposals: IntArray | None = None,
     orders: IntArray | None = None,
     seed: int = 0,
     num_samples: int = 1,
     first_chip: ArrayLike | None = None,
     last_chip: ArrayLike | None = None,
-) -> AdjacentPlacements:
-    """Draws placements unit by unit, each from its row restricted to its current domain.
+) -> Placements:
+    """SAMPLE: draws placements unit by unit, each from its row restricted to its current domain; or FIX.
 
     Every placement within the rule and the bounds can be drawn if each of its chips has mass.
-    A row without mass on a domain counts as uniform there.
+    A row without mass on a domain counts as uniform there. FIX keeps each proposed chip that is still
+    possible, then places the other units; a valid proposal is returned unchanged.
 
     Args:
       log_probs: [U, D], or [S, U, D] with separate rows per sample; on any scale, -inf is no mass.
+        FIX draws the other units from them; without rows, each takes the nearest chip of its domain.
+      proposals: [S, U] chips to be fixed, S of them; values outside 0 … D - 1 are never kept. None: SAMPLE.
       orders: [S or 1, U] the units in the order they are visited; by default random ones.
       first_chip: [U] or one number, the lowest chip of each unit; 0 by default.
       last_chip: [U] or one number, the highest chip of each unit; ``D - 1`` by default.
@@ -76,55 +104,16 @@ def sample_adjacent(
     Raises:
       InfeasibleError: all chips must be used, but no placement does, whatever the bounds.
     """
-    rows = checked_rows(problem, log_probs, num_samples)
-    nothing = np.zeros((num_samples, 0), np.int32)
-    return place_adjacent(problem, rows, nothing, orders, seed, first_chip, last_chip)
-
-
-def fix_adjacent(
-    problem: PlacementProblem,
-    proposals: IntArray,
-    *,
-    orders: IntArray | None = None,
-    seed: int = 0,
-    log_probs: FloatArray | None = None,
-    first_chip: ArrayLike | None = None,
-    last_chip: ArrayLike | None = None,
-) -> AdjacentPlacements:
-    """Repairs proposals: keeps each value that is still possible, then places the other units.
-
-    A valid proposal is returned unchanged.
-
-    Args:
-      proposals: [S, U] chips; values outside 0 … D - 1 are never kept.
-      log_probs: [U, D] or [S, U, D]: rows from which the other units are drawn. Without rows, each
-        takes the nearest chip of its domain.
-      orders, first_chip, last_chip: as for :func:`sample_adjacent`, with its errors.
-    """
-    proposals = checked_proposals(problem, proposals)
-    rows = None if log_probs is None else checked_rows(problem, log_probs, len(proposals))
-    return place_adjacent(problem, rows, proposals, orders, seed, first_chip, last_chip)
-
-
-def place_adjacent(
-    problem: PlacementProblem,
-    rows: FloatArray | None,
-    proposals: IntArray,
-    orders: IntArray | None,
-    seed: int,
-    first_chip: ArrayLike | None,
-    last_chip: ArrayLike | None,
-) -> AdjacentPlacements:
-    """FIX of the proposals [S, U], or SAMPLE where they have no columns."""
-    num_samples, is_sample = len(proposals), proposals.shape[1] == 0
+    is_sample = proposals is None
+    proposals = np.zeros((num_samples, 0), np.int32) if proposals is None else checked(problem, proposals)
+    num_samples = len(proposals)
+    rows = None if log_probs is None else checked_rows(problem, log_probs, num_samples)
     shape = (num_samples, problem.num_units)
-    out = AdjacentPlacements(
-        np.full(shape, -1, dtype=np.int32), np.full(num_samples, CONTRADICTION, dtype=np.int8)
-    )
+    placement, ending = np.full(shape, -1, np.int32), np.full(num_samples, CONTRADICTION, np.int8)
     start = start_domains(problem, first_chip, last_chip)
     cover = _what_to_cover(problem, start)
     if start is None or cover is None:
-        return out
+        return Placements(placement, ending)
     rng = np.random.default_rng(seed)
     visiting = visiting_orders(problem, rng, num_samples) if orders is None else orders
     wishes = np.zeros((num_samples, 0))
@@ -135,8 +124,9 @@ def place_adjacent(
     uniforms = np.zeros((num_samples, 0)) if rows is None else rng.random(shape)
     rows = np.zeros((1, 1, 1)) if rows is None else rows
     domains = start._replace(lower=start.lower.copy(), upper=start.upper.copy())
-    _place(problem, start, cover, domains, rows, visiting, uniforms, wishes, proposals, out)
-    return out
+    drawn = rows, visiting, uniforms, wishes, proposals
+    _place(problem, start, cover, domains, drawn, placement, ending)
+    return Placements(placement, ending)
 
 
 def visiting_orders(problem: PlacementProblem, rng: np.random.Generator, num_samples: int) -> IntArray:
@@ -162,7 +152,7 @@ def checked_rows(problem: PlacementProblem, log_probs: FloatArray, num_samples: 
     return rows
 
 
-def checked_proposals(problem: PlacementProblem, proposals: IntArray) -> IntArray:
+def checked(problem: PlacementProblem, proposals: IntArray) -> IntArray:
     """Returns the proposals [S, U], chips within -1 … D, or raises if their shape or type is invalid."""
     given = np.asarray(proposals)
     if given.ndim != 2 or given.shape[1] != problem.num_units or given.dtype.kind not in "iu":
@@ -180,13 +170,11 @@ def _place(
     start: Domains,
     cover: _Cover,
     domains: Domains,
-    rows: FloatArray,
-    orders: IntArray,
-    uniforms: FloatArray,
-    wishes: FloatArray,
-    proposals: IntArray,
-    out: AdjacentPlacements,
+    drawn: tuple[FloatArray, IntArray, FloatArray, FloatArray, IntArray],
+    placement: IntArray,
+    ending: CodeArray,
 ) -> None:
+    rows, orders, uniforms, wishes, proposals = drawn
     all_chips = np.full((problem.num_chips + WORD_BITS - 1) // WORD_BITS, ALL_BITS, np.uint64)
     anchorings = MAX_ANCHORINGS if wishes.shape[1] > 0 else 0
     for s in range(len(proposals)):
@@ -203,22 +191,22 @@ def _place(
                     chip = int64(proposals[s, unit])
                     low, high = int64(domains.lower[unit]), int64(domains.upper[unit])
                     if low < high and low <= chip <= high:
-                        _fix(domains, unit, chip)
+                        _fix(problem, domains, unit, chip)
             visit = 0
             for unit in order:
                 low, high = int64(domains.lower[unit]), int64(domains.upper[unit])
                 if low < high and uniforms.shape[1] > 0:
                     row = rows[s % len(rows), unit]
-                    _fix(domains, unit, draw_chip(all_chips, low, high, row, uniforms[s, visit]))
+                    _fix(problem, domains, unit, draw_chip(all_chips, low, high, row, uniforms[s, visit]))
                     visit += 1
                 elif low < high:
-                    _fix(domains, unit, min(max(int64(proposals[s, unit]), low), high))
+                    _fix(problem, domains, unit, min(max(int64(proposals[s, unit]), low), high))
             for unit in range(len(order)):
-                out.placement[s, unit] = domains.lower[unit]
-            if _close_gaps(problem, start, cover, out.placement[s]):
-                out.status[s] = DRAWN if attempt == 0 else ANCHORED
+                placement[s, unit] = domains.lower[unit]
+            if _close_gaps(problem, start, cover, placement[s]):
+                ending[s] = DRAWN if attempt == 0 else ANCHORED
                 break
-            out.status[s] = GAPS
+            ending[s] = GAPS
 
 
 class Domains(NamedTuple):
@@ -226,10 +214,7 @@ class Domains(NamedTuple):
 
     lower: IntArray  # [U] first chip of the domain
     upper: IntArray  # [U] last chip of the domain
-    neighbour_ptr: LongArray  # [U + 1]
-    neighbour: IntArray  # [2 E] readers and producers of each unit
-    least: CodeArray  # [2 E] for bounds [l, h] of the unit, the neighbour is at l + least or above
-    most: CodeArray  # [2 E] … and at h + most or below
+    rise_to: LongArray  # [E] the least rises, parallel to the predecessors of the problem
     queue: IntArray  # [U] ring of units whose bounds changed
     is_queued: BoolArray  # [U]
 
@@ -258,24 +243,14 @@ def start_domains(
     """Returns the domains before any unit is visited; ``None`` if the bounds contradict each other."""
     num_units = problem.num_units
     first, last = chip_runs(problem)
-    units = np.arange(num_units)
-    rows = (
-        np.repeat(units, np.diff(problem.successor_ptr)),
-        np.repeat(units, np.diff(problem.predecessor_ptr)),
-    )
-    by_unit = np.argsort(np.concatenate(rows), kind="stable")
-    rise, rise_to = problem.rise, problem.rise[np.argsort(problem.successor, kind="stable")]
     start = Domains(
         lower=(first if first_chip is None else np.maximum(first, first_chip)).astype(np.int32),
         upper=(last if last_chip is None else np.minimum(last, last_chip)).astype(np.int32),
-        neighbour_ptr=problem.successor_ptr + problem.predecessor_ptr,
-        neighbour=np.concatenate([problem.successor, problem.predecessor])[by_unit],
-        least=np.concatenate([rise, np.full_like(rise, -1)])[by_unit].astype(np.int8),
-        most=np.concatenate([np.ones_like(rise), -rise_to])[by_unit].astype(np.int8),
+        rise_to=problem.rise[np.argsort(problem.successor, kind="stable")],
         queue=np.zeros(num_units, dtype=np.int32),
         is_queued=np.zeros(num_units, dtype=np.bool_),
     )
-    return start if _propagate_all(start) else None
+    return start if _propagate_all(problem, start) else None
 
 
 def chip_runs(problem: PlacementProblem) -> tuple[IntArray, IntArray]:
@@ -284,7 +259,7 @@ def chip_runs(problem: PlacementProblem) -> tuple[IntArray, IntArray]:
 
 
 @uncounted
-def _propagate_all(domains: Domains) -> bool:
+def _propagate_all(problem: PlacementProblem, domains: Domains) -> bool:
     """Propagates all bounds to the fixpoint; returns False if some domain is empty."""
     num_units = len(domains.lower)
     for unit in range(num_units):
@@ -292,25 +267,25 @@ def _propagate_all(domains: Domains) -> bool:
             return False
         domains.queue[unit] = unit
         domains.is_queued[unit] = True
-    return _drain(domains, num_units)
+    return _drain(problem, domains, num_units)
 
 
 @uncounted_inner
-def _fix(domains: Domains, unit: int, chip: int) -> None:
+def _fix(problem: PlacementProblem, domains: Domains, unit: int, chip: int) -> None:
     """Fixes ``unit`` to a chip of its domain and propagates; no domain can become empty."""
     domains.lower[unit] = chip
     domains.upper[unit] = chip
     domains.queue[0] = unit
     domains.is_queued[unit] = True
-    _drain(domains, 1)
+    _drain(problem, domains, 1)
 
 
 @uncounted_inner
-def _drain(domains: Domains, waiting: int) -> bool:
+def _drain(problem: PlacementProblem, domains: Domains, waiting: int) -> bool:
     """Propagates from ``queue[:waiting]`` to the fixpoint; returns False if a domain is empty."""
     # Tuple fields are reference-counted on each access: as locals, only once per call.
-    neighbour_ptr, neighbour = domains.neighbour_ptr, domains.neighbour
-    least, most = domains.least, domains.most
+    readers = problem.successor_ptr, problem.successor, problem.rise
+    producers = problem.predecessor_ptr, problem.predecessor, domains.rise_to
     lower, upper, queue, is_queued = domains.lower, domains.upper, domains.queue, domains.is_queued
     first = 0
     while waiting > 0:
@@ -320,23 +295,25 @@ def _drain(domains: Domains, waiting: int) -> bool:
         waiting -= 1
         low = lower[unit]
         high = upper[unit]
-        for i in range(neighbour_ptr[unit], neighbour_ptr[unit + 1]):
-            other = neighbour[i]
-            lowest = low + least[i]
-            highest = high + most[i]
-            first_chip, last_chip = lower[other], upper[other]
-            if lowest <= first_chip and highest >= last_chip:
-                continue
-            first_chip, last_chip = max(lowest, first_chip), min(highest, last_chip)
-            lower[other] = first_chip
-            upper[other] = last_chip
-            if first_chip > last_chip:
-                return False
-            if not is_queued[other]:
-                is_queued[other] = True
-                last = first + waiting
-                queue[last if last < len(queue) else last - len(queue)] = other
-                waiting += 1
+        for to_readers in (True, False):
+            ptr, neighbour, rise = readers if to_readers else producers
+            for i in range(ptr[unit], ptr[unit + 1]):
+                other = neighbour[i]
+                lowest = low + rise[i] if to_readers else low - 1
+                highest = high + 1 if to_readers else high - rise[i]
+                first_chip, last_chip = lower[other], upper[other]
+                if lowest <= first_chip and highest >= last_chip:
+                    continue
+                first_chip, last_chip = max(lowest, first_chip), min(highest, last_chip)
+                lower[other] = first_chip
+                upper[other] = last_chip
+                if first_chip > last_chip:
+                    return False
+                if not is_queued[other]:
+                    is_queued[other] = True
+                    last = first + waiting
+                    queue[last if last < len(queue) else last - len(queue)] = other
+                    waiting += 1
     return True
 
 
@@ -411,7 +388,7 @@ def _anchor(
         component = problem.component[source]
         used[component] = True
         chip = min(following, int64(domains.upper[source]))
-        _fix(domains, int32(source), chip)
+        _fix(problem, domains, int32(source), chip)
         highest = _raise_a_sink(problem, domains, component, cover.last_chip, chip, preference, turn)
         following = max(following, highest + 1)
     return True
@@ -442,7 +419,7 @@ def _raise_a_sink(
             sink = unit
             best = wish
     if sink != NO_UNIT:
-        _fix(domains, int32(sink), highest)
+        _fix(problem, domains, int32(sink), highest)
     return highest
 
 

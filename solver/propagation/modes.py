@@ -8,18 +8,25 @@ visiting orders have one row, or S.
 
 from __future__ import annotations
 
-from typing import Final, Literal, NamedTuple, TypeVar
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
-from go_opt.common.arrays import BoolArray, CodeArray, FloatArray, IntArray, LongArray, WordArray
+from go_opt.common.arrays import CodeArray, FloatArray, IntArray, LongArray, WordArray
 from go_opt.common.compiling import compiled, compiled_inline, compiled_inner, int64, uncounted_inner
 from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.solver.problem.problem import PlacementProblem
 from go_opt.solver.propagation.adjacent import (
+    ADJACENT,
     ANCHORED,
+    BACKTRACKED,
+    CONFLICT,
     DRAWN,
-    checked_proposals,
+    KEPT,
+    LIMIT,
+    SEARCHED,
+    Placements,
+    checked,
     checked_rows,
     longest_stretches,
     place_adjacent,
@@ -45,35 +52,9 @@ from go_opt.solver.propagation.propagators.tables import RuleTables, rule_tables
 from go_opt.solver.propagation.search import EXHAUSTED, Solver, decide, holds, reset, settle
 
 Rule = Literal["full", "adjacent"]
-_Rows = TypeVar("_Rows", FloatArray, IntArray)
 RULES: Final = ("full", "adjacent")
 MAX_BACKTRACKS: Final = 300
 FIRST_TRY: Final = 60  # backtracks before the first restart
-KEPT, SEARCHED, BACKTRACKED, ADJACENT, LIMIT, CONFLICT = range(6)
-
-
-class Placements(NamedTuple):
-    """Placements, and how each was found."""
-
-    placement: IntArray  # [S, U]; -1 if none was found (user constraints only)
-    proposal: IntArray  # [S, U]
-    ending: CodeArray  # [S] KEPT … CONFLICT
-    backtracks: int = 0  # of the whole batch
-
-    @property
-    def found(self) -> BoolArray:
-        """Returns [S] True if there is a valid placement."""
-        return (self.ending != LIMIT) & (self.ending != CONFLICT)
-
-    @property
-    def backtracked(self) -> BoolArray:
-        """Returns [S] True if the search backtracked at least once, whatever the result."""
-        return (self.ending != KEPT) & (self.ending != SEARCHED)
-
-    @property
-    def fell_back(self) -> BoolArray:
-        """Returns [S] True if the adjacent core made the placement."""
-        return self.ending == ADJACENT
 
 
 def sample(
@@ -123,7 +104,7 @@ def fix(
         takes the nearest chip of its domain.
       max_backtracks, tables: as for :func:`sample`, with its errors.
     """
-    proposals = checked_proposals(problem, proposals)
+    proposals = checked(problem, proposals)
     proposals = np.where((proposals >= 0) & (proposals < problem.num_chips), proposals, np.int32(-1))
     rows = _NO_ROWS if log_probs is None else checked_rows(problem, log_probs, len(proposals))
     return _placements(problem, tables, rows, proposals, rule, max_backtracks, seed)
@@ -146,49 +127,49 @@ def _placements(
         raise InvalidInputError(f"rule is {rule!r}, must be one of {', '.join(RULES)}.", field="rule")
     tables = rule_tables(problem) if tables is None else tables
     num_samples, is_sample = len(proposals), proposals.shape[1] == 0
-    shape = (num_samples, tables.num_units)
-    made = Placements(
-        np.full(shape, -1, np.int32),
-        np.zeros(shape, np.int32) if is_sample else proposals,
-        np.full(num_samples, LIMIT if rule == "adjacent" else CONFLICT, np.int8),
-    )
+    placement = np.full((num_samples, tables.num_units), -1, np.int32)
+    wanted = np.zeros_like(placement) if is_sample else proposals
+    ending = np.full(num_samples, LIMIT if rule == "adjacent" else CONFLICT, np.int8)
     orders = visiting_orders(problem, np.random.default_rng((seed, 0)), num_samples)
+    backtracks = 0
     if rule == "full":
         solver = Solver(tables)
         before = solver.backtracks
         if not solver.is_exhausted:
-            rng = np.random.default_rng((seed, 1))
+            rng, made = np.random.default_rng((seed, 1)), (wanted, placement, ending)
             _place_all(tables, solver.store, rows, orders, is_sample, max_backtracks, rng, made)
-        made = made._replace(backtracks=solver.backtracks - before)
-    rest = np.flatnonzero(made.ending == LIMIT)
+        backtracks = solver.backtracks - before
+    rest = np.flatnonzero(ending == LIMIT)
     if not len(rest):
-        return made
+        return Placements(placement, ending, backtracks)
+    first_chip, last_chip = longest_stretches(unpack_chips(tables.allowed, tables.num_chips))
     try:
         placed = place_adjacent(
             problem,
-            _rows_of(rows, rest) if len(rows) else None,
-            proposals[rest],
-            _rows_of(orders, rest),
-            seed,
-            *longest_stretches(unpack_chips(tables.allowed, tables.num_chips)),
+            log_probs=None if not len(rows) else rows[rest] if len(rows) > 1 else rows,
+            proposals=None if is_sample else proposals[rest],
+            orders=orders[rest],
+            seed=seed,
+            num_samples=len(rest),
+            first_chip=first_chip,
+            last_chip=last_chip,
         )
     except InfeasibleError:
         if rule == "adjacent":
             raise
-        return made
+        return Placements(placement, ending, backtracks)
     # The adjacent rule implies the others, except limits of the user.
-    has_limits = len(tables.limits.chip) > 0
-    for s, placement, status in zip(rest, *placed, strict=True):
-        if status in (DRAWN, ANCHORED) and not (has_limits and not holds(tables, placement)):
-            is_kept = not is_sample and (placement == proposals[s]).all()
-            made.placement[s] = placement
-            made.ending[s] = ADJACENT if rule == "full" else KEPT if is_kept else SEARCHED
-    return made
+    has_limits = len(tables.limit_chip) > 0
+    for s, row, status in zip(rest, placed.placement, placed.ending, strict=True):
+        if status in (DRAWN, ANCHORED) and not (has_limits and not holds(tables, row)):
+            is_kept = not is_sample and (row == proposals[s]).all()
+            placement[s] = row
+            ending[s] = ADJACENT if rule == "full" else KEPT if is_kept else SEARCHED
+    return Placements(placement, ending, backtracks)
 
 
-def _rows_of(rows: _Rows, samples: LongArray) -> _Rows:
-    """Returns the rows of ``samples``, or all rows if samples share them."""
-    return rows[samples] if len(rows) > 1 else rows
+# Of each sample: its proposal, its placement ([S, U] each), and how that was found.
+_Made = tuple[IntArray, IntArray, CodeArray]
 
 
 class _Work(NamedTuple):
@@ -208,7 +189,7 @@ def _place_all(
     is_sample: bool,
     max_backtracks: int,
     rng: np.random.Generator,
-    made: Placements,
+    made: _Made,
 ) -> None:
     """SAMPLE: keeps an independent draw from the rows if it is valid, else draws during a search.
 
@@ -216,31 +197,30 @@ def _place_all(
     units are drawn from the rows, or take the nearest chip if there are no rows.
     """
     work = _working_space(store)
+    proposal, placement, ending = made
     num_units = len(store.low)
-    for s in range(len(made.placement)):
+    for s in range(len(placement)):
         row = rows[s % len(rows)] if len(rows) > 0 else np.zeros((0, 0))
         if is_sample:
             for word in range(len(work.chips)):
                 work.chips[word] = ALL_BITS
             for unit in range(num_units):
-                made.proposal[s, unit] = draw_chip(
-                    work.chips, 0, tables.num_chips - 1, row[unit], rng.random()
-                )
+                proposal[s, unit] = draw_chip(work.chips, 0, tables.num_chips - 1, row[unit], rng.random())
         if _keep_proposal(tables, store, s, made):
             continue
         begin = store.state[BACKTRACKS]
         for i in range(num_units):
             work.order[0, i] = orders[s % len(orders), i]
             work.failures[i] = 0
-        while _may_try_again(store, begin, max_backtracks, s, made):
+        while _may_try_again(store, begin, max_backtracks, ending[s]):
             _failures_first(work)
-            place = _search(tables, store, row, work, is_sample, rng, s, made)
+            place = _search(tables, store, row, work, is_sample, rng, proposal[s])
             if place < 0:
-                made.ending[s] = CONFLICT if place == EXHAUSTED else LIMIT
+                ending[s] = CONFLICT if place == EXHAUSTED else LIMIT
             else:
-                made.ending[s] = BACKTRACKED if store.state[BACKTRACKS] > begin else SEARCHED
+                ending[s] = BACKTRACKED if store.state[BACKTRACKS] > begin else SEARCHED
                 for unit in range(num_units):
-                    made.placement[s, unit] = store.low[unit]
+                    placement[s, unit] = store.low[unit]
             reset(tables, store)
 
 
@@ -266,30 +246,31 @@ def _failures_first(work: _Work) -> None:
 
 
 @uncounted_inner
-def _may_try_again(store: Store, begin: int, max_backtracks: int, s: int, made: Placements) -> bool:
+def _may_try_again(store: Store, begin: int, max_backtracks: int, ending: int) -> bool:
     """Returns whether to try again; sets the next backtrack limit, small at first for cheap restarts."""
     used = store.state[BACKTRACKS] - begin
-    if used > 0 and (made.ending[s] != LIMIT or used >= max_backtracks):
+    if used > 0 and (ending != LIMIT or used >= max_backtracks):
         return False
     budget = max(FIRST_TRY, used // 4)
     store.state[MOST_BACKTRACKS] = store.state[BACKTRACKS] + min(budget, max_backtracks - used)
-    return used > 0 or made.ending[s] == CONFLICT
+    return used > 0 or ending == CONFLICT
 
 
 @compiled_inline
-def _keep_proposal(tables: RuleTables, store: Store, s: int, made: Placements) -> bool:
+def _keep_proposal(tables: RuleTables, store: Store, s: int, made: _Made) -> bool:
     """Returns whether the proposal is valid; if so, it becomes the placement. Resets the store."""
+    proposal, placement, ending = made
     for unit in range(len(store.low)):
-        chip = int64(made.proposal[s, unit])
+        chip = int64(proposal[s, unit])
         narrow_range(store, unit, chip, chip)
         if store.state[CONTRADICTION]:
             break
     is_valid = settle(tables, store) != EXHAUSTED
     reset(tables, store)
     if is_valid:
-        made.ending[s] = KEPT
+        ending[s] = KEPT
         for unit in range(len(store.low)):
-            made.placement[s, unit] = made.proposal[s, unit]
+            placement[s, unit] = proposal[s, unit]
     return is_valid
 
 
@@ -301,8 +282,7 @@ def _search(
     work: _Work,
     is_sample: bool,
     rng: np.random.Generator,
-    s: int,
-    made: Placements,
+    proposal: IntArray,
 ) -> int:
     """Visits all units, in FIX twice: the first time only possible proposals are decided."""
     num_units = len(store.low)
@@ -312,7 +292,7 @@ def _search(
     while 0 <= place < passes * num_units:
         is_last_pass = place >= (passes - 1) * num_units
         unit = work.order[place // num_units, place % num_units]
-        wanted = int64(made.proposal[s, unit])
+        wanted = int64(proposal[unit])
         if not is_sample and 0 <= wanted < tables.num_chips and has_chip(store.domain[unit], wanted):
             _only(chips, wanted)
         elif not is_last_pass:

@@ -18,11 +18,11 @@ from typing import Any
 import constraint
 import numpy as np
 
-from go_opt.common.arrays import WordArray
+from go_opt.common.arrays import BoolArray
 from go_opt.errors import InvalidInputError
-from go_opt.solver.problem.problem import NO_SKIP_OFF, TRIANGLE_OFF
+from go_opt.solver.problem.problem import NO_SKIP_OFF, TRIANGLE_OFF, PlacementProblem
 from go_opt.solver.propagation.propagators.domains import pack_chips
-from go_opt.solver.propagation.propagators.tables import RuleTables, no_limits
+from go_opt.solver.propagation.propagators.tables import RuleTables, rule_tables
 from go_opt.solver.propagation.search import Solver, holds
 
 Domains = dict[Hashable, Sequence[int]]
@@ -115,40 +115,35 @@ def _tables(domains: Domains, constraints: list[Posted]) -> tuple[list[Hashable]
     open_chips = np.zeros((len(variables), num_chips), np.bool_)
     for unit, variable in enumerate(variables):
         open_chips[unit, [value for value in domains[variable] if value < num_chips]] = True
-    allowed = pack_chips(open_chips)
     if not rules:
-        return variables, _free_tables(allowed, num_chips)
+        return variables, _free_tables(open_chips)
     tables = rules[0][0].tables
-    return variables, tables._replace(allowed=tables.allowed & allowed)
+    return variables, tables._replace(allowed=tables.allowed & pack_chips(open_chips))
 
 
-def _free_tables(allowed: WordArray, num_chips: int) -> RuleTables:
-    """Returns tables of units without edges and rules."""
-    num_units = len(allowed)
-    none, ptr = np.zeros(0, np.int64), np.zeros(num_units + 1, np.int64)
-    return RuleTables(
+def _free_tables(open_chips: BoolArray) -> RuleTables:
+    """Returns tables of units without edges and rules, each on one of its chips ([U, D])."""
+    num_units, num_chips = open_chips.shape
+    units, none = np.arange(num_units, dtype=np.int32), np.zeros(0, np.int32)
+    ptr = np.zeros(num_units + 1, np.int64)
+    free = PlacementProblem(
         num_chips=num_chips,
-        succ_ptr=ptr,
-        succ=none,
-        succ_rise=none,
-        succ_span=none,
-        pred_ptr=ptr,
-        pred=none,
-        pred_rise=none,
-        pred_span=none,
-        succ_source=none,
-        pred_edge=none,
-        between_ptr=np.zeros(1, np.int64),
-        between=none,
-        around_ptr=ptr,
-        around=none,
-        topological=np.arange(num_units),
-        allowed=allowed,
+        unit_of_op=units,
+        successor_ptr=ptr,
+        successor=none,
+        predecessor_ptr=ptr,
+        predecessor=none,
+        rise=none.astype(np.int64),
+        topological=units,
+        component=units,
+        num_components=num_units,
+        chip_kind=np.zeros(num_chips, np.int32),
+        can_run=np.ones((1, num_units), np.bool_),
+        acyclic=False,
         no_skip=NO_SKIP_OFF,
         triangle=TRIANGLE_OFF,
-        looks_far=False,
-        limits=no_limits(num_units),
     )
+    return rule_tables(free, allowed=open_chips)
 
 
 def _holds(constraints: list[Posted], domains: Domains, decided: dict[Hashable, int]) -> bool:

@@ -20,7 +20,6 @@ import numpy as np
 from go_opt.common.arrays import IntArray, LongArray, WordArray
 from go_opt.common.compiling import compiled, compiled_inline, uncounted, uncounted_inner
 from go_opt.errors import InvalidInputError
-from go_opt.solver.propagation.propagators import between, capacity, cover, edges, no_skip, triangle
 from go_opt.solver.propagation.propagators.domains import (
     BACKTRACKS,
     CONTRADICTION,
@@ -39,7 +38,15 @@ from go_opt.solver.propagation.propagators.domains import (
     restore,
     unpack_chips,
 )
+from go_opt.solver.propagation.propagators.rules import (
+    propagate_between,
+    propagate_cover,
+    propagate_edges,
+    propagate_limits,
+    propagate_no_skip,
+)
 from go_opt.solver.propagation.propagators.tables import RuleTables
+from go_opt.solver.propagation.propagators.triangle import propagate_triangle, unlink_after
 
 EXHAUSTED: Final = -1  # no valid placement remains
 LIMIT_REACHED: Final = -2  # the search reached its backtrack limit
@@ -61,7 +68,7 @@ class Solver:
     ) -> None:
         self.tables = tables
         self.store = new_store(
-            tables.allowed, tables.num_chips, max_decisions, num_limits=len(tables.limits.chip)
+            tables.allowed, tables.num_chips, max_decisions, num_limits=len(tables.limit_chip)
         )
         if max_backtracks is not None:
             self.store.state[MAX_BACKTRACKS] = max_backtracks
@@ -190,16 +197,16 @@ def _propagate(tables: RuleTables, store: Store) -> bool:
         # The cheap local rules empty the work list before each run of the global rules.
         while state[QUEUE_SIZE] > 0 and not state[CONTRADICTION]:
             unit = dequeue(store)
-            edges.propagate(tables, store, unit)
-            between.propagate(tables, store, unit)
+            propagate_edges(tables, store, unit)
+            propagate_between(tables, store, unit)
         if not state[CONTRADICTION]:
-            no_skip.propagate(tables, store)
+            propagate_no_skip(tables, store)
         if not state[CONTRADICTION]:
-            triangle.propagate(tables, store)
+            propagate_triangle(tables, store)
         if state[QUEUE_SIZE] == 0 and not state[CONTRADICTION]:
-            cover.propagate(tables, store)
+            propagate_cover(tables, store)
         if not state[CONTRADICTION]:
-            capacity.propagate(tables, store)
+            propagate_limits(tables, store)
         if state[QUEUE_SIZE] == 0:
             break
     return not state[CONTRADICTION]
@@ -214,7 +221,7 @@ def _remember(store: Store, at: int) -> None:
 
 @uncounted_inner
 def _return_to(tables: RuleTables, store: Store, at: int) -> None:
-    triangle.unlink_after(tables, store, store.mark[at, 1])
+    unlink_after(tables, store, store.mark[at, 1])
     restore(store, store.mark[at, 0], store.mark[at, 1], store.mark[at, 2])
 
 

@@ -37,7 +37,7 @@ from go_opt.agents.training.run import validate
 from go_opt.bench.rivals import RIVALS, Limits, Problem, compete, pose
 from go_opt.bench.rivals.walks import walk_case_of
 from go_opt.env import zoo_entries
-from go_opt.solver import fix_adjacent
+from go_opt.solver import place_adjacent
 from go_opt.solver.walk.walk import NUM_FEATURES, draw_walks
 from go_opt.training_inputs import as_policy, zoo_graphs
 
@@ -161,14 +161,14 @@ def time_of_a_sample() -> None:
     weights, head = np.zeros(NUM_FEATURES), np.zeros(kernels)
     given = walks.problem, weights, head, rng.random((PLACEMENT.samples, kernels))
     proposal = draw_walks(*given)[1][:, walks.problem.kernel_of]
-    placement = fix_adjacent(walks.units, proposal).placement
+    placement = place_adjacent(walks.units, proposals=proposal).placement
     print(f"{LARGE}, {kernels} ops: processor ms of a sample, batches of {PLACEMENT.samples}\n")
     header(["walk", "FIX", "evaluation", "all"])
     parts = [
         best_s(run, clock=time.thread_time)[0] / PLACEMENT.samples * 1e3
         for run in (
             lambda: draw_walks(*given),
-            lambda: fix_adjacent(walks.units, proposal),
+            lambda: place_adjacent(walks.units, proposals=proposal),
             lambda: graph.interval_s(placement),
             lambda: graph.interval_s(walks.draw(weights, head, PLACEMENT.samples, rng).placement),
         )

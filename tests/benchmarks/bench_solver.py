@@ -21,7 +21,7 @@ from measuring import best_s
 
 from go_opt.env import load_target, load_zoo
 from go_opt.solver.problem.problem import placement_problem
-from go_opt.solver.propagation.adjacent import DRAWN, fix_adjacent, sample_adjacent
+from go_opt.solver.propagation.adjacent import DRAWN, place_adjacent
 from go_opt.solver.propagation.modes import sample as full_rule_sample
 from go_opt.solver.verify.rule_check import broken_rules
 from tests.solver.adjacent_oracle import obeys
@@ -52,9 +52,9 @@ def core() -> None:
         rows = rng.normal(size=(num_ops, target.num_chips))
         proposals = rng.integers(0, target.num_chips, (BATCH, num_ops), dtype=np.int32)
         sample_one, sample_batch = (
-            partial(sample_adjacent, problem, rows, num_samples=count) for count in (1, BATCH)
+            partial(place_adjacent, problem, log_probs=rows, num_samples=count) for count in (1, BATCH)
         )
-        fix = partial(fix_adjacent, problem, proposals)
+        fix = partial(place_adjacent, problem, proposals=proposals)
         drawn = sample_batch()
         assert obeys(problem, drawn.placement).all()
         assert obeys(problem, fix().placement).all()
@@ -71,7 +71,7 @@ def check() -> None:
     for num_ops in SIZES:
         problem = placement_problem(branchy_graph(num_ops), load_target("mcm-6x6"))
         rows = np.zeros((num_ops, problem.num_chips))
-        placements = sample_adjacent(problem, rows, num_samples=BATCH).placement
+        placements = place_adjacent(problem, log_probs=rows, num_samples=BATCH).placement
         assert not broken_rules(problem, placements).any()
         seconds, _ = best_s(partial(broken_rules, problem, placements))
         print(f"{'':>17} {num_ops:6d} {seconds / BATCH * 1e3:10.4f}")
@@ -88,9 +88,9 @@ def stress(num_samples: int) -> None:
         for name in POLICIES:
             rows = policy(rng, name, problem.num_units, problem.num_chips)
             proposals = np.tile(rows.argmax(axis=1).astype(np.int32), (10, 1))
-            samples = sample_adjacent(problem, rows, seed=drawn, num_samples=10)
-            fixes = fix_adjacent(problem, proposals, seed=drawn)
-            for placement, status in ((samples.placement, samples.status), (fixes.placement, fixes.status)):
+            samples = place_adjacent(problem, log_probs=rows, seed=drawn, num_samples=10)
+            fixes = place_adjacent(problem, proposals=proposals, seed=drawn)
+            for placement, status in ((samples.placement, samples.ending), (fixes.placement, fixes.ending)):
                 failed += int((status != DRAWN).sum())
                 invalid += int((~obeys(problem, placement)).sum())
                 drawn += len(placement)

@@ -15,7 +15,7 @@ from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.env import CostTables
 from go_opt.env.kernels.numbering import kernel_seconds
 from go_opt.model.graph import NO_PRODUCER
-from go_opt.solver import PlacementProblem, fix, fix_adjacent
+from go_opt.solver import PlacementProblem, fix, place_adjacent
 
 
 class UnitTensor(NamedTuple):
@@ -58,7 +58,7 @@ def repaired(trial: Trial, units: PlacementProblem, proposal: IntArray, seed: in
     producers down to their readers.
     """
     if trial.problem.is_adjacent:
-        fixed: IntArray = fix_adjacent(units, proposal[None], seed=seed).placement
+        fixed: IntArray = place_adjacent(units, proposals=proposal[None], seed=seed).placement
         return fixed
     if not (units.acyclic and units.can_run.all()):
         return fix(units, proposal[None], seed=seed).placement

@@ -17,9 +17,9 @@ from go_opt.solver.problem.problem import (
     PlacementProblem,
     placement_problem,
 )
-from go_opt.solver.propagation.propagators import RuleTables
-from go_opt.solver.propagation.propagators.capacity import SLACK
 from go_opt.solver.propagation.propagators.domains import unpack_chips
+from go_opt.solver.propagation.propagators.rules import SLACK
+from go_opt.solver.propagation.propagators.tables import RuleTables
 from tests.strategies import random_graph, small_mcm
 
 Placement = tuple[int, ...]
@@ -91,15 +91,14 @@ def triangle_holds(tables: RuleTables, placement: IntArray) -> bool:
 
 
 def capacity_holds(tables: RuleTables, placement: IntArray) -> bool:
-    limits = tables.limits
-    for limit, chip in enumerate(limits.chip):
+    for limit, chip in enumerate(tables.limit_chip):
         here = np.flatnonzero(placement == chip)
-        held = limits.amount[limit, here].sum()
-        if limits.shares[limit]:
-            rows = [limits.item[limits.item_ptr[u] : limits.item_ptr[u + 1]] for u in here]
+        held = tables.limit_amount[limit, here].sum()
+        if tables.limit_shares[limit]:
+            rows = [tables.item[tables.item_ptr[u] : tables.item_ptr[u + 1]] for u in here]
             needed = np.unique(np.concatenate([np.zeros(0, np.int64), *rows]))
-            held += limits.item_amount[needed].sum()
-        if held > limits.at_most[limit] * (1 + SLACK) or held < limits.at_least[limit] * (1 - SLACK):
+            held += tables.item_amount[needed].sum()
+        if held > tables.limit_most[limit] * (1 + SLACK) or held < tables.limit_least[limit] * (1 - SLACK):
             return False
     return True
 

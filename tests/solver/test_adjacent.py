@@ -24,8 +24,7 @@ from go_opt.solver.propagation.adjacent import (
     CONTRADICTION,
     DRAWN,
     GAPS,
-    fix_adjacent,
-    sample_adjacent,
+    place_adjacent,
 )
 from tests.solver.adjacent_oracle import adjacent_placements, obeys
 from tests.strategies import (
@@ -87,13 +86,13 @@ def test_samples_are_all_the_placements_and_no_others(seed: int, rule: str) -> N
     valid = adjacent_placements(problem, no_skip=rule == "prefix")
     uniform = np.zeros((problem.num_units, problem.num_chips))
     count = 60 * len(valid) if JIT_IS_ON else 20
-    drawn = sample_adjacent(problem, uniform, seed=seed, num_samples=count)
-    assert (drawn.status == DRAWN).all()
+    drawn = place_adjacent(problem, log_probs=uniform, seed=seed, num_samples=count)
+    assert (drawn.ending == DRAWN).all()
     assert obeys(problem, drawn.placement, no_skip=rule == "prefix").all()
     # Enumeration also says what can be drawn: each of them where its chips alone have mass.
     for row in valid:
         only = np.where(np.arange(problem.num_chips) == row[:, None], 0.0, -np.inf)
-        one = sample_adjacent(problem, only, seed=seed)
+        one = place_adjacent(problem, log_probs=only, seed=seed)
         assert one.placement[0].tolist() == row.tolist()
 
 
@@ -102,7 +101,7 @@ def test_draws_follow_the_rows() -> None:
     rng = np.random.default_rng(5)
     rows, order = policy(rng, "random", 6, 3), rng.permutation(6).astype(np.int32)
     count = 200_000 if JIT_IS_ON else 2000
-    drawn = sample_adjacent(problem, rows, orders=order[None], seed=1, num_samples=count)
+    drawn = place_adjacent(problem, log_probs=rows, orders=order[None], seed=1, num_samples=count)
     valid = adjacent_placements(problem, no_skip=False)
     expected = np.array([chance_by_hand(valid, rows, order, placement) for placement in valid])
     times = np.array([(drawn.placement == placement).all(axis=1).sum() for placement in valid])
@@ -117,9 +116,9 @@ def test_valid_proposals_come_back_unchanged(seed: int, rule: str) -> None:
     problem = tiny_problem(seed, no_skip=rule)
     valid = adjacent_placements(problem, no_skip=rule == "prefix")
     valid = valid[np.random.default_rng(seed).permutation(len(valid))[:300]]
-    fixed = fix_adjacent(problem, valid, seed=seed)
+    fixed = place_adjacent(problem, proposals=valid, seed=seed)
     assert (fixed.placement == valid).all()
-    assert (fixed.status == DRAWN).all()
+    assert (fixed.ending == DRAWN).all()
 
 
 @settings(max_examples=examples(80))
@@ -130,9 +129,9 @@ def test_any_proposal_becomes_valid(seed: int) -> None:
     proposals = rng.integers(-2, problem.num_chips + 2, (20, problem.num_units))
     rows = policy(rng, "nearly_none", problem.num_units, problem.num_chips)
     for log_probs in (None, rows, np.tile(rows, (20, 1, 1))):
-        fixed = fix_adjacent(problem, proposals, seed=seed, log_probs=log_probs)
+        fixed = place_adjacent(problem, proposals=proposals, seed=seed, log_probs=log_probs)
         assert obeys(problem, fixed.placement).all()
-        assert (fixed.status == DRAWN).all()
+        assert (fixed.ending == DRAWN).all()
 
 
 def test_fix_by_hand() -> None:
@@ -142,10 +141,10 @@ def test_fix_by_hand() -> None:
     """
     problem = placement_problem(toy_graph(), small_mcm(6))
     proposal = np.array([[0, 2, 1, 1, 1, 5]])
-    fixed = fix_adjacent(problem, proposal, orders=problem.topological[None])
+    fixed = place_adjacent(problem, proposals=proposal, orders=problem.topological[None])
     assert fixed.placement.tolist() == [[0, 1, 1, 1, 1, 2]]
     # Where the whole graph lies too high, it moves down as one.
-    assert fix_adjacent(problem, proposal + 3).placement.min() == 0
+    assert place_adjacent(problem, proposals=proposal + 3).placement.min() == 0
 
 
 @settings(max_examples=examples(80))
@@ -158,14 +157,14 @@ def test_all_chips_are_used_where_they_can_be(seed: int) -> None:
     if not len(valid):
         most = most_chips_adjacent(problem)
         with pytest.raises(InfeasibleError, match=f"not all {problem.num_chips} chips .* at most {most}"):
-            sample_adjacent(problem, rows)
+            place_adjacent(problem, log_probs=rows)
         return
-    drawn = sample_adjacent(problem, rows, seed=seed, num_samples=20)
+    drawn = place_adjacent(problem, log_probs=rows, seed=seed, num_samples=20)
     assert obeys(problem, drawn.placement).all()
-    assert np.isin(drawn.status, (DRAWN, ANCHORED)).all()
-    assert (fix_adjacent(problem, valid[:200]).placement == valid[:200]).all()
+    assert np.isin(drawn.ending, (DRAWN, ANCHORED)).all()
+    assert (place_adjacent(problem, proposals=valid[:200]).placement == valid[:200]).all()
     proposals = rng.integers(0, problem.num_chips, (20, problem.num_units))
-    assert obeys(problem, fix_adjacent(problem, proposals).placement).all()
+    assert obeys(problem, place_adjacent(problem, proposals=proposals).placement).all()
 
 
 @pytest.mark.parametrize("name", zoo_sample())
@@ -176,7 +175,7 @@ def test_all_chips_of_shipped_graphs(name: str) -> None:
     count = 20 if JIT_IS_ON else 1
     problem = problem._replace(num_chips=most, chip_kind=problem.chip_kind[:most])
     rows = np.zeros((problem.num_units, most))
-    drawn = sample_adjacent(problem, rows, seed=1, num_samples=count)
+    drawn = place_adjacent(problem, log_probs=rows, seed=1, num_samples=count)
     assert obeys(problem, drawn.placement).all()
 
 
@@ -196,15 +195,15 @@ def test_bounds_of_the_caller(seed: int) -> None:
     rows = policy(rng, "random", problem.num_units, problem.num_chips)
     valid = adjacent_placements(problem, no_skip=rule != "off", first_chip=first, last_chip=last)
     bounds = {"first_chip": first, "last_chip": last}
-    drawn = sample_adjacent(problem, rows, seed=seed, num_samples=10, **bounds)
-    done = np.isin(drawn.status, (DRAWN, ANCHORED))
+    drawn = place_adjacent(problem, log_probs=rows, seed=seed, num_samples=10, **bounds)
+    done = np.isin(drawn.ending, (DRAWN, ANCHORED))
     assert {tuple(row) for row in drawn.placement[done]} <= {tuple(row) for row in valid}
-    assert not (len(valid) and (drawn.status == CONTRADICTION).any())
+    assert not (len(valid) and (drawn.ending == CONTRADICTION).any())
     if not len(valid):
         assert not done.any()
     elif problem.num_components == 1 and rule != "all":
         assert done.all()
-    kept = fix_adjacent(problem, valid, **bounds)
+    kept = place_adjacent(problem, proposals=valid, **bounds)
     assert (kept.placement == valid).all()
 
 
@@ -212,12 +211,14 @@ def test_pins_that_contradict_each_other() -> None:
     problem = placement_problem(toy_graph(), small_mcm(6))
     rows = np.zeros((6, 6))
     # embed and add are one edge apart, so they cannot lie on chips 0 and 3.
-    drawn = sample_adjacent(problem, rows, first_chip=[0, 0, 0, 0, 3, 0], last_chip=[0, 5, 5, 5, 5, 5])
-    assert drawn.status.tolist() == [CONTRADICTION]
+    drawn = place_adjacent(
+        problem, log_probs=rows, first_chip=[0, 0, 0, 0, 3, 0], last_chip=[0, 5, 5, 5, 5, 5]
+    )
+    assert drawn.ending.tolist() == [CONTRADICTION]
     assert drawn.placement.tolist() == [[-1] * 6]
-    assert sample_adjacent(problem, rows, first_chip=1).status.tolist() == [CONTRADICTION]
+    assert place_adjacent(problem, log_probs=rows, first_chip=1).ending.tolist() == [CONTRADICTION]
     off = problem._replace(no_skip=NO_SKIP_OFF)
-    assert sample_adjacent(off, rows, first_chip=1).status.tolist() == [DRAWN]
+    assert place_adjacent(off, log_probs=rows, first_chip=1).ending.tolist() == [DRAWN]
 
 
 def test_kinds_that_cannot_run_a_unit() -> None:
@@ -226,18 +227,18 @@ def test_kinds_that_cannot_run_a_unit() -> None:
     graph = random_graph(rng, 30, kinds=("a", "b"))
     problem = placement_problem(graph, target)
     assert not problem.can_run.all()
-    drawn = sample_adjacent(problem, np.zeros((30, 6)), num_samples=50)
+    drawn = place_adjacent(problem, log_probs=np.zeros((30, 6)), num_samples=50)
     kinds = problem.chip_kind[drawn.placement]
     assert problem.can_run[kinds, np.arange(30)].all()
-    assert (drawn.status != GAPS).all()
+    assert (drawn.ending != GAPS).all()
 
 
 def test_same_seed_same_answer_and_rows_of_each_sample() -> None:
     problem = tiny_problem(3, max_units=20, max_chips=9)
     rng = np.random.default_rng(0)
     rows = policy(rng, "random", problem.num_units, problem.num_chips)
-    one, again = (sample_adjacent(problem, rows, seed=4, num_samples=8) for _ in range(2))
-    each = sample_adjacent(problem, np.tile(rows, (8, 1, 1)), seed=4, num_samples=8)
+    one, again = (place_adjacent(problem, log_probs=rows, seed=4, num_samples=8) for _ in range(2))
+    each = place_adjacent(problem, log_probs=np.tile(rows, (8, 1, 1)), seed=4, num_samples=8)
     for a, b, c in zip(one, again, each, strict=True):
         assert np.array_equal(a, b)
         assert np.array_equal(a, c)
@@ -247,11 +248,11 @@ def test_malformed_arguments() -> None:
     problem = placement_problem(toy_graph(), small_mcm(2))
     rows = np.zeros((6, 2))
     with pytest.raises(InvalidInputError, match=r"log_probs has shape \(6, 3\)"):
-        sample_adjacent(problem, np.zeros((6, 3)))
+        place_adjacent(problem, log_probs=np.zeros((6, 3)))
     with pytest.raises(InvalidInputError, match="NaN"):
-        sample_adjacent(problem, np.where(rows == 0, np.nan, 0))
+        place_adjacent(problem, log_probs=np.where(rows == 0, np.nan, 0))
     with pytest.raises(InvalidInputError, match="proposals has shape"):
-        fix_adjacent(problem, np.zeros((2, 5), dtype=np.int32))
+        place_adjacent(problem, proposals=np.zeros((2, 5), dtype=np.int32))
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -278,8 +279,8 @@ def assert_never_fails(
 ) -> None:
     rows = policy(rng, name, problem.num_units, problem.num_chips)
     proposals = np.tile(rows.argmax(axis=1).astype(np.int32), (num_samples, 1))
-    drawn = sample_adjacent(problem, rows, seed=1, num_samples=num_samples)
-    fixed = fix_adjacent(problem, proposals, seed=1)
-    for placement, status in ((drawn.placement, drawn.status), (fixed.placement, fixed.status)):
+    drawn = place_adjacent(problem, log_probs=rows, seed=1, num_samples=num_samples)
+    fixed = place_adjacent(problem, proposals=proposals, seed=1)
+    for placement, status in ((drawn.placement, drawn.ending), (fixed.placement, fixed.ending)):
         assert (status == DRAWN).all()
         assert obeys(problem, placement).all()

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from go_opt.env import greedy_fusion, loop_roles
 from go_opt.env.kernels.fusion import is_one_loop
-from go_opt.solver.constraints.fusion import constrained_fusion
+from go_opt.solver.constraints.plans import constrained_fusion
 from go_opt.solver.problem.op_constraints import op_constraints
 from go_opt.solver.problem.user_constraints import CutAfter, Forbid, Pin
 from tests.strategies import examples, random_graph, seeds, small_mcm, toy_graph

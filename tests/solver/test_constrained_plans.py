@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from go_opt.env import cost_tables, greedy_fusion, loop_roles
 from go_opt.env.kernels.numbering import kernel_seconds
 from go_opt.solver import slice_order
-from go_opt.solver.constraints.fusion import constrained_fusion
-from go_opt.solver.constraints.plans import constrained_starts, constrained_tables
+from go_opt.solver.constraints.plans import constrained_fusion, constrained_starts, constrained_tables
 from go_opt.solver.copies.relays import needed_relays, relays_of_arrays
 from go_opt.solver.problem.op_constraints import op_constraints
 from go_opt.solver.problem.problem import placement_problem

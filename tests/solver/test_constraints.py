@@ -14,7 +14,7 @@ from go_opt.errors import InvalidInputError
 from go_opt.solver.constraints.problem import conflict_sentence, sample_constrained
 from go_opt.solver.problem.problem import placement_problem
 from go_opt.solver.problem.user_constraints import ChipLimit, Colocate, CutAfter, Forbid, Pin
-from go_opt.solver.propagation.propagators import rule_tables
+from go_opt.solver.propagation.propagators.tables import rule_tables
 from tests.solver.placements import holds, rows_of
 from tests.solver.user_constraints import draw_constraint, obeys
 from tests.strategies import JIT_IS_ON, examples, random_graph, seeds, small_mcm, toy_graph
@@ -31,8 +31,8 @@ def test_three_endings_match_enumeration(seed: int) -> None:
     found = sample_constrained(graph, target, constraints, num_samples=300, seed=seed)
     assert not found.limit_reached
     if found.conflict is None:
-        assert rows_of(found.op_placement) <= wanted
-        assert not JIT_IS_ON or len(rows_of(found.op_placement)) >= min(len(wanted), 3)
+        assert rows_of(found.placement) <= wanted
+        assert not JIT_IS_ON or len(rows_of(found.placement)) >= min(len(wanted), 3)
     else:
         assert not wanted
         assert not valid_under(graph, target, found.conflict)
@@ -68,7 +68,7 @@ def test_kernels_are_kept_together() -> None:
     found = sample_constrained(
         toy_graph(), small_mcm(3), [Pin("relu", 0), Colocate(["mix", "logits"])], fusion_group=group
     )
-    placement = found.op_placement[0]
+    placement = found.placement[0]
     assert placement[1] == placement[2] == 0
     assert placement[3] == placement[4] == placement[5]
 
@@ -128,22 +128,22 @@ def test_constraints_are_values() -> None:
 
 def test_what_lies_between_colocated_ops_comes_along() -> None:
     found = sample_constrained(toy_graph(), small_mcm(3), [Colocate(["dense", "mix"])], num_samples=5)
-    assert (found.op_placement[:, 1] == found.op_placement[:, 2]).all()  # relu, between them
-    assert (found.op_placement[:, 1] == found.op_placement[:, 3]).all()
+    assert (found.placement[:, 1] == found.placement[:, 2]).all()  # relu, between them
+    assert (found.placement[:, 1] == found.placement[:, 3]).all()
 
 
 def test_colocated_ops_may_have_others_between_them_where_dataflow_may_go_back() -> None:
     target = small_mcm(3, topology="all_to_all")
     constraints = [Colocate(["dense", "mix"]), Pin("relu", 1), Forbid("dense", [1])]
     found = sample_constrained(toy_graph(), target, constraints, num_samples=5)
-    assert found.placements.found.all()
-    assert (found.op_placement[:, 1] == found.op_placement[:, 3]).all()
-    assert (found.op_placement[:, 2] == 1).all()
+    assert found.found.all()
+    assert (found.placement[:, 1] == found.placement[:, 3]).all()
+    assert (found.placement[:, 2] == 1).all()
 
 
 def test_a_chip_ends_at_a_cut_point() -> None:
     found = sample_constrained(toy_graph(), small_mcm(4), [CutAfter(["embed", "dense"])], num_samples=20)
-    placement = found.op_placement
+    placement = found.placement
     # dense -> relu and embed -> add leave the set; embed -> dense does not.
     assert (placement[:, 2] > placement[:, 1]).all()
     assert (placement[:, 4] > placement[:, 0]).all()
@@ -157,8 +157,8 @@ def test_cut_points_bind_the_fallback_too(rule: str) -> None:
     found = sample_constrained(
         graph, target, [CutAfter("op4"), CutAfter("op9")], num_samples=10, max_backtracks=0
     )
-    assert found.placements.found.any()
-    rows = found.op_placement[found.placements.found]
+    assert found.found.any()
+    rows = found.placement[found.found]
     assert all(obeys(graph, target, row, CutAfter(name)) for row in rows for name in ("op4", "op9"))
 
 
@@ -186,7 +186,7 @@ def test_a_conflict_of_pins_names_the_op() -> None:
 
 def test_regular_expressions_match_whole_names() -> None:
     found = sample_constrained(toy_graph(), small_mcm(2), [Pin("(dense|mix|logits)", 1), Pin("embed", 0)])
-    assert list(found.op_placement[0][[0, 1, 3, 5]]) == [0, 1, 1, 1]
+    assert list(found.placement[0][[0, 1, 3, 5]]) == [0, 1, 1, 1]
 
 
 def test_limit_reached_is_reported() -> None:
@@ -195,5 +195,5 @@ def test_limit_reached_is_reported() -> None:
     limits = [ChipLimit(chip, at_least_s=half_s * 0.66, at_most_s=half_s * 0.667) for chip in range(3)]
     found = sample_constrained(graph, small_mcm(3), limits, max_backtracks=5)
     assert found.limit_reached
-    assert found.placements.backtracks <= 5
-    assert (found.op_placement == -1).all()
+    assert found.backtracks <= 5
+    assert (found.placement == -1).all()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from go_opt.errors import InvalidInputError
 from go_opt.solver.problem.problem import placement_problem
 from go_opt.solver.propagation.modes import fix, sample
-from go_opt.solver.propagation.propagators import rule_tables
+from go_opt.solver.propagation.propagators.tables import rule_tables
 from tests.solver.placements import ON_A_RING, holds, random_problem, rows_of, valid_placements
 from tests.strategies import JIT_IS_ON, examples, random_graph, seeds, small_mcm
 

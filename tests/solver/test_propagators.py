@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from go_opt.model.builder import GraphBuilder
 from go_opt.solver.problem.problem import placement_problem
 from go_opt.solver.propagation import search
-from go_opt.solver.propagation.propagators import rule_tables
-from go_opt.solver.propagation.propagators.tables import no_limits
+from go_opt.solver.propagation.propagators.tables import rule_tables
 from go_opt.solver.propagation.search import Solver
 from tests.solver.placements import (
     RULES,
@@ -146,17 +145,16 @@ def test_capacity_with_shared_weights(seed: int) -> None:
     tables = rule_tables(random_problem(rng))
     rows = [rng.choice(4, int(rng.integers(0, 3)), replace=False) for _ in range(tables.num_units)]
     most = float(rng.integers(2, 12))
-    limits = no_limits(tables.num_units)._replace(
-        chip=np.array([0, 1], np.int64),
-        at_most=np.array([most, np.inf]),
-        at_least=np.array([0.0, float(rng.integers(0, 4))]),
-        amount=rng.integers(0, 3, (2, tables.num_units)).astype(np.float64),
-        shares=np.array([True, bool(rng.integers(2))]),
+    limited = tables._replace(
+        limit_chip=np.array([0, 1], np.int64),
+        limit_most=np.array([most, np.inf]),
+        limit_least=np.array([0.0, float(rng.integers(0, 4))]),
+        limit_amount=rng.integers(0, 3, (2, tables.num_units)).astype(np.float64),
+        limit_shares=np.array([True, bool(rng.integers(2))]),
         item_ptr=np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64),
         item=np.concatenate([np.zeros(0, np.int64), *rows]).astype(np.int64),
         item_amount=rng.integers(0, 6, 4).astype(np.float64),
     )
-    limited = tables._replace(limits=limits)
     found = by_lowest_first(limited)
     assert found == valid_placements(limited)
     assert all(capacity_holds(limited, np.array(row, np.int32)) for row in found)

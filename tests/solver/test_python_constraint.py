@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from go_opt.errors import InvalidInputError
 from go_opt.solver.problem.problem import NO_SKIP_ALL, NO_SKIP_OFF
-from go_opt.solver.propagation.propagators import rule_tables
+from go_opt.solver.propagation.propagators.tables import rule_tables
 from go_opt.solver.propagation.python_constraint import ChipSolver, post_rules
 from tests.solver.placements import ON_A_RING, RULES, random_problem, valid_placements
 from tests.strategies import examples, seeds

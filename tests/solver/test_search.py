@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from go_opt.errors import InvalidInputError
 from go_opt.model.builder import GraphBuilder
 from go_opt.solver.problem.problem import placement_problem
-from go_opt.solver.propagation.propagators import rule_tables
+from go_opt.solver.propagation.propagators.tables import rule_tables
 from go_opt.solver.propagation.search import EXHAUSTED, LIMIT_REACHED, Solver
 from tests.solver.placements import RULES, random_problem, valid_placements
 from tests.strategies import examples, random_graph, seeds, small_mcm, toy_graph

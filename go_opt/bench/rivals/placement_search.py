@@ -18,7 +18,7 @@ import numpy as np
 from go_opt.bench.rivals.problem import unit_problem
 from go_opt.bench.rivals.trial import Trial
 from go_opt.common.arrays import FloatArray, IntArray
-from go_opt.solver import PlacementProblem, fix_adjacent, greedy_slicing, sample
+from go_opt.solver import PlacementProblem, greedy_slicing, place_adjacent, sample
 from go_opt.solver.propagation.modes import Rule
 
 BATCH: Final = 64
@@ -141,7 +141,7 @@ def _neighbour(
             # FIX keeps the units that it visits first, so it visits the moved unit first.
             rest = rng.permutation(np.delete(np.arange(units.num_units), unit))
             order = np.append(unit, rest)[None].astype(np.int32)
-            moved: IntArray = fix_adjacent(units, proposal[None], orders=order).placement[0]
+            moved: IntArray = place_adjacent(units, proposals=proposal[None], orders=order).placement[0]
         else:
             moved = _pushed(units, proposal, unit)
         if (moved != current).any():

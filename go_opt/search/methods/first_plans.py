@@ -27,8 +27,7 @@ from go_opt.search.methods.events import (
 )
 from go_opt.search.methods.slices import joined_kernels, slices, slices_of_towers, widest_slices
 from go_opt.solver import earliest_finish_placement, greedy_slicing
-from go_opt.solver.constraints.fusion import constrained_fusion
-from go_opt.solver.constraints.plans import constrained_starts
+from go_opt.solver.constraints.plans import constrained_fusion, constrained_starts
 from go_opt.solver.orders import fixed_orders
 from go_opt.solver.orders.towers import towers
 

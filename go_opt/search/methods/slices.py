@@ -22,7 +22,7 @@ from go_opt.model.plan import Candidate
 from go_opt.search.methods.events import Event, Miss, Proposal, SearchView, copies_are_open
 from go_opt.search.methods.stage_search import StageRing
 from go_opt.solver import ForwardingMode, slice_order, slice_order_streamed
-from go_opt.solver.constraints.fusion import constrained_fusion
+from go_opt.solver.constraints.plans import constrained_fusion
 from go_opt.solver.orders.arrivals import by_arrival
 from go_opt.solver.orders.cheapest import charged_slicing, streams_weights
 from go_opt.solver.orders.towers import Towers

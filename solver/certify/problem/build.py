@@ -21,7 +21,7 @@ from go_opt.solver.certify.problem.problem import (
 )
 from go_opt.solver.certify.problem.traffic import own_host_traffic, unit_tensors
 from go_opt.solver.problem.forwarding_mode import PASSING_CODE, ForwardingMode
-from go_opt.solver.propagation.propagators.reachability import MAX_COUNTED_UNITS, count_spans
+from go_opt.solver.propagation.propagators.tables import MAX_COUNTED_UNITS, count_spans
 
 
 def refinement_problem(
