@@ -36,6 +36,7 @@ class ShapedBuilder(GraphBuilder):
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name, **options)
         self._shapes: dict[str, Shape] = {}
+        self._sources: dict[str, str] = {}  # view -> tensor
 
     def add_tensor(self, name: str, elements: int | Shape, dtype: str, kind: str) -> None:
         super().add_tensor(name, self._sized(name, elements), dtype, kind)
@@ -53,7 +54,9 @@ class ShapedBuilder(GraphBuilder):
     ) -> None:
         reads = list(reads)
         sized = [(tensor, self._sized(tensor, size), dtype) for tensor, size, dtype in writes]
-        super().add_op(name, op_type, op_class, reads=reads, writes=sized, **options)
+        sources = [self._sources.get(tensor, tensor) for tensor, _ in reads]
+        read = [(source, touched) for source, (_, touched) in zip(sources, reads, strict=True)]
+        super().add_op(name, op_type, op_class, reads=read, writes=sized, **options)
         tensors = [tensor for tensor, _ in reads]
         shapes = [self._shapes.get(tensor) for tensor in (*tensors, *(tensor for tensor, _, _ in writes))]
         known = [shape for shape in shapes if shape is not None]
@@ -61,12 +64,16 @@ class ShapedBuilder(GraphBuilder):
             inputs, outputs = tuple(known[: len(tensors)]), tuple(known[len(tensors) :])
             rule = rule_of(OpSignature(op_type, inputs, outputs, attributes or {}))
             if rule is not None:
-                self.set_rule(name, rule, tensors)
+                self.set_rule(name, rule, sources)
 
     def add_view(self, name: str, source: str, shape: Shape | None = None) -> None:
-        super().add_view(name, source)
+        """Another name of a tensor, in another shape."""
+        self._sources[name] = self._sources.get(source, source)
         if shape is not None:
             self._shapes[name] = shape
+
+    def mark_output(self, name: str) -> None:
+        super().mark_output(self._sources.get(name, name))
 
     def _sized(self, name: str, size: int | Shape) -> int:
         if isinstance(size, int):

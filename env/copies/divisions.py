@@ -103,7 +103,7 @@ def divisible_factors(graph: Graph, *, with_states: bool = True) -> tuple[tuple[
     """
     found = [
         ()
-        if (row := graph.rule_of(op)) is None or graph.is_measured(op) or graph.op_types[op] in _SIZED
+        if (row := graph.rule_of(op)) is None or graph.measured_of(op) or graph.op_types[op] in _SIZED
         else tuple(i for i in range(len(row.rule.factors)) if _can_be_divided(graph, op, row, i))
         for op in range(graph.num_ops)
     ]

@@ -366,8 +366,7 @@ class _Expansion:
             self.held[name] = Held(k, piece)
 
     def _measured(self, op: int) -> _Row:
-        found = self._graph.measured_s.items()
-        return {"measured_s": {kind: float(s[op]) for kind, s in found if not np.isnan(s[op])}}
+        return {"measured_s": self._graph.measured_of(op)}
 
     def _exchanged(self, k: int, exchange: Exchange) -> Iterator[_Row]:
         """What hands over the results of parts, and of each chip its collective; the first writes ``k``."""
@@ -579,7 +578,7 @@ class _Expansion:
             "dtype": DTYPES[graph.op_dtype[op]],
             "reads": list(reads),
             "writes": list(writes),
-            "excluded_kinds": [kind for kind, excluded in graph.excluded.items() if excluded[op]],
+            "excluded_kinds": graph.excluded_of(op),
         }
 
 

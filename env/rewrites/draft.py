@@ -92,7 +92,6 @@ class Draft:
 
     def _op(self, op: int) -> DraftOp:
         graph, names, row = self._graph, self._graph.tensor_names, self._graph.rule_of(op)
-        measured = {kind: float(s[op]) for kind, s in graph.measured_s.items() if not np.isnan(s[op])}
         return DraftOp(
             graph.op_names[op],
             graph.op_types[op],
@@ -104,8 +103,8 @@ class Draft:
             None if row is None else row.rule,
             () if row is None else tuple(names[k] for k in row.operands),
             () if row is None else tuple(names[k] for k in row.results),
-            measured or None,
-            tuple(kind for kind, excluded in graph.excluded.items() if excluded[op]),
+            graph.measured_of(op) or None,
+            tuple(graph.excluded_of(op)),
         )
 
     def is_open(self, op: DraftOp) -> bool:

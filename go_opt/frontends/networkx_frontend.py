@@ -17,37 +17,28 @@ All attributes are optional; defaults are in brackets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from go_opt.common.files import read_json
 from go_opt.errors import GraphError, ModelError
-from go_opt.model.builder import GraphBuilder
-from go_opt.model.codecs.bindings import bindings_from, bindings_to_dict
 from go_opt.model.codecs.fields import Fields, as_integer, shown
-from go_opt.model.codecs.graph_columns import with_tensor_order
-from go_opt.model.codecs.graph_json import (
-    add_states,
-    excluded_of,
-    graph_from_dict,
-    measured_of,
-    read_precision,
-    state_fields,
-    unknown_of,
-    unknown_rows,
-)
-from go_opt.model.codecs.rules import rule_row, with_rules
-from go_opt.model.dtypes import DTYPES
-from go_opt.model.graph import INPUT, OP_CLASSES, TENSOR_KINDS, WEIGHT, Graph, Precision, UnknownOp
+from go_opt.model.codecs.graph_json import FORMAT, graph_from_dict, graph_to_dict
+from go_opt.model.graph import ACTIVATION, INPUT, TENSOR_KINDS, WEIGHT, Graph, Precision
 from go_opt.model.op_costs import class_of_type, is_known_type
 
 if TYPE_CHECKING:
     import networkx as nx
 
 # Node attribute that lists the tensors of each kind no op produces.
-_SOURCE_ATTRIBUTES = {"weights": TENSOR_KINDS[WEIGHT], "inputs": TENSOR_KINDS[INPUT]}
+_SOURCE_ATTRIBUTES: Final = {"weights": TENSOR_KINDS[WEIGHT], "inputs": TENSOR_KINDS[INPUT]}
+# What a graph, and an op, have as in the JSON form.
+_OF_GRAPH: Final = ("precision", "dims", "values", "trips", "bound_states", "states", "unpaired_states")
+_OF_OP: Final = ("measured_s", "excluded_kinds", "rule")
+
+_Row = dict[str, Any]  # of the JSON form
 
 
 def from_networkx(g: nx.DiGraph, *, name: str | None = None, precision: Precision | None = None) -> Graph:
@@ -59,82 +50,6 @@ def from_networkx(g: nx.DiGraph, *, name: str | None = None, precision: Precisio
     Raises:
       GraphError: one sentence that names the op at fault.
     """
-    _check_kind(g)
-    fields = Fields("the graph", g.graph)
-    nodes = _nodes(g)
-    builder = GraphBuilder(
-        name if name is not None else fields.text("name", "graph"),
-        precision=precision if precision is not None else read_precision(fields),
-        bindings=bindings_from(fields.values, "the graph", GraphError),
-    )
-    _add_sources(builder, nodes)
-    for key, node in nodes.items():
-        _add_node(
-            builder,
-            node,
-            [_edge(nodes[source], node, data) for source, _, data in g.in_edges(key, data=True)],
-        )
-        for tensor in _graph_outputs(node, is_sink=g.out_degree(key) == 0):
-            builder.mark_output(tensor)
-    add_states(builder, fields)
-    graph = with_tensor_order(builder.build(), fields.texts("tensor_order", []))
-    unknown = (*unknown_of(fields), *_unknown(nodes.values()))
-    graph = with_rules(graph, {node.name: node.fields for node in nodes.values()})
-    return replace(graph, unknown_ops=unknown, unpaired_states=tuple(fields.texts("unpaired_states", [])))
-
-
-def from_node_link(data: Any) -> Graph:
-    """A graph from networkx's node-link JSON (``nodes`` and ``links`` or ``edges``)."""
-    import networkx as nx
-
-    if not isinstance(data, Mapping):
-        raise GraphError(f"a node-link graph must be a JSON object, not {shown(data)}.")
-    fields = Fields("the node-link graph", data)
-    if fields.flag("multigraph", False) or not fields.flag("directed", True):
-        raise GraphError("the node-link graph must be directed and no multigraph.", field="directed")
-    g = nx.DiGraph()
-    g.graph.update(fields.table("graph", {}).values)
-    for i, row in enumerate(fields.objects("nodes")):
-        key = _end(row, "id", f"node number {i}")
-        if key in g:
-            raise GraphError(f"op {key!r} is defined twice.")
-        g.add_node(key)
-        g.nodes[key].update(row)
-    for i, row in enumerate(fields.objects("edges" if "edges" in data else "links")):
-        where = f"edge number {i}"
-        ends = _end(row, "source", where), _end(row, "target", where)
-        for end in ends:
-            if end not in g:
-                raise GraphError(f"{where} names op {end!r}, which is not a node.")
-        if g.has_edge(*ends):
-            raise GraphError(f"the edge from op {ends[0]!r} to op {ends[1]!r} is defined twice.")
-        g.add_edge(*ends)
-        g.edges[ends].update(row)
-    return from_networkx(g)
-
-
-@dataclass(frozen=True)
-class _Source:
-    """A weight or input that a node reads."""
-
-    name: str
-    kind: str
-    elements: int
-    dtype: str
-    touched: int | None  # None: all of it
-
-
-@dataclass(frozen=True)
-class _Node:
-    name: str
-    fields: Fields
-    dtype: str
-    outputs: Mapping[str, int]  # tensor -> elements
-    output_dtypes: Mapping[str, str]
-    sources: tuple[_Source, ...]
-
-
-def _check_kind(g: Any) -> None:
     import networkx as nx
 
     if not isinstance(g, nx.Graph):
@@ -143,125 +58,168 @@ def _check_kind(g: Any) -> None:
         raise GraphError(
             f"from_networkx needs an nx.DiGraph with one edge per pair of ops, not {type(g).__name__}."
         )
-    if not g:
+    said = {"name": name, "precision": precision}
+    attributes = g.graph | {key: value for key, value in said.items() if value is not None}
+    return _graph(attributes, g.nodes(data=True), g.edges(data=True))
+
+
+def from_node_link(data: Any) -> Graph:
+    """A graph from networkx's node-link JSON (``nodes`` and ``links`` or ``edges``)."""
+    if not isinstance(data, Mapping):
+        raise GraphError(f"a node-link graph must be a JSON object, not {shown(data)}.")
+    fields = Fields("the node-link graph", data)
+    if fields.flag("multigraph", False) or not fields.flag("directed", True):
+        raise GraphError("the node-link graph must be directed and no multigraph.", field="directed")
+    attributes = fields.table("graph", {}).values
+    nodes = [(_end(row, "id", f"node number {i}"), row) for i, row in enumerate(fields.objects("nodes"))]
+    names, edges = {name for name, _ in nodes}, dict[tuple[str, str], Mapping[Any, Any]]()
+    for i, row in enumerate(fields.objects("edges" if "edges" in data else "links")):
+        where = f"edge number {i}"
+        ends = _end(row, "source", where), _end(row, "target", where)
+        for end in ends:
+            if end not in names:
+                raise GraphError(f"{where} names op {end!r}, which is not a node.")
+        if ends in edges:
+            raise GraphError(f"the edge from op {ends[0]!r} to op {ends[1]!r} is defined twice.")
+        edges[ends] = row
+    return _graph(attributes, nodes, [(*ends, row) for ends, row in edges.items()])
+
+
+class _Node(NamedTuple):
+    """A node in the rows of the JSON form."""
+
+    op: _Row
+    outputs: dict[str, _Row]  # by name of a tensor
+    sources: list[_Row]  # weights and inputs that it reads
+
+
+def _graph(
+    attributes: Mapping[str, Any],
+    given: Iterable[tuple[Any, Mapping[Any, Any]]],
+    edges: Iterable[tuple[Any, Any, Mapping[Any, Any]]],
+) -> Graph:
+    """The graph, by way of its JSON form.
+
+    Args:
+      given: key and attributes of each node.
+      edges: keys of source and reader, and attributes.
+    """
+    fields, nodes, names = Fields("the graph", attributes), dict[Any, _Node](), set[str]()
+    written = set[str]()
+    rows = list(given)
+    if not rows:
         raise GraphError("the networkx graph has no nodes.")
-
-
-def _nodes(g: nx.DiGraph) -> dict[Any, _Node]:
-    nodes: dict[Any, _Node] = {}
-    names: set[str] = set()
-    for key, attributes in g.nodes(data=True):
-        node = _node(str(key), attributes)
-        if node.name in names:
-            raise GraphError(f"op {node.name!r} is defined twice: two nodes have this name as text.")
-        names.add(node.name)
-        nodes[key] = node
-    return nodes
-
-
-def _node(name: str, attributes: Mapping[str, Any]) -> _Node:
-    fields = Fields(f"op {name!r}", attributes)
-    Fields("a node", {"name": name}).text("name")
-    dtype = fields.dtype("dtype", "float32")
-    outputs = _outputs(fields, name)
-    dtypes = fields.table("output_dtypes", {})
-    return _Node(
-        name,
-        fields,
-        dtype,
-        outputs,
-        {tensor: dtypes.dtype(tensor, dtype) for tensor in outputs},
-        tuple(_sources(fields, name, dtype)),
+    links = list(edges)
+    read_ones = {source for source, _, _ in links}
+    for key, row in rows:
+        if str(key) in names:
+            raise GraphError(f"op {str(key)!r} is defined twice: two nodes have this name as text.")
+        names.add(str(key))
+        nodes[key] = _node(str(key), row, is_sink=key not in read_ones)
+    tensors = _sources(nodes.values())
+    for row in (row for node in nodes.values() for row in node.outputs.values()):
+        if row["name"] in written:
+            raise GraphError(f"tensor {row['name']!r} is defined twice.")
+        written.add(row["name"])
+        tensors.append(row)
+    for source, reader, row in links:
+        nodes[reader].op["reads"] += _carried(nodes[source], nodes[reader], row)
+    rank = {tensor: i for i, tensor in enumerate(fields.texts("tensor_order", []))}
+    # The ops without a cost whose types no rule has: they cost no FLOPs.
+    unknown = [
+        {"name": node.op["name"], "op_type": node.op["op_type"], "flops": 0.0}
+        for (_, row), node in zip(rows, nodes.values(), strict=True)
+        if not {"flops", "measured_s"} & row.keys() and not is_known_type(node.op["op_type"])
+    ]
+    return graph_from_dict(
+        {key: attributes[key] for key in _OF_GRAPH if key in attributes}
+        | {
+            "format": FORMAT,
+            "name": fields.text("name", "graph"),
+            "ops": [node.op for node in nodes.values()],
+            "tensors": sorted(tensors, key=lambda row: rank.get(row["name"], len(rank))),
+            "unknown_ops": [*fields.objects("unknown_ops", []), *unknown],
+        }
     )
 
 
-def _outputs(fields: Fields, name: str) -> Mapping[str, int]:
-    outputs = fields.values.get("outputs", 0)
-    if isinstance(outputs, Mapping):
-        return fields.integers("outputs")
-    return {name: as_integer(outputs, f"{fields.where}: 'outputs'")}
-
-
-def _sources(fields: Fields, name: str, dtype: str) -> Iterator[_Source]:
-    if "weight_elements" in fields.values:
-        elements = fields.integer("weight_elements")
-        yield _Source(f"{name}.weight", TENSOR_KINDS[WEIGHT], elements, dtype, None)
+def _node(name: str, attributes: Mapping[Any, Any], *, is_sink: bool) -> _Node:
+    fields = Fields(f"op {name!r}", attributes)
+    Fields("a node", {"name": name}).text("name")
+    op_type, dtype = fields.text("op_type", "Unknown"), fields.dtype("dtype", "float32")
+    outputs = _outputs(fields, name, dtype)
+    # The host reads those that the node says, else all of a sink.
+    for tensor in fields.texts("graph_outputs", list(outputs) if is_sink else []):
+        if tensor not in outputs:
+            raise GraphError(f"{fields.where}: 'graph_outputs' names {tensor!r}, which it does not produce.")
+        outputs[tensor]["is_output"] = True
+    sources = list[_Row]()
+    if "weight_elements" in attributes:
+        row = {"name": f"{name}.weight", "elements": fields.integer("weight_elements"), "dtype": dtype}
+        sources.append({**row, "kind": TENSOR_KINDS[WEIGHT]})
+    reads = [{"tensor": row["name"]} for row in sources]
     for attribute, kind in _SOURCE_ATTRIBUTES.items():
         table = fields.table(attribute, {})
         for tensor in table.values:
-            row = table.table(tensor)
-            touched = row.integer("touched") if "touched" in row.values else None
-            yield _Source(tensor, kind, row.integer("elements"), row.dtype("dtype", dtype), touched)
+            given = table.table(tensor)
+            elements, kept = given.integer("elements"), given.dtype("dtype", dtype)
+            sources.append({"name": tensor, "elements": elements, "dtype": kept, "kind": kind})
+            touched = {"elements": given.integer("touched")} if "touched" in given.values else {}
+            reads.append({"tensor": tensor, **touched})
+    op = {
+        "name": name,
+        "op_type": op_type,
+        "op_class": fields.text("op_class", class_of_type(op_type)),
+        "flops": fields.number("flops", 0.0),
+        "dtype": dtype,
+        "reads": reads,
+        **{key: attributes[key] for key in _OF_OP if key in attributes},
+    }
+    return _Node(op, outputs, sources)
 
 
-def _add_sources(builder: GraphBuilder, nodes: Mapping[Any, _Node]) -> None:
-    """Adds each weight and input once; nodes that share one must agree on what it is."""
-    known: dict[str, tuple[_Source, str]] = {}
-    for node in nodes.values():
-        for source in node.sources:
-            first, first_op = known.setdefault(source.name, (source, node.name))
-            if first is source:
-                builder.add_tensor(source.name, source.elements, source.dtype, source.kind)
-            elif (first.kind, first.elements, first.dtype) != (source.kind, source.elements, source.dtype):
-                raise GraphError(
-                    f"ops {first_op!r} and {node.name!r} disagree on what tensor {source.name!r} is."
-                )
+def _outputs(fields: Fields, name: str, dtype: str) -> dict[str, _Row]:
+    given = fields.values.get("outputs", 0)
+    if isinstance(given, Mapping):
+        sizes = fields.integers("outputs")
+    else:
+        sizes = {name: as_integer(given, f"{fields.where}: 'outputs'")}
+    dtypes = fields.table("output_dtypes", {})
+    made = {"kind": TENSOR_KINDS[ACTIVATION], "producer": name}
+    return {
+        tensor: {"name": tensor, "elements": elements, "dtype": dtypes.dtype(tensor, dtype), **made}
+        for tensor, elements in sizes.items()
+    }
 
 
-def _add_node(builder: GraphBuilder, node: _Node, edges: list[dict[str, int | None]]) -> None:
-    op_type = _op_type(node)
-    reads = [(source.name, source.touched) for source in node.sources]
-    builder.add_op(
-        node.name,
-        op_type,
-        node.fields.text("op_class", class_of_type(op_type)),
-        flops=node.fields.number("flops", 0.0),
-        dtype=node.dtype,
-        reads=[*reads, *(read for edge in edges for read in edge.items())],
-        writes=[(tensor, elements, node.output_dtypes[tensor]) for tensor, elements in node.outputs.items()],
-        measured_s=node.fields.numbers("measured_s", {}),
-        excluded_kinds=node.fields.texts("excluded_kinds", []),
-    )
-
-
-def _unknown(nodes: Iterable[_Node]) -> Iterator[UnknownOp]:
-    """The ops without a cost whose types no rule has: they cost no FLOPs."""
+def _sources(nodes: Iterable[_Node]) -> list[_Row]:
+    """Each weight and input once; nodes that share one must agree on what it is."""
+    known: dict[str, tuple[_Row, str]] = {}
     for node in nodes:
-        op_type, given = _op_type(node), {"flops", "measured_s"} & node.fields.values.keys()
-        if not given and not is_known_type(op_type):
-            yield UnknownOp(node.name, op_type, 0.0)
+        for row in node.sources:
+            first, first_op = known.setdefault(row["name"], (row, node.op["name"]))
+            if first != row:
+                raise GraphError(
+                    f"ops {first_op!r} and {node.op['name']!r} disagree on what tensor {row['name']!r} is."
+                )
+    return [row for row, _ in known.values()]
 
 
-def _op_type(node: _Node) -> str:
-    return node.fields.text("op_type", "Unknown")
-
-
-def _edge(source: _Node, reader: _Node, attributes: Mapping[str, Any]) -> dict[str, int | None]:
+def _carried(source: _Node, reader: _Node, attributes: Mapping[Any, Any]) -> list[_Row]:
     """The tensors an edge carries, with the elements its reader touches."""
-    fields = Fields(f"the edge from op {source.name!r} to op {reader.name!r}", attributes)
+    name = source.op["name"]
+    fields = Fields(f"the edge from op {name!r} to op {reader.op['name']!r}", attributes)
     tensors = fields.texts("tensors", list(source.outputs))
     touched = fields.integers("touched", {})
     if not tensors:
         raise GraphError(f"{fields.where} carries no tensor.", field="tensors")
     for tensor in [*tensors, *touched]:
         if tensor not in source.outputs:
-            raise GraphError(
-                f"{fields.where} carries tensor {tensor!r}, which {source.name!r} does not produce."
-            )
-    return {tensor: touched.get(tensor) for tensor in tensors}
-
-
-def _graph_outputs(node: _Node, *, is_sink: bool) -> list[str]:
-    """The tensors the host reads: those the node says, else all of a sink."""
-    if "graph_outputs" not in node.fields.values:
-        return list(node.outputs) if is_sink else []
-    tensors = node.fields.texts("graph_outputs")
-    for tensor in tensors:
-        if tensor not in node.outputs:
-            raise GraphError(
-                f"{node.fields.where}: 'graph_outputs' names {tensor!r}, which it does not produce."
-            )
-    return tensors
+            raise GraphError(f"{fields.where} carries tensor {tensor!r}, which {name!r} does not produce.")
+    return [
+        {"tensor": tensor, **({"elements": touched[tensor]} if tensor in touched else {})}
+        for tensor in dict.fromkeys(tensors)
+    ]
 
 
 def _end(row: Mapping[Any, Any], key: str, where: str) -> str:
@@ -281,51 +239,32 @@ def to_networkx(graph: Graph) -> nx.DiGraph:
     """
     import networkx as nx
 
-    g = nx.DiGraph(
-        name=graph.name,
-        precision=graph.precision,
-        **bindings_to_dict(graph.bindings),
-        tensor_order=list(graph.tensor_names),
-        unknown_ops=unknown_rows(graph),
-        **state_fields(graph),
-    )
-    g.add_nodes_from((graph.op_names[op], _node_attributes(graph, op)) for op in range(graph.num_ops))
-    for read, tensor in enumerate(graph.reader_tensor):
-        producer, reader = graph.tensor_producer[tensor], graph.op_names[graph.reader_op[read]]
-        name, touched = graph.tensor_names[tensor], int(graph.reader_elements[read])
-        if producer >= 0:
-            source = graph.op_names[producer]
-            if not g.has_edge(source, reader):
-                g.add_edge(source, reader, tensors=[], touched={})
-            g.edges[source, reader]["tensors"].append(name)
-            g.edges[source, reader]["touched"][name] = touched
-        else:
-            attribute = "weights" if graph.tensor_kind[tensor] == WEIGHT else "inputs"
-            g.nodes[reader].setdefault(attribute, {})[name] = {
-                "elements": int(graph.tensor_elements[tensor]),
-                "dtype": DTYPES[graph.tensor_dtype[tensor]],
-                "touched": touched,
-            }
+    data = graph_to_dict(graph)
+    tensors = {row["name"]: row for row in data["tensors"]}
+    kept = {key: data[key] for key in ("name", "unknown_ops", *_OF_GRAPH) if key in data}
+    g = nx.DiGraph(**kept, tensor_order=list(tensors))
+    for op in data["ops"]:
+        attributes = {key: op[key] for key in op if key not in ("name", "reads") and op[key] not in ({}, [])}
+        g.add_node(op["name"], **attributes, outputs={}, output_dtypes={}, graph_outputs=[])
+    for name, row in tensors.items():
+        if row["producer"] is not None:
+            node = g.nodes[row["producer"]]
+            node["outputs"][name], node["output_dtypes"][name] = row["elements"], row["dtype"]
+            node["graph_outputs"] += [name] if row["is_output"] else []
+    for op in data["ops"]:
+        for read in op["reads"]:
+            row, reader = tensors[read["tensor"]], op["name"]
+            if row["producer"] is not None:
+                if not g.has_edge(row["producer"], reader):
+                    g.add_edge(row["producer"], reader, tensors=[], touched={})
+                edge = g.edges[row["producer"], reader]
+                edge["tensors"].append(row["name"])
+                edge["touched"][row["name"]] = read["elements"]
+            else:
+                attribute = "weights" if row["kind"] == TENSOR_KINDS[WEIGHT] else "inputs"
+                source = {"elements": row["elements"], "dtype": row["dtype"], "touched": read["elements"]}
+                g.nodes[reader].setdefault(attribute, {})[row["name"]] = source
     return g
-
-
-def _node_attributes(graph: Graph, op: int) -> dict[str, Any]:
-    ptr, tensors = graph.op_outputs
-    produced = tensors[ptr[op] : ptr[op + 1]]
-    names = [graph.tensor_names[k] for k in produced]
-    attributes: dict[str, Any] = {
-        "op_type": graph.op_types[op],
-        "op_class": OP_CLASSES[graph.op_class[op]],
-        "flops": float(graph.op_flops[op]),
-        "dtype": DTYPES[graph.op_dtype[op]],
-        "outputs": {name: int(graph.tensor_elements[k]) for name, k in zip(names, produced, strict=True)},
-        "output_dtypes": {
-            name: DTYPES[graph.tensor_dtype[k]] for name, k in zip(names, produced, strict=True)
-        },
-        "graph_outputs": [name for name, k in zip(names, produced, strict=True) if graph.tensor_is_output[k]],
-    }
-    optional = {"measured_s": measured_of(graph, op), "excluded_kinds": excluded_of(graph, op)}
-    return attributes | {key: value for key, value in optional.items() if value} | rule_row(graph, op)
 
 
 def as_graph(graph: Graph | nx.DiGraph) -> Graph:

@@ -72,7 +72,9 @@ def import_onnx(
         for value in lowered.inputs:
             builder.add_tensor(value.tensor, value.elements, value.dtype, "input")
         found = lowered.states(bindings)
-        unknown = lowered.program.emit(builder, [value.tensor for value in lowered.outputs], found.states)
+        names = (output.name for output in lowered.model.graph.output)
+        outputs = dict(zip(names, (value.tensor for value in lowered.outputs), strict=True))
+        unknown = lowered.program.emit(builder, outputs, found.states)
         graph = builder.build()
         calls = [NodeWithoutOp(name, "inlined", None) for name in called_functions(lowered.file.model)]
         absent = (*calls, *lowered.program.nodes_without_op(graph))

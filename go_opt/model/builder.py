@@ -62,7 +62,7 @@ class _Tensor:
 
 
 class GraphBuilder:
-    """Collects ops, tensors and views, then validates and freezes them.
+    """Collects ops and tensors, then validates and freezes them.
 
     Names may be used before they are defined. :meth:`build` raises
     :class:`GraphError` with one sentence that names the faulty op.
@@ -76,9 +76,8 @@ class GraphBuilder:
         self._ops: list[_Op] = []
         self._op_names: set[str] = set()
         self._tensors: dict[str, _Tensor] = {}
-        self._aliases: dict[str, str] = {}
         self._outputs: list[str] = []
-        self._rules: dict[str, tuple[Rule, tuple[str, ...]]] = {}
+        self._rules: dict[str, tuple[Rule, Sequence[str], Sequence[str] | None]] = {}
         self._states: list[NamedState] = []
 
     def add_tensor(self, name: str, elements: int, dtype: str, kind: str) -> None:
@@ -136,14 +135,11 @@ class GraphBuilder:
             self._define(tensor, elements, tensor_dtype, ACTIVATION, len(self._ops))
         self._ops.append(op)
 
-    def set_rule(self, op: str, rule: Rule, operands: Sequence[str]) -> None:
-        """Set the sharding rule of an op, and the tensors of its operands; results are what it writes."""
-        self._rules[op] = rule, tuple(operands)
-
-    def add_view(self, name: str, source: str) -> None:
-        """Make ``name`` another name of ``source``, with no kernel and no bytes of its own."""
-        self._check_new(name)
-        self._aliases[name] = source
+    def set_rule(
+        self, op: str, rule: Rule, operands: Sequence[str], results: Sequence[str] | None = None
+    ) -> None:
+        """Set the sharding rule of an op, and the tensors of its operands and results: all that it writes."""
+        self._rules[op] = rule, operands, results
 
     def mark_output(self, name: str) -> None:
         """Declare that the host reads this tensor after every inference."""
@@ -156,16 +152,6 @@ class GraphBuilder:
         """
         check_scope(scope, f"state {read!r}")
         self._states.append(NamedState(read, next, scope))
-
-    def resolve(self, name: str) -> str:
-        """The tensor that ``name`` is a view of, or ``name`` itself if it is not a view."""
-        seen = {name}
-        while name in self._aliases:
-            name = self._aliases[name]
-            if name in seen:
-                raise GraphError(f"tensor {name!r} is a view of itself.")
-            seen.add(name)
-        return name
 
     def build(self) -> Graph:
         """Validate, drop weights and inputs that nothing reads, sort topologically, and freeze."""
@@ -184,7 +170,7 @@ class GraphBuilder:
         return with_op_rules(self._with_states(graph, writes), self._op_rules(graph))
 
     def _check_states(self) -> None:
-        read = [self.resolve(state.read) for state in self._states]
+        read = [state.read for state in self._states]
         for tensor in self._tensors.values():
             if tensor.kind == STATE and tensor.name not in read:
                 raise GraphError(f"state {tensor.name!r} has no next value.", field="states")
@@ -193,7 +179,7 @@ class GraphBuilder:
 
     def _computed(self, state: NamedState) -> NamedState:
         """A state whose next value is an input, weight or other state gets it by a copy."""
-        read, following = self.resolve(state.read), self.resolve(state.next)
+        read, following, _ = state
         source = self._tensors.get(following)
         if source is None or following == read or source.producer != NO_PRODUCER:
             return state
@@ -247,28 +233,20 @@ class GraphBuilder:
             return graph
         place = graph.tensor_index
         rows = (
-            State(
-                place[self.resolve(state.read)],
-                place[self.resolve(state.next)],
-                state.scope,
-                *write[:3],
-            )
+            State(place[state.read], place[state.next], state.scope, *write[:3])
             for state, write in zip(self._states, writes, strict=True)
         )
         return replace(graph, states=tuple(sorted(rows)))
 
     def _define(self, name: str, elements: int, dtype: str, kind: int, producer: int) -> None:
-        self._check_new(name)
+        if name in self._tensors:
+            raise GraphError(f"tensor {name!r} is defined twice.")
         check_number(f"tensor {name!r}: elements", elements, MAX_ELEMENTS)
         code = dtype_code(dtype, field=f"tensor {name!r}")
         self._tensors[name] = _Tensor(name, int(elements), code, kind, producer)
 
-    def _check_new(self, name: str) -> None:
-        if name in self._tensors or name in self._aliases:
-            raise GraphError(f"tensor {name!r} is defined twice.")
-
     def _find(self, name: str, reader: str) -> _Tensor:
-        tensor = self._tensors.get(self.resolve(name))
+        tensor = self._tensors.get(name)
         if tensor is None:
             raise GraphError(f"{reader} reads tensor {name!r}, which nothing defines.")
         return tensor
@@ -295,9 +273,9 @@ class GraphBuilder:
         def row(name: str) -> OpRule | None:
             if name not in self._rules:
                 return None
-            rule, names = self._rules[name]
-            operands = (place.get(self.resolve(operand), NO_PRODUCER) for operand in names)
-            return OpRule(rule, tuple(operands), tuple(place[result] for result in written[name]))
+            rule, operands, results = self._rules[name]
+            tensors = operands, written[name] if results is None else results
+            return OpRule(rule, *(tuple(place.get(one, NO_PRODUCER) for one in of) for of in tensors))
 
         return [row(name) for name in graph.op_names]
 

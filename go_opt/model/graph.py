@@ -248,9 +248,13 @@ class Graph:
         readers: list[int] = self.reader_op[self.reader_ptr[tensor] : self.reader_ptr[tensor + 1]].tolist()
         return readers
 
-    def is_measured(self, op: int) -> bool:
-        """Whether an op has measured seconds on a kind of chip."""
-        return any(not np.isnan(seconds[op]) for seconds in self.measured_s.values())
+    def measured_of(self, op: int) -> dict[str, float]:
+        """Measured seconds of an op, by each chip kind with a measurement."""
+        return {kind: float(row[op]) for kind, row in self.measured_s.items() if not np.isnan(row[op])}
+
+    def excluded_of(self, op: int) -> list[str]:
+        """The chip kinds that cannot run an op."""
+        return [kind for kind, row in self.excluded.items() if row[op]]
 
     @cached_property
     def _edges(self) -> IntArray:

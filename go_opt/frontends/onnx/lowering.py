@@ -1,4 +1,4 @@
-"""Walks a model's nodes in order: folds constants, aliases views, and costs the rest.
+"""Walks a model's nodes in order: folds constants, sees through views, and costs the rest.
 
 If, Loop and Scan are one op that costs its body; an If with a constant condition is inlined.
 """
@@ -110,15 +110,9 @@ class Scope:
         self._values[name] = self.program.values[self.prefix, name] = value
 
     def alias(self, name: str, source: Value, shape: Shape) -> None:
-        """A view of an activation under its own name; a constant is simply shared."""
-        places = trailing(source.shape, shape)
-        seen = replace(source, shape=shape, steps=viewed_steps(source.shape, source.steps, shape, places))
-        if source.is_constant:
-            self.bind(name, seen)
-            return
-        tensor = self.prefix + name
-        self.program.views[tensor] = source.tensor
-        self.bind(name, replace(seen, tensor=tensor))
+        """Another view of a tensor."""
+        steps = viewed_steps(source.shape, source.steps, shape, trailing(source.shape, shape))
+        self.bind(name, replace(source, shape=shape, steps=steps))
 
     def constant(self, name: str, elem_type: int, shape: Shape, read: Callable[[], NDArray | None]) -> Value:
         """A weight, or something computed from weights alone."""
@@ -470,7 +464,7 @@ def _lower_body(
     scope.program.add_part(program, name)
     reads = program.external_reads()
     # A body may return a tensor that none of its ops reads.
-    reads |= {program.resolve(value.tensor): None for value in outputs}
+    reads |= {value.tensor: None for value in outputs}
     written = {tensor for op in program.ops for tensor, _, _ in op.writes}
     outside = {tensor: touched for tensor, touched in reads.items() if tensor not in own | written}
     return _Body(program, outputs, program.op_class, program.flops, outside)

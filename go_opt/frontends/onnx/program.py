@@ -31,10 +31,9 @@ class AbsentNode:
 
 @dataclass
 class Program:
-    """Ops in a topological order, with the views and constants they refer to."""
+    """Ops in a topological order, with the constants they refer to."""
 
     ops: list[RecordedOp] = field(default_factory=list)
-    views: dict[str, str] = field(default_factory=dict)  # alias -> tensor
     constants: dict[str, tuple[int, str]] = field(default_factory=dict)  # name -> (elements, dtype)
     absent: list[AbsentNode] = field(default_factory=list)
     readers: dict[str, set[str]] = field(default_factory=dict)  # tensor -> ops that read or contain it
@@ -50,21 +49,15 @@ class Program:
         present = {op.op_class for op in self.ops}
         return next((name for name in OP_CLASSES if name in present), OP_CLASSES[-1])
 
-    def resolve(self, name: str) -> str:
-        while name in self.views:
-            name = self.views[name]
-        return name
-
     def external_reads(self) -> dict[str, int | None]:
         """Tensors that ops read and none of them writes -> elements touched by all reads."""
         written = {name for op in self.ops for name, _, _ in op.writes}
         reads: dict[str, int | None] = {}
         for op in self.ops:
             for name, touched in op.reads:
-                source = self.resolve(name)
-                if source not in written:
-                    before = reads.get(source, 0)
-                    reads[source] = None if touched is None or before is None else before + touched
+                if name not in written:
+                    before = reads.get(name, 0)
+                    reads[name] = None if touched is None or before is None else before + touched
         return reads
 
     def add_part(self, part: Program, op: str) -> None:
@@ -80,7 +73,7 @@ class Program:
         rows = []
         for node in self.absent:
             if node.became == "view":
-                ops = {producer.get(self.resolve(name), "") for name in node.tensors}
+                ops = {producer.get(name, "") for name in node.tensors}
             elif node.became == "folded":
                 ops = set().union(*(self.readers.get(name, ()) for name in node.tensors))
             else:
@@ -91,23 +84,23 @@ class Program:
         return (*rows, *(NodeWithoutOp(name, "unused", None) for name in dead))
 
     def emit(
-        self, builder: GraphBuilder, outputs: Sequence[str], states: Sequence[NamedState]
+        self, builder: GraphBuilder, outputs: Mapping[str, str], states: Sequence[NamedState]
     ) -> tuple[UnknownOp, ...]:
-        """Add constants, views, states and the ops that outputs depend on; returns ops that no rule knows.
+        """Add constants, states and the ops that outputs depend on; returns ops that no rule knows.
 
-        Next values of states are among the outputs, but are not sent to the host.
+        Args:
+          outputs: the model's name of each -> its tensor. Next values of states are among them, but are not
+            sent to the host.
         """
         for name, (elements, dtype) in self.constants.items():
             builder.add_tensor(name, elements, dtype, "weight")
-        unknown = add_ops(builder, live_ops(self.ops, outputs, self.resolve))
-        for name, source in self.views.items():
-            builder.add_view(name, source)
+        unknown = add_ops(builder, live_ops(self.ops, outputs.values()))
         for state in states:
-            builder.add_state(*state)
+            builder.add_state(state.read, outputs.get(state.next, state.next), state.scope)
         kept = {state.next for state in states}
-        for output in outputs:
+        for output, tensor in outputs.items():
             if output not in kept:
-                builder.mark_output(output)
+                builder.mark_output(tensor)
         return unknown
 
 

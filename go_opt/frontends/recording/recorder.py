@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
@@ -36,20 +36,14 @@ class RecordedOp:
     rule: tuple[Rule, tuple[str, ...]] | None = None  # with the tensors of its operands
 
 
-def live_ops(
-    ops: Sequence[RecordedOp], wanted: Iterable[str], resolve: Callable[[str], str] = str
-) -> list[RecordedOp]:
-    """The ops on which the wanted tensors depend, in their order.
-
-    Args:
-      resolve: the tensor that a name stands for.
-    """
-    needed = set(map(resolve, wanted))
+def live_ops(ops: Sequence[RecordedOp], wanted: Iterable[str]) -> list[RecordedOp]:
+    """The ops on which the wanted tensors depend, in their order."""
+    needed = set(wanted)
     live = []
     for op in reversed(ops):
         if any(tensor in needed for tensor, _, _ in op.writes):
             live.append(op)
-            needed.update(resolve(tensor) for tensor, _ in op.reads)
+            needed.update(tensor for tensor, _ in op.reads)
     return live[::-1]
 
 

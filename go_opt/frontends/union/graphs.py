@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import repeat
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from go_opt.common.arrays import IntArray, LongArray, frozen, row_pointers
 from go_opt.errors import ModelError
 from go_opt.frontends.union.names import SHARED, UNION_PREFIX, prefix_of, shares_of
 from go_opt.frontends.union.shared_weights import contents_of, matched_by_content, matched_by_order
 from go_opt.model.bindings import Bindings
-from go_opt.model.graph import NO_PRODUCER, WEIGHT, Graph, OpRule, State, UnknownOp, with_op_rules
+from go_opt.model.builder import GraphBuilder
+from go_opt.model.codecs.graph_columns import with_tensor_order
+from go_opt.model.dtypes import DTYPES
+from go_opt.model.graph import NO_PRODUCER, OP_CLASSES, TENSOR_KINDS, WEIGHT, Graph, UnknownOp
 
 
 def load_union(name: str, load: Callable[[str], Graph], bindings: Bindings) -> Graph:
@@ -57,124 +57,50 @@ def union(
     Raises:
       ModelError: a graph has states of the model, or on the host.
     """
-    parts = [
-        _Part(graph, prefix_of(model, copy), is_first=copy == 0)
-        for model, (graph, number) in enumerate(zip(graphs, copies, strict=True), 1)
-        for copy in range(number)
-    ]
-    num_ops = num_tensors = 0
-    first = parts[0].tensors
-    for part in parts:
-        if part.graph.has_scope("model") or part.graph.host_states:
+    builder, order = GraphBuilder(name, precision=graphs[0].precision, bindings=bindings), list[str]()
+    unknown, unpaired = list[UnknownOp](), list[str]()
+    for model, (graph, number) in enumerate(zip(graphs, copies, strict=True), 1):
+        if graph.has_scope("model") or graph.host_states:
             problem = "has states that are not of sequences, so that it shares a package with no other"
-            raise ModelError(f"model {part.graph.name[:100]!r} {problem}.", field="model")
-        first = part.tensors if part.is_first else first
-        if part.is_first and part.graph is graphs[-1]:
-            first = part.share(shared, parts[0].tensors)
-        part.number(num_ops, num_tensors, first)
-        num_ops += part.graph.num_ops
-        num_tensors += int(part.is_new.sum())
-    read = np.concatenate([part.reads() for part in parts])
-    read = read[np.lexsort((read[:, 1], read[:, 0]))]
-    made = Graph(
-        name=name,
-        op_names=tuple(part.prefix + op for part in parts for op in part.graph.op_names),
-        op_types=tuple(kind for part in parts for kind in part.graph.op_types),
-        op_class=frozen(np.concatenate([part.graph.op_class for part in parts])),
-        op_flops=frozen(np.concatenate([part.graph.op_flops for part in parts])),
-        op_dtype=frozen(np.concatenate([part.graph.op_dtype for part in parts])),
-        tensor_names=tuple(
-            part.prefix + tensor
-            for part in parts
-            for tensor, is_new in zip(part.graph.tensor_names, part.is_new, strict=True)
-            if is_new
-        ),
-        tensor_elements=frozen(np.concatenate([part.new(part.graph.tensor_elements) for part in parts])),
-        tensor_dtype=frozen(np.concatenate([part.new(part.graph.tensor_dtype) for part in parts])),
-        tensor_kind=frozen(np.concatenate([part.new(part.graph.tensor_kind) for part in parts])),
-        tensor_producer=frozen(np.concatenate([part.producers() for part in parts])),
-        tensor_is_output=frozen(np.concatenate([part.new(part.graph.tensor_is_output) for part in parts])),
-        reader_ptr=frozen(row_pointers(read[:, 0], num_tensors)),
-        reader_op=frozen(read[:, 1], np.int32),
-        reader_elements=frozen(read[:, 2]),
-        measured_s=_columns([(part.graph.measured_s, part.graph.num_ops) for part in parts], np.nan),
-        excluded=_columns([(part.graph.excluded, part.graph.num_ops) for part in parts], False),
-        bindings=bindings,
-        precision=parts[0].graph.precision,
-        unknown_ops=tuple(op for part in parts if part.is_first for op in part.unknown_ops()),
-        states=tuple(state for part in parts for state in part.states()),
-        unpaired_states=tuple(
-            part.prefix + name for part in parts if part.is_first for name in part.graph.unpaired_states
-        ),
-    )
-    return with_op_rules(made, [rule for part in parts for rule in part.rules()])
+            raise ModelError(f"model {graph.name[:100]!r} {problem}.", field="model")
+        first = prefix_of(model, 0)
+        unknown += [op._replace(name=first + op.name) for op in graph.unknown_ops]
+        unpaired += [first + tensor for tensor in graph.unpaired_states]
+        known = shared if model == len(graphs) else {}
+        named = {k: prefix_of(1, 0) + graphs[0].tensor_names[of] for k, of in known.items()}
+        for copy in range(number):
+            prefix = prefix_of(model, copy)
+            names = [named.get(k, prefix + tensor) for k, tensor in enumerate(graph.tensor_names)]
+            new = [k for k in range(graph.num_tensors) if k not in named]
+            order += [names[k] for k in new]
+            _add(builder, graph, prefix, names, new)
+            named = {k: names[k] for k in np.flatnonzero(graph.tensor_kind == WEIGHT).tolist()}
+    made = with_tensor_order(builder.build(), order)
+    return replace(made, unknown_ops=tuple(unknown), unpaired_states=tuple(unpaired))
 
 
-def _columns(
-    parts: Sequence[tuple[Mapping[str, NDArray[Any]], int]], missing: float | bool
-) -> Mapping[str, NDArray[Any]]:
-    """By kind of chip a column over all ops, from those of parts and their numbers of ops."""
-    kinds = sorted({kind for columns, _ in parts for kind in columns})
-    return MappingProxyType(
-        {
-            kind: frozen(np.concatenate([columns.get(kind, np.full(ops, missing)) for columns, ops in parts]))
-            for kind in kinds
-        }
-    )
-
-
-class _Part:
-    """A graph within the union. Axes: ``N`` its ops, ``K`` its tensors."""
-
-    def __init__(self, graph: Graph, prefix: str, *, is_first: bool) -> None:
-        self.graph, self.prefix, self.is_first = graph, prefix, is_first
-        self.is_new = np.full(graph.num_tensors, is_first) | (graph.tensor_kind != WEIGHT)  # [K]
-        self.tensors: LongArray = np.zeros(graph.num_tensors, np.int64)  # [K] in the union
-        self.first_op = 0
-
-    def number(self, first_op: int, first_tensor: int, shared: LongArray) -> None:
-        """``shared``: the tensors of the graph's first copy, whose weights are these."""
-        self.first_op = first_op
-        self.tensors[:] = np.where(self.is_new, first_tensor + np.cumsum(self.is_new) - 1, shared)
-
-    def share(self, shared: Mapping[int, int], first: LongArray) -> LongArray:
-        """``[K]``: the tensors of the union, where weights are those of the first graph."""
-        own = np.fromiter(shared, np.int64)
-        self.is_new[own] = False
-        self.tensors[own] = first[np.fromiter(shared.values(), np.int64)]
-        return self.tensors
-
-    def new(self, values: NDArray[Any]) -> NDArray[Any]:
-        chosen: NDArray[Any] = values[self.is_new]
-        return chosen
-
-    def producers(self) -> IntArray:
-        made = self.new(self.graph.tensor_producer)
-        moved: IntArray = np.where(made == NO_PRODUCER, NO_PRODUCER, made + self.first_op).astype(np.int32)
-        return moved
-
-    def reads(self) -> LongArray:
-        """``[reads, 3]``: tensor and op in the union, elements."""
-        graph = self.graph
-        tensors = self.tensors[graph.reader_tensor]
-        reads: LongArray = np.stack([tensors, graph.reader_op + self.first_op, graph.reader_elements], axis=1)
-        return reads
-
-    def rules(self) -> list[OpRule | None]:
-        rows = self.graph.op_rules or repeat(None, self.graph.num_ops)
-        return [
-            row and row._replace(operands=self._moved(row.operands), results=self._moved(row.results))
-            for row in rows
-        ]
-
-    def states(self) -> list[State]:
-        return [
-            state._replace(read=int(self.tensors[state.read]), next=int(self.tensors[state.next]))
-            for state in self.graph.states
-        ]
-
-    def _moved(self, tensors: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(self.tensors[list(tensors)].tolist())
-
-    def unknown_ops(self) -> list[UnknownOp]:
-        return [op._replace(name=self.prefix + op.name) for op in self.graph.unknown_ops]
+def _add(builder: GraphBuilder, graph: Graph, prefix: str, names: Sequence[str], new: Sequence[int]) -> None:
+    """Add a copy of a graph, whose tensors have these names; those that are not ``new`` are there already."""
+    elements, dtypes = graph.tensor_elements.tolist(), [DTYPES[code] for code in graph.tensor_dtype]
+    for k in new:
+        if graph.tensor_producer[k] == NO_PRODUCER:
+            builder.add_tensor(names[k], elements[k], dtypes[k], TENSOR_KINDS[graph.tensor_kind[k]])
+        elif graph.tensor_is_output[k]:
+            builder.mark_output(names[k])
+    for op, op_name in enumerate(graph.op_names):
+        builder.add_op(
+            prefix + op_name,
+            graph.op_types[op],
+            OP_CLASSES[graph.op_class[op]],
+            flops=float(graph.op_flops[op]),
+            dtype=DTYPES[graph.op_dtype[op]],
+            reads=[(names[k], touched) for k, touched in graph.reads_of(op)],
+            writes=[(names[k], elements[k], dtypes[k]) for k in graph.outputs_of(op)],
+            measured_s=graph.measured_of(op),
+            excluded_kinds=graph.excluded_of(op),
+        )
+        if row := graph.rule_of(op):
+            operands, results = ([names[k] for k in tensors] for tensors in (row.operands, row.results))
+            builder.set_rule(prefix + op_name, row.rule, operands, results)
+    for state in graph.states:
+        builder.add_state(names[state.read], names[state.next], state.scope)

@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, cast, get_args
 
-import numpy as np
-
 from go_opt.errors import GraphError
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.codecs.bindings import bindings_from, bindings_to_dict
 from go_opt.model.codecs.fields import Fields, shown
 from go_opt.model.codecs.graph_columns import with_tensor_order
-from go_opt.model.codecs.rules import rule_row, with_rules
+from go_opt.model.codecs.rules import add_rule, rule_row
 from go_opt.model.dtypes import DTYPES
 from go_opt.model.graph import (
     ACTIVATION,
@@ -26,12 +24,17 @@ from go_opt.model.graph import (
     Scope,
     UnknownOp,
 )
+from go_opt.model.states import named_state
 
 FORMAT: Final = "go_opt.v1.Graph"
 
 
 def graph_to_dict(graph: Graph) -> dict[str, Any]:
     """The graph as JSON types; :func:`graph_from_dict` restores it with the same fingerprint."""
+    of_states = {
+        "states": [named_state(graph, state)._asdict() for state in graph.states],
+        "unpaired_states": list(graph.unpaired_states),
+    }
     return {
         "format": FORMAT,
         "name": graph.name,
@@ -39,9 +42,9 @@ def graph_to_dict(graph: Graph) -> dict[str, Any]:
         **bindings_to_dict(graph.bindings),
         "ops": [_op_row(graph, i) for i in range(graph.num_ops)],
         "tensors": [_tensor_row(graph, k) for k in range(graph.num_tensors)],
-        **state_fields(graph),
+        **{name: rows for name, rows in of_states.items() if rows},
         "nodes_without_op": [node._asdict() for node in graph.nodes_without_op],
-        "unknown_ops": unknown_rows(graph),
+        "unknown_ops": [op._asdict() for op in graph.unknown_ops],
     }
 
 
@@ -60,7 +63,7 @@ def graph_from_dict(data: Any) -> Graph:
         )
     builder = GraphBuilder(
         fields.text("name"),
-        precision=read_precision(fields),
+        precision=_precision(fields),
         bindings=bindings_from(fields.values, "the graph", GraphError),
     )
     tensors = [_named("tensor", i, row) for i, row in enumerate(fields.objects("tensors"))]
@@ -68,55 +71,26 @@ def graph_from_dict(data: Any) -> Graph:
     ops = [_named("op", i, row) for i, row in enumerate(fields.objects("ops"))]
     for op in ops:
         _add_op(builder, op, writes)
-    add_states(builder, fields)
+    for row in fields.objects("states", []):
+        state = Fields(f"{fields.where}: 'states'", row)
+        builder.add_state(state.text("read"), state.text("next"), cast("Scope", state.text("scope")))
     if writes:
         tensor, producer = next((rows[0][0], op) for op, rows in writes.items())
         raise GraphError(f"tensor {tensor!r}: its producer {producer!r} is not an op.", field="producer")
     graph = with_tensor_order(builder.build(), [tensor.text("name") for tensor in tensors])
-    rows = enumerate(fields.objects("nodes_without_op", []))
-    graph = with_rules(graph, {op.text("name"): op for op in ops})
-    absent = tuple(_node(_named("node", i, row)) for i, row in rows)
+    absent = (_named("node", i, row) for i, row in enumerate(fields.objects("nodes_without_op", [])))
+    unknown = (_named("unknown op", i, row) for i, row in enumerate(fields.objects("unknown_ops", [])))
     return replace(
         graph,
-        nodes_without_op=absent,
-        unknown_ops=unknown_of(fields),
+        nodes_without_op=tuple(map(_node, absent)),
+        unknown_ops=tuple(
+            UnknownOp(row.text("name"), row.text("op_type"), row.number("flops")) for row in unknown
+        ),
         unpaired_states=tuple(fields.texts("unpaired_states", [])),
     )
 
 
-def add_states(builder: GraphBuilder, fields: Fields) -> None:
-    """Add the states of the field ``states``, if there is one."""
-    for row in fields.objects("states", []):
-        state = Fields(f"{fields.where}: 'states'", row)
-        builder.add_state(state.text("read"), state.text("next"), cast("Scope", state.text("scope")))
-
-
-def state_fields(graph: Graph) -> dict[str, Any]:
-    """The fields ``states`` and ``unpaired_states``, each only if there are any."""
-    fields = {"states": _state_rows(graph), "unpaired_states": list(graph.unpaired_states)}
-    return {name: rows for name, rows in fields.items() if rows}
-
-
-def _state_rows(graph: Graph) -> list[dict[str, str]]:
-    """The states of a graph, as JSON types."""
-    names = graph.tensor_names
-    return [
-        {"read": names[state.read], "next": names[state.next], "scope": state.scope} for state in graph.states
-    ]
-
-
-def unknown_rows(graph: Graph) -> list[dict[str, Any]]:
-    """The ops whose types no rule has, as JSON types."""
-    return [op._asdict() for op in graph.unknown_ops]
-
-
-def unknown_of(fields: Fields) -> tuple[UnknownOp, ...]:
-    """The field ``unknown_ops``; empty if it is missing."""
-    named = (_named("unknown op", i, row) for i, row in enumerate(fields.objects("unknown_ops", [])))
-    return tuple(UnknownOp(row.text("name"), row.text("op_type"), row.number("flops")) for row in named)
-
-
-def read_precision(fields: Fields) -> Precision:
+def _precision(fields: Fields) -> Precision:
     """The field ``precision``; ``"native"`` if it is missing."""
     precision = fields.text("precision", "native")
     for known in get_args(Precision):
@@ -125,16 +99,6 @@ def read_precision(fields: Fields) -> Precision:
     raise GraphError(
         f"{fields.where}: 'precision' must be 'native' or 'as-is', not {precision!r}.", field="precision"
     )
-
-
-def measured_of(graph: Graph, op: int) -> dict[str, float]:
-    """Measured seconds of an op, by each chip kind with a measurement."""
-    return {kind: float(row[op]) for kind, row in graph.measured_s.items() if not np.isnan(row[op])}
-
-
-def excluded_of(graph: Graph, op: int) -> list[str]:
-    """The chip kinds that cannot run an op."""
-    return [kind for kind, row in graph.excluded.items() if row[op]]
 
 
 def _op_row(graph: Graph, op: int) -> dict[str, Any]:
@@ -152,8 +116,8 @@ def _op_row(graph: Graph, op: int) -> dict[str, Any]:
             }
             for r in reads[ptr[op] : ptr[op + 1]]
         ],
-        "measured_s": measured_of(graph, op),
-        "excluded_kinds": excluded_of(graph, op),
+        "measured_s": graph.measured_of(op),
+        "excluded_kinds": graph.excluded_of(op),
         **rule_row(graph, op),
     }
 
@@ -213,3 +177,4 @@ def _add_op(builder: GraphBuilder, op: Fields, writes: dict[str, list[tuple[str,
         measured_s=op.numbers("measured_s", {}),
         excluded_kinds=op.texts("excluded_kinds", []),
     )
+    add_rule(builder, op)

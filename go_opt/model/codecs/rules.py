@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from go_opt.errors import GraphError
+from go_opt.model.builder import GraphBuilder
 from go_opt.model.codecs.fields import Fields, is_list, shown
 from go_opt.model.graph import Graph, OpRule, with_op_rules
 from go_opt.model.rule import FACTOR_KINDS, NO_FACTOR, Access, Affine, Factor, FactorKind, Rule
@@ -55,33 +56,24 @@ def _piece_row(piece: int | Affine, names: Sequence[str]) -> Any:
     return of_factors | {field: getattr(piece, field) for field in ("stride", "dilation", "before", "size")}
 
 
-def with_rules(graph: Graph, ops: Mapping[str, Fields]) -> Graph:
-    """The graph with the rules that :func:`rule_row` adds to ops, which are given by name.
+def add_rule(builder: GraphBuilder, op: Fields) -> None:
+    """Give an op the rule that :func:`rule_row` adds to its fields, if there is one.
 
     Raises:
-      GraphError: a rule is not of these types, or does not fit its tensors.
+      GraphError: the rule is not of these types.
     """
-    rows = {
-        name: Fields(f"op {name!r}: rule", op.table("rule").values)
-        for name, op in ops.items()
-        if "rule" in op.values
-    }
-    if not rows:
-        return graph
-    rules = [_op_rule(graph, rows[name]) if name in rows else None for name in graph.op_names]
-    return with_op_rules(graph, rules)
-
-
-def _op_rule(graph: Graph, row: Fields) -> OpRule:
+    if "rule" not in op.values:
+        return
+    row = Fields(f"{op.where}: rule", op.table("rule").values)
     factors = tuple(
         Factor(one.text("name"), _kind(one), one.integer("size"))
         for one in (Fields(f"{row.where}: factors", factor) for factor in row.objects("factors"))
     )
     places = {factor.name: i for i, factor in enumerate(factors)}
-    operands = [_access(graph, Fields(row.where, one), places) for one in row.objects("operands")]
-    results = [_access(graph, Fields(row.where, one), places) for one in row.objects("results")]
+    operands = [_access(Fields(row.where, one), places) for one in row.objects("operands")]
+    results = [_access(Fields(row.where, one), places) for one in row.objects("results")]
     rule = Rule(factors, tuple(access for _, access in operands), tuple(access for _, access in results))
-    return OpRule(rule, tuple(k for k, _ in operands), tuple(k for k, _ in results))
+    builder.set_rule(op.text("name"), rule, [name for name, _ in operands], [name for name, _ in results])
 
 
 def _kind(row: Fields) -> FactorKind:
@@ -92,12 +84,12 @@ def _kind(row: Fields) -> FactorKind:
     raise GraphError(f"{row.where}: 'kind' must be one of {', '.join(FACTOR_KINDS)}, not {shown(kind)}.")
 
 
-def _access(graph: Graph, row: Fields, places: Mapping[str, int]) -> tuple[int, Access]:
+def _access(row: Fields, places: Mapping[str, int]) -> tuple[str, Access]:
     tensor, dimensions = row.text("tensor"), row.values.get("dimensions", ())
     if not is_list(dimensions) or not all(is_list(dimension) for dimension in dimensions):
         raise GraphError(f"{row.where}: 'dimensions' must be a list of lists, not {shown(dimensions)}.")
     access = tuple(tuple(_piece(row, piece, places) for piece in dimension) for dimension in dimensions)
-    return graph.tensor_index.get(tensor, NO_FACTOR), access
+    return tensor, access
 
 
 def _piece(row: Fields, piece: Any, places: Mapping[str, int]) -> int | Affine:
