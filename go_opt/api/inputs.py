@@ -12,8 +12,7 @@ from go_opt.env.copies.splits import planned_graph
 from go_opt.errors import InvalidInputError, ModelError
 from go_opt.frontends.networkx_frontend import as_graph
 from go_opt.frontends.recording.states import star_of
-from go_opt.frontends.union.graphs import load_union
-from go_opt.frontends.union.names import UNION_PREFIX
+from go_opt.frontends.union.graphs import UNION_PREFIX, load_union
 from go_opt.model.bindings import NO_BINDINGS, Bindings, Numbers
 from go_opt.model.codecs.plan_json import load_plan
 from go_opt.model.graph import Graph, Precision, check_precision

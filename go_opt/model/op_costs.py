@@ -14,25 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from go_opt.model.matrix_flops import (
-    FACTORISATION_FLOPS,
-    MATRIX_FLOPS,
-    conv_flops,
-    fft_flops,
-    matmul_flops,
-)
-
-__all__ = [
-    "OpCost",
-    "OpSignature",
-    "conv_flops",
-    "is_elementwise",
-    "is_known_type",
-    "is_reduction",
-    "is_view",
-    "matmul_flops",
-    "op_cost",
-]
+from go_opt.model.matrix_flops import FACTORISATION_FLOPS, MATRIX_FLOPS, fft_flops
 
 Shape = tuple[int, ...]
 
@@ -96,18 +78,19 @@ def is_reduction(op_type: str) -> bool:
     return (op_type in _PER_INPUT_ELEMENT or op_type in _WINDOWED) and op_type not in _SCANS
 
 
-def _names(text: str) -> tuple[str, ...]:
+def names(text: str) -> tuple[str, ...]:
+    """The words of a text."""
     return tuple(text.split())
 
 
 def _flops(names_by_flops: Mapping[float, str]) -> Mapping[str, float]:
-    return {name: flops for flops, names in names_by_flops.items() for name in names.split()}
+    return {name: flops for flops, text in names_by_flops.items() for name in names(text)}
 
 
 # Expand is a broadcast of stride 0. Dropout is the identity at inference.
 _VIEWS: Final = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout", "Expand"})
 
-_MOVES: Final = _names(
+_MOVES: Final = names(
     "CenterCropPad Col2Im Compress Concat ConcatFromSequence ConstantOfShape DepthToSpace EyeLike "
     "Gather GatherElements GatherND MaxUnpool OneHot Pad Range ReverseSequence Scatter ScatterElements "
     "ScatterND SequenceAt Slice SpaceToDepth Split SplitToSequence TensorScatter Tile Transpose Trilu "
@@ -176,17 +159,17 @@ _PER_OUTPUT_ELEMENT: Final = _flops(
 
 # Parameter inputs (axes, starts, sizes): a compiler treats them as constants, so no kernel reads them.
 _PARAMETER_INPUTS: Final[Mapping[str, tuple[int, ...]]] = {
-    **dict.fromkeys(_names("ConstantOfShape EyeLike RandomNormalLike RandomUniformLike"), (0,)),
+    **dict.fromkeys(names("ConstantOfShape EyeLike RandomNormalLike RandomUniformLike"), (0,)),
     **dict.fromkeys(
-        _names(
+        names(
             "CastLike CenterCropPad CumSum Expand OneHot ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp "
             "ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Reshape Split "
             "SplitToSequence Squeeze Tile TopK Trilu Unsqueeze Upsample"
         ),
         (1,),
     ),
-    **dict.fromkeys(_names("Clip Col2Im Dropout"), (1, 2)),
-    **dict.fromkeys(_names("Pad Resize"), (1, 2, 3)),
+    **dict.fromkeys(names("Clip Col2Im Dropout"), (1, 2)),
+    **dict.fromkeys(names("Pad Resize"), (1, 2, 3)),
     "Range": (0, 1, 2),
     "Slice": (1, 2, 3, 4),
 }

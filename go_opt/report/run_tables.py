@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from go_opt.common.units import format_bytes, format_duration
-from go_opt.frontends.union.names import UNION_PREFIX, shares_of
+from go_opt.frontends.union.graphs import UNION_PREFIX, shares_of
 from go_opt.report.parts.wording import stage_cell, table_of
 from go_opt.run.pipeline.results import RunResult, chip_seconds
 

@@ -23,7 +23,7 @@ from typing import Final
 import go_opt
 from go_opt.common.arrays import FloatArray
 from go_opt.common.units import format_bytes, format_duration
-from go_opt.frontends.union.names import shares_of, union_name
+from go_opt.frontends.union.graphs import shares_of, union_name
 from go_opt.result import Request
 from go_opt.serving.rate.queueing import Server, arrivals_s, p99_s
 from go_opt.serving.together.sharing import Sharing, Turns, share_package, taken_s

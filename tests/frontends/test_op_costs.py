@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
+from go_opt.model.matrix_flops import conv_flops, matmul_flops
 from go_opt.model.op_costs import (
     OpCost,
     OpSignature,
-    conv_flops,
     is_elementwise,
     is_reduction,
     is_view,
-    matmul_flops,
     op_cost,
 )
 

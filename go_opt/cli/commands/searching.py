@@ -170,7 +170,7 @@ class SizedSearch(Search):
 
     def named(self, models: list[str]) -> str:
         """The model, or the union of several, at the rates of ``--rates``."""
-        from go_opt.frontends.union.names import union_name
+        from go_opt.frontends.union.graphs import union_name
 
         if len(models) > 1:
             return union_name(models, self.rates)
@@ -323,7 +323,7 @@ def prefill_here(
     from go_opt.cli.inputs.interrupt import InterruptAsks
     from go_opt.cli.inputs.loading import with_costs
     from go_opt.costs.remembered import costs_fact
-    from go_opt.frontends.union.names import union_name
+    from go_opt.frontends.union.graphs import union_name
     from go_opt.report.progress import announce_compilation
     from go_opt.serving.rate.prefill import plan_prefill
     from go_opt.serving.together.sharing import costed_alone
@@ -362,7 +362,7 @@ def sharing_here(
 ) -> Sharing | None:
     """Plans each model of a union alone, for comparison; None if Ctrl-C or constraints keep it from that."""
     from go_opt.cli.inputs.interrupt import InterruptAsks
-    from go_opt.frontends.union.names import shares_of
+    from go_opt.frontends.union.graphs import shares_of
     from go_opt.serving.together.sharing import share_package
 
     why = "constraints are of all models at once"
@@ -403,7 +403,7 @@ def search_there(connection: Connection) -> SearchOf | None:
 def batch_dimension(model: str, loading: StartOptions) -> str | None:
     """The dimension that all inputs of one or several ONNX files share as their first, if it is not bound."""
     from go_opt.frontends.onnx_frontend import read_header
-    from go_opt.frontends.union.names import UNION_PREFIX, shares_of
+    from go_opt.frontends.union.graphs import UNION_PREFIX, shares_of
 
     files = [file for _, file in shares_of(model)] if model.startswith(UNION_PREFIX) else [model]
     if not all(file.endswith(".onnx") for file in files):

@@ -12,7 +12,7 @@ import typer
 
 from go_opt.common.files import read_json
 from go_opt.errors import InvalidInputError, PlanError
-from go_opt.frontends.union.names import UNION_PREFIX, Share, shares_of, union_name
+from go_opt.frontends.union.graphs import UNION_PREFIX, Share, shares_of, union_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -44,9 +44,9 @@ from go_opt.frontends.onnx.program import (
 from go_opt.frontends.onnx.structure import GraphReads, body_prefix, inputs_behind, ordered_nodes
 from go_opt.frontends.recording.binding import Trips, flags
 from go_opt.frontends.recording.recorder import RecordedOp, unknown_op
-from go_opt.frontends.recording.views import trailing, viewed_steps
 from go_opt.model.graph import UnknownOp
 from go_opt.model.op_costs import OpSignature, is_view, op_cost
+from go_opt.model.rules.views import trailing, viewed_steps
 
 # A relaid or still quantised weight is stored once: its readers take it as it is.
 _SAME_WEIGHT_OPS: Final = frozenset({"Transpose", "DequantizeLinear"})

@@ -12,11 +12,11 @@ import onnx
 from go_opt.frontends.onnx.inference.shapes import is_argument, plain_attributes
 from go_opt.frontends.onnx.inference.values import Shape, Value
 from go_opt.frontends.recording.recorder import RecordedOp, add_ops, live_ops
-from go_opt.frontends.recording.views import rule_of_views
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import OP_CLASSES, Graph, NamedState, NodeWithoutOp, UnknownOp
 from go_opt.model.op_costs import is_view
 from go_opt.model.rule import Rule
+from go_opt.model.rules.views import rule_of_views
 
 
 @dataclass(frozen=True)

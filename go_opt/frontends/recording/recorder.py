@@ -9,12 +9,12 @@ from typing import Any, Final, Literal
 
 from go_opt.errors import ModelError
 from go_opt.frontends.recording.states import FoundStates
-from go_opt.frontends.recording.views import Steps, rule_of_views, viewed_steps
 from go_opt.model.bindings import Bindings
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph, Precision, UnknownOp
 from go_opt.model.op_costs import OpCost
 from go_opt.model.rule import Rule
+from go_opt.model.rules.views import Steps, rule_of_views, viewed_steps
 
 Read = tuple[str, int | None]  # tensor and elements touched; None: all
 MAX_OPS: Final = 1_000_000

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from go_opt.errors import ModelError
 from go_opt.frontends.recording.recorder import Recorder, Result, Value, joined
-from go_opt.frontends.recording.views import trailing, viewed_steps
 from go_opt.frontends.torch import aten
 from go_opt.frontends.torch.aten import Operand
 from go_opt.frontends.torch.program import Node, Sizes, dtype_of, parsed, tensor_names
@@ -16,6 +15,7 @@ from go_opt.frontends.torch.rules import in_terms_of_table
 from go_opt.model.dtypes import IS_FLOATING, costs_the_same, dtype_code
 from go_opt.model.graph import Precision
 from go_opt.model.op_costs import OpCost, is_elementwise
+from go_opt.model.rules.views import trailing, viewed_steps
 
 # Only run an inner program, without gradients or in another type.
 _WRAPPERS: Final = (

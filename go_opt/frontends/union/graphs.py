@@ -1,22 +1,88 @@
-"""Several models as one graph, each as often as its share of the rate says; copies share their weights."""
+"""Several models as one graph, each as often as its share of the rate says; copies share their weights.
+
+Two graphs of one network, such as that of a prompt and that of a step, have weights in common. Names differ,
+as exporters number what they transpose or fold. So weights of ONNX files are matched by their content: the
+same elements in any order, which a transposed weight has too. Graphs without values of weights are matched by
+the order of what reads weights: the same type of op, elements and type of numbers, in the same succession.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from difflib import SequenceMatcher
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from go_opt.errors import ModelError
-from go_opt.frontends.union.names import SHARED, UNION_PREFIX, prefix_of, shares_of
-from go_opt.frontends.union.shared_weights import contents_of, matched_by_content, matched_by_order
 from go_opt.model.bindings import Bindings
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.codecs.graph_columns import with_tensor_order
 from go_opt.model.dtypes import DTYPES
 from go_opt.model.graph import NO_PRODUCER, OP_CLASSES, TENSOR_KINDS, WEIGHT, Graph, UnknownOp
+
+UNION_PREFIX: Final = "union:"
+SHARED: Final = "shared:"  # after the prefix: the second model has the weights that are those of the first
+MAX_COPIES: Final = 32  # of all models together
+Share = tuple[int, str]  # copies, and the model as load() takes it
+Contents = Mapping[str, Hashable]  # by name of a weight
+_BITS: Final = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+def union_name(models: Sequence[str], rates: str | None = None, *, is_shared: bool = False) -> str:
+    """The name by which the union of models is loaded: ``union:2*a.onnx+1*b.onnx``.
+
+    Args:
+      rates: such as ``2:1``; None: all are alike.
+      is_shared: whether the second model has weights of the first.
+    """
+    copies_of = zip(parse_rates(rates, models), models, strict=True)
+    return UNION_PREFIX + SHARED * is_shared + "+".join(f"{copies}*{model}" for copies, model in copies_of)
+
+
+def prefix_of(number: int, copy: int) -> str:
+    """What the names of a model begin with in a union: the model's number from 1, its copy from 0."""
+    return f"{number}.{copy + 1}/" if copy else f"{number}/"
+
+
+def parse_rates(text: str | None, models: Sequence[str]) -> tuple[int, ...]:
+    """The rates of ``2:1``, in lowest terms; without a text all are alike."""
+    texts = ["1"] * len(models) if text is None else text.split(":")
+    if not all(one.isascii() and one.isdigit() and len(one) < 6 and int(one) for one in texts):
+        raise ModelError(f"--rates must be whole numbers such as 2:1, not {str(text)[:60]!r}.", field="rates")
+    if len(texts) != len(models):
+        raise ModelError(f"--rates has {len(texts)} numbers for {len(models)} models.", field="rates")
+    rates = list(map(int, texts))
+    least = tuple(rate // math.gcd(*rates) for rate in rates)
+    if sum(least) > MAX_COPIES:
+        raise ModelError(
+            f"--rates {text} needs {sum(least)} copies, the limit is {MAX_COPIES}.", field="rates"
+        )
+    return least
+
+
+def shares_of(name: str) -> list[Share]:
+    """The models of a union's name."""
+    shares: list[Share] = []
+    for part in name.removeprefix(UNION_PREFIX).removeprefix(SHARED).split("+"):
+        copies, times, model = part.partition("*")
+        if not (
+            times and model and copies.isascii() and copies.isdigit() and len(copies) < 6 and int(copies)
+        ):
+            raise ModelError(
+                f"{name[:100]!r} must be like {UNION_PREFIX}2*a.onnx+1*b.onnx; paths without + and *.",
+                field="model",
+            )
+        shares.append((int(copies), model))
+    if sum(copies for copies, _ in shares) > MAX_COPIES:
+        raise ModelError(f"{name[:100]!r} has more than {MAX_COPIES} copies, the limit.", field="model")
+    return shares
 
 
 def load_union(name: str, load: Callable[[str], Graph], bindings: Bindings) -> Graph:
@@ -104,3 +170,57 @@ def _add(builder: GraphBuilder, graph: Graph, prefix: str, names: Sequence[str],
             builder.set_rule(prefix + op_name, row.rule, operands, results)
     for state in graph.states:
         builder.add_state(names[state.read], names[state.next], state.scope)
+
+
+def matched_by_order(first: Graph, second: Graph) -> dict[int, int]:
+    """The weights of ``second`` that are those of ``first`` where these are read in the same succession."""
+    ours, others = _read_weights(first), _read_weights(second)
+    kinds = [[_kind(graph, k) for k in row] for graph, row in ((first, ours), (second, others))]
+    blocks = SequenceMatcher(None, kinds[0], kinds[1], autojunk=False).get_matching_blocks()
+    return {others[b.b + i]: ours[b.a + i] for b in blocks for i in range(b.size)}
+
+
+def matched_by_content(first: Graph, second: Graph, ours: Contents, others: Contents) -> dict[int, int]:
+    """The weights of ``second`` that have the elements of one of ``first``; of several alike, in turn."""
+    found: dict[Hashable, list[int]] = defaultdict(list)
+    for k in _read_weights(first):
+        if first.tensor_names[k] in ours:
+            found[ours[first.tensor_names[k]]].append(k)
+    matched = {}
+    for k in _read_weights(second):
+        alike = found.get(others.get(second.tensor_names[k]))
+        if alike:
+            matched[k] = alike.pop(0) if len(alike) > 1 else alike[0]
+    return matched
+
+
+def contents_of(path: Path) -> Contents:
+    """What the initializers of an ONNX file hold, whatever the order of their elements."""
+    from onnx import load, numpy_helper
+
+    tensors = load(path).graph.initializer
+    arrays = {tensor.name: numpy_helper.to_array(tensor, str(path.parent)) for tensor in tensors}
+    return {name: content(array) for name, array in arrays.items() if array.dtype.itemsize in _BITS}
+
+
+def content(array: NDArray[Any]) -> Hashable:
+    """Equal for arrays of one type with the same elements, in any order; else equal by a chance of 2^-128."""
+    bits = np.ascontiguousarray(array).reshape(-1).view(_BITS[array.dtype.itemsize]).astype(np.uint64)
+    sums = []
+    for seed in (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03):  # splitmix64 of each element, added up
+        mixed = (bits + np.uint64(1)) * np.uint64(seed)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+        sums.append(int((mixed ^ (mixed >> np.uint64(31))).sum(dtype=np.uint64)))
+    return array.dtype.str, array.size, *sums
+
+
+def _read_weights(graph: Graph) -> list[int]:
+    """Weights by the first op that reads them, then by number."""
+    readers = {int(k): graph.readers_of(int(k)) for k in np.flatnonzero(graph.tensor_kind == WEIGHT)}
+    return sorted((k for k, ops in readers.items() if ops), key=lambda k: (min(readers[k]), k))
+
+
+def _kind(graph: Graph, weight: int) -> tuple[str, int, int]:
+    reader = graph.op_types[min(graph.readers_of(weight))]
+    return reader, int(graph.tensor_elements[weight]), int(graph.tensor_dtype[weight])

@@ -10,7 +10,7 @@ from onnx import version_converter
 from go_opt.errors import ModelError
 from go_opt.frontends.onnx.inference.file import read_model
 from go_opt.frontends.onnx.structure import inlined, name_nodes, subgraphs
-from go_opt.frontends.union.names import SHARED, UNION_PREFIX, prefix_of, shares_of
+from go_opt.frontends.union.graphs import SHARED, UNION_PREFIX, prefix_of, shares_of
 
 _STANDARD = ("", "ai.onnx")
 

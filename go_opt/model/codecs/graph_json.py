@@ -8,8 +8,7 @@ from typing import Any, Final, cast, get_args
 
 from go_opt.errors import GraphError
 from go_opt.model.builder import GraphBuilder
-from go_opt.model.codecs.bindings import bindings_from, bindings_to_dict
-from go_opt.model.codecs.fields import Fields, shown
+from go_opt.model.codecs.fields import Fields, bindings_from, bindings_to_dict, shown
 from go_opt.model.codecs.graph_columns import with_tensor_order
 from go_opt.model.codecs.rules import add_rule, rule_row
 from go_opt.model.dtypes import DTYPES

@@ -13,8 +13,7 @@ import numpy as np
 
 from go_opt.common.arrays import IntArray, frozen
 from go_opt.errors import PlanError
-from go_opt.model.codecs.bindings import bindings_from
-from go_opt.model.codecs.fields import shown
+from go_opt.model.codecs.fields import bindings_from, shown
 from go_opt.model.graph import Precision, Rewrite
 from go_opt.model.plan import Plan, Relay, Split, number_by_first_place
 

@@ -13,8 +13,7 @@ from typing import Any, Final, cast
 from go_opt.common.files import read_json, write_atomically
 from go_opt.common.outputs import PLAN
 from go_opt.errors import PlanError
-from go_opt.model.codecs.bindings import bindings_to_dict
-from go_opt.model.codecs.fields import shown
+from go_opt.model.codecs.fields import bindings_to_dict, shown
 from go_opt.model.codecs.plan_fields import plan_from_fields, refuse_clones
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan

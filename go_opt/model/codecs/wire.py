@@ -15,7 +15,7 @@ import numpy as np
 from go_opt.errors import GraphError, InvalidInputError, PlanError
 from go_opt.model.bindings import Bindings
 from go_opt.model.builder import MAX_FLOPS, GraphBuilder
-from go_opt.model.codecs.bindings import bindings_from
+from go_opt.model.codecs.fields import bindings_from
 from go_opt.model.codecs.graph_columns import graph_from_columns, with_tensor_order
 from go_opt.model.codecs.plan_fields import plan_from_fields, refuse_clones
 from go_opt.model.codecs.plan_json import plan_to_dict

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from go_opt.model.op_costs import names
 from go_opt.model.rule import Access, FactorKind, Shape
-from go_opt.model.rules.maker import NoRuleError, RuleMaker, names
+from go_opt.model.rules.maker import NoRuleError, RuleMaker
 from go_opt.model.rules.moves import or_whole
 
 

@@ -108,8 +108,3 @@ class RuleMaker:
         ]
         has_shapes = all(rule.shape(access) == shape for access, shape in given)
         return rule if has_shapes and not fault_of(rule) else None
-
-
-def names(text: str) -> tuple[str, ...]:
-    """The words of a text."""
-    return tuple(text.split())

@@ -13,61 +13,10 @@ from functools import lru_cache
 from typing import Any, Final
 
 from go_opt.model.matrix_flops import FACTORISATION_FLOPS
-from go_opt.model.op_costs import ELEMENTWISE, OpSignature
+from go_opt.model.op_costs import ELEMENTWISE, OpSignature, names
 from go_opt.model.rule import Rule, Shape
-from go_opt.model.rules.elements import (
-    along_axis,
-    along_last,
-    along_rest,
-    channels_mixed,
-    elementwise,
-    experts,
-    fourier,
-    generated,
-    largest,
-    normalised_images,
-    of_matrices,
-    of_planes,
-    one_hot,
-    outer,
-    per_channel,
-    reduced,
-    turned,
-)
-from go_opt.model.rules.maker import NoRuleError, RuleMaker, names
-from go_opt.model.rules.moves import (
-    depth_to_space,
-    gathered,
-    gathered_elements,
-    gathered_nd,
-    gathered_slices,
-    halved,
-    joined,
-    parted,
-    resized,
-    sampled,
-    scattered,
-    scattered_slices,
-    tiled,
-    transposed,
-)
-from go_opt.model.rules.products import (
-    attention,
-    einsum,
-    grouped_attention,
-    matmul,
-    matmul_of_packed,
-    recurrent,
-)
-from go_opt.model.rules.windows import (
-    convolution,
-    convolution_of_third,
-    padded,
-    pooled,
-    pooled_whole,
-    sliced,
-    transposed_convolution,
-)
+from go_opt.model.rules import elements, moves, products, windows
+from go_opt.model.rules.maker import NoRuleError, RuleMaker
 
 _ATTRIBUTES: Final = frozenset(
     names(
@@ -116,64 +65,56 @@ def _rule(
 
 
 _Maker = Callable[[RuleMaker], None]
+_TYPES: Final[Mapping[_Maker, str]] = {
+    elements.outer: "addr",
+    elements.per_channel: "BatchNormalization DequantizeLinear QuantizeLinear",
+    elements.along_axis: "CumProd CumSum Hardmax LogSoftmax LpNormalization Softmax Sort",
+    elements.along_rest: "LayerNormalization RMSNormalization SimplifiedLayerNormalization rev",
+    elements.along_last: "SkipLayerNormalization SkipSimplifiedLayerNormalization",
+    elements.normalised_images: "GroupNormalization InstanceNormalization",
+    elements.channels_mixed: "LRN",
+    elements.of_planes: "Trilu",
+    elements.fourier: "DFT",
+    elements.reduced: "ArgMax ArgMin ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean "
+    "ReduceMin ReduceProd ReduceSum ReduceSumSquare",
+    elements.largest: "TopK",
+    elements.one_hot: "OneHot",
+    elements.generated: "ConstantOfShape EyeLike RandomNormal RandomUniform Range",
+    elements.of_matrices: "Inverse",
+    elements.experts: "MoE QMoE",
+    elements.turned: "RotaryEmbedding",
+    products.einsum: "Einsum",
+    products.matmul: "DynamicQuantizeMatMul FusedGemm FusedMatMul Gemm MatMul MatMulInteger MatMulInteger16 "
+    "MatMulIntegerToFloat QLinearMatMul",
+    products.matmul_of_packed: "MatMulBnb4 MatMulFpQ4 MatMulNBits",
+    products.recurrent: "GRU LSTM RNN",
+    products.attention: "Attention MultiHeadAttention",
+    products.grouped_attention: "GroupQueryAttention",
+    windows.convolution: "Conv ConvInteger FusedConv",
+    windows.convolution_of_third: "QLinearConv",
+    windows.transposed_convolution: "ConvTranspose",
+    windows.pooled: "AveragePool LpPool MaxPool QLinearAveragePool",
+    windows.pooled_whole: "GlobalAveragePool GlobalLpPool GlobalMaxPool",
+    windows.sliced: "Slice",
+    windows.padded: "Pad",
+    moves.halved: "glu",
+    moves.transposed: "Transpose",
+    moves.joined: "Concat",
+    moves.parted: "Split",
+    moves.tiled: "Tile",
+    moves.resized: "Resize Upsample",
+    moves.gathered: "Gather",
+    moves.gathered_elements: "GatherElements ScatterElements",
+    moves.gathered_nd: "GatherND",
+    moves.scattered: "ScatterND",
+    moves.gathered_slices: "gather",
+    moves.scattered_slices: "scatter",
+    moves.depth_to_space: "DepthToSpace SpaceToDepth",
+    moves.sampled: "GridSample",
+}
 _RULES: Final[Mapping[str, _Maker]] = {
     # random_bits follow from a key, and parts of them would be equal.
-    **dict.fromkeys(ELEMENTWISE.keys() - {"random_bits"}, elementwise),
-    "addr": outer,
-    "glu": halved,
-    **dict.fromkeys(names("BatchNormalization DequantizeLinear QuantizeLinear"), per_channel),
-    **dict.fromkeys(names("CumProd CumSum Hardmax LogSoftmax LpNormalization Softmax Sort"), along_axis),
-    "DFT": fourier,
-    **dict.fromkeys(
-        names("LayerNormalization RMSNormalization SimplifiedLayerNormalization rev"), along_rest
-    ),
-    **dict.fromkeys(names("SkipLayerNormalization SkipSimplifiedLayerNormalization"), along_last),
-    **dict.fromkeys(names("GroupNormalization InstanceNormalization"), normalised_images),
-    "LRN": channels_mixed,
-    **dict.fromkeys(
-        names(
-            "ArgMax ArgMin ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin "
-            "ReduceProd ReduceSum ReduceSumSquare"
-        ),
-        reduced,
-    ),
-    "Einsum": einsum,
-    **dict.fromkeys(
-        names(
-            "DynamicQuantizeMatMul FusedGemm FusedMatMul Gemm MatMul MatMulInteger MatMulInteger16 "
-            "MatMulIntegerToFloat QLinearMatMul"
-        ),
-        matmul,
-    ),
-    **dict.fromkeys(names("MatMulBnb4 MatMulFpQ4 MatMulNBits"), matmul_of_packed),
-    **dict.fromkeys(names("Conv ConvInteger FusedConv"), convolution),
-    "QLinearConv": convolution_of_third,
-    "ConvTranspose": transposed_convolution,
-    **dict.fromkeys(names("AveragePool LpPool MaxPool QLinearAveragePool"), pooled),
-    **dict.fromkeys(names("GlobalAveragePool GlobalLpPool GlobalMaxPool"), pooled_whole),
-    "Transpose": transposed,
-    "Concat": joined,
-    "Split": parted,
-    "Slice": sliced,
-    "Pad": padded,
-    "Trilu": of_planes,
-    "Tile": tiled,
-    **dict.fromkeys(("Resize", "Upsample"), resized),
-    "Gather": gathered,
-    **dict.fromkeys(("GatherElements", "ScatterElements"), gathered_elements),
-    "GatherND": gathered_nd,
-    "ScatterND": scattered,
-    "gather": gathered_slices,
-    "scatter": scattered_slices,
-    "TopK": largest,
-    "OneHot": one_hot,
-    **dict.fromkeys(names("ConstantOfShape EyeLike RandomNormal RandomUniform Range"), generated),
-    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), depth_to_space),
-    "GridSample": sampled,
-    **dict.fromkeys(("GRU", "LSTM", "RNN"), recurrent),
-    **dict.fromkeys(names("Attention MultiHeadAttention"), attention),
-    "GroupQueryAttention": grouped_attention,
-    **dict.fromkeys((*FACTORISATION_FLOPS, "Inverse"), of_matrices),
-    **dict.fromkeys(("MoE", "QMoE"), experts),
-    "RotaryEmbedding": turned,
+    **dict.fromkeys(ELEMENTWISE.keys() - {"random_bits"}, elements.elementwise),
+    **dict.fromkeys(FACTORISATION_FLOPS, elements.of_matrices),
+    **{op_type: make for make, types in _TYPES.items() for op_type in names(types)},
 }

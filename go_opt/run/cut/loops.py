@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from go_opt.env.copies.pieces import Cut, Piece
 from go_opt.errors import ModelError
-from go_opt.model.rules.strided import row_major
+from go_opt.model.rules.views import row_major
 from go_opt.run.cut.attributes import sizes_of
 
 Loops = list[list[tuple[int, int]]]  # of each axis, major to minor: sizes, and steps in the tensor; 0: copies

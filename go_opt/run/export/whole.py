@@ -12,7 +12,7 @@ from go_opt.api.inputs import ZOO_PREFIX, as_loaded
 from go_opt.errors import ModelError
 from go_opt.frontends.onnx.lowered import LoweredModel
 from go_opt.frontends.onnx_frontend import import_onnx
-from go_opt.frontends.union.names import UNION_PREFIX, shares_of
+from go_opt.frontends.union.graphs import UNION_PREFIX, shares_of
 from go_opt.model.bindings import Bindings
 from go_opt.model.graph import Graph, Precision
 

@@ -15,7 +15,7 @@ from onnx import numpy_helper
 
 from go_opt.frontends.onnx.inference.dims import DimTable, with_values
 from go_opt.frontends.onnx.lowered import model_inputs
-from go_opt.frontends.union.names import UNION_PREFIX, prefix_of, shares_of
+from go_opt.frontends.union.graphs import UNION_PREFIX, prefix_of, shares_of
 from go_opt.run.manifest import Manifest, StageState, elements_in
 from go_opt.run.pipeline.sessions import Session, first_values, last_of, session
 

@@ -12,7 +12,7 @@ from go_opt import api
 from go_opt.env import Target
 from go_opt.errors import EnvironmentFailedError, GoOptError, PlanError
 from go_opt.hardware import Measured
-from go_opt.model.codecs.bindings import bindings_to_dict
+from go_opt.model.codecs.fields import bindings_to_dict
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.run.pipeline.results import chip_seconds

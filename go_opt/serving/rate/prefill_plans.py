@@ -13,7 +13,7 @@ from go_opt.common.arrays import FloatArray
 from go_opt.env import Metrics, Target, cost_tables, evaluate_plan
 from go_opt.env.copies.splits import planned_graph, split_graph
 from go_opt.errors import GoOptError, InfeasibleError, InvalidInputError, PlanError
-from go_opt.frontends.union.names import prefix_of
+from go_opt.frontends.union.graphs import prefix_of
 from go_opt.model.dtypes import costed_dtype, size_bytes
 from go_opt.model.graph import INPUT, WEIGHT, Graph
 from go_opt.model.plan import Plan, Split

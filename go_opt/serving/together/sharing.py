@@ -28,7 +28,7 @@ from go_opt.common.units import format_bytes, format_duration
 from go_opt.costs.measured_costs import frozen_columns
 from go_opt.env import Target
 from go_opt.env.copies.splits import planned_graph
-from go_opt.frontends.union.names import Share, prefix_of
+from go_opt.frontends.union.graphs import Share, prefix_of
 from go_opt.model.codecs.plan_json import plan_to_dict
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan

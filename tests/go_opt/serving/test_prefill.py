@@ -12,9 +12,7 @@ import go_opt
 from go_opt.env import evaluate_plan
 from go_opt.env.copies.splits import planned_graph
 from go_opt.errors import InfeasibleError, InvalidInputError
-from go_opt.frontends.union.graphs import shared_weights, union
-from go_opt.frontends.union.names import union_name
-from go_opt.frontends.union.shared_weights import content, matched_by_order
+from go_opt.frontends.union.graphs import content, matched_by_order, shared_weights, union, union_name
 from go_opt.model.graph import WEIGHT
 from go_opt.result import Request
 from go_opt.serving.rate.planning import RateRequest

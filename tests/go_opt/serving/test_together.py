@@ -11,8 +11,7 @@ import pytest
 
 import go_opt
 from go_opt.errors import ModelError
-from go_opt.frontends.union.graphs import union
-from go_opt.frontends.union.names import parse_rates, shares_of, union_name
+from go_opt.frontends.union.graphs import parse_rates, shares_of, union, union_name
 from go_opt.model.bindings import NO_BINDINGS
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import STATE, WEIGHT, Graph

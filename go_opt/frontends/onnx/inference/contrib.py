@@ -15,7 +15,6 @@ import numpy as np
 from onnx import TensorProto
 
 from go_opt.frontends.onnx.inference.values import Shape, Value
-from go_opt.model.rules.maker import names
 
 Kind = tuple[int, Shape]  # element type and shape
 Values = Sequence[Value | None]
@@ -279,37 +278,35 @@ def _lstm(inputs: Values, attributes: Attributes) -> list[Kind]:
 
 
 _Rule = Callable[[Values, Attributes], list[Kind]]
+_TYPES: Final[Mapping[_Rule, str]] = {
+    _same: "BiasGelu BiasSoftmax FastGelu Gelu GroupNorm Inverse LongformerAttention MoE QLinearLeakyRelu "
+    "QLinearSigmoid QLinearSoftmax QMoE QOrderedGelu QOrderedLayerNormalization "
+    "QOrderedLongformerAttention QuickGelu RotaryEmbedding",
+    _normalised: "SkipLayerNormalization SkipSimplifiedLayerNormalization",
+    _columns: "MatMulNBits MatMulBnb4 MatMulFpQ4",
+    projected: "Attention DecoderMaskedSelfAttention QAttention",
+    _dropout: "BiasDropout",
+    _half: "BiasSplitGelu",
+    one_step: "DecoderMaskedMultiHeadAttention",
+    _dequantised: "DequantizeLinear",
+    _lstm: "DynamicQuantizeLSTM",
+    _embedded: "EmbedLayerNormalization",
+    _fused_matmul: "FusedMatMul",
+    _gathered: "GatherBlockQuantized",
+    grouped: "GroupQueryAttention",
+    multi_head: "MultiHeadAttention",
+    packed: "PackedAttention PackedMultiHeadAttention",
+    _concatenated: "QLinearConcat",
+    _chosen: "QLinearWhere",
+    _quantised: "QuantizeLinear",
+    _simplified: "SimplifiedLayerNormalization",
+}
 _OWN: Final[Mapping[str, _Rule]] = {
-    **dict.fromkeys(
-        names(
-            "BiasGelu BiasSoftmax FastGelu Gelu GroupNorm Inverse LongformerAttention MoE "
-            "QLinearLeakyRelu QLinearSigmoid QLinearSoftmax QMoE QOrderedGelu "
-            "QOrderedLayerNormalization QOrderedLongformerAttention QuickGelu RotaryEmbedding"
-        ),
-        _same,
-    ),
-    **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), _normalised),
-    **dict.fromkeys(("MatMulNBits", "MatMulBnb4", "MatMulFpQ4"), _columns),
-    **dict.fromkeys(("Attention", "DecoderMaskedSelfAttention", "QAttention"), projected),
-    "BiasDropout": _dropout,
-    "BiasSplitGelu": _half,
-    "DecoderMaskedMultiHeadAttention": one_step,
-    "DequantizeLinear": _dequantised,
+    **{op_type: rule for rule, types in _TYPES.items() for op_type in types.split()},
     "DequantizeWithOrder": lambda inputs, attributes: [(int(attributes["to"]), at(inputs, 0).shape)],
-    "DynamicQuantizeLSTM": _lstm,
-    "EmbedLayerNormalization": _embedded,
-    "FusedMatMul": _fused_matmul,
-    "GatherBlockQuantized": _gathered,
-    "GroupQueryAttention": grouped,
-    "MultiHeadAttention": multi_head,
-    **dict.fromkeys(("PackedAttention", "PackedMultiHeadAttention"), packed),
-    "QLinearConcat": _concatenated,
-    "QLinearWhere": _chosen,
     "QOrderedAttention": lambda inputs, _: [
         (at(inputs, 0).elem_type, (*at(inputs, 0).shape[:-1], at(inputs, 7).shape[-1]))
     ],
-    "QuantizeLinear": _quantised,
     "QuantizeWithOrder": lambda inputs, _: [(TensorProto.INT8, at(inputs, 0).shape)],
-    "SimplifiedLayerNormalization": _simplified,
     "SkipGroupNorm": lambda inputs, attributes: _same(inputs, attributes) * 2,
 }

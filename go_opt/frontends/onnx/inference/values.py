@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from go_opt.errors import ModelError
-from go_opt.frontends.recording.views import Steps
 from go_opt.model.dtypes import DTYPES
 from go_opt.model.graph import MAX_ELEMENTS
+from go_opt.model.rules.views import Steps
 
 Shape = tuple[int, ...]
 MAX_AXES: Final = 64  # as in NumPy
