@@ -7,7 +7,7 @@ turn. Axes: ``N`` ops, ``K`` tensors, ``M`` kernels, ``R`` reads, ``D`` chips.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import lcm
@@ -16,17 +16,20 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, row_pointers
+from go_opt.common.arrays import FloatArray, IntArray, LongArray, row_pointers
 from go_opt.env import Metrics, Target, cost_tables, evaluate_plan
 from go_opt.env.copies.relays import expand_plan, relay_name
-from go_opt.env.copies.stages import size_by_chip
+from go_opt.env.copies.stages import size_by_chip, with_sharers
 from go_opt.env.cost import CostTables
 from go_opt.env.cost.tables import COPY_TYPE
-from go_opt.env.kernels.numbering import number_kernels
-from go_opt.env.model.memory import fit_chips, holdings
+from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
+from go_opt.env.model.memory import Fit, Holdings, fit_chips, holdings
 from go_opt.env.model.traffic import MOST_TURNS
 from go_opt.model.graph import INPUT, NO_PRODUCER, Graph
 from go_opt.model.plan import Plan
+
+BoundBy = Literal["compute", "SRAM", "overhead", "measured"]
+Role = Literal["activation", "input", "output", "weight"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,64 +64,44 @@ class Loads:
         return row_pointers(self.kernel_of[self.plan.order], len(self.kernel_chip)), self.plan.order
 
     @cached_property
-    def _kind(self) -> IntArray:
-        return self.tables.chip_kind[self.kernel_chip]
+    def parts_s(self) -> dict[BoundBy, FloatArray]:
+        """[M] the parts of each kernel's time.
 
-    @cached_property
-    def compute_s(self) -> FloatArray:
-        """[M] FLOPs divided by peak rates, summed over ops without a measured cost."""
-        kind = self.tables.chip_kind[self.plan.placement]
-        op_s = self.tables.op_s[kind, np.arange(self.graph.num_ops)]
-        return self._per_kernel(np.where(np.isnan(self._op_measured_s), op_s, 0.0))
-
-    @cached_property
-    def measured_s(self) -> FloatArray:
-        """[M] measured seconds, summed over ops with a measured cost."""
-        return self._per_kernel(np.nan_to_num(self._op_measured_s))
-
-    @cached_property
-    def _op_measured_s(self) -> FloatArray:
-        kind = self.tables.chip_kind[self.plan.placement]
-        return self.tables.measured_s[kind, np.arange(self.graph.num_ops)]
-
-    @cached_property
-    def is_modelled(self) -> BoolArray:
-        """[M] False if all ops of the kernel have a measured cost."""
-        return self._per_kernel(np.isnan(self._op_measured_s)) > 0
-
-    @cached_property
-    def sram_s(self) -> FloatArray:
-        """[M] bytes moved divided by SRAM bandwidth."""
-        return self.moved_bytes * self.tables.sram_s_per_byte[self._kind]
-
-    @cached_property
-    def overhead_s(self) -> FloatArray:
-        """[M] launch overhead; 0 for kernels that are measured as a whole."""
-        return np.where(self.is_modelled, self.tables.kernel_overhead_s[self._kind], 0.0)
+        Seconds of ops with a measured cost; of the others FLOPs divided by peak rates, bytes moved divided by
+        SRAM bandwidth, and launch overhead.
+        """
+        tables, ops = self.tables, np.arange(self.graph.num_ops)
+        kind, kind_of_op = tables.chip_kind[self.kernel_chip], tables.chip_kind[self.plan.placement]
+        measured_s = tables.measured_s[kind_of_op, ops]
+        is_modelled = self._per_kernel(np.isnan(measured_s)) > 0
+        compute_s = np.where(np.isnan(measured_s), tables.op_s[kind_of_op, ops], 0.0)
+        return {
+            "measured": self._per_kernel(np.nan_to_num(measured_s)),
+            "compute": self._per_kernel(compute_s),
+            "SRAM": np.where(is_modelled, self.moved_bytes * tables.sram_s_per_byte[kind], 0.0),
+            "overhead": np.where(is_modelled, tables.kernel_overhead_s[kind], 0.0),
+        }
 
     @cached_property
     def kernel_s(self) -> FloatArray:
         """[M] ``max(compute, SRAM) + overhead`` of the modelled ops, plus the measured seconds."""
-        modelled_s = np.maximum(self.compute_s, self.sram_s) + self.overhead_s
-        return np.where(self.is_modelled, modelled_s, 0.0) + self.measured_s
+        parts_s = self.parts_s
+        modelled_s = np.maximum(parts_s["compute"], parts_s["SRAM"]) + parts_s["overhead"]
+        kernel_s: FloatArray = modelled_s + parts_s["measured"]
+        return kernel_s
 
     @cached_property
     def moved_bytes(self) -> LongArray:
         """[M] bytes read from outside the kernel, once per tensor, plus bytes written to outside."""
-        tables, kernel_of = self.tables, self.kernel_of
-        is_outside = self._reader_kernel != self._home_kernel[tables.reader_tensor]
-        # Each kernel's widest read of each tensor comes first.
-        by_read = np.lexsort((-tables.read_bytes, tables.reader_tensor, self._reader_kernel))
-        by_read = by_read[is_outside[by_read]]
-        pairs = np.stack([self._reader_kernel[by_read], tables.reader_tensor[by_read]], axis=1)
-        is_first = np.concatenate([[True], (pairs[1:] != pairs[:-1]).any(axis=1)])[: len(pairs)]
-        moved = np.zeros(len(self.kernel_chip), dtype=np.int64)
-        np.add.at(moved, pairs[is_first, 0], tables.read_bytes[by_read][is_first])
-        is_stored = tables.tensor_is_output.copy()
-        is_stored[tables.reader_tensor[is_outside]] = True
-        written = is_stored & (tables.tensor_producer != NO_PRODUCER)
-        np.add.at(moved, kernel_of[tables.tensor_producer[written]], tables.tensor_bytes[written])
-        return moved
+        no_op_s = np.zeros((1, self.graph.num_ops))
+        bytes_alone = self.tables._replace(
+            op_s=no_op_s,
+            measured_s=np.full_like(no_op_s, np.nan),
+            kernel_overhead_s=np.zeros(1),
+            sram_s_per_byte=np.ones(1),
+        )
+        moved_bytes: LongArray = kernel_seconds(bytes_alone, self.kernel_of)[0].astype(np.int64)
+        return moved_bytes
 
     @cached_property
     def stage_size(self) -> IntArray:
@@ -240,6 +223,29 @@ class Loads:
             chips_of.setdefault(k, []).append(d)
         return chips_of
 
+    def streamed_weights(self, chip: int) -> list[tuple[int, int, bool]]:
+        """The weights that stream to a stage's first chip, their bytes, and whether it forwards them."""
+        held, fit = self._memory
+        here = range(held.weight_ptr[chip], held.weight_ptr[chip + 1])
+        return [
+            (int(held.weight[i]), int(fit.streamed_bytes[i]), bool(fit.is_forwarded[i]))
+            for i in here
+            if fit.is_streamed[i]
+        ]
+
+    @cached_property
+    def _memory(self) -> tuple[Holdings, Fit]:
+        kernel_of, kernel_chip = self.kernel_of.astype(np.int32), self.kernel_chip.astype(np.int32)
+        held = holdings(self.tables, kernel_of, kernel_chip, self.stage_size.astype(np.int64))
+        return held, fit_chips(self.tables, held)
+
+    def forwards_over(self, link: int) -> bool:
+        """Whether a stage forwards weights over a ring link."""
+        if not self.tables.is_ring or link + 1 >= self.tables.num_chips:
+            return False
+        first, behind = self.first_chip[link : link + 2]
+        return bool(first == behind and self.tables.stream_sharers[first] > 1)
+
     def readers(self, k: int) -> list[int]:
         """The ops that read a tensor."""
         ptr = self.tables.reader_ptr
@@ -254,49 +260,11 @@ class Loads:
         is_sent = self.tables.tensor_is_output & (self.tables.tensor_producer != NO_PRODUCER)
         return self._most_bytes_first(np.flatnonzero(is_sent))
 
-    @cached_property
-    def _reader_kernel(self) -> IntArray:
-        return self.kernel_of[self.tables.reader_op]
-
-    @cached_property
-    def _home_kernel(self) -> LongArray:
-        producer = self.tables.tensor_producer
-        return np.where(producer == NO_PRODUCER, -1, self.kernel_of[producer])
-
     def _per_kernel(self, per_op: NDArray) -> FloatArray:
         return np.bincount(self.kernel_of, per_op, len(self.kernel_chip)).astype(np.float64)
 
     def _most_bytes_first(self, tensors: LongArray) -> LongArray:
         return tensors[np.argsort(-self.tables.tensor_bytes[tensors], kind="stable")]
-
-
-def streamed_weights(loads: Loads, chip: int) -> tuple[list[tuple[int, int]], frozenset[int]]:
-    """The streamed weights of a stage's first chip with their bytes, and the set that the stage forwards.
-
-    It forwards the weights that a kernel is first to read if that kernel's are all touched as a whole.
-    """
-    kernel_of, kernel_chip = loads.kernel_of.astype(np.int32), loads.kernel_chip.astype(np.int32)
-    held = holdings(loads.tables, kernel_of, kernel_chip, loads.stage_size.astype(np.int64))
-    fit, here = fit_chips(loads.tables, held), range(held.weight_ptr[chip], held.weight_ptr[chip + 1])
-    pairs = [i for i in here if fit.is_streamed[i]]
-    streamed = [(int(held.weight[i]), int(fit.streamed_bytes[i])) for i in pairs]
-    if chip not in loads.plan.forwards or loads.stage_size[chip] == 1:
-        return streamed, frozenset()
-    is_whole = held.weight_touched == loads.tables.tensor_bytes[held.weight]
-    in_part = {held.weight_reader[i] for i in pairs if not is_whole[i]}
-    return streamed, frozenset(int(held.weight[i]) for i in pairs if held.weight_reader[i] not in in_part)
-
-
-def forwarded_over(loads: Loads, link: int) -> int | None:
-    """The first chip of the stage that forwards weights over a ring link; None if there is none."""
-    if not loads.tables.is_ring or link + 1 >= loads.tables.num_chips:
-        return None
-    chip = int(loads.first_chip[link])
-    return chip if chip in loads.plan.forwards and loads.first_chip[link + 1] == chip else None
-
-
-BoundBy = Literal["compute", "SRAM", "overhead", "measured"]
-Role = Literal["activation", "input", "output", "weight"]
 
 
 @dataclass(frozen=True)
@@ -353,6 +321,11 @@ class Term:
     tensors: tuple[TensorPart, ...]  # longest first
     replicas: int = 1  # chips that run the kernels in turn
     own_share: float = 1.0  # of all inferences, that run on this chip
+
+    @property
+    def by_bound_s(self) -> dict[str, float]:
+        """Seconds of the kernels of one inference, as in :func:`seconds_by_bound`."""
+        return seconds_by_bound(self.kernels)
 
     @property
     def size_bytes(self) -> int:
@@ -416,18 +389,15 @@ class Terms:
         loads = self.loads
         ptr, members = loads.members
         ops = members[ptr[kernel] : ptr[kernel + 1]]
-        seconds: dict[BoundBy, float] = {"measured": float(loads.measured_s[kernel])}
-        if loads.is_modelled[kernel]:
-            compute_s, sram_s = float(loads.compute_s[kernel]), float(loads.sram_s[kernel])
-            seconds |= {"compute": compute_s, "SRAM": sram_s, "overhead": float(loads.overhead_s[kernel])}
+        seconds = {part: float(parts_s[kernel]) for part, parts_s in loads.parts_s.items()}
         return KernelPart(
             ops=tuple(loads.graph.op_names[op] for op in ops),
             chip=int(loads.kernel_chip[kernel]),
             seconds=float(loads.kernel_s[kernel]),
             bound_by=max(seconds, key=lambda part: seconds[part]),
-            compute_s=seconds.get("compute", 0.0),
-            sram_s=seconds.get("SRAM", 0.0),
-            overhead_s=seconds.get("overhead", 0.0),
+            compute_s=seconds["compute"],
+            sram_s=seconds["SRAM"],
+            overhead_s=seconds["overhead"],
             measured_s=seconds["measured"],
             flops=float(loads.graph.op_flops[ops].sum()),
             moved_bytes=int(loads.moved_bytes[kernel]),
@@ -439,10 +409,10 @@ class Terms:
         A weight that the stage's chips forward crosses the host's link once per ``replicas`` inferences.
         """
         chip = int(self.loads.first_chip[chip])
-        weights, forwarded = streamed_weights(self.loads, chip)
         share = 1.0 / self.replicas(chip)
         parts = [
-            self._host_in(k, touched, [chip], share if k in forwarded else 1.0) for k, touched in weights
+            self._host_in(k, touched, [chip], share if is_forwarded else 1.0)
+            for k, touched, is_forwarded in self.loads.streamed_weights(chip)
         ]
         return tuple(sorted(parts, key=lambda part: -part.size_bytes))
 
@@ -462,16 +432,15 @@ class Terms:
 
     def _forwarded(self, link: int) -> list[TensorPart]:
         """The weights that one chip of a stage forwards to the next over a link."""
-        chip = forwarded_over(self.loads, link)
-        if chip is None or not self.metrics.stream_bytes[chip]:
+        loads = self.loads
+        if not loads.forwards_over(link):
             return []
-        weights, forwarded = streamed_weights(self.loads, chip)
-        s_per_byte = float(self.loads.tables.link_s_per_byte[link])
-        name, share = self.target.link_names[link], 1.0 / self.replicas(chip)
+        chip, name = int(loads.first_chip[link]), self.target.link_names[link]
+        s_per_byte, share = float(loads.tables.link_s_per_byte[link]), 1.0 / self.replicas(chip)
         return [
             replace(self._host_in(k, size, [chip], share), link=name, seconds=size * share * s_per_byte)
-            for k, size in weights
-            if k in forwarded
+            for k, size, is_forwarded in loads.streamed_weights(chip)
+            if is_forwarded
         ]
 
     def streaming(self) -> list[int]:
@@ -559,10 +528,21 @@ class Terms:
         return Place(self.loads.graph.op_names[op], chip, self.replicas(chip))
 
 
+def seconds_by_bound(kernels: Sequence[KernelPart]) -> dict[str, float]:
+    """Seconds of kernels that compute or SRAM traffic binds, of overhead, and measured ones."""
+    return {
+        "compute": sum(kernel.compute_s for kernel in kernels if kernel.compute_s >= kernel.sram_s),
+        "SRAM traffic": sum(kernel.sram_s for kernel in kernels if kernel.compute_s < kernel.sram_s),
+        "overhead": sum(kernel.overhead_s for kernel in kernels),
+        "measured": sum(kernel.measured_s for kernel in kernels),
+    }
+
+
 def terms_of(graph: Graph, target: Target, plan: Plan) -> Terms:
     """The terms of ``plan``, with its relays as ops."""
     expanded, placed = expand_plan(graph, target, plan)
-    loads = Loads(expanded, cost_tables(expanded, target), placed)
+    size = size_by_chip(plan.placement, plan.replication, target.num_chips)
+    loads = Loads(expanded, with_sharers(cost_tables(expanded, target), plan.forwards, size), placed)
     return Terms(target, loads, evaluate_plan(graph, target, plan), original_names(plan))
 
 

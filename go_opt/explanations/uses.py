@@ -14,7 +14,7 @@ from go_opt.env import Metrics, Target, cost_tables, evaluate_plan
 from go_opt.env.copies.relays import relay_name
 from go_opt.env.copies.splits import JOIN
 from go_opt.env.rewrites import names as rewritten
-from go_opt.explanations.terms import KernelPart, Place, TensorPart, Terms
+from go_opt.explanations.terms import KernelPart, Place, TensorPart, Terms, seconds_by_bound
 from go_opt.model.graph import NO_PRODUCER, WEIGHT, Graph, NamedState, with_sequences
 from go_opt.model.plan import Plan, Split
 
@@ -154,8 +154,8 @@ def split_uses(graph: Graph, target: Target, plan: Plan) -> tuple[SplitUse, ...]
 
 
 def chip_use(target: Target, plan: Plan, terms: Terms, chip: int) -> ChipUse:
-    kernels, share = terms.kernels(chip), float(terms.loads.share[chip])
-    metrics = terms.metrics
+    kernels, share, metrics = terms.kernels(chip), float(terms.loads.share[chip]), terms.metrics
+    seconds = {part: seconds * share for part, seconds in seconds_by_bound(kernels).items()}
     return ChipUse(
         chip=chip,
         replicas=terms.replicas(chip),
@@ -163,10 +163,10 @@ def chip_use(target: Target, plan: Plan, terms: Terms, chip: int) -> ChipUse:
         ops=int((plan.placement == chip).sum()),
         kernels=len(kernels),
         busy_s=float(metrics.compute_s[chip]),
-        compute_s=sum(kernel.compute_s for kernel in kernels if kernel.compute_s >= kernel.sram_s) * share,
-        sram_s=sum(kernel.sram_s for kernel in kernels if kernel.compute_s < kernel.sram_s) * share,
-        overhead_s=sum(kernel.overhead_s for kernel in kernels) * share,
-        measured_s=sum(kernel.measured_s for kernel in kernels) * share,
+        compute_s=seconds["compute"],
+        sram_s=seconds["SRAM traffic"],
+        overhead_s=seconds["overhead"],
+        measured_s=seconds["measured"],
         dearest=kernels[0],
         weight_bytes=int(metrics.weight_bytes[chip]),
         peak_bytes=int(metrics.peak_bytes[chip]),

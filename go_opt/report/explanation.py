@@ -11,26 +11,22 @@ from rich.console import Console
 from rich.table import Table
 
 from go_opt.common.units import format_bytes, format_duration, format_ratio
+from go_opt.env.critical_path import CriticalPath
+from go_opt.env.model.metrics import objective_s
 from go_opt.explanations import OpExplanation, PlanExplanation
 from go_opt.explanations.moves import Cost, Move
 from go_opt.explanations.of_op import Read, Written
 from go_opt.report.parts.plan_lines import (
+    IDLE,
     binding_lines,
-    copies_lines,
-    idle_line,
-    idle_table,
-    memory_lines,
-    origin_lines,
-    path_lines,
-    path_table,
-    rewrite_lines,
-    slack_line,
-    split_lines,
-    stages_of,
+    change_facts,
+    lines_of,
+    path_facts,
 )
 from go_opt.report.parts.screen import print_lines, print_table
 from go_opt.report.parts.wording import (
     MOST_LINES,
+    MOST_NAMES,
     StageNames,
     counted,
     host_state_lines,
@@ -39,6 +35,7 @@ from go_opt.report.parts.wording import (
     named_place,
     named_places,
     named_stage,
+    some,
     stage_cell,
     stage_range,
     table_of,
@@ -47,6 +44,7 @@ from go_opt.report.parts.wording import (
 from go_opt.result import OPTIMAL_GAP
 from go_opt.solver import Violation
 
+_MOST_PIECES: Final = 16
 MOST_LINKS: Final = 64  # rows of the table of links
 LEAST_GAIN: Final = 5e-4  # least relative gain that is shown
 
@@ -55,15 +53,14 @@ def print_plan_explanation(console: Console, explanation: PlanExplanation) -> No
     """Print the binding terms, the next ones and useful changes, then tables of chips and links."""
     print_lines(console, (*violation_lines(explanation.violations), *summary_lines(explanation)))
     console.print()
-    if explanation.path is not None:
-        print_table(console, path_table(explanation.path))
-        console.print()
-        print_table(console, idle_table(explanation.path))
+    path = explanation.path
+    for table in () if path is None else (_path_table(path), _idle_table(path)):
+        print_table(console, table)
         console.print()
     print_table(console, _chips_table(explanation))
     console.print()
     print_table(console, _links_table(explanation))
-    print_lines(console, (*memory_lines(explanation), *copies_lines(explanation), *origin_lines(explanation)))
+    print_lines(console, closing_lines(explanation))
 
 
 def violation_lines(violations: Sequence[Violation]) -> Iterator[str]:
@@ -77,8 +74,8 @@ def summary_lines(explanation: PlanExplanation) -> Iterator[str]:
         f"{explanation.graph} on {explanation.target}: {explanation.num_ops} ops in "
         f"{explanation.num_kernels} kernels on {explanation.chips_used} of {explanation.num_chips} chips"
     )
-    yield from rewrite_lines(explanation.rewrites)
-    yield from split_lines(explanation.splits)
+    for fact in change_facts(explanation.rewrites, explanation.splits):
+        yield from fact.said
     yield from (
         _makespan_lines(explanation) if explanation.objective == "latency" else _interval_lines(explanation)
     )
@@ -94,19 +91,13 @@ def _makespan_lines(explanation: PlanExplanation) -> Iterator[str]:
     yield ""
     if path is not None:
         yield "What binds: the critical path"
-        lines = (*path_lines(path), slack_line(path), idle_line(path, explanation.num_chips))
-        yield from (f"  {line}" for line in lines)
+        facts = path_facts(path, explanation.num_chips)
+        yield from (f"  {line}" for line in lines_of(facts))
         yield ""
-    yield "What would help, with this plan as it is:"
-    helpful = [w for w in explanation.what_ifs if w.makespan_s < metrics.makespan_s * (1.0 - LEAST_GAIN)]
-    for what_if in helpful:
-        gain = what_if.makespan_s / metrics.makespan_s - 1.0
-        yield f"  {what_if.change}: {format_duration(what_if.makespan_s)} ({gain:.1%})"
-    if not helpful:
-        yield "  none of faster links, compute, memory or host by itself"
-    listed = explanation.one_more_chip
-    if listed is not None and math.isfinite(listed.makespan_without_s):
-        then, now = map(format_duration, (listed.makespan_s, listed.makespan_without_s))
+    yield from _help_lines(explanation)
+    more = explanation.one_more_chip
+    if more is not None and math.isfinite(more.makespan_without_s):
+        then, now = map(format_duration, (more.makespan_s, more.makespan_without_s))
         yield f"A list schedule of the same kernels: {now}, with one more chip {then}"
 
 
@@ -119,17 +110,21 @@ def _interval_lines(explanation: PlanExplanation) -> Iterator[str]:
     yield ""
     stages = stages_of(explanation)
     names = listed([stages.term(term.name) for term in explanation.binding], MOST_LINES)
-    if metrics.waits:
-        yield f"What binds: {metrics.bottleneck}, {format_duration(interval_s)} in the simulator"
-        yield f"The busiest: {names}, {format_duration(explanation.binding[0].seconds)}"
-    elif explanation.states is not None and explanation.states.waits_s >= interval_s * (1.0 - 1e-9):
-        yield f"What binds: {metrics.bottleneck} over all sequences in flight, {format_duration(interval_s)}"
+    states, waiting = explanation.states, waiting_text(explanation)
+    if states is not None and states.waits_s >= interval_s * (1.0 - 1e-9):
+        waiting = f"{metrics.bottleneck} over all sequences in flight, {format_duration(interval_s)}"
+    if waiting:
+        yield f"What binds: {waiting}"
         yield f"The busiest: {names}, {format_duration(explanation.binding[0].seconds)}"
     else:
         together = " together" if len(explanation.binding) > 1 else ""
         yield f"What binds{together}: {names}, {format_duration(interval_s)}"
     yield from (f"  {line}" for line in binding_lines(explanation.binding, stages))
-    yield from _next_lines(explanation)
+    following = [
+        f"{stages.term(name)} {format_duration(seconds)} ({seconds / interval_s - 1.0:.1%})"
+        for name, seconds in explanation.next_terms[:4]
+    ]
+    yield from [f"Next: {', '.join(following)}"] * bool(following)
     yield ""
     yield from state_lines(explanation)
     yield from _help_lines(explanation)
@@ -157,30 +152,34 @@ def state_lines(explanation: PlanExplanation) -> Iterator[str]:
     yield ""
 
 
-def _next_lines(explanation: PlanExplanation) -> Iterator[str]:
-    if not explanation.next_terms:
-        return
-    interval_s, stages = explanation.metrics.interval_s, stages_of(explanation)
-    listed = [
-        f"{stages.term(name)} {format_duration(seconds)} ({seconds / interval_s - 1.0:.1%})"
-        for name, seconds in explanation.next_terms[:4]
-    ]
-    yield f"Next: {', '.join(listed)}"
+def waiting_text(explanation: PlanExplanation) -> str:
+    """What binds if chips wait for streamed weights, as then the interval exceeds the largest term."""
+    metrics = explanation.metrics
+    waits = metrics.waits and explanation.objective == "throughput"
+    return f"{metrics.bottleneck}, {format_duration(metrics.interval_s)} in the simulator" * waits
+
+
+def helps(explanation: PlanExplanation) -> Iterator[tuple[str, float, str]]:
+    """The changes of the package that gain enough to show, best first: seconds then, and what binds."""
+    stages, of_interval = stages_of(explanation), explanation.objective == "throughput"
+    binding = () if explanation.metrics.waits else [term.name for term in explanation.binding]
+    for what_if in explanation.what_ifs:
+        then_s = objective_s(what_if, explanation.objective)
+        then = f"then {stages.term(what_if.bottleneck)} binds"
+        if then_s < explanation.reached_s * (1.0 - LEAST_GAIN):
+            still = "which still binds" if what_if.bottleneck in binding else then
+            yield what_if.change, then_s, still if of_interval else ""
 
 
 def _help_lines(explanation: PlanExplanation) -> Iterator[str]:
-    interval_s, stages = explanation.metrics.interval_s, stages_of(explanation)
-    waits = explanation.metrics.waits
     yield "What would help, with this plan as it is:"
-    helpful = [w for w in explanation.what_ifs if w.interval_s < interval_s * (1.0 - LEAST_GAIN)]
-    for what_if in helpful:
-        gain = what_if.interval_s / interval_s - 1.0
-        binds = stages.term(what_if.bottleneck)
-        still = not waits and what_if.bottleneck in {term.name for term in explanation.binding}
-        then = "which still binds" if still else f"then {binds} binds"
-        yield f"  {what_if.change}: {format_duration(what_if.interval_s)} ({gain:.1%}), {then}"
-    if not helpful:
-        yield f"  none of faster links, {'' if waits else 'compute, '}memory or host by itself"
+    found = [*helps(explanation)]
+    for change, then_s, note in found:
+        gain = f"{format_duration(then_s)} ({then_s / explanation.reached_s - 1.0:.1%})"
+        yield f"  {change}: {', '.join(filter(None, (gain, note)))}"
+    if not found:
+        compute = "" if waiting_text(explanation) else "compute, "
+        yield f"  none of faster links, {compute}memory or host by itself"
 
 
 def change_lines(explanation: PlanExplanation) -> Iterator[str]:
@@ -233,26 +232,29 @@ def _bound_line(explanation: PlanExplanation) -> str:
 
 def _chips_table(explanation: PlanExplanation) -> Table:
     """One row per stage: the time of its chips, its most expensive kernel, and its memory."""
-    table = table_of(
-        ("chip", "ops", "kernels", "busy", "load", "compute", "SRAM", "overhead", "memory", "weights",
-         "activations", "streamed", "dearest kernel")
+    columns = (
+        "chip", "ops", "kernels", "busy", "load", "compute", "SRAM", "overhead", "memory", "weights",
+        "activations", "streamed", "dearest kernel",
     )  # fmt: skip
-    for use in explanation.chips:
-        table.add_row(
+    rows = (
+        (
             stage_cell(use.chip, use.replicas),
-            str(use.ops),
-            str(use.kernels),
+            use.ops,
+            use.kernels,
             format_duration(explanation.busy_s(use)),
-            f"{explanation.busy_s(use) / explanation.reached_s:.0%}" if explanation.reached_s else "-",
-            _part(use.compute_s + use.measured_s),
-            _part(use.sram_s),
-            _part(use.overhead_s),
+            _load(explanation, explanation.busy_s(use)),
+            some(format_duration, use.compute_s + use.measured_s),
+            some(format_duration, use.sram_s),
+            some(format_duration, use.overhead_s),
             f"{use.memory_share:.0%}",
             format_bytes(use.weight_bytes),
             format_bytes(use.peak_bytes),
-            format_bytes(use.stream_bytes) if use.stream_bytes else "-",
+            some(format_bytes, use.stream_bytes),
             f"{format_duration(use.dearest.seconds)} `{use.dearest.ops[0]}`",
         )
+        for use in explanation.chips
+    )
+    table = table_of(columns, rows)
     table.caption = f"{explanation.idle_share:.0%} of the time of all {explanation.num_chips} chips is idle"
     if any(use.replicas > 1 for use in explanation.chips):
         table.caption += (
@@ -264,25 +266,132 @@ def _chips_table(explanation: PlanExplanation) -> Table:
 
 def _links_table(explanation: PlanExplanation) -> Table:
     """One row per link: its load, and its largest tensor."""
-    table = table_of(("link", "busy", "load", "carries", "tensors", "largest", "which is"))
     fullest = sorted(explanation.links, key=lambda use: -use.seconds)[:MOST_LINKS]
-    for use in (use for use in explanation.links if use in fullest):
-        table.add_row(
+    rows = (
+        (
             f"{use.name} (busiest of {use.among})" if use.among > 1 else use.name,
             format_duration(use.seconds),
-            f"{use.seconds / explanation.reached_s:.0%}" if explanation.reached_s else "-",
+            _load(explanation, use.seconds),
             format_bytes(use.size_bytes),
-            str(use.tensors),
+            use.tensors,
             format_bytes(use.largest.mean_bytes),
             f"`{use.largest.tensor}`",
         )
+        for use in explanation.links
+        if use in fullest
+    )
+    table = table_of(("link", "busy", "load", "carries", "tensors", "largest", "which is"), rows)
     if len(explanation.links) > len(fullest):
         table.caption = f"and {len(explanation.links) - len(fullest)} links that carry less"
     return table
 
 
-def _part(seconds: float) -> str:
-    return format_duration(seconds) if seconds else "-"
+def _load(explanation: PlanExplanation, seconds: float) -> str:
+    return f"{seconds / explanation.reached_s:.0%}" if explanation.reached_s else "-"
+
+
+def _idle_table(path: CriticalPath) -> Table:
+    """One row per chip that runs a kernel: its busy time, and its idle time by cause."""
+    rows = []
+    for chip in sorted({kernel.chip for kernel in path.kernels}):
+        runs_s = sum(kernel.seconds for kernel in path.kernels if kernel.chip == chip)
+        idle = (some(format_duration, seconds) for seconds in path.idle_s(chip).values())
+        rows.append((chip, format_duration(runs_s), *idle))
+    return table_of(("chip", "runs", *IDLE.values()), rows)
+
+
+def _path_table(path: CriticalPath) -> Table:
+    """One row per piece of the critical path in time order, limited to the longest."""
+    by_length = sorted(range(len(path.pieces)), key=lambda i: -path.pieces[i].seconds)
+    rows = (
+        (
+            format_duration(piece.start_s) if piece.start_s else "0",
+            format_duration(piece.seconds),
+            f"{piece.seconds / path.makespan_s:.0%}",
+            piece.kind,
+            piece.resource,
+            f"`{piece.name}`",
+        )
+        for piece in (path.pieces[i] for i in sorted(by_length[:_MOST_PIECES]))
+    )
+    table = table_of(("begins", "takes", "share", "piece", "where", "which is"), rows)
+    if rest := [path.pieces[i].seconds for i in by_length[_MOST_PIECES:]]:
+        table.caption = f"and {counted(len(rest), 'shorter piece')} of {format_duration(sum(rest))} in all"
+    return table
+
+
+def stages_of(explanation: PlanExplanation) -> StageNames:
+    """The names of the plan's stages."""
+    return StageNames({use.chip: use.replicas for use in explanation.chips})
+
+
+def closing_lines(explanation: PlanExplanation) -> Iterator[str]:
+    """The chip with the fullest memory, the streamed weights, relays, and what made the plan."""
+    peak = explanation.fullest
+    use = next(use for use in explanation.chips if use.chip == peak.chip)
+    at = f" at `{peak.ops[0]}`" if peak.ops else ""
+    named = [
+        f"{format_bytes(held.held_bytes)}{' in two buffers' * held.crosses} of `{held.tensor}`"
+        for held in peak.held
+    ]
+    yield ""
+    stages = stages_of(explanation)
+    yield (
+        f"Fullest memory: {stages.named(use.chip)}, "
+        f"{use.memory_share:.0%} of {format_bytes(use.sram_bytes)}: "
+        f"{format_bytes(use.weight_bytes)} of weights and {format_bytes(peak.peak_bytes)} of activations{at}"
+        f"{': ' if named else ''}{listed(named, MOST_NAMES)}"
+    )
+    yield _buffers_line(explanation, stages)
+    yield from _streamed_lines(explanation, stages)
+    yield from _relay_lines(explanation, stages)
+    yield ""
+    yield "Placed by: " + ", ".join(f"{name} ({counted(ops, 'op')})" for name, ops in explanation.provenance)
+
+
+def _streamed_lines(explanation: PlanExplanation, stages: StageNames) -> Iterator[str]:
+    if not explanation.streamed:
+        return
+    yield "Weights that stream from the host each inference, as they do not fit next to the activations:"
+    for chip, weights in explanation.streamed[:MOST_LINES]:
+        names = listed([f"`{part.tensor}`" for part in weights], MOST_NAMES)
+        size = format_bytes(sum(part.size_bytes for part in weights))
+        forwarded = sum(part.size_bytes for part in weights if part.share < 1.0)
+        way = f", {format_bytes(forwarded)} of it forwarded from chip to chip" if forwarded else ""
+        yield f"  {stages.named(chip)}: {size}{way}, of {names}"
+    if len(explanation.streamed) > MOST_LINES:
+        yield f"  and {len(explanation.streamed) - MOST_LINES} more chips"
+
+
+def _buffers_line(explanation: PlanExplanation, stages: StageNames) -> str:
+    """Where buffers end on the chip that they fill most."""
+    most = max(explanation.buffers, key=lambda chip: chip.end / chip.sram_bytes)
+    holes_bytes = most.end - most.least_end
+    holes = f", {format_bytes(holes_bytes)} of it holes" if holes_bytes else ""
+    return (
+        f"Addresses (--json lists them): the {counted(len(most.buffers), 'buffer')} of "
+        f"{stages.named(most.chip)} end at {format_bytes(most.end)}{holes}"
+    )
+
+
+def _relay_lines(explanation: PlanExplanation, stages: StageNames) -> Iterator[str]:
+    if explanation.relays:
+        total_s = sum(relay.seconds for relay in explanation.relays)
+        yield ""
+        yield (
+            f"Relays, copies of tensors on chips that they would pass, which the triangle rule forbids: "
+            f"{counted(len(explanation.relays), 'tensor')}, {format_duration(total_s)} on all chips"
+        )
+        for relay in explanation.relays[:MOST_LINES]:
+            start = named_stage(relay.source.chip, relay.source.replicas)
+            way = f"from {start} over {named_chips(stages.chips(relay.chips))}"
+            yield (
+                f"  {format_bytes(relay.size_bytes)} of `{relay.tensor}` {way} "
+                f"to {named_place(relay.farthest)}: {format_duration(relay.seconds)}, "
+                f"{format_bytes(relay.moved_bytes)} moved"
+            )
+        if len(explanation.relays) > MOST_LINES:
+            yield f"  and {len(explanation.relays) - MOST_LINES} more"
 
 
 _UPDATES: Final = frozenset({"Scatter", "ScatterElements", "ScatterND", "TensorScatter"})
@@ -383,19 +492,20 @@ def _written(written: Written) -> str:
 
 def _moves_table(explanation: OpExplanation) -> Table:
     """One row per stage; adjacent stages with the same reason share a row."""
-    table = table_of(("chip", "ops along", "interval", "change", "then binds", "because"))
     stages = _stages(explanation)
-    for row in _alike(explanation.chip, explanation.moves):
-        first, last = row[0], row[-1]
-        table.add_row(
+    rows = (
+        (
             stage_range(first.chip, first.replicas) if first is last else f"{first.chip} to {_end(last)}",
             _from_to(str(first.ops_along or "-"), str(last.ops_along or "-")),
             _from_to(format_duration(first.cost.interval_s), format_duration(last.cost.interval_s)),
-            change_text(explanation.cost.interval_s, first),
-            _binds(first.cost, stages) if len(row) == 1 else "",
-            because_text(explanation.relays, first),
+            change,
+            _binds(first.cost, stages) if first is last else "",
+            because,
         )
-    return table
+        for first, *_, last in ((row[0], *row) for row in _alike(explanation.chip, explanation.moves))
+        for change, because in [move_texts(first, explanation.cost.interval_s, explanation.relays)]
+    )
+    return table_of(("chip", "ops along", "interval", "change", "then binds", "because"), rows)
 
 
 def _alike(own_chip: int, moves: Sequence[Move]) -> list[list[Move]]:
@@ -417,29 +527,26 @@ def _from_to(first: str, last: str) -> str:
     return first if first == last else f"{first} to {last}"
 
 
-def change_text(interval_s: float, move: Move) -> str:
-    """The relative change of the interval by a move."""
-    if move.forbidden:
-        return "forbidden"
-    if interval_s <= 0:
-        return "none" if move.cost.interval_s <= 0 else "longer"
-    change = move.cost.interval_s / interval_s - 1.0
-    return "none" if abs(change) < 5e-5 else f"{change:+.1%}"
-
-
 def _binds(cost: Cost, stages: StageNames) -> str:
     carried = f" with {format_bytes(cost.bottleneck_bytes)}" if cost.bottleneck_bytes else ""
     return f"{stages.term(cost.bottleneck)}{carried}"
 
 
-def because_text(relays: int, move: Move) -> str:
-    """The rule that a move breaks or the relays it adds to ``relays``, and the op that blocks it most."""
+def move_texts(move: Move, interval_s: float, relays: int) -> tuple[str, str]:
+    """The relative change of the interval by a move, and why.
+
+    The rule that it breaks or the relays that it adds to ``relays``, and the op that blocks it most.
+    """
+    then_s = move.cost.interval_s
+    change = then_s / interval_s - 1.0 if interval_s > 0 else math.inf if then_s > 0 else 0.0
+    text = "longer" if interval_s <= 0 else f"{change:+.1%}"
     reasons = []
     if move.forbidden:
+        text = "forbidden"
         reasons.append(move.forbidden.rstrip("."))
     elif move.relays > relays:
         reasons.append(f"takes {counted(move.relays - relays, 'more relay')}")
     if move.blocker is not None:
         tie = "its kernel reads" if move.reads_blocker else "its kernel is read by"
         reasons.append(f"{tie} {named_place(move.blocker)}")
-    return "; ".join(reasons)
+    return "none" if abs(change) < 5e-5 and not move.forbidden else text, "; ".join(reasons)

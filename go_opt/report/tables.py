@@ -14,25 +14,29 @@ from go_opt.common.arrays import IntArray
 from go_opt.common.units import format_bytes, format_duration, format_ratio
 from go_opt.env import Metrics, Target
 from go_opt.env.copies.stages import size_by_chip
-from go_opt.env.critical_path import CriticalPath, critical_path
+from go_opt.env.critical_path import critical_path
 from go_opt.env.model.metrics import STALL_CAUSES, Simulation
 from go_opt.explanations.uses import host_states, rewrite_uses, split_uses
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.model.states import sized_states
-from go_opt.report.parts.plan_lines import path_lines, rewrite_lines, split_lines
+from go_opt.report.parts.plan_lines import (
+    Fact,
+    answer_facts,
+    bound_fact,
+    change_facts,
+    lines_of,
+    model_facts,
+    simulated_fact,
+    unpaired_facts,
+)
 from go_opt.report.parts.screen import print_lines, print_table
 from go_opt.report.parts.wording import (
-    MOST_LINES,
     StageNames,
     binds,
     counted,
-    host_state_lines,
+    some,
     stage_cell,
-    states_texts,
     table_of,
-    unknown_types,
-    unpaired_text,
 )
 from go_opt.result import Objective, OptimizeResult, Step
 
@@ -42,26 +46,31 @@ def print_result(
 ) -> None:
     """Print the result, the load of the chips and, if ``verbose``, the gain of each method."""
     plan, metrics = result.plan, result.metrics
-    path = _path(graph, target, plan, metrics, result.objective)
+    speedup = result.reference_s / result.objective_s
+    against = (
+        f"{speedup:.2f}x the greedy heuristic" if math.isfinite(speedup) else "greedy finds no valid plan"
+    )
+    facts = [
+        *_model_facts(graph, target, plan, metrics),
+        *_answer_facts(graph, target, plan, metrics, result.objective, against),
+    ]
+    is_latency = result.objective == "latency"
+    simulated_s = result.simulated_makespan_s if is_latency else result.simulated_interval_s
+    if simulated_s is not None:
+        facts.append(
+            simulated_fact(result.objective, result.objective_s, simulated_s, result.simulation_note)
+        )
+    fitted = f"fitted to {target.fitted_to}; times and bounds hold for them"
     lines = [
         f"{graph.name} on {target.name}: {plan_text(graph, target, plan)}",
-        *_fitted_lines(target),
-        *_unknown_lines(graph),
-        *_labelled("states", states_texts(sized_states(graph, target.native_dtype))),
-        *_labelled("host", host_state_lines(host_states(graph, target, plan, metrics))),
-        *_change_lines(graph, target, plan),
-        *_answer_lines(plan, metrics, result.objective, path, _against(result)),
-        *_simulated_lines(result),
-        f"bound       {format_duration(result.lower_bound_s or math.inf)}: {result.bound_reason}",
+        *lines_of([Fact("figures", fitted)] * bool(target.fitted_to)),
+        *lines_of([*facts, bound_fact(result.lower_bound_s, result.bound_reason)]),
         f"status      {_STATUS.get(result.status, result.status)}, gap {format_ratio(result.gap)}, "
         f"by {result.method!r}, {result.evaluations} evaluations in {result.wall_s:.2f} s",
-        *_unpaired_lines(graph),
+        *lines_of(unpaired_facts(graph)),
         *(f"dropped     {method}" for method in result.dropped_methods),
     ]
-    print_lines(console, lines)
-    console.print()
-    print_table(console, chips_table(target, plan, metrics, result.objective))
-    print_simulation(console, target, plan, metrics)
+    _print_plan(console, lines, target, plan, metrics, result.objective)
     if verbose:
         console.print()
         print_table(console, history_table(result))
@@ -70,102 +79,51 @@ def print_result(
 _STATUS: Final = {"OPTIMAL": "OPTIMAL for the cost model"}
 
 
-def _against(result: OptimizeResult) -> str:
-    speedup = result.reference_s / result.objective_s
-    return f"{speedup:.2f}x the greedy heuristic" if math.isfinite(speedup) else "greedy finds no valid plan"
-
-
-def _simulated_lines(result: OptimizeResult) -> Iterator[str]:
-    """The simulated objective, and the reason if it differs."""
-    is_latency = result.objective == "latency"
-    simulated_s = result.simulated_makespan_s if is_latency else result.simulated_interval_s
-    if simulated_s is None:
-        return
-    ratio, predicted_s = "", result.objective_s
-    if predicted_s > 0 and math.isfinite(simulated_s):
-        ratio = f", {simulated_s / predicted_s:.3f}x the predicted {'makespan' if is_latency else 'interval'}"
-    note = f": {result.simulation_note}" if result.simulation_note else ""
-    shown = format_duration(simulated_s) if math.isfinite(simulated_s) else "does not run"
-    yield f"simulated   {shown}{ratio}{note}"
-
-
-def _answer_lines(
-    plan: Plan, metrics: Metrics, objective: Objective, path: CriticalPath | None, against: str
-) -> Iterator[str]:
-    """The objective and its bottleneck first, then the other metrics."""
-    named = StageNames.of_plan(plan)
-    compared = f", {against}" if against else ""
-    interval = f"{format_duration(metrics.interval_s)} ({metrics.throughput_per_s:.6g} inferences/s)"
-    if objective == "latency":
-        yield f"makespan    {format_duration(metrics.makespan_s)}, one inference alone{compared}"
-        if path is not None:
-            yield from path_lines(path)
-        yield f"interval    {interval} as a pipeline, bound by {named.term(metrics.bottleneck)}"
-        return
-    yield f"interval    {interval}{compared}"
-    if plan.sequences > 1:
-        yield f"sequences   {plan.sequences} in flight, each with its own state"
-    yield f"latency     {format_duration(metrics.latency_s)}, alone {format_duration(metrics.makespan_s)}"
-    yield f"bottleneck  {named.term(metrics.bottleneck)}"
-
-
-def _path(
-    graph: Graph, target: Target, plan: Plan, metrics: Metrics, objective: Objective
-) -> CriticalPath | None:
-    """The critical path, if the objective is latency and ``metrics`` are not simulated."""
-    if objective != "latency" or metrics.simulation is not None:
-        return None
-    return critical_path(graph, target, plan)
-
-
-def _fitted_lines(target: Target) -> Iterator[str]:
-    if target.fitted_to:
-        yield f"figures     fitted to {target.fitted_to}; times and bounds hold for them"
-
-
-def _unknown_lines(graph: Graph) -> Iterator[str]:
-    types = unknown_types(graph.unknown_ops)
-    yield from (f"unknown     {text}" for text in types[:MOST_LINES])
-    if len(types) > MOST_LINES:
-        yield f"unknown     {len(types) - MOST_LINES} more types of ops"
-
-
-def _labelled(label: str, texts: Iterable[str]) -> Iterator[str]:
-    return (f"{label:<11} {text}" for text in texts)
-
-
-def _unpaired_lines(graph: Graph) -> Iterator[str]:
-    text = unpaired_text(graph.unpaired_states, graph.bindings.states)
-    if text:
-        yield f"unpaired    {text}"
-
-
-def _change_lines(graph: Graph, target: Target, plan: Plan) -> Iterator[str]:
-    """How ops were rewritten and split."""
-    yield from _labelled("rewritten", rewrite_lines(rewrite_uses(graph, plan)))
-    yield from _labelled("split", split_lines(split_uses(graph, target, plan)))
-
-
 def print_metrics(
     console: Console, graph: Graph, target: Target, plan: Plan, metrics: Metrics, objective: Objective
 ) -> None:
     """Print the cost of a plan and the load of its chips."""
-    validity = "valid" if metrics.valid else f"INVALID: {metrics.reason}"
+    validity = f"{'valid' if metrics.valid else f'INVALID: {metrics.reason}'}{_relays_text(plan)}"
+    lines = [f"does not run, {validity}"]
     if math.isfinite(metrics.interval_s):
-        path = _path(graph, target, plan, metrics, objective)
-        lines = [
-            *_unknown_lines(graph),
-            *_labelled("states", states_texts(sized_states(graph, target.native_dtype))),
-            *_change_lines(graph, target, plan),
-            *_answer_lines(plan, metrics, objective, path, ""),
-        ]
-        lines += [f"status      {validity}{_relays_text(plan)}", *_unpaired_lines(graph)]
-    else:
-        lines = [f"does not run, {validity}{_relays_text(plan)}"]
+        facts = (
+            _model_facts(graph, target, plan, None),
+            _answer_facts(graph, target, plan, metrics, objective),
+        )
+        lines = [line for some_of in facts for line in lines_of(some_of)]
+        lines += [f"status      {validity}", *lines_of(unpaired_facts(graph))]
+    _print_plan(console, lines, target, plan, metrics, objective)
+
+
+def _print_plan(
+    console: Console,
+    lines: Iterable[str],
+    target: Target,
+    plan: Plan,
+    metrics: Metrics,
+    objective: Objective,
+) -> None:
     print_lines(console, lines)
     console.print()
     print_table(console, chips_table(target, plan, metrics, objective))
     print_simulation(console, target, plan, metrics)
+
+
+def _model_facts(graph: Graph, target: Target, plan: Plan, metrics: Metrics | None) -> Iterator[Fact]:
+    """Of the model, and how its ops were rewritten and split; with ``metrics``, of states on the host."""
+    on_host = () if metrics is None else host_states(graph, target, plan, metrics)
+    yield from model_facts(graph, target.native_dtype, on_host)
+    yield from change_facts(rewrite_uses(graph, plan), split_uses(graph, target, plan))
+
+
+def _answer_facts(
+    graph: Graph, target: Target, plan: Plan, metrics: Metrics, objective: Objective, against: str = ""
+) -> Iterator[Fact]:
+    """Of the plan's metrics; the critical path only if these are not simulated."""
+    has_path = objective == "latency" and metrics.simulation is None
+    path = critical_path(graph, target, plan) if has_path else None
+    bottleneck = StageNames.of_plan(plan).term(metrics.bottleneck)
+    return answer_facts(metrics, objective, bottleneck, path, against, plan.sequences)
 
 
 def chips_table(target: Target, plan: Plan, metrics: Metrics, objective: Objective = "throughput") -> Table:
@@ -186,22 +144,22 @@ def chips_table(target: Target, plan: Plan, metrics: Metrics, objective: Objecti
     has_source = leaves >= 0
     np.maximum.at(sent_s, leaves[has_source], metrics.link_s[: len(leaves)][has_source])
     size = size_by_chip(plan.placement, plan.replication, target.num_chips)
+
+    def loaded(seconds: float) -> tuple[str, str, str]:
+        load = seconds / whole_s if whole_s else 0.0
+        return format_duration(seconds), f"{load:.0%}", "#" * round(min(load, 1.0) * 10)
+
     for chip in np.flatnonzero(ops + relays).tolist():
         last = min(chip + int(size[chip]), target.num_chips) - 1
-        busy_s = metrics.compute_s[chip] * (int(size[chip]) if of_one else 1)
-        load, sent = (_share(seconds, whole_s) for seconds in (busy_s, sent_s[last]))
         table.add_row(
             stage_cell(chip, int(size[chip])),
             str(ops[chip]),
             *(str(relays[chip] or "-") for _ in relayed),
-            format_duration(busy_s),
-            f"{load:.0%}",
-            _bar(load),
-            format_duration(sent_s[last]) if sent_s[last] else "-",
-            f"{sent:.0%}" if sent_s[last] else "-",
+            *loaded(metrics.compute_s[chip] * (int(size[chip]) if of_one else 1)),
+            *(loaded(sent_s[last])[:2] if sent_s[last] else "--"),
             format_bytes(int(metrics.weight_bytes[chip])),
             format_bytes(int(metrics.peak_bytes[chip])),
-            format_bytes(int(metrics.stream_bytes[chip])) if metrics.stream_bytes[chip] else "-",
+            some(format_bytes, int(metrics.stream_bytes[chip])),
             style="bold" if binds(metrics.bottleneck, chip, last) and not of_one else None,
         )
     links = list(zip(target.link_names, metrics.link_s, strict=True))
@@ -209,10 +167,8 @@ def chips_table(target: Target, plan: Plan, metrics: Metrics, objective: Objecti
     inside = [link for first in starts for link in links[first : first + int(size[first]) - 1]]
     busiest = [max(inside, key=lambda link: float(link[1]))] if inside else []
     for name, seconds in [*busiest, *links[-2:]]:
-        load = _share(seconds, whole_s)
         style = "bold" if metrics.bottleneck == name and not of_one else None
-        blank = [""] * (1 + len(relayed))
-        table.add_row(name, *blank, format_duration(seconds), f"{load:.0%}", _bar(load), style=style)
+        table.add_row(name, *[""] * (1 + len(relayed)), *loaded(seconds), style=style)
     return table
 
 
@@ -231,14 +187,17 @@ def _relays_text(plan: Plan) -> str:
 
 
 def history_table(result: OptimizeResult) -> Table:
-    """One row per method: its evaluations, its best, and its gain."""
+    """One row per method, in the order of their first steps: its evaluations, its best, and its gain."""
+    by_method: dict[str, list[Step]] = {}
+    for step in result.history:
+        by_method.setdefault(step.method, []).append(step)
     table = table_of(("method", "evaluations", "its best", "best so far", "added", "after"), text=("method",))
     before_s = math.inf
-    for steps in _by_method(result.history):
+    for method, steps in by_method.items():
         best_s = steps[-1].best_s
         added = before_s / best_s - 1.0 if math.isfinite(before_s) else 0.0
         table.add_row(
-            steps[0].method,
+            method,
             str(len(steps)),
             format_duration(min(step.objective_s for step in steps)),
             format_duration(best_s),
@@ -252,32 +211,12 @@ def history_table(result: OptimizeResult) -> Table:
 def targets_table(targets: Sequence[Target]) -> Table:
     """The shipped targets, one row each."""
     columns = ("name", "chips", "links", "native type", "description")
-    table = table_of(columns, text=("name", "native type", "description"))
-    for target in targets:
-        table.add_row(
-            target.name,
-            str(target.num_chips),
-            f"{target.topology.num_links} ({target.topology.kind})",
-            target.native_dtype,
-            target.description,
-        )
-    return table
-
-
-def _by_method(history: Sequence[Step]) -> list[list[Step]]:
-    """Steps of one method together, methods in the order of their first step."""
-    groups: dict[str, list[Step]] = {}
-    for step in history:
-        groups.setdefault(step.method, []).append(step)
-    return list(groups.values())
-
-
-def _share(seconds: float, whole_s: float) -> float:
-    return seconds / whole_s if whole_s else 0.0
-
-
-def _bar(share: float) -> str:
-    return "#" * round(min(share, 1.0) * 10)
+    rows = (
+        (one.name, one.num_chips, f"{one.topology.num_links} ({one.topology.kind})", one.native_dtype,
+         one.description)
+        for one in targets
+    )  # fmt: skip
+    return table_of(columns, rows, text=("name", "native type", "description"))
 
 
 _ROUNDING_S: Final = 1e-12  # rounding error of float sums

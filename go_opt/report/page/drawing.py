@@ -253,22 +253,12 @@ def op_rows(subject: Subject, boxes: Boxes) -> dict[str, Any]:
 def kernel_rows(subject: Subject) -> dict[str, Any]:
     """Lists over kernels [M]. Seconds are per inference; a chip of a replicated stage runs only some."""
     loads = subject.loads
-    seconds = {
-        "compute": np.where(loads.is_modelled, loads.compute_s, 0.0),
-        "SRAM": np.where(loads.is_modelled, loads.sram_s, 0.0),
-        "overhead": loads.overhead_s,
-        "measured": loads.measured_s,
-    }
-    limits = list(seconds)
     return {
         "stage": subject.kernel_stage.tolist(),
         "seconds": short(loads.kernel_s),
-        "limits": limits,
-        "limit": np.argmax([seconds[limit] for limit in limits], axis=0).tolist(),
-        "compute_s": short(seconds["compute"]),
-        "sram_s": short(seconds["SRAM"]),
-        "overhead_s": short(seconds["overhead"]),
-        "measured_s": short(seconds["measured"]),
+        "limits": list(loads.parts_s),
+        "limit": np.argmax([*loads.parts_s.values()], axis=0).tolist(),
+        **{f"{limit.lower()}_s": short(parts_s) for limit, parts_s in loads.parts_s.items()},
         "moved_bytes": loads.moved_bytes.tolist(),
         **_slack(subject),
     }

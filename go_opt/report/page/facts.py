@@ -14,34 +14,31 @@ from go_opt.env.evaluation import evaluate_plan
 from go_opt.env.model.metrics import objective_s
 from go_opt.errors import PlanError
 from go_opt.explanations.moves import Move, Mover
-from go_opt.explanations.terms import KernelPart, TensorPart, Term
-from go_opt.model.states import sized_states
-from go_opt.report.explanation import LEAST_GAIN, because_text, change_lines, change_text
+from go_opt.explanations.terms import Term
+from go_opt.report.explanation import (
+    change_lines,
+    closing_lines,
+    helps,
+    move_texts,
+    waiting_text,
+)
 from go_opt.report.page.subject import Subject
 from go_opt.report.parts.plan_lines import (
-    copies_lines,
-    idle_line,
-    memory_lines,
-    origin_lines,
-    path_lines,
-    rewrite_lines,
-    slack_line,
+    Fact,
+    answer_facts,
+    bound_fact,
+    change_facts,
+    ends_text,
+    fused_text,
+    model_facts,
+    path_facts,
+    simulated_fact,
+    unpaired_facts,
 )
-from go_opt.report.parts.wording import (
-    MOST_LINES,
-    counted,
-    host_state_lines,
-    listed,
-    named_stage,
-    share_of_inferences,
-    states_texts,
-    unknown_types,
-    unpaired_text,
-)
+from go_opt.report.parts.wording import named_stage
 from go_opt.result import OPTIMAL_GAP, Objective, Status
 from go_opt.search.final_simulation import simulation_note
 
-_MOST_NAMED: Final = 3  # splits
 _SAME: Final = 1e-9  # relative difference below which bounds are equal
 
 
@@ -73,84 +70,35 @@ def claims_of(path: str | Path) -> Claims:
 
 def fact_rows(subject: Subject, claims: Claims) -> list[dict[str, str]]:
     """The objective and bottleneck, unknown ops, states, changes of ops, simulation, bound and status."""
-    answer = (*_answer(subject), *_unknown(subject), *_states(subject))
-    answer = (*answer, *_rewrites(subject), *_splits(subject))
-    facts = (*answer, *_simulated(subject), *_bound(subject, claims))
-    return [{"label": label, "value": value, "note": note} for label, value, note in facts]
+    explanation, graph = subject.explanation, subject.graph
+    on_host = () if explanation.states is None else explanation.states.on_host
+    facts = (
+        *answer_facts(
+            subject.metrics,
+            explanation.objective,
+            subject.names.term(subject.metrics.bottleneck),
+            explanation.path,
+        ),
+        *model_facts(graph, subject.target.native_dtype, on_host),
+        *unpaired_facts(graph),
+        *change_facts(explanation.rewrites, explanation.splits),
+        *_simulated(subject),
+        *_bound(subject, claims),
+    )
+    return [{"label": fact.label, "value": fact.value, "note": fact.note} for fact in facts]
 
 
-_Fact = tuple[str, str, str]
-
-
-def _unknown(subject: Subject) -> Iterator[_Fact]:
-    types = unknown_types(subject.graph.unknown_ops)
-    if types:
-        yield "unknown", counted(len(subject.graph.unknown_ops), "op"), listed(types, MOST_LINES)
-
-
-def _states(subject: Subject) -> Iterator[_Fact]:
-    graph = subject.graph
-    texts = states_texts(sized_states(graph, subject.target.native_dtype))
-    if texts:
-        yield "states", str(len(graph.states) + len(graph.host_states)), listed(texts, MOST_LINES)
-    use = subject.explanation.states
-    if use is not None and use.on_host:
-        yield "on the host", str(len(use.on_host)), listed([*host_state_lines(use.on_host)], MOST_LINES)
-    if text := unpaired_text(graph.unpaired_states, graph.bindings.states):
-        yield "unpaired", counted(len(graph.unpaired_states), "input"), text
-
-
-def _rewrites(subject: Subject) -> Iterator[_Fact]:
-    rewrites = subject.explanation.rewrites
-    if rewrites:
-        yield (
-            "rewritten",
-            counted(sum(len(use.ops) for use in rewrites), "product"),
-            "; ".join(rewrite_lines(rewrites)),
-        )
-
-
-def _splits(subject: Subject) -> Iterator[_Fact]:
-    splits = subject.explanation.splits
-    if splits:
-        named = ", ".join(f"{use.op} into {use.parts}" for use in splits[:_MOST_NAMED])
-        more = f" and {len(splits) - _MOST_NAMED} more" if len(splits) > _MOST_NAMED else ""
-        yield "split", f"{len(splits)} op{'s' * (len(splits) > 1)}", f"{named}{more}"
-
-
-def _answer(subject: Subject) -> Iterator[_Fact]:
-    metrics = subject.metrics
-    interval, rate = format_duration(metrics.interval_s), f"{metrics.throughput_per_s:.6g} inferences/s"
-    binds = subject.names.term(metrics.bottleneck)
-    path = subject.explanation.path
-    if subject.explanation.objective == "latency":
-        yield "makespan", format_duration(metrics.makespan_s), "one inference alone"
-        yield "interval", interval, f"{rate} as a pipeline, bound by {binds}"
-        if path is not None:
-            resource, seconds = path.by_resource[0]
-            yield "bottleneck", resource, f"{format_duration(seconds)} of the critical path"
-        return
-    yield "interval", interval, rate
-    yield "latency", format_duration(metrics.latency_s), f"alone {format_duration(metrics.makespan_s)}"
-    yield "bottleneck", binds, ""
-
-
-def _simulated(subject: Subject) -> Iterator[_Fact]:
+def _simulated(subject: Subject) -> Iterator[Fact]:
     if not subject.target.overlap:
         return  # in the simulator, all transfers overlap with compute
     objective, predicted_s = subject.explanation.objective, subject.whole_s
     seen = evaluate_plan(subject.graph, subject.target, subject.plan, fidelity="simulated")
     simulated_s = objective_s(seen, objective)
     note = simulation_note(subject.graph, subject.target, subject.plan, objective, predicted_s, simulated_s)
-    if not math.isfinite(simulated_s):
-        yield "simulated", "does not run", note
-        return
-    what = "makespan" if objective == "latency" else "interval"
-    ratio = f"{simulated_s / predicted_s:.3f}x the predicted {what}" if predicted_s > 0 else ""
-    yield "simulated", format_duration(simulated_s), ": ".join(filter(None, (ratio, note)))
+    yield simulated_fact(objective, predicted_s, simulated_s, note)
 
 
-def _bound(subject: Subject, claims: Claims) -> Iterator[_Fact]:
+def _bound(subject: Subject, claims: Claims) -> Iterator[Fact]:
     """The bound that the search proved, if the plan file has it, else that of ``go-opt explain``."""
     explanation = subject.explanation
     quick_s = 0.0 if explanation.bound is None else explanation.bound.seconds
@@ -166,41 +114,39 @@ def _bound(subject: Subject, claims: Claims) -> Iterator[_Fact]:
     status = claims.status if has_claim and claims.status else "FEASIBLE"
     if gap <= OPTIMAL_GAP and status != "HEURISTIC":
         status = "OPTIMAL"
-    yield "bound", format_duration(bound_s or math.inf), reason if bound_s > 0 else ""
+    yield bound_fact(bound_s, reason if bound_s > 0 else "")
     proven = "for the cost model, " if status == "OPTIMAL" else ""
-    yield "status", status, f"{proven}gap {format_ratio(gap)}"
+    yield Fact("status", status, f"{proven}gap {format_ratio(gap)}")
 
 
 MOST_TERMS: Final = 3
 MOST_PARTS: Final = 8  # per term
 MOST_NEXT: Final = 6
+MOST_PIECES: Final = 12  # of a critical path
 MOST_WORK: Final = 300_000  # moves times ops: about two seconds
 
 
 def limit_rows(subject: Subject) -> dict[str, Any]:
     """The binding terms, the next ones, useful changes, and the sentences of ``go-opt explain``."""
     explanation = subject.explanation
-    of_interval = explanation.objective == "throughput"
+    is_path = explanation.objective == "latency"
+    binding, following = ((), ()) if is_path else (explanation.binding, explanation.next_terms)
+    lines = closing_lines(explanation)
     return {
-        "binding": [_term(subject, term) for term in explanation.binding[:MOST_TERMS]] if of_interval else [],
-        # If chips wait for streamed weights, the interval exceeds the largest term.
-        "waits": f"{explanation.metrics.bottleneck}, {format_duration(subject.whole_s)} in the simulator"
-        if of_interval and explanation.metrics.waits
-        else None,
-        "more_binding": max(len(explanation.binding) - MOST_TERMS, 0) if of_interval else 0,
+        "binding": [_term(subject, term) for term in binding[:MOST_TERMS]],
+        "waits": waiting_text(explanation) or None,
+        "more_binding": max(len(binding) - MOST_TERMS, 0),
         "path": _path(subject),
         "next": [
             {"name": subject.names.term(name), "seconds": seconds, "share": subject.share(seconds)}
-            for name, seconds in (explanation.next_terms[:MOST_NEXT] if of_interval else ())
+            for name, seconds in following[:MOST_NEXT]
         ],
-        "helps": [*_helps(subject)],
-        "help_lines": [*change_lines(explanation)] if of_interval else [],
-        "lines": [
-            line
-            for lines in (memory_lines(explanation), copies_lines(explanation), origin_lines(explanation))
-            for line in lines
-            if line
+        "helps": [
+            {"change": change, "seconds": then_s, "share": then_s / subject.whole_s, "note": note}
+            for change, then_s, note in helps(explanation)
         ],
+        "help_lines": [] if is_path else [*change_lines(explanation)],
+        "lines": [line for line in lines if line],
     }
 
 
@@ -228,18 +174,34 @@ def move_rows(subject: Subject) -> dict[int, list[dict[str, Any]]] | None:
 
 
 def _move(subject: Subject, move: Move, relays: int) -> dict[str, Any]:
+    change, because = move_texts(move, subject.metrics.interval_s, relays)
     return {
         "to": named_stage(move.chip, move.replicas),
         "along": move.ops_along,
         "interval": format_duration(move.cost.interval_s),
-        "change": change_text(subject.metrics.interval_s, move),
-        "because": because_text(relays, move),
+        "change": change,
+        "because": because,
     }
 
 
+def _part(
+    subject: Subject, op: str | None, name: str, seconds: float, share: float, note: str
+) -> dict[str, Any]:
+    place = None if op is None else subject.places.get(op)
+    return {"op": place, "name": name, "seconds": seconds, "share": share, "note": note}
+
+
 def _term(subject: Subject, term: Term) -> dict[str, Any]:
-    parts = [_kernel(subject, term, kernel) for kernel in term.kernels]
-    parts += [_tensor(subject, term, part) for part in term.tensors]
+    whole_s, parts = term.seconds or math.inf, []
+    for kernel in term.kernels:
+        first, share = kernel.ops[0], kernel.seconds * term.own_share / whole_s
+        note = fused_text(kernel).removeprefix(", ")
+        parts.append(_part(subject, first, first, kernel.seconds, share, note))
+    for tensor in term.tensors:
+        end = tensor.source or next(iter(tensor.readers), None)
+        note = f"{tensor.role} of {format_bytes(tensor.mean_bytes)} over {tensor.link}{ends_text(tensor)}"
+        op, share = None if end is None else end.op, tensor.seconds / whole_s
+        parts.append(_part(subject, op, tensor.tensor, tensor.seconds, share, note))
     parts.sort(key=lambda part: -part["share"])
     return {
         "name": subject.names.term(term.name),
@@ -251,65 +213,17 @@ def _term(subject: Subject, term: Term) -> dict[str, Any]:
     }
 
 
-def _kernel(subject: Subject, term: Term, kernel: KernelPart) -> dict[str, Any]:
-    work = f"{kernel.flops / 1e6:.4g} MFLOP, " if kernel.flops else ""
-    fused = f" and {len(kernel.ops) - 1} fused" if len(kernel.ops) > 1 else ""
-    return {
-        "op": subject.places[kernel.ops[0]],
-        "name": kernel.ops[0] + fused,
-        "seconds": kernel.seconds,
-        "share": kernel.seconds * term.own_share / term.seconds if term.seconds else 0.0,
-        "note": f"{kernel.bound_by} binds: {work}{format_bytes(kernel.moved_bytes)} moved",
-    }
-
-
-def _tensor(subject: Subject, term: Term, part: TensorPart) -> dict[str, Any]:
-    source = part.source or next(iter(part.readers), None)
-    way = "" if part.source is None else f" from {named_stage(part.source.chip, part.source.replicas)}"
-    return {
-        "op": None if source is None else subject.places.get(source.op),
-        "name": part.tensor,
-        "seconds": part.seconds,
-        "share": part.seconds / term.seconds if term.seconds else 0.0,
-        "note": f"{part.role} of {format_bytes(part.mean_bytes)}{way} over {part.link}"
-        + share_of_inferences(part),
-    }
-
-
 def _path(subject: Subject) -> dict[str, Any] | None:
     """The critical path of a makespan, with its longest pieces in time order."""
     path = subject.explanation.path
     if path is None:
         return None
-    idle = idle_line(path, subject.explanation.num_chips)
-    longest = sorted(sorted(path.pieces, key=lambda piece: -piece.seconds)[:12], key=lambda p: p.start_s)
-    return {
-        "lines": [_sentence(line) for line in (*path_lines(path), slack_line(path), idle)],
-        "pieces": [
-            {
-                "name": piece.name,
-                "op": subject.places.get(piece.name),
-                "note": f"{piece.kind} on {piece.resource}, from {format_duration(piece.start_s)}",
-                "seconds": piece.seconds,
-                "share": piece.seconds / path.makespan_s if path.makespan_s else 0.0,
-            }
-            for piece in longest
-        ],
-    }
-
-
-def _sentence(line: str) -> str:
-    """``Slack: …`` from a line with its label in a column."""
-    label, text = line.split(maxsplit=1)
-    return f"{label.capitalize()}: {text}"
-
-
-def _helps(subject: Subject) -> Iterator[dict[str, Any]]:
-    """The changes of the package that gain enough to show, best first."""
-    explanation, reached_s = subject.explanation, subject.whole_s
-    for what_if in explanation.what_ifs:
-        is_interval = explanation.objective == "throughput"
-        then_s = what_if.interval_s if is_interval else what_if.makespan_s
-        if then_s < reached_s * (1.0 - LEAST_GAIN):
-            binds = f"then {subject.names.term(what_if.bottleneck)} binds" if is_interval else ""
-            yield {"change": what_if.change, "seconds": then_s, "share": then_s / reached_s, "note": binds}
+    facts = [*path_facts(path, subject.explanation.num_chips)]
+    longest = sorted(path.pieces, key=lambda piece: -piece.seconds)[:MOST_PIECES]
+    pieces = []
+    for piece in sorted(longest, key=lambda piece: piece.start_s):
+        note = f"{piece.kind} on {piece.resource}, from {format_duration(piece.start_s)}"
+        share = piece.seconds / (path.makespan_s or math.inf)
+        pieces.append(_part(subject, piece.name, piece.name, piece.seconds, share, note))
+    lines = [": ".join((fact.label.capitalize(), *(fact.said or [fact.value]))) for fact in facts]
+    return {"lines": lines, "pieces": pieces}

@@ -15,7 +15,7 @@ import numpy as np
 from go_opt.common.units import format_bytes, format_duration, format_ratio
 from go_opt.report.page.facts import Claims
 from go_opt.report.page.over_time import MOST_CHIPS, MOST_SPANS, steps_of
-from go_opt.report.page.subject import COLOURS
+from go_opt.report.page.subject import colour
 from go_opt.report.parts.wording import counted
 from go_opt.result import OPTIMAL_GAP
 
@@ -113,7 +113,7 @@ def step_data(answer: StepAnswer, claims: Claims) -> dict[str, Any]:
         "title": f"{answer.model} on {step.case.machine.target.name}",
         "summary": f"{counted(step.case.batch, 'sequence')}, {answer.parallel}",
         "facts": facts,
-        "stages": [row | {"colour": COLOURS[i % len(COLOURS)]} for i, row in enumerate(drawn.ranks)],
+        "stages": [row | {"colour": colour(i)} for i, row in enumerate(drawn.ranks)],
         "parts": drawn.parts,
         "helps": drawn.helps,
         "timeline": drawn.timeline,

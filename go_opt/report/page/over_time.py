@@ -75,15 +75,15 @@ def memory_rows(subject: Subject, timeline: Timeline) -> list[dict[str, Any]]:
     end_s = _end_s(timeline)
     rows = []
     for stage in subject.stages:
-        times_s, used_bytes = timeline.memory[stage.first_chip]
+        times_s, used_bytes = timeline.memory[stage.chip]
         begins_s, most_bytes = steps_of(times_s, used_bytes, end_s)
         rows.append(
             {
                 "begin_ns": [round(begin_s * 1e9) for begin_s in begins_s],
                 "bytes": most_bytes,
                 "most_bytes": int(used_bytes.max(initial=0)),
-                "weight_bytes": stage.use.weight_bytes,
-                "limit_bytes": int(subject.target.chip_sram_bytes[stage.first_chip]),
+                "weight_bytes": stage.weight_bytes,
+                "limit_bytes": int(subject.target.chip_sram_bytes[stage.chip]),
             }
         )
     return rows
@@ -95,7 +95,7 @@ def _end_s(timeline: Timeline) -> float:
 
 def _chips(subject: Subject) -> list[int]:
     """The chips with a row, stage by stage: all chips, or only the first ones of each stage."""
-    of_stages = [range(stage.first_chip, stage.first_chip + stage.chips) for stage in subject.stages]
+    of_stages = [range(stage.chip, stage.chip + stage.replicas) for stage in subject.stages]
     if sum(map(len, of_stages)) <= MOST_CHIPS:
         return [chip for chips in of_stages for chip in chips]
     each = max(MOST_CHIPS // len(of_stages), 1)

@@ -21,7 +21,7 @@ from go_opt.report.page.drawing import Boxes, boxes_of, drawing_rows, kernel_row
 from go_opt.report.page.facts import Claims, claims_of, fact_rows, limit_rows, move_rows
 from go_opt.report.page.html import page_text
 from go_opt.report.page.over_time import MOST_SPANS, memory_rows, timeline_of, timeline_rows
-from go_opt.report.page.subject import Subject, host_rows, passing_rows, pipeline_rows
+from go_opt.report.page.subject import Subject, colour, host_rows, passing_rows, pipeline_rows
 from go_opt.report.tables import plan_text
 from go_opt.result import Objective
 from go_opt.solver.problem.user_constraints import UserConstraint
@@ -157,8 +157,8 @@ def node_data(subject: Subject) -> dict[str, Any]:
         "showExpandedSummaryOnGroupNode": True,
         "results": {
             name: {
-                "value": subject.stages[stage].name,
-                "bgColor": subject.stages[stage].colour,
+                "value": subject.names.named(subject.stages[stage].chip),
+                "bgColor": colour(stage),
                 "textColor": "#16181d",
             }
             for name, stage in by_name.items()

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 from go_opt.env import Metrics, Target
 from go_opt.explanations import PlanExplanation
-from go_opt.explanations.terms import Loads, Terms, terms_of
-from go_opt.explanations.uses import ChipUse
+from go_opt.explanations.terms import Loads, terms_of
+from go_opt.explanations.uses import ChipUse, LinkUse
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.report.parts.plan_lines import stages_of
-from go_opt.report.parts.wording import StageNames, binds, named_stage
+from go_opt.report.parts.wording import StageNames, binds
 from go_opt.solver.problem.user_constraints import UserConstraint
 
 NO_STAGE: Final = -1
@@ -26,21 +25,6 @@ COLOURS: Final = (
     "#7cb6f1", "#f8a78a", "#52c6c0", "#eca3d3", "#9bbf76", "#b0b6ff",
     "#dca564", "#66ceec", "#eb95a2", "#7ed3a6", "#c69ee3", "#cdc06d",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A chip, or the chips of a replicated stage."""
-
-    first_chip: int
-    chips: int
-    use: ChipUse
-    colour: str
-
-    @property
-    def name(self) -> str:
-        """``chip 3``, or ``chips 4-7``."""
-        return named_stage(self.first_chip, self.chips)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,36 +51,27 @@ class Subject:
         return seconds / self.whole_s if self.whole_s else 0.0
 
     @cached_property
-    def terms(self) -> Terms:
-        """The terms of the interval."""
-        return terms_of(self.graph, self.target, self.plan)
-
-    @property
     def loads(self) -> Loads:
         """The loads of the plan, with relays as ops."""
-        return self.terms.loads
+        return terms_of(self.graph, self.target, self.plan).loads
 
     @cached_property
     def names(self) -> StageNames:
         """The names of the stages."""
-        return stages_of(self.explanation)
+        return StageNames({use.chip: use.replicas for use in self.explanation.chips})
 
     @cached_property
-    def stages(self) -> tuple[Stage, ...]:
-        """The stages, in the order of their first kernels."""
+    def stages(self) -> tuple[ChipUse, ...]:
+        """The chips in use, a stage each, in the order of their first kernels."""
         uses = {use.chip: use for use in self.explanation.chips}
-        chips = dict.fromkeys(self.loads.kernel_chip.tolist())
-        return tuple(
-            Stage(chip, uses[chip].replicas, uses[chip], COLOURS[i % len(COLOURS)])
-            for i, chip in enumerate(chips)
-        )
+        return tuple(uses[chip] for chip in dict.fromkeys(self.loads.kernel_chip.tolist()))
 
     @cached_property
     def stage_of_chip(self) -> NDArray[np.int32]:
         """[D] index into ``stages``, or NO_STAGE."""
         found = np.full(self.target.num_chips, NO_STAGE, dtype=np.int32)
-        for i, stage in enumerate(self.stages):
-            found[stage.first_chip : stage.first_chip + stage.chips] = i
+        for i, use in enumerate(self.stages):
+            found[use.chip : use.chip + use.replicas] = i
         return found
 
     @cached_property
@@ -111,6 +86,11 @@ class Subject:
         return {name: i for i, name in enumerate(self.loads.graph.op_names)}
 
 
+def colour(stage: int) -> str:
+    """The colour of a stage, by its number."""
+    return COLOURS[stage % len(COLOURS)]
+
+
 def short(values: NDArray | Iterable[float]) -> list[Any]:
     """Numbers rounded to six digits, which suffice for drawing."""
     return [float(f"{value:.6g}") for value in values]
@@ -121,8 +101,24 @@ HOST: Final = "host"
 
 def pipeline_rows(subject: Subject) -> list[dict[str, Any]]:
     """One object per stage, in pipeline order. Loads are shares of the interval or makespan."""
-    sends = _sends(subject)
-    return [_row(subject, stage, sends.get(i, [])) for i, stage in enumerate(subject.stages)]
+    sends, explanation = _sends(subject), subject.explanation
+    same = ("ops", "kernels", "weight_bytes", "peak_bytes", "stream_bytes", "sram_bytes")
+    return [
+        {name: getattr(use, name) for name in same}
+        | {
+            "name": subject.names.named(use.chip),
+            "chips": use.replicas,
+            "first": use.chip,
+            "colour": colour(i),
+            "busy_s": explanation.busy_s(use),
+            "load": subject.share(explanation.busy_s(use)),
+            "binds": explanation.objective == "throughput"
+            and binds(explanation.metrics.bottleneck, use.chip, use.chip + use.replicas - 1),
+            "dearest": use.dearest.ops[0],
+            "sends": sends.get(i, []),
+        }
+        for i, use in enumerate(subject.stages)
+    ]
 
 
 def passing_rows(subject: Subject) -> list[dict[str, Any]]:
@@ -132,84 +128,35 @@ def passing_rows(subject: Subject) -> list[dict[str, Any]]:
 
 def host_rows(subject: Subject) -> list[dict[str, Any]]:
     """The host's link, in and out."""
-    metrics = subject.metrics
-    pairs = zip(subject.target.link_names[-2:], metrics.link_s[-2:].tolist(), strict=True)
-    return [
-        {
-            "name": name,
-            "seconds": seconds,
-            "load": subject.share(seconds),
-            "binds": subject.explanation.objective == "throughput" and metrics.bottleneck == name,
-        }
-        for name, seconds in pairs
-    ]
+    pairs = zip(subject.target.link_names[-2:], subject.metrics.link_s[-2:].tolist(), strict=True)
+    return [{"name": name} | _busy(subject, name, seconds) for name, seconds in pairs]
 
 
-def _row(subject: Subject, stage: Stage, sends: list[dict[str, Any]]) -> dict[str, Any]:
-    use, explanation = stage.use, subject.explanation
-    busy_s = explanation.busy_s(use)
-    last = stage.first_chip + stage.chips - 1
-    return {
-        "name": stage.name,
-        "chips": stage.chips,
-        "first": stage.first_chip,
-        "colour": stage.colour,
-        "ops": use.ops,
-        "kernels": use.kernels,
-        "busy_s": busy_s,
-        "load": subject.share(busy_s),
-        "binds": explanation.objective == "throughput"
-        and binds(explanation.metrics.bottleneck, stage.first_chip, last),
-        "weight_bytes": use.weight_bytes,
-        "peak_bytes": use.peak_bytes,
-        "stream_bytes": use.stream_bytes,
-        "sram_bytes": use.sram_bytes,
-        "dearest": use.dearest.ops[0],
-        "sends": sends,
-    }
+def _busy(subject: Subject, link: str, seconds: float) -> dict[str, Any]:
+    is_bottleneck = subject.explanation.objective == "throughput" and subject.metrics.bottleneck == link
+    return {"seconds": seconds, "load": subject.share(seconds), "binds": is_bottleneck}
 
 
 def _sends(subject: Subject) -> dict[int, list[dict[str, Any]]]:
     """By sending stage: the busiest link to each other stage, or to chips that only forward."""
-    topology, link_s = subject.target.topology, subject.metrics.link_s
-    busiest: dict[tuple[int, int | str], int] = {}
-    links: dict[tuple[int, int | str], int] = {}
-    for link in np.flatnonzero(link_s[: topology.num_links]).tolist():
-        ends = _end(subject, int(topology.link_from[link])), _end(subject, int(topology.link_to[link]))
-        if ends[0] == HOST or (ends[0] == ends[1] and ends[0] != NO_STAGE):
-            continue  # a link inside a stage, whose chips forward each other's results
-        pair = int(ends[0]), ends[1]
-        links[pair] = links.get(pair, 0) + 1
-        if link_s[link] > link_s[busiest.setdefault(pair, link)]:
-            busiest[pair] = link
+    topology = subject.target.topology
+    of_pair: dict[tuple[int, int | str], list[tuple[LinkUse, str]]] = {}
+    for use in subject.explanation.links:
+        link = subject.target.link_names.index(use.name)
+        if link >= topology.num_links or topology.link_from[link] < 0:
+            continue  # of the host
+        start, chip = subject.stage_of_chip[topology.link_from[link]], int(topology.link_to[link])
+        end: int | str = HOST if chip < 0 else int(subject.stage_of_chip[chip])
+        if start == end != NO_STAGE:
+            continue  # within a stage, whose chips forward each other's results
+        name = "the host" if end == HOST else f"chip {chip}, which runs no op"
+        if end not in (HOST, NO_STAGE):
+            name = subject.names.named(subject.stages[int(end)].chip)
+        of_pair.setdefault((int(start), end), []).append((use, name))
     rows: dict[int, list[dict[str, Any]]] = {}
-    for pair, link in busiest.items():
-        rows.setdefault(pair[0], []).append(_send(subject, pair[1], link) | {"links": links[pair]})
+    for (start, end), links in of_pair.items():
+        use, name = max(links, key=lambda one: one[0].seconds)
+        row = {"to": None if end in (HOST, NO_STAGE) else end, "name": name, "link": use.name}
+        row |= {"bytes": use.size_bytes, "tensors": use.tensors, "links": len(links)}
+        rows.setdefault(start, []).append(row | _busy(subject, use.name, use.seconds))
     return {stage: sorted(sent, key=lambda row: -row["seconds"]) for stage, sent in rows.items()}
-
-
-def _end(subject: Subject, chip: int) -> int | str:
-    return HOST if chip < 0 else int(subject.stage_of_chip[chip])
-
-
-def _send(subject: Subject, to: int | str, link: int) -> dict[str, Any]:
-    term = subject.terms.term(subject.target.num_chips + link)
-    seconds = float(subject.metrics.link_s[link])
-    return {
-        "to": None if to in (HOST, NO_STAGE) else to,
-        "name": _name(subject, to, link),
-        "link": term.name,
-        "seconds": seconds,
-        "load": subject.share(seconds),
-        "bytes": term.size_bytes,
-        "tensors": len(term.tensors),
-        "binds": subject.explanation.objective == "throughput" and subject.metrics.bottleneck == term.name,
-    }
-
-
-def _name(subject: Subject, to: int | str, link: int) -> str:
-    if to == HOST:
-        return "the host"
-    if to == NO_STAGE:
-        return f"chip {subject.target.topology.link_to[link]}, which runs no op"
-    return subject.stages[int(to)].name

@@ -1,40 +1,44 @@
-"""Lines of an explanation: terms and their largest parts, memory, copies, and the origin of the plan."""
+"""Facts of a plan, each in one place: its label, value and note on a page, and how lines of text say it."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Final
-
-from rich.table import Table
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from go_opt.common.units import format_bytes, format_duration
 from go_opt.env import Metrics
 from go_opt.env.critical_path import CriticalPath
-from go_opt.env.peak_memory import Held
 from go_opt.env.rewrites import names as rewritten
-from go_opt.explanations import PlanExplanation
 from go_opt.explanations.plan_diff import PlanDiff
 from go_opt.explanations.terms import KernelPart, TensorPart, Term
-from go_opt.explanations.uses import RewriteUse, SplitUse
+from go_opt.explanations.uses import HostState, RewriteUse, SplitUse
+from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
+from go_opt.model.states import sized_states
 from go_opt.report.parts.wording import (
     MOST_LINES,
     MOST_NAMES,
     StageNames,
     counted,
+    host_state_lines,
     listed,
-    named_chips,
     named_place,
     named_places,
     named_stage,
-    share_of_inferences,
-    table_of,
+    states_texts,
     turns_text,
+    unknown_types,
+    unpaired_text,
 )
+from go_opt.result import Objective
 
 MOST_PARTS: Final = 6  # shown per term
 MOST_TERMS: Final = 3  # shown in full
+_MOST_NAMED: Final = 3
+_MOST_PLACES: Final = 3
+_ROUNDING: Final = 1e-12  # relative rounding error of float sums
 _SAID: Final = {
     "kernel": "kernel",
     "transfer": "transfer",
@@ -42,148 +46,134 @@ _SAID: Final = {
     "host in": "read from the host",
     "host out": "write to the host",
 }
-_IDLE: Final = {
+IDLE: Final = {
     "kernel": "kernels of other chips",
     "link": "busy links",
     "transfer": "transfers",
     "host": "the host",
     "nothing": "nothing left to do",
 }
-_MOST_PLACES: Final = 3
-_MOST_PIECES: Final = 16
-_ROUNDING: Final = 1e-12  # relative rounding error of float sums
 
 
-def binding_lines(terms: Sequence[Term], stages: StageNames) -> Iterator[str]:
-    """Each distinct term once; terms whose parts take the same seconds are shown together."""
-    alike: dict[tuple[float, ...], list[Term]] = {}
-    for term in terms:
-        seconds = [kernel.seconds for kernel in term.kernels] + [part.seconds for part in term.tensors]
-        alike.setdefault(tuple(round(part_s, 12) for part_s in seconds), []).append(term)
-    for first, *others in list(alike.values())[:MOST_TERMS]:
-        yield from term_lines(first, stages)
-        if others:
-            names = listed([stages.term(term.name) for term in others], MOST_LINES)
-            yield (
-                f"{names}: kernels and tensors of the same cost"
-                if first.kernels
-                else f"{names}: the same bytes"
-            )
+class Fact(NamedTuple):
+    """A figure with its name."""
+
+    label: str
+    value: str
+    note: str = ""
+    said: Sequence[str] = ()  # lines of text; empty: the value, a comma and the note
+
+    def lines(self) -> Iterator[str]:
+        texts = self.said or [", ".join(filter(None, (self.value, self.note)))]
+        return (f"{self.label:<11} {text}" for text in texts)
 
 
-def term_lines(term: Term, stages: StageNames) -> Iterator[str]:
-    """One term with its parts, largest first."""
-    if term.kernels:
-        sums = {
-            "compute": sum(k.compute_s for k in term.kernels if k.compute_s >= k.sram_s),
-            "SRAM traffic": sum(k.sram_s for k in term.kernels if k.compute_s < k.sram_s),
-            "overhead": sum(k.overhead_s for k in term.kernels),
-            "measured": sum(k.measured_s for k in term.kernels),
-            "transfers": sum(part.seconds for part in term.tensors),
-        }
-        parts = ", ".join(f"{format_duration(s)} {name}" for name, s in sums.items() if s > 0)
-        yield f"{stages.term(term.name)}: {counted(len(term.kernels), 'kernel')}, {parts}"
-        if term.replicas > 1:
-            whole = format_duration(sum(kernel.seconds for kernel in term.kernels))
-            means = "; transfers are means of all inferences" if term.tensors else ""
-            yield f"  {whole} an inference, of which {turns_text(term.own_share, term.replicas)}{means}"
-    else:
-        what = counted(len(term.tensors), "tensor")
-        yield f"{term.name} carries {format_bytes(term.size_bytes)} of {what}"
-    for kernel in term.kernels[:MOST_PARTS]:
-        yield f"  {_share(kernel.seconds, kernel.seconds * term.own_share, term)}  {_kernel(kernel)}"
-    yield from _left_out([kernel.seconds for kernel in term.kernels], MOST_PARTS, "kernel")
-    for part in term.tensors[:MOST_PARTS]:
-        over = f"{part.link}: " if term.kernels else ""
-        share = _share(part.seconds, part.seconds, term)
-        yield f"  {share}  {over}{format_bytes(part.mean_bytes)} of {_tensor(part)}"
-    yield from _left_out([part.seconds for part in term.tensors], MOST_PARTS, "tensor")
+def lines_of(facts: Iterable[Fact]) -> list[str]:
+    """The lines of all facts."""
+    return [line for fact in facts for line in fact.lines()]
 
 
-def _share(seconds: float, charged_s: float, term: Term) -> str:
-    share = charged_s / term.seconds if term.seconds else 0.0
-    return f"{format_duration(seconds):>8}  {share:4.0%}"
+def model_facts(graph: Graph, native_dtype: str | None, on_host: Iterable[HostState] = ()) -> Iterator[Fact]:
+    """Ops of unknown type, and states on chips and on the host."""
+    if types := unknown_types(graph.unknown_ops):
+        more = [f"{len(types) - MOST_LINES} more types of ops"] * (len(types) > MOST_LINES)
+        value = counted(len(graph.unknown_ops), "op")
+        yield Fact("unknown", value, listed(types, MOST_LINES), [*types[:MOST_LINES], *more])
+    if texts := states_texts(sized_states(graph, native_dtype)):
+        value = str(len(graph.states) + len(graph.host_states))
+        yield Fact("states", value, listed(texts, MOST_LINES), texts)
+    if kept := list(on_host):
+        texts = [*host_state_lines(kept)]
+        yield Fact("host", str(len(kept)), listed(texts, MOST_LINES), texts)
 
 
-def _left_out(seconds: Sequence[float], shown: int, what: str) -> Iterator[str]:
-    if len(seconds) > shown:
-        rest = seconds[shown:]
-        yield f"  {format_duration(sum(rest)):>8}        in {counted(len(rest), f'more {what}')}"
+def unpaired_facts(graph: Graph) -> Iterator[Fact]:
+    """Inputs that look like states and are none."""
+    if text := unpaired_text(graph.unpaired_states, graph.bindings.states):
+        yield Fact("unpaired", counted(len(graph.unpaired_states), "input"), text, [text])
 
 
-def _kernel(kernel: KernelPart) -> str:
-    fused = f" and {len(kernel.ops) - 1} fused" if len(kernel.ops) > 1 else ""
-    work = f"{kernel.flops / 1e6:.4g} MFLOP, " if kernel.flops else ""
-    moved = format_bytes(kernel.moved_bytes)
-    return f"`{kernel.ops[0]}`{fused}, {kernel.bound_by} binds ({work}{moved} moved)"
+def change_facts(rewrites: Sequence[RewriteUse], splits: Sequence[SplitUse]) -> Iterator[Fact]:
+    """How ops were rewritten and split."""
+    if rewrites:
+        value, said = counted(sum(len(use.ops) for use in rewrites), "product"), [*rewrite_lines(rewrites)]
+        yield Fact("rewritten", value, "; ".join(said), said)
+    if splits:
+        named = listed([f"{use.op} into {use.parts}" for use in splits], _MOST_NAMED)
+        yield Fact("split", counted(len(splits), "op"), named, [*split_lines(splits)])
 
 
-def _tensor(part: TensorPart) -> str:
-    what = "" if part.role == "activation" else f"{part.role} "
-    if part.source is None:
-        source = ""
-    elif part.source.op == part.tensor:
-        source = f" ({named_stage(part.source.chip, part.source.replicas)})"
-    else:
-        source = f", from {named_place(part.source)}"
-    readers = "" if not part.readers else f", to {named_places(part.readers)}"
-    return f"{what}`{part.tensor}`{source}{readers}{share_of_inferences(part)}"
+def answer_facts(
+    metrics: Metrics,
+    objective: Objective,
+    bottleneck: str,
+    path: CriticalPath | None,
+    against: str = "",
+    sequences: int = 1,
+) -> Iterator[Fact]:
+    """The objective and its bottleneck first, then the other metrics.
+
+    Args:
+      bottleneck: its name, in which stages have all their chips.
+      path: the critical path; None if it is not known.
+      against: how the objective compares with another plan's.
+      sequences: in flight.
+    """
+    rate, interval = f"{metrics.throughput_per_s:.6g} inferences/s", format_duration(metrics.interval_s)
+    compared = f", {against}" if against else ""
+    if objective == "latency":
+        yield Fact("makespan", format_duration(metrics.makespan_s), f"one inference alone{compared}")
+        if path is not None:
+            yield from path_facts(path)
+        bound = f"as a pipeline, bound by {bottleneck}"
+        yield Fact("interval", interval, f"{rate} {bound}", [f"{interval} ({rate}) {bound}"])
+        return
+    yield Fact("interval", interval, f"{rate}{compared}", [f"{interval} ({rate}){compared}"])
+    if sequences > 1:
+        yield Fact("sequences", f"{sequences} in flight", "each with its own state")
+    yield Fact("latency", format_duration(metrics.latency_s), f"alone {format_duration(metrics.makespan_s)}")
+    yield Fact("bottleneck", bottleneck)
 
 
-def path_lines(path: CriticalPath) -> Iterator[str]:
-    """The resources that bind the makespan, and the kinds of pieces on the critical path."""
+def simulated_fact(objective: Objective, predicted_s: float, simulated_s: float, note: str) -> Fact:
+    """The simulated objective, and ``note``: why it differs."""
+    if not math.isfinite(simulated_s):
+        return Fact("simulated", "does not run", note, [f"does not run{': ' * bool(note)}{note}"])
+    what = "makespan" if objective == "latency" else "interval"
+    ratio = f"{simulated_s / predicted_s:.3f}x the predicted {what}" if predicted_s > 0 else ""
+    return Fact("simulated", format_duration(simulated_s), ": ".join(filter(None, (ratio, note))))
+
+
+def bound_fact(bound_s: float, reason: str) -> Fact:
+    """A lower bound of the objective, 0 for none."""
+    value = format_duration(bound_s or math.inf)
+    return Fact("bound", value, reason, [f"{value}: {reason}"])
+
+
+def path_facts(path: CriticalPath, num_chips: int = 0) -> Iterator[Fact]:
+    """The resources that bind the makespan, and the kinds of pieces on the critical path.
+
+    Given the number of chips, also how much later kernels may start without a longer makespan, and the causes
+    of idle time, as shares of the time of all chips.
+    """
     places = [f"{name} {_of_makespan(path, seconds)}" for name, seconds in path.by_resource[:_MOST_PLACES]]
-    yield f"bottleneck  {', '.join(places)} of the critical path"
+    resource, seconds = path.by_resource[0] if path.by_resource else ("", 0.0)
+    said = [f"{', '.join(places)} of the critical path"]
+    yield Fact("bottleneck", resource, f"{format_duration(seconds)} of the critical path", said)
     kinds = [
         f"{_counted(number, kind)} {_of_makespan(path, seconds)}" for kind, number, seconds in path.by_kind
     ]
-    yield f"path        {', '.join(kinds)}"
-
-
-def slack_line(path: CriticalPath) -> str:
-    """The slack of kernels: how much later they may start without a longer makespan."""
+    yield Fact("path", ", ".join(kinds))
+    if not num_chips:
+        return
     tight = sum(kernel.slack_s <= _ROUNDING * path.makespan_s for kernel in path.kernels)
     slack_s = sorted(kernel.slack_s for kernel in path.kernels)
     median, most = format_duration(slack_s[len(slack_s) // 2]), format_duration(slack_s[-1])
-    return f"slack       0 of {counted(tight, 'kernel')}, median {median}, at most {most}"
-
-
-def idle_line(path: CriticalPath, num_chips: int) -> str:
-    """The causes of idle time, as shares of the time of all chips."""
+    yield Fact("slack", f"0 of {counted(tight, 'kernel')}, median {median}, at most {most}")
     all_s = num_chips * path.makespan_s
     causes = sorted(path.idle_s().items(), key=lambda item: -item[1])
-    parts = [f"{_IDLE[cause]} {seconds / all_s:.0%}" for cause, seconds in causes if seconds > 0]
-    return f"idle        {', '.join(parts) or 'never'}, of the time of {counted(num_chips, 'chip')}"
-
-
-def idle_table(path: CriticalPath) -> Table:
-    """One row per chip that runs a kernel: its busy time, and its idle time by cause."""
-    table = table_of(("chip", "runs", *_IDLE.values()))
-    for chip in sorted({kernel.chip for kernel in path.kernels}):
-        runs_s = sum(kernel.seconds for kernel in path.kernels if kernel.chip == chip)
-        cells = [format_duration(seconds) if seconds else "-" for seconds in path.idle_s(chip).values()]
-        table.add_row(str(chip), format_duration(runs_s), *cells)
-    return table
-
-
-def path_table(path: CriticalPath) -> Table:
-    """One row per piece of the critical path in time order, limited to the longest."""
-    table = table_of(("begins", "takes", "share", "piece", "where", "which is"))
-    longest = sorted(range(len(path.pieces)), key=lambda i: -path.pieces[i].seconds)[:_MOST_PIECES]
-    for i in sorted(longest):
-        piece = path.pieces[i]
-        table.add_row(
-            format_duration(piece.start_s) if piece.start_s else "0",
-            format_duration(piece.seconds),
-            f"{piece.seconds / path.makespan_s:.0%}",
-            piece.kind,
-            piece.resource,
-            f"`{piece.name}`",
-        )
-    if len(path.pieces) > len(longest):
-        rest = [path.pieces[i].seconds for i in set(range(len(path.pieces))) - set(longest)]
-        table.caption = f"and {counted(len(rest), 'shorter piece')} of {format_duration(sum(rest))} in all"
-    return table
+    parts = [f"{IDLE[cause]} {seconds / all_s:.0%}" for cause, seconds in causes if seconds > 0]
+    yield Fact("idle", f"{', '.join(parts) or 'never'}, of the time of {counted(num_chips, 'chip')}")
 
 
 def _counted(number: int, kind: str) -> str:
@@ -195,85 +185,6 @@ def _counted(number: int, kind: str) -> str:
 def _of_makespan(path: CriticalPath, seconds: float) -> str:
     share = f" ({seconds / path.makespan_s:.0%})" if path.makespan_s > 0 else ""
     return f"{format_duration(seconds)}{share}"
-
-
-_MOST_NAMED: Final = 3
-
-
-def stages_of(explanation: PlanExplanation) -> StageNames:
-    """The names of the plan's stages."""
-    return StageNames({use.chip: use.replicas for use in explanation.chips})
-
-
-def memory_lines(explanation: PlanExplanation) -> Iterator[str]:
-    """The chip with the fullest memory, and the streamed weights."""
-    peak = explanation.fullest
-    use = next(use for use in explanation.chips if use.chip == peak.chip)
-    at = f" at `{peak.ops[0]}`" if peak.ops else ""
-    named = [f"{_held(held)} of `{held.tensor}`" for held in peak.held]
-    yield ""
-    stages = stages_of(explanation)
-    yield (
-        f"Fullest memory: {stages.named(use.chip)}, "
-        f"{use.memory_share:.0%} of {format_bytes(use.sram_bytes)}: "
-        f"{format_bytes(use.weight_bytes)} of weights and {format_bytes(peak.peak_bytes)} of activations{at}"
-        f"{': ' if named else ''}{listed(named, MOST_NAMES)}"
-    )
-    yield _buffers_line(explanation, stages)
-    if not explanation.streamed:
-        return
-    yield "Weights that stream from the host each inference, as they do not fit next to the activations:"
-    for chip, weights in explanation.streamed[:MOST_LINES]:
-        names = listed([f"`{part.tensor}`" for part in weights], MOST_NAMES)
-        size = format_bytes(sum(part.size_bytes for part in weights))
-        forwarded = sum(part.size_bytes for part in weights if part.share < 1.0)
-        way = f", {format_bytes(forwarded)} of it forwarded from chip to chip" if forwarded else ""
-        yield f"  {stages.named(chip)}: {size}{way}, of {names}"
-    if len(explanation.streamed) > MOST_LINES:
-        yield f"  and {len(explanation.streamed) - MOST_LINES} more chips"
-
-
-def _buffers_line(explanation: PlanExplanation, stages: StageNames) -> str:
-    """Where buffers end on the chip that they fill most."""
-    most = max(explanation.buffers, key=lambda chip: chip.end / chip.sram_bytes)
-    holes_bytes = most.end - most.least_end
-    holes = f", {format_bytes(holes_bytes)} of it holes" if holes_bytes else ""
-    return (
-        f"Addresses (--json lists them): the {counted(len(most.buffers), 'buffer')} of "
-        f"{stages.named(most.chip)} end at {format_bytes(most.end)}{holes}"
-    )
-
-
-def _held(held: Held) -> str:
-    return f"{format_bytes(held.held_bytes)}{' in two buffers' if held.crosses else ''}"
-
-
-def copies_lines(explanation: PlanExplanation) -> Iterator[str]:
-    """Relays, and their costs."""
-    stages = stages_of(explanation)
-    if explanation.relays:
-        total_s = sum(relay.seconds for relay in explanation.relays)
-        yield ""
-        yield (
-            f"Relays, copies of tensors on chips that they would pass, which the triangle rule forbids: "
-            f"{counted(len(explanation.relays), 'tensor')}, {format_duration(total_s)} on all chips"
-        )
-        for relay in explanation.relays[:MOST_LINES]:
-            start = named_stage(relay.source.chip, relay.source.replicas)
-            way = f"from {start} over {named_chips(stages.chips(relay.chips))}"
-            yield (
-                f"  {format_bytes(relay.size_bytes)} of `{relay.tensor}` {way} "
-                f"to {named_place(relay.farthest)}: {format_duration(relay.seconds)}, "
-                f"{format_bytes(relay.moved_bytes)} moved"
-            )
-        if len(explanation.relays) > MOST_LINES:
-            yield f"  and {len(explanation.relays) - MOST_LINES} more"
-
-
-def origin_lines(explanation: PlanExplanation) -> Iterator[str]:
-    """The methods that made the plan."""
-    yield ""
-    yield "Placed by: " + ", ".join(f"{name} ({counted(ops, 'op')})" for name, ops in explanation.provenance)
 
 
 def rewrite_lines(rewrites: Sequence[RewriteUse]) -> Iterator[str]:
@@ -331,6 +242,76 @@ def split_lines(splits: Sequence[SplitUse]) -> Iterator[str]:
 def _along(uses: Sequence[SplitUse]) -> str:
     factors = sorted({factor for use in uses for factor in use.factors})
     return "along " + listed([repr(factor) for factor in factors], MOST_NAMES)
+
+
+def binding_lines(terms: Sequence[Term], stages: StageNames) -> Iterator[str]:
+    """Each distinct term once; terms whose parts take the same seconds are shown together."""
+    alike: dict[tuple[float, ...], list[Term]] = {}
+    for term in terms:
+        seconds = [kernel.seconds for kernel in term.kernels] + [part.seconds for part in term.tensors]
+        alike.setdefault(tuple(round(part_s, 12) for part_s in seconds), []).append(term)
+    for first, *others in list(alike.values())[:MOST_TERMS]:
+        yield from term_lines(first, stages)
+        if others:
+            names = listed([stages.term(term.name) for term in others], MOST_LINES)
+            yield (
+                f"{names}: kernels and tensors of the same cost"
+                if first.kernels
+                else f"{names}: the same bytes"
+            )
+
+
+def term_lines(term: Term, stages: StageNames) -> Iterator[str]:
+    """One term with its parts, largest first."""
+    if term.kernels:
+        sums = term.by_bound_s | {"transfers": sum(part.seconds for part in term.tensors)}
+        texts = ", ".join(f"{format_duration(s)} {name}" for name, s in sums.items() if s > 0)
+        yield f"{stages.term(term.name)}: {counted(len(term.kernels), 'kernel')}, {texts}"
+        if term.replicas > 1:
+            whole = format_duration(sum(kernel.seconds for kernel in term.kernels))
+            means = "; transfers are means of all inferences" if term.tensors else ""
+            yield f"  {whole} an inference, of which {turns_text(term.own_share, term.replicas)}{means}"
+    else:
+        what = counted(len(term.tensors), "tensor")
+        yield f"{term.name} carries {format_bytes(term.size_bytes)} of {what}"
+    kernels = [
+        (kernel.seconds, kernel.seconds * term.own_share, f"`{kernel.ops[0]}`{fused_text(kernel)}")
+        for kernel in term.kernels
+    ]
+    tensors = []
+    for part in term.tensors:
+        over = f"{part.link}: " if term.kernels else ""
+        what = "" if part.role == "activation" else f"{part.role} "
+        text = f"{over}{format_bytes(part.mean_bytes)} of {what}`{part.tensor}`{ends_text(part)}"
+        tensors.append((part.seconds, part.seconds, text))
+    for parts, kind in ((kernels, "kernel"), (tensors, "tensor")):
+        for seconds, charged_s, text in parts[:MOST_PARTS]:
+            share = charged_s / term.seconds if term.seconds else 0.0
+            yield f"  {format_duration(seconds):>8}  {share:4.0%}  {text}"
+        if rest := parts[MOST_PARTS:]:
+            rest_s = sum(seconds for seconds, _, _ in rest)
+            yield f"  {format_duration(rest_s):>8}        in {counted(len(rest), f'more {kind}')}"
+
+
+def fused_text(kernel: KernelPart) -> str:
+    """What stands behind the first op of a kernel: how many more it has, and what binds it."""
+    fused = f" and {len(kernel.ops) - 1} fused" if len(kernel.ops) > 1 else ""
+    work = f"{kernel.flops / 1e6:.4g} MFLOP, " if kernel.flops else ""
+    return f"{fused}, {kernel.bound_by} binds ({work}{format_bytes(kernel.moved_bytes)} moved)"
+
+
+def ends_text(part: TensorPart) -> str:
+    """Where a tensor comes from and goes to, and why a link carries fewer bytes than it has."""
+    source = readers = share = ""
+    if part.source is not None:
+        is_own = part.source.op == part.tensor
+        place = named_stage(part.source.chip, part.source.replicas) if is_own else named_place(part.source)
+        source = f", from {place}"
+    if part.readers:
+        readers = f", to {named_places(part.readers)}"
+    if part.share < 1.0:  # some inferences use the link
+        share = f", {format_bytes(part.size_bytes)} in {part.share * 100.0:.3g}% of all inferences"
+    return f"{source}{readers}{share}"
 
 
 def diff_lines(diff: PlanDiff, costed: Sequence[tuple[Plan, Metrics]]) -> Iterator[str]:

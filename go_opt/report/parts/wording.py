@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from rich.table import Table
 
@@ -13,12 +13,13 @@ from go_opt.common.units import format_bytes
 from go_opt.frontends.recording.states import star_of
 
 if TYPE_CHECKING:
-    from go_opt.explanations.terms import Place, TensorPart
+    from go_opt.explanations.terms import Place
     from go_opt.explanations.uses import HostState
     from go_opt.model.graph import UnknownOp
     from go_opt.model.plan import Plan
     from go_opt.model.states import SizedState
 
+_N = TypeVar("_N", int, float)
 MOST_NAMES: Final = 3
 MOST_LINES: Final = 12  # shown per list
 _LONG: Final = ("which is", "dearest kernel", "because", "description")
@@ -35,13 +36,6 @@ def listed(names: Sequence[str], most: int) -> str:
     """The first ``most`` names, and the number of further ones."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
-
-
-def share_of_inferences(part: TensorPart) -> str:
-    """Why a link carries fewer bytes of a tensor than it has: only some inferences use the link."""
-    if part.share >= 1.0:
-        return ""
-    return f", {format_bytes(part.size_bytes)} in {part.share * 100.0:.3g}% of all inferences"
 
 
 def unknown_types(unknown_ops: Sequence[UnknownOp]) -> list[str]:
@@ -142,12 +136,21 @@ def named_chips(chips: Iterable[int]) -> str:
     return f"chip{'s' if len(runs) > 1 or runs[0][0] < runs[0][1] else ''} {', '.join(texts)}"
 
 
-def table_of(columns: Sequence[str], text: Sequence[str] = _TEXT) -> Table:
-    """An empty table; columns named in ``text`` are left-aligned, others right-aligned."""
+def table_of(
+    columns: Sequence[str], rows: Iterable[Iterable[object]] = (), text: Sequence[str] = _TEXT
+) -> Table:
+    """A table; columns named in ``text`` are left-aligned, others right-aligned."""
     table = Table(title=None, header_style="bold", box=None, padding=(0, 1))
     for name in columns:
         table.add_column(name, justify="left" if name in text else "right", no_wrap=name not in _LONG)
+    for row in rows:
+        table.add_row(*map(str, row))
     return table
+
+
+def some(shown: Callable[[_N], str], value: _N) -> str:
+    """``value`` as ``shown`` writes it; a dash for none."""
+    return shown(value) if value else "-"
 
 
 class StageNames:
@@ -185,12 +188,12 @@ def binds(bottleneck: str, first_chip: int, last_chip: int) -> bool:
 
 def named_stage(first_chip: int, size: int) -> str:
     """``chip 3``, or ``chips 4-7`` for several chips."""
-    return f"chip{'s' if size > 1 else ''} {stage_range(first_chip, size)}"
+    return named_chips(range(first_chip, first_chip + size))
 
 
 def stage_range(first_chip: int, size: int) -> str:
     """``3``, or ``4-7``."""
-    return str(first_chip) if size == 1 else f"{first_chip}-{first_chip + size - 1}"
+    return named_stage(first_chip, size).split()[1]
 
 
 def stage_cell(first_chip: int, size: int) -> str:

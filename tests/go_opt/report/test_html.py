@@ -10,6 +10,7 @@ import pytest
 import go_opt
 from go_opt.report.page import node_data_text, subject_of
 from go_opt.report.page.html import PLAN, STEP, escaped_json, page_text
+from go_opt.report.page.subject import colour
 from tests.go_opt.report.pages import chain_of, data_of, read_page
 from tests.strategies import make_plan, small_mcm, toy_graph
 
@@ -74,7 +75,7 @@ def test_node_data_for_model_explorer() -> None:
         "embed": "chip 0", "dense": "chip 0", "relu": "chip 0",
         "mix": "chip 1", "add": "chip 1", "logits": "chip 1",
     }  # fmt: skip
-    colours = [stage.colour for stage in subject.stages]
+    colours = [colour(i) for i in range(len(subject.stages))]
     assert [data["results"][name]["bgColor"] for name in ("embed", "mix")] == colours
-    assert all(re.fullmatch("#[0-9a-f]{6}", colour) for colour in colours)
+    assert all(re.fullmatch("#[0-9a-f]{6}", one) for one in colours)
     assert colours[0] != colours[1]
