@@ -13,9 +13,8 @@ from go_opt.errors import InvalidInputError
 from go_opt.search.compiling.warm_up import warm_up
 from go_opt.service.calls.calls import Service
 from go_opt.service.environment.environment_service import EnvironmentService
-from go_opt.service.jobs.job import Runner
+from go_opt.service.jobs.job_process import LocalRunner
 from go_opt.service.jobs.manager import JobLimits, JobManager
-from go_opt.service.jobs.runners.local_runner import LocalRunner
 from go_opt.service.jobs.services import OperationsService, TrainingService
 from go_opt.service.jobs.store import DataDirectory
 from go_opt.service.transport.address import parse_address
@@ -77,11 +76,11 @@ class Assembly:
             OperationsService(manager),
         )
 
-    def job_runner(self) -> Runner:
+    def job_runner(self) -> LocalRunner:
         """What runs the jobs."""
         if self.runner == "local":
             return LocalRunner()
-        from go_opt.service.jobs.runners.ray_runner import RayRunner
+        from go_opt.service.jobs.ray_runner import RayRunner
 
         return RayRunner()
 

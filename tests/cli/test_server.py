@@ -19,8 +19,8 @@ from go_opt.env import Target
 from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult
 from go_opt.service.calls.security import Security
+from go_opt.service.jobs.job_process import LocalRunner
 from go_opt.service.jobs.manager import JobManager
-from go_opt.service.jobs.runners.local_runner import LocalRunner
 from go_opt.service.jobs.services import OperationsService, TrainingService
 from go_opt.service.jobs.store import DataDirectory
 from go_opt.service.workers.optimizer import LocalOptimizer, OptimizerService

@@ -14,8 +14,8 @@ from go_opt.service.calls.security import Security
 from go_opt.service.client import local_client
 from go_opt.service.client.client import Client
 from go_opt.service.client.local_client import LocalClient
+from go_opt.service.jobs.job_process import LocalRunner
 from go_opt.service.jobs.manager import JobManager
-from go_opt.service.jobs.runners.local_runner import LocalRunner
 from go_opt.service.jobs.services import OperationsService, TrainingService
 from go_opt.service.jobs.store import DataDirectory
 from go_opt.service.transport.credentials import Credentials

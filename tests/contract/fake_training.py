@@ -10,9 +10,9 @@ from go_opt import api
 from go_opt.common.files import write_bytes_atomically
 from go_opt.model.codecs.wire import plan_to_proto
 from go_opt.proto import training_pb2
-from go_opt.service.jobs.convert import finetune_options
 from go_opt.service.jobs.job import Trained
-from go_opt.service.jobs.runners.job_process import main
+from go_opt.service.jobs.job_process import main
+from go_opt.service.jobs.train import finetune_options
 
 
 def train(

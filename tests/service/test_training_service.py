@@ -20,10 +20,10 @@ from go_opt.model.codecs.wire import graph_to_proto
 from go_opt.model.graph import Graph
 from go_opt.proto import graph_pb2, plan_pb2, training_pb2
 from go_opt.search.shared.policies import find_policy
-from go_opt.service.jobs.convert import finetune_options, pretrain_options
 from go_opt.service.jobs.job import CANCELLED, SUCCEEDED
 from go_opt.service.jobs.manager import JobManager
 from go_opt.service.jobs.services import TrainingService
+from go_opt.service.jobs.train import finetune_options, pretrain_options
 from tests.service.conftest import ask
 from tests.service.jobs import fake_job
 from tests.service.jobs.conftest import ended, eventually, managed

@@ -17,8 +17,8 @@ from go_opt.errors import ServiceError
 from go_opt.service.calls.calls import Call, Method, Service, in_thread
 from go_opt.service.client.client import ServiceClient
 from go_opt.service.client.connection import METHODS, bytes_of
+from go_opt.service.jobs.job_process import LocalRunner
 from go_opt.service.jobs.manager import JobManager
-from go_opt.service.jobs.runners.local_runner import LocalRunner
 from go_opt.service.jobs.services import OperationsService, TrainingService
 from go_opt.service.jobs.store import DataDirectory
 from go_opt.service.workers.optimizer import LocalOptimizer, OptimizerService

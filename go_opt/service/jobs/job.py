@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Protocol
 
 from google.longrunning import operations_pb2
@@ -21,7 +20,6 @@ SUCCEEDED: Final = training_pb2.JOB_STATE_SUCCEEDED
 FAILED: Final = training_pb2.JOB_STATE_FAILED
 CANCELLED: Final = training_pb2.JOB_STATE_CANCELLED
 ENDED: Final = (SUCCEEDED, FAILED, CANCELLED)
-STOP: Final = b"stop"  # tells a job's process to end after the running step
 _PREFIX: Final = "operations/"
 OnProgress = Callable[[training_pb2.TrainingProgress], None]
 
@@ -94,6 +92,11 @@ def checkpoint_step(progress: bytes) -> int:
     return step
 
 
+def reached_text(progress: training_pb2.TrainingProgress) -> str:
+    """When a job was stopped, as the end of a sentence."""
+    return f"after step {progress.step} of {progress.steps}" if progress.step else "before its first step"
+
+
 def job_id(name: str) -> str:
     """The job id in an operation's name."""
     if not name.startswith(_PREFIX):
@@ -151,19 +154,3 @@ class Attempt(Protocol):
 
     def kill(self) -> None:
         """Kill the job at once."""
-
-
-class Runner(Protocol):
-    """Starts jobs; thread-safe."""
-
-    def start(self, new: NewJob, folder: Path) -> Attempt:
-        """Start a job in its folder, or resume it from the folder's checkpoint.
-
-        An interrupted job must end before it works in the folder again.
-
-        Raises:
-          OSError: the job cannot be started now.
-        """
-
-    def close(self) -> None:
-        """Free the runner's resources; all jobs have ended."""

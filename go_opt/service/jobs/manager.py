@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,15 +26,15 @@ from go_opt.service.jobs.job import (
     Attempt,
     Job,
     NewJob,
-    Runner,
     checkpoint_step,
     no_such_job,
+    reached_text,
 )
+from go_opt.service.jobs.job_process import LocalRunner
 from go_opt.service.jobs.store import DataDirectory, is_out_of_space, sync_folder
 from go_opt.service.messages.errors import status_from_error
 
 POLICY_NAME: Final = "policy.safetensors"
-_STORE_EVERY_S: Final = 1.0  # of progress
 _STORE_AGAIN_S: Final = 2.0  # after a failure of the store
 _RETRY_RANGE_S: Final = (2.0, 300.0)  # four times as long after each start without progress
 _FULL_DISK_RETRY_S: Final = 15.0
@@ -53,22 +52,13 @@ class JobLimits:
     grace_s: float = 60.0  # for the running step of a cancelled job
 
 
-class RunningJob:
-    """A job that a thread of the manager runs; guarded by the manager's lock."""
+class _Running:
+    """What a thread of the manager runs for a job; guarded by the manager's lock."""
 
-    def __init__(self, job: Job) -> None:
-        self.job = job  # as of its start
-        self.progress = job.progress
-        self.stored_s = -math.inf
+    def __init__(self) -> None:
         self._attempt: Attempt | None = None
         self._grace_s: float | None = None  # once the job is to stop
         self._kill: threading.Timer | None = None
-
-    @property
-    def failed_attempts(self) -> int:
-        """Consecutive starts without progress; 0 once the checkpoint has advanced."""
-        got_further = checkpoint_step(self.progress) > checkpoint_step(self.job.progress)
-        return 0 if got_further else self.job.failed_attempts
 
     def started(self, attempt: Attempt) -> None:
         self._attempt = attempt
@@ -104,10 +94,12 @@ class JobManager:
     other owners' jobs unless they are shared, and cannot change them.
     """
 
-    def __init__(self, directory: DataDirectory, runner: Runner, limits: JobLimits | None = None) -> None:
+    def __init__(
+        self, directory: DataDirectory, runner: LocalRunner, limits: JobLimits | None = None
+    ) -> None:
         self._directory, self._store, self._runner = directory, directory.store, runner
         self._limits = limits or JobLimits()
-        self._running: dict[str, RunningJob] = {}
+        self._running: dict[str, _Running] = {}
         self._due_s: dict[str, float] = {}  # earliest restart, on the monotonic clock
         self._changed = threading.Condition()  # guards the running jobs, and changes of state
         self._watchers: set[tuple[str, Callable[[], object]]] = set()
@@ -146,15 +138,18 @@ class JobManager:
     def find(self, owner: str = "", *, policy: str = "", request_id: str = "") -> tuple[Job, NewJob] | None:
         """The owner's job with this policy or this request id, and its request."""
         job = self._store.find(owner, policy=policy, request_id=request_id)
-        return None if job is None else (self._seen(job), self._store.request(job.id))
+        return None if job is None else (job, self._store.request(job.id))
 
     def job(self, job_id: str, owner: str = "") -> Job:
         """The current state of the job; NotFoundError if the owner sees no such job."""
-        return self._seen(self._stored(job_id, owner))
+        job = self._store.job(job_id)
+        if not job.is_seen_by(owner):
+            raise no_such_job(job_id)
+        return job
 
     def page(self, before: int | None, size: int, owner: str = "") -> list[Job]:
         """At most ``size`` jobs with a number below ``before``, newest first."""
-        return [self._seen(job) for job in self._store.page(before, size, owner)]
+        return self._store.page(before, size, owner)
 
     def count(self, state: int) -> int:
         """The number of jobs in a state, of all owners."""
@@ -228,17 +223,6 @@ class JobManager:
         self._runner.close()
         self._directory.close()
 
-    def _seen(self, job: Job) -> Job:
-        """The job with its latest progress, which may not be stored yet."""
-        running = self._running.get(job.id)
-        return job if running is None or job.is_ended else replace(job, progress=running.progress)
-
-    def _stored(self, job_id: str, owner: str) -> Job:
-        job = self._store.job(job_id)
-        if not job.is_seen_by(owner):
-            raise no_such_job(job_id)
-        return job
-
     def _own(self, job_id: str, owner: str) -> Job:
         """The job, if the owner may change it.
 
@@ -246,30 +230,30 @@ class JobManager:
           NotFoundError: the owner sees no such job.
           PreconditionError: it is another owner's shared job.
         """
-        job = self._stored(job_id, owner)
+        job = self.job(job_id, owner)
         if job.owner != owner:
             raise PreconditionError(f"operations/{job_id} is shared; only its owner may end or delete it.")
         return job
 
     def _work(self) -> None:
-        while (running := self._take()) is not None:
-            self._settle(running, self._run(running))
+        while (job := self._take()) is not None:
+            self._settle(job.id, self._run(job))
 
-    def _take(self) -> RunningJob | None:
-        """Waits for the next job to run; None if the scheduler closes."""
+    def _take(self) -> Job | None:
+        """Waits for the next job to run; returns it as before its start, or None if the manager closes."""
         with self._changed:
             while not self._is_closing:
                 try:
-                    running, wait_s = self._take_due()
+                    job, wait_s = self._take_due()
                 except ServiceError as error:
                     _log.warning("%s", error)
-                    running, wait_s = None, _STORE_AGAIN_S
-                if running is not None:
-                    return running
+                    job, wait_s = None, _STORE_AGAIN_S
+                if job is not None:
+                    return job
                 self._changed.wait(wait_s)
         return None
 
-    def _take_due(self) -> tuple[RunningJob | None, float | None]:
+    def _take_due(self) -> tuple[Job | None, float | None]:
         """A job that may start now, else the seconds until a job may start."""
         now_s, waits_s = time.monotonic(), []
         for job in self._store.in_states((QUEUED, CANCELLING)):
@@ -281,35 +265,32 @@ class JobManager:
             elif job.failed_attempts >= self._limits.failed_attempts:
                 self._give_up(job)
             else:
-                return self._start(job), None
+                self._start(job)
+                return job, None
         return None, min(waits_s, default=None)
 
-    def _start(self, job: Job) -> RunningJob:
-        is_cancelling = job.state == CANCELLING
-        started = replace(
-            job,
-            state=CANCELLING if is_cancelling else RUNNING,
+    def _start(self, job: Job) -> None:
+        # Count the start first, because the job may crash the service.
+        self._store.update(
+            job.id,
+            state=CANCELLING if job.state == CANCELLING else RUNNING,
             started_ns=job.started_ns or time.time_ns(),
             attempts=job.attempts + 1,
             failed_attempts=job.failed_attempts + 1,
         )
-        # Count the start first, because the job may crash the service.
-        names = ("state", "started_ns", "attempts", "failed_attempts")
-        self._store.update(job.id, **{name: getattr(started, name) for name in names})
-        running = self._running[job.id] = RunningJob(started)
-        if is_cancelling:
+        running = self._running[job.id] = _Running()
+        if job.state == CANCELLING:
             running.stop(self._limits.grace_s)
-        return running
 
-    def _run(self, running: RunningJob) -> operations_pb2.Operation | status_pb2.Status:
+    def _run(self, job: Job) -> operations_pb2.Operation | status_pb2.Status:
         """The job's final message, or the status that says why the job was interrupted."""
-        job_id = running.job.id
+        running = self._running[job.id]
         try:
-            attempt = self._runner.start(self._store.request(job_id), self._directory.folder(job_id))
+            attempt = self._runner.start(self._store.request(job.id), self._directory.folder(job.id))
             with self._changed:
                 running.started(attempt)
             try:
-                last = attempt.wait(lambda progress: self._on_progress(running, progress))
+                last = attempt.wait(lambda progress: self._on_progress(job, progress))
             finally:
                 with self._changed:
                     running.ended()
@@ -318,7 +299,7 @@ class JobManager:
             code = code_pb2.UNAVAILABLE if is_out_of_space(error) else code_pb2.ABORTED
             return _status(code, f"the job cannot be run: {reason}.")
         except Exception:  # a runner's defect: retry the job and keep this thread
-            _log.exception("job %s: its runner failed.", job_id)
+            _log.exception("job %s: its runner failed.", job.id)
             last = None
         if last is None:
             return _status(code_pb2.INTERNAL, "the job's process ended before its time.")
@@ -326,70 +307,56 @@ class JobManager:
             return last.error
         return last
 
-    def _on_progress(self, running: RunningJob, progress: training_pb2.TrainingProgress) -> None:
-        running.progress = progress.SerializeToString()
-        if time.monotonic() - running.stored_s < _STORE_EVERY_S:
-            return
+    def _on_progress(self, job: Job, progress: training_pb2.TrainingProgress) -> None:
+        """Store the progress of a job that was started as ``job``; a start that gets further does not count."""
+        got_further = progress.checkpoint_step > checkpoint_step(job.progress)
+        counted = {"failed_attempts": 0} if got_further else {}
         try:
-            self._store.update(
-                running.job.id, progress=running.progress, failed_attempts=running.failed_attempts
-            )
-            running.stored_s = time.monotonic()
+            self._store.update(job.id, progress=progress.SerializeToString(), **counted)
         except ServiceError as error:  # the job continues; the next report is stored
-            _log.warning("job %s: %s", running.job.id, error)
+            _log.warning("job %s: %s", job.id, error)
 
-    def _settle(self, running: RunningJob, last: operations_pb2.Operation | status_pb2.Status) -> None:
+    def _settle(self, job_id: str, last: operations_pb2.Operation | status_pb2.Status) -> None:
         """Store the outcome of an attempt; retries until the store works."""
         with self._changed:
             while True:
                 try:
-                    self._store_end(running, last)
+                    self._store_end(self._store.job(job_id), last)
                     break
                 except ServiceError as error:
-                    _log.warning("job %s: %s", running.job.id, error)
+                    _log.warning("job %s: %s", job_id, error)
                     if self._is_closing:  # the next service resumes the job
                         break
                     self._changed.wait(_STORE_AGAIN_S)
-            del self._running[running.job.id]
+            del self._running[job_id]
             self._changed.notify_all()
 
-    def _store_end(self, running: RunningJob, last: operations_pb2.Operation | status_pb2.Status) -> None:
-        job = self._store.job(running.job.id)
+    def _store_end(self, job: Job, last: operations_pb2.Operation | status_pb2.Status) -> None:
         if isinstance(last, status_pb2.Status):
-            self._put_back(running, job, last)
+            self._put_back(job, last)
             return
-        progress = training_pb2.TrainingProgress.FromString(running.progress)
-        progress.MergeFromString(last.metadata.value)
-        running.progress = progress.SerializeToString()
+        progress = training_pb2.TrainingProgress.FromString(job.progress + last.metadata.value)
+        reached = {"progress": progress.SerializeToString()}
         if last.HasField("response"):
-            self._end(job.id, SUCCEEDED, result=last.response.value, progress=running.progress)
+            self._end(job.id, SUCCEEDED, result=last.response.value, **reached)
         elif last.error.code != code_pb2.CANCELLED:
-            self._end(job.id, FAILED, error=last.error.SerializeToString(), progress=running.progress)
+            self._end(job.id, FAILED, error=last.error.SerializeToString(), **reached)
         elif job.state == CANCELLING:
-            when = (
-                f"after step {progress.step} of {progress.steps}"
-                if progress.step
-                else "before its first step"
-            )
-            self._end(job.id, CANCELLED, error=_cancelled(when), progress=running.progress)
+            self._end(job.id, CANCELLED, error=_cancelled(reached_text(progress)), **reached)
         else:  # this service drains, or someone else sent a signal
-            self._put_back(running, job, _status(code_pb2.INTERNAL, "the job's process was stopped."))
+            self._put_back(job, _status(code_pb2.INTERNAL, "the job's process was stopped."))
 
-    def _put_back(self, running: RunningJob, job: Job, reason: status_pb2.Status) -> None:
+    def _put_back(self, job: Job, reason: status_pb2.Status) -> None:
         """Queue an interrupted job for a restart."""
-        failed_attempts = running.failed_attempts
+        failed_attempts = job.failed_attempts
         # A cancelled job does not wait for disk space: only its policy would be lost.
         waits_for_room = reason.code == code_pb2.UNAVAILABLE and job.state != CANCELLING
         if self._is_closing or waits_for_room:  # not the job's fault
             failed_attempts = max(failed_attempts - 1, 0)
         if not self._is_closing:
-            _log.warning(
-                "job %s was cut off in attempt %d: %s See what it printed in %s.",
-                job.id,
-                job.attempts,
-                reason.message,
-                self._directory.folder(job.id),
-            )
+            folder = self._directory.folder(job.id)
+            said = "job %s was cut off in attempt %d: %s See what it printed in %s."
+            _log.warning(said, job.id, job.attempts, reason.message, folder)
             if failed_attempts < self._limits.failed_attempts:
                 delay_s = _FULL_DISK_RETRY_S if waits_for_room else _delay_s(failed_attempts)
                 self._due_s[job.id] = time.monotonic() + delay_s
@@ -397,7 +364,6 @@ class JobManager:
             job.id,
             state=CANCELLING if job.state == CANCELLING else QUEUED,
             failed_attempts=failed_attempts,
-            progress=running.progress,
             error=reason.SerializeToString(),
         )
 

@@ -18,14 +18,14 @@ from go_opt.errors import AlreadyExistsError, InvalidInputError, NotFoundError, 
 from go_opt.proto import training_pb2
 from go_opt.search.shared.policies import find_policy
 from go_opt.service.calls.calls import Call, Method, Service, ServiceMetric, in_thread
-from go_opt.service.jobs.convert import (
+from go_opt.service.jobs.job import QUEUED, RUNNING, Job, NewJob, job_id, operation
+from go_opt.service.jobs.manager import JobManager
+from go_opt.service.jobs.train import (
     check_environment,
     check_names,
     finetune_options,
     pretrain_options,
 )
-from go_opt.service.jobs.job import QUEUED, RUNNING, Job, NewJob, job_id, operation
-from go_opt.service.jobs.manager import JobManager
 from go_opt.service.messages.requests import parsed
 
 _PRETRAIN: Final = training_pb2.JOB_KIND_PRETRAIN

@@ -13,7 +13,7 @@ if __name__ == "__main__":
     from go_opt.cli.app import main
     from go_opt.service import assembly
     from go_opt.service.jobs import manager
-    from go_opt.service.jobs.runners.local_runner import LocalRunner
+    from go_opt.service.jobs.job_process import LocalRunner
     from go_opt.service.workers.optimizer import LocalOptimizer
 
     command = (sys.executable, "-P", sys.argv.pop(1))

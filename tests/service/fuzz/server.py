@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from go_opt.service.assembly import Assembly
-from go_opt.service.jobs.job import Runner
-from go_opt.service.jobs.runners.local_runner import LocalRunner
+from go_opt.service.jobs.job_process import LocalRunner
 from go_opt.service.server import serve
 
 _FAKE_JOB = Path(__file__).parents[1] / "jobs" / "fake_job.py"
@@ -20,7 +19,7 @@ _WORKERS = 1
 
 @dataclass(frozen=True)
 class _FuzzedAssembly(Assembly):
-    def job_runner(self) -> Runner:
+    def job_runner(self) -> LocalRunner:
         return LocalRunner((sys.executable, "-P", str(_FAKE_JOB)))
 
 

@@ -14,8 +14,8 @@ import pytest
 from go_opt.proto import training_pb2
 from go_opt.service.jobs import manager
 from go_opt.service.jobs.job import Job, NewJob
+from go_opt.service.jobs.job_process import LocalRunner
 from go_opt.service.jobs.manager import JobLimits, JobManager
-from go_opt.service.jobs.runners.local_runner import LocalRunner
 from go_opt.service.jobs.store import DataDirectory
 
 FAKE_JOB: Final = (sys.executable, "-P", str(Path(__file__).with_name("fake_job.py")))
@@ -58,5 +58,4 @@ def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that was cut off is not waited with."""
     monkeypatch.setattr(manager, "_RETRY_RANGE_S", (0.01, 0.01))
     monkeypatch.setattr(manager, "_FULL_DISK_RETRY_S", 0.01)
-    monkeypatch.setattr(manager, "_STORE_EVERY_S", 0.01)
     monkeypatch.setattr(manager, "_STORE_AGAIN_S", 0.05)

@@ -13,7 +13,7 @@ from go_opt.common.files import write_atomically, write_bytes_atomically
 from go_opt.errors import EnvironmentFailedError, InvalidInputError
 from go_opt.proto import training_pb2
 from go_opt.service.jobs.job import Trained
-from go_opt.service.jobs.runners.job_process import main
+from go_opt.service.jobs.job_process import main
 
 STEPS: Final = 4
 RUNS, WAITS, CRASHES, FAILS, DISK_IS_FULL, IS_DEAF, CRASHES_AND_GETS_ON = range(7)

@@ -14,7 +14,7 @@ CONFIG: Final = PolicyConfig(
 if __name__ == "__main__":
     from go_opt import training
     from go_opt.agents.training import run
-    from go_opt.service.jobs.runners.job_process import main
+    from go_opt.service.jobs.job_process import main
     from go_opt.service.jobs.train import train_job
 
     run.CHECKPOINT_EVERY_S = 0.0  # type: ignore[misc]

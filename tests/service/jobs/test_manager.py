@@ -37,8 +37,8 @@ from go_opt.service.jobs.job import (
     checkpoint_step,
     operation,
 )
+from go_opt.service.jobs.job_process import LocalRunner
 from go_opt.service.jobs.manager import JobManager
-from go_opt.service.jobs.runners.local_runner import LocalRunner
 from go_opt.service.jobs.store import DataDirectory, JobStore, lock
 from go_opt.service.messages.errors import error_from_status
 from tests.service.jobs import fake_job

@@ -17,9 +17,9 @@ from google.rpc import code_pb2
 
 from go_opt.errors import InvalidInputError
 from go_opt.proto import training_pb2
-from go_opt.service.jobs.job import Attempt, NewJob, Runner
-from go_opt.service.jobs.runners.local_runner import LocalRunner
-from go_opt.service.jobs.runners.ray_runner import RayRunner
+from go_opt.service.jobs.job import Attempt, NewJob
+from go_opt.service.jobs.job_process import LocalRunner
+from go_opt.service.jobs.ray_runner import RayRunner
 from tests.service.jobs import fake_job
 from tests.service.jobs.conftest import FAKE_JOB, eventually, new_job
 
@@ -28,9 +28,9 @@ needs_ray = pytest.mark.skipif(not HAS_RAY, reason="the extra ray is not install
 
 
 @pytest.fixture(scope="module", params=["local", pytest.param("ray", marks=needs_ray)])
-def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
+def runner(request: pytest.FixtureRequest) -> Iterator[LocalRunner]:
     if request.param == "local":
-        made: Runner = LocalRunner(FAKE_JOB)
+        made: LocalRunner = LocalRunner(FAKE_JOB)
     else:
         with warnings.catch_warnings():  # of Ray and what it starts
             warnings.simplefilter("ignore")
@@ -74,7 +74,7 @@ def is_gone(folder: Path) -> bool:
     return Path(f"/proc/{pid(folder)}/stat").read_text().split()[2] == "Z"  # nobody asked how it ended
 
 
-def test_to_the_end(runner: Runner, tmp_path: Path) -> None:
+def test_to_the_end(runner: LocalRunner, tmp_path: Path) -> None:
     waiting = Waiting(runner.start(*spec(tmp_path, fake_job.RUNS)))
     last = waiting.end()
     assert last is not None
@@ -86,7 +86,7 @@ def test_to_the_end(runner: Runner, tmp_path: Path) -> None:
     assert (tmp_path / "job" / "policy.safetensors").read_bytes() == b"trained from the start"
 
 
-def test_told_to_stop_at_once(runner: Runner, tmp_path: Path) -> None:
+def test_told_to_stop_at_once(runner: LocalRunner, tmp_path: Path) -> None:
     attempt = runner.start(*spec(tmp_path, fake_job.RUNS))
     attempt.stop()
     last = Waiting(attempt).end()
@@ -96,7 +96,7 @@ def test_told_to_stop_at_once(runner: Runner, tmp_path: Path) -> None:
     attempt.kill()
 
 
-def test_told_to_stop(runner: Runner, tmp_path: Path) -> None:
+def test_told_to_stop(runner: LocalRunner, tmp_path: Path) -> None:
     waiting = Waiting(runner.start(*spec(tmp_path, fake_job.WAITS)))
     eventually((tmp_path / "job" / fake_job.STANDS).exists)
     waiting.attempt.stop()
@@ -109,7 +109,7 @@ def test_told_to_stop(runner: Runner, tmp_path: Path) -> None:
     assert (tmp_path / "job" / "policy.safetensors").read_bytes() == b"stopped"
 
 
-def test_a_signal_is_a_wish_to_stop(runner: Runner, tmp_path: Path) -> None:
+def test_a_signal_is_a_wish_to_stop(runner: LocalRunner, tmp_path: Path) -> None:
     waiting = Waiting(runner.start(*spec(tmp_path, fake_job.WAITS)))
     eventually((tmp_path / "job" / fake_job.STANDS).exists)
     os.kill(pid(tmp_path), signal.SIGTERM)
@@ -118,7 +118,7 @@ def test_a_signal_is_a_wish_to_stop(runner: Runner, tmp_path: Path) -> None:
     assert last.error.code == code_pb2.CANCELLED
 
 
-def test_killed(runner: Runner, tmp_path: Path) -> None:
+def test_killed(runner: LocalRunner, tmp_path: Path) -> None:
     waiting = Waiting(runner.start(*spec(tmp_path, fake_job.IS_DEAF)))
     eventually((tmp_path / "job" / fake_job.STANDS).exists)
     waiting.attempt.kill()
@@ -126,7 +126,7 @@ def test_killed(runner: Runner, tmp_path: Path) -> None:
     eventually(lambda: is_gone(tmp_path))
 
 
-def test_cut_off_and_gone_on_with(runner: Runner, tmp_path: Path) -> None:
+def test_cut_off_and_gone_on_with(runner: LocalRunner, tmp_path: Path) -> None:
     waiting = Waiting(runner.start(*spec(tmp_path, fake_job.WAITS)))
     eventually((tmp_path / "job" / fake_job.STANDS).exists)
     os.kill(pid(tmp_path), signal.SIGKILL)
@@ -146,7 +146,7 @@ def test_cut_off_and_gone_on_with(runner: Runner, tmp_path: Path) -> None:
         (fake_job.DISK_IS_FULL, code_pb2.UNAVAILABLE, "'step' cannot be written: No space left on device."),
     ],
 )
-def test_a_failure(runner: Runner, tmp_path: Path, seed: int, code: int, message: str) -> None:
+def test_a_failure(runner: LocalRunner, tmp_path: Path, seed: int, code: int, message: str) -> None:
     last = Waiting(runner.start(*spec(tmp_path, seed))).end()
     assert last is not None
     assert (last.done, last.error.code, last.error.message) == (True, code, message)

@@ -21,8 +21,8 @@ from go_opt.model.codecs.wire import graph_to_proto, plan_from_proto
 from go_opt.model.plan import Plan
 from go_opt.proto import plan_pb2, training_pb2
 from go_opt.service.jobs.job import CANCELLED, FAILED, RUNNING, SUCCEEDED, Job, NewJob, operation
+from go_opt.service.jobs.job_process import JobProcess, LocalRunner
 from go_opt.service.jobs.manager import JobManager
-from go_opt.service.jobs.runners.local_runner import JobProcess, LocalRunner
 from go_opt.service.jobs.store import DataDirectory
 from go_opt.solver.verify.verifier import verify
 from tests.service.jobs.conftest import ended, eventually

@@ -1,8 +1,8 @@
-"""The process of one training job: ``python -m go_opt.service.jobs.runners.job_process FOLDER KIND``.
+"""The process of one training job, from both sides: ``python -m go_opt.service.jobs.job_process FOLDER KIND``.
 
-Stdin is a socket. The service sends the request and the initial policy, and may later send a stop
-message. If the socket closes, the service has ended, and this process exits at once; that is safe
-because files are written atomically. This process sends ``google.longrunning.Operation`` messages.
+Its stdin is a socket. The service sends the request and the initial policy, and may later send a stop
+message. If the socket closes, the service has ended, and the process exits at once; that is safe
+because files are written atomically. The process sends ``google.longrunning.Operation`` messages.
 The last one is done; without it the job was interrupted.
 """
 
@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -25,18 +26,89 @@ from google.longrunning import operations_pb2
 from google.rpc import code_pb2, status_pb2
 
 from go_opt.common.files import write_bytes_atomically
+from go_opt.common.processes import module_command, start_connected
 from go_opt.errors import CancelledError, GoOptError, InfeasibleError
 from go_opt.proto import training_pb2
-from go_opt.service.jobs.job import STOP, OnProgress, Trained
+from go_opt.service.jobs.job import Attempt, NewJob, OnProgress, Trained, last_message, reached_text
 from go_opt.service.jobs.store import is_out_of_space, lock
 from go_opt.service.messages.errors import status_from_error
 
+COMMAND: Final = module_command("go_opt.service.jobs.job_process")
+LOG_NAME: Final = "log.txt"  # the output of the process and its libraries
 START_POLICY_NAME: Final = "start_policy.safetensors"
 NICENESS: Final = 10  # the service's searches have priority
-_REPORT_EVERY_S: Final = 0.2
+_STOP: Final = b"stop"  # tells the process to end after the running step
+_EXIT_S: Final = 30.0  # time to exit after the last message
+_REPORT_EVERY_S: Final = 0.5  # each report is stored
 _PREDECESSOR_S: Final = 60.0  # for an earlier process of this job to end after its service was killed
 _CUT_OFF: Final = 3  # exit code
 Train = Callable[..., Trained]
+
+
+class LocalRunner:
+    """Starts a process per job on this machine, at low priority.
+
+    A job process ends when the runner's process ends, for any reason.
+
+    Args:
+      command: replaces the command of the job process, for tests.
+    """
+
+    def __init__(self, command: Sequence[str] = COMMAND) -> None:
+        self._command = command
+
+    def start(self, new: NewJob, folder: Path) -> Attempt:
+        """Start a job in its folder, or resume it from the folder's checkpoint; thread-safe.
+
+        An interrupted job must end before it works in the folder again.
+
+        Raises:
+          OSError: the job cannot be started now.
+        """
+        return JobProcess(self._command, new, folder)
+
+    def close(self) -> None:
+        """Free the runner's resources; all jobs have ended."""
+
+
+class JobProcess:
+    """The process of a job, seen from outside."""
+
+    def __init__(self, command: Sequence[str], new: NewJob, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / LOG_NAME).open("ab") as log:
+            self._process, self._connection = start_connected(
+                [*command, folder.name, str(new.kind)], cwd=folder.parent, stdout=log, stderr=log
+            )
+        with suppress(OSError):  # the process has already ended; wait reports it
+            self._connection.send_bytes(new.request)
+            self._connection.send_bytes(new.start_policy or b"")
+
+    def wait(self, on_progress: OnProgress) -> operations_pb2.Operation | None:
+        with closing(self.messages()) as messages:
+            return last_message(messages, on_progress)
+
+    def messages(self) -> Generator[bytes, None, None]:
+        """Yields the messages of the process; afterwards the process has time to exit."""
+        try:
+            with suppress(EOFError, OSError):
+                while True:
+                    yield self._connection.recv_bytes()
+        finally:
+            try:
+                self._process.wait(_EXIT_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                self._process.wait()
+            self._connection.close()
+
+    def stop(self) -> None:
+        # Not with a signal, which would kill a process without a handler yet.
+        with suppress(OSError):  # ended, or closed after the end
+            self._connection.send_bytes(_STOP)
+
+    def kill(self) -> None:
+        self._process.kill()
 
 
 def main(train: Train, *, niceness: int = NICENESS) -> None:
@@ -74,7 +146,8 @@ def _last_message(job: Train, folder: Path, start_policy: bytes) -> operations_p
         return last
     last.metadata.Pack(trained.progress)
     if trained.result is None:
-        last.error.CopyFrom(_stopped(trained.progress))
+        stopped = CancelledError(f"the job was stopped {reached_text(trained.progress)}.")
+        last.error.CopyFrom(status_from_error(stopped))
     else:
         last.response.Pack(trained.result)
     return last
@@ -88,11 +161,6 @@ def _status(error: GoOptError) -> status_pb2.Status:
         # The environment failed or files are damaged; the progress is kept.
         status.code = code_pb2.ABORTED
     return status
-
-
-def _stopped(progress: training_pb2.TrainingProgress) -> status_pb2.Status:
-    reached = f"after step {progress.step} of {progress.steps}" if progress.step else "before its first step"
-    return status_from_error(CancelledError(f"the job was stopped {reached}."))
 
 
 def _reporter(service: Connection) -> OnProgress:
@@ -113,7 +181,7 @@ def _reporter(service: Connection) -> OnProgress:
 
 def _watch(service: Connection, stop: threading.Event) -> None:
     with suppress(EOFError, OSError):
-        while service.recv_bytes() == STOP:
+        while service.recv_bytes() == _STOP:
             stop.set()
     os._exit(_CUT_OFF)
 
