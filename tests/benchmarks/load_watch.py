@@ -22,7 +22,7 @@ PROBES_PER_S = 20
 LOOK_S = 0.5
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_ROLES = {"optimizer_process": "workers"}
+_ROLES = {"process_optimizer": "workers"}
 
 
 class Watch:

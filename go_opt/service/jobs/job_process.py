@@ -1,9 +1,10 @@
-"""The process of one training job, from both sides: ``python -m go_opt.service.jobs.job_process FOLDER KIND``.
+"""The process of one training job, from both sides.
 
-Its stdin is a socket. The service sends the request and the initial policy, and may later send a stop
-message. If the socket closes, the service has ended, and the process exits at once; that is safe
-because files are written atomically. The process sends ``google.longrunning.Operation`` messages.
-The last one is done; without it the job was interrupted.
+It is ``python -m go_opt.service.jobs.job_process FOLDER KIND``, and its stdin is a socket. The service
+sends the request and the initial policy, and may later send a stop message. If the socket closes, the
+service has ended, and the process exits at once; that is safe because files are written atomically. The
+process sends ``google.longrunning.Operation`` messages. The last one is done; without it the job was
+interrupted.
 """
 
 from __future__ import annotations

@@ -308,7 +308,7 @@ class JobManager:
         return last
 
     def _on_progress(self, job: Job, progress: training_pb2.TrainingProgress) -> None:
-        """Store the progress of a job that was started as ``job``; a start that gets further does not count."""
+        """Store the progress of a job started as ``job``; a start that gets further has not failed."""
         got_further = progress.checkpoint_step > checkpoint_step(job.progress)
         counted = {"failed_attempts": 0} if got_further else {}
         try:

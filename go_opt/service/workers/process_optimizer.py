@@ -1,23 +1,25 @@
-"""Answers requests in worker processes: :class:`ProcessOptimizer`.
+"""Answers requests in worker processes: :class:`ProcessOptimizer`, and :func:`main` of such a process.
 
 So the service's own process always stays responsive: a crash ends one call, memory is freed,
-and a search that does not stop is killed.
+and a search that does not stop is killed. A worker answers one request at a time. It exits when its socket
+closes, so it ends with the service in every case.
 """
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import math
 import os
+import queue
 import signal
-import socket
 import subprocess
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
@@ -25,16 +27,18 @@ from typing import Any, Final
 from google.protobuf.message import Message
 from google.rpc import status_pb2
 
-from go_opt.common.processes import module_command, module_environment
-from go_opt.errors import CancelledError, ServiceError
+from go_opt.common.processes import give_back, module_command, start_connected
+from go_opt.errors import CancelledError, GoOptError, ServiceError
 from go_opt.proto import optimizer_pb2
+from go_opt.search.compiling.warm_up import warm_up
 from go_opt.service.calls.calls import ServiceMetric, Stop
 from go_opt.service.messages.convert import request_from_proto
-from go_opt.service.messages.errors import error_from_status
+from go_opt.service.messages.errors import error_from_status, status_from_error
 from go_opt.service.messages.requests import parsed, split_graph
 from go_opt.service.workers.optimizer import (
     Answer,
     Improve,
+    LocalOptimizer,
     Optimizer,
     PlanQuery,
     SearchControl,
@@ -57,28 +61,23 @@ _ANSWERS: Final[Mapping[PlanQuery, type[Message]]] = {
 }
 
 
-@dataclass(frozen=True)
-class Frame:
-    """A message between service and worker; the kinds, in the order of a call:
+# A worker retires after this: compiled code and caches free their memory only at exit.
+_MOST_CALLS: Final = 1000
+_MOST_BYTES: Final = 1 << 30
+Frame = tuple[dict[str, Any], bytes]
+"""A message between service and worker: values, and a body. The kinds, in the order of a call:
 
-    ``ready``       worker: it has loaded everything and accepts requests
-    ``optimize``    service: a request; ``call`` numbers it, ``policy``, ``deadline_s``, ``improvements``
-    ``evaluate``    service: a request; ``call`` numbers it; likewise ``verify``, ``explain``
-    ``improvement`` worker: the best answer so far
-    ``stop``        service: end the call of this number
-    ``answer``      worker: the answer; ``is_whole`` as of :class:`go_opt.service.workers.optimizer.Answer`
-    ``refused``     worker: the call's status
-    ``failed``      worker: a defect, as a traceback
+``ready``       worker: it has loaded everything and accepts requests
+``optimize``    service: a request; ``call`` numbers it; the fields of its control
+``evaluate``    service: a request; ``call`` numbers it; likewise ``verify``, ``explain``
+``improvement`` worker: the best answer so far
+``stop``        service: end the call of this number
+``answer``      worker: the answer; ``is_whole`` as of :class:`go_opt.service.workers.optimizer.Answer`
+``refused``     worker: the call's status
+``failed``      worker: a defect, as a traceback
 
-    The last three end the call; ``retires`` is true if the worker accepts no further call.
-    """
-
-    kind: str
-    body: bytes = b""
-    values: dict[str, Any] | None = None
-
-    def __getitem__(self, name: str) -> Any:
-        return (self.values or {}).get(name)
+The last three end the call; ``retires`` is true if the worker accepts no further call.
+"""
 
 
 def send(connection: Connection, kind: str, body: bytes = b"", **values: Any) -> None:
@@ -93,25 +92,16 @@ def receive(connection: Connection) -> Frame:
     Raises:
       EOFError, OSError: the other process has ended.
     """
-    values = json.loads(connection.recv_bytes())
-    return Frame(values.pop("kind"), connection.recv_bytes(), values)
+    return json.loads(connection.recv_bytes()), connection.recv_bytes()
 
 
 class Worker:
-    """A process of :mod:`go_opt.service.workers.optimizer_process`; used by one thread at a time."""
+    """A worker process, seen from the service; used by one thread at a time."""
 
     def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                module_command("go_opt.service.workers.optimizer_process"),
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                env=module_environment(),
-                start_new_session=True,  # Ctrl-C is for the service, which ends its workers
-            )
+        command = module_command("go_opt.service.workers.process_optimizer")
+        self._process, self._connection = start_connected(command, stdout=subprocess.DEVNULL)
         _put_behind_service(self._process.pid)
-        self._connection = Connection(ours.detach())
         self.has_loaded = False  # as far as the service knows
         self.is_free = True  # accepts a call, now or once it is ready
         self.is_hung = False  # did not stop a search in time
@@ -348,15 +338,15 @@ class _WorkerCall:
     def outcome(self) -> tuple[bytes, bool]:
         """Returns the answer's bytes and whether it is whole, or raises the worker's error."""
         while True:
-            frame = self._worker.receive(_POLL_S)
-            if frame is None or frame.kind == "improvement":
-                if frame is not None:
-                    self._improve(frame.body)
+            values, body = self._worker.receive(_POLL_S) or ({}, b"")
+            if (kind := values.get("kind")) in (None, "improvement"):
+                if kind is not None:
+                    self._improve(body)
                 if self._is_overdue():
                     return self._best_so_far(), False
             else:
-                self._worker.is_free = not frame["retires"]
-                return self._ended(frame), frame["is_whole"]
+                self._worker.is_free = not values["retires"]
+                return self._ended(kind, body), values["is_whole"]
 
     def _improve(self, body: bytes) -> None:
         if self._best is None:
@@ -382,12 +372,12 @@ class _WorkerCall:
             raise CancelledError("the call was cancelled.")
         return self._best
 
-    def _ended(self, frame: Frame) -> bytes:
-        if frame.kind == "answer":
-            return frame.body
-        if frame.kind == "failed":
-            raise _WorkerFailedError(frame.body.decode())
-        error = error_from_status(status_pb2.Status.FromString(frame.body))
+    def _ended(self, kind: str, body: bytes) -> bytes:
+        if kind == "answer":
+            return body
+        if kind == "failed":
+            raise _WorkerFailedError(body.decode())
+        error = error_from_status(status_pb2.Status.FromString(body))
         raise error or _WorkerFailedError("a worker refused the call with a status of no class.")
 
 
@@ -401,3 +391,76 @@ def _is_ready(worker: Worker) -> bool:
 def _check(stop: threading.Event) -> None:
     if stop.is_set():
         raise CancelledError("the call was cancelled.")
+
+
+class _WorkerLoop:
+    """A worker process, seen from itself."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection, self._optimizer = connection, LocalOptimizer()
+        self._calls: queue.SimpleQueue[tuple[Frame, Stop]] = queue.SimpleQueue()
+        # A separate thread reads, so that a running search can be stopped.
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def run(self) -> None:
+        send(self._connection, "ready")
+        for number in range(1, _MOST_CALLS + 1):
+            frame, stop = self._calls.get()
+            kind, body, is_whole = self._outcome(*frame, stop)
+            retires = number == _MOST_CALLS or _resident_bytes() > _MOST_BYTES
+            send(self._connection, kind, body, is_whole=is_whole, retires=retires)
+            del frame, body
+            give_back()
+
+    def _read(self) -> None:
+        last, stop = None, Stop()
+        while True:
+            try:
+                frame = receive(self._connection)
+            except (EOFError, OSError):
+                os._exit(0)  # even during a search, because nobody waits for it
+            if frame[0]["kind"] != "stop":
+                last, stop = frame[0]["call"], Stop()
+                self._calls.put((frame, stop))
+            elif frame[0]["call"] == last:
+                stop.set()
+            del frame
+
+    def _outcome(self, values: dict[str, Any], request: bytes, stop: Stop) -> tuple[str, bytes, bool]:
+        try:
+            message, is_whole = self._answer(values, request, stop)
+            return "answer", message.SerializeToString(), is_whole
+        except GoOptError as error:
+            return "refused", status_from_error(error).SerializeToString(), True
+        except Exception:
+            return "failed", traceback.format_exc().encode("utf-8", "replace"), True
+
+    def _answer(self, values: dict[str, Any], request: bytes, stop: Stop) -> tuple[Message, bool]:
+        if values["kind"] != "optimize":
+            return self._optimizer.inspect(values["kind"], request, stop=stop), True
+        improve = self._improve if values["improvements"] else None
+        remember = None if values["remember"] is None else Path(values["remember"])
+        policy = values["policy"] if values["policy"] in (None, "default", "only") else Path(values["policy"])
+        control = SearchControl(policy, stop, values["deadline_s"], improve, remember)
+        return self._optimizer.optimize(request, control)
+
+    def _improve(self, response: optimizer_pb2.OptimizeResponse) -> None:
+        send(self._connection, "improvement", response.SerializeToString())
+
+
+def _resident_bytes() -> int:
+    """Resident memory of this process; 0 if the system does not report it."""
+    with suppress(OSError), open("/proc/self/statm", "rb") as numbers:
+        return int(numbers.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def main() -> None:
+    worker = _WorkerLoop(Connection(os.dup(0)))
+    warm_up()
+    gc.freeze()  # loaded modules are never garbage; collecting over them would slow every large graph
+    worker.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -131,5 +131,5 @@ def test_no_process_is_left(tmp_path: Path) -> None:
 
 
 def of_kinds(served: Served) -> set[str]:
-    kinds = ("serve.py", "optimizer_process", "fake_job.py")
+    kinds = ("serve.py", "process_optimizer", "fake_job.py")
     return {kind for kind in kinds if served.processes(kind)}

@@ -44,7 +44,7 @@ def test_a_worker_in_mid_call(served: Served) -> None:
     with served.client() as client:
         stream = client.optimize_stream(GRAPH, budget_s=60)
         next(stream)
-        kill(served, "optimizer_process")  # that of the call, and the spare
+        kill(served, "process_optimizer")  # that of the call, and the spare
         with pytest.raises(ServiceError, match=r"the process of this call ended by SIGKILL; .* try again"):
             for _ in stream:
                 pass
@@ -52,12 +52,12 @@ def test_a_worker_in_mid_call(served: Served) -> None:
     with served.client(retry=go_opt.Retry()) as client:
         assert client.optimize(GRAPH, max_evaluations=2).plan is not None
     eventually(lambda: served.reading("lane_running") == 0)
-    eventually(lambda: len(served.processes("optimizer_process")) == 2)
+    eventually(lambda: len(served.processes("process_optimizer")) == 2)
 
 
 def test_a_client_that_tries_again_does_not_notice(served: Served) -> None:
     with served.client(retry=go_opt.Retry()) as client, ThreadPoolExecutor() as pool:
         answer = pool.submit(client.optimize, GRAPH, budget_s=3, seed=7)
         eventually(lambda: served.reading("lane_running", lane="search") == 1)
-        kill(served, "optimizer_process")
+        kill(served, "process_optimizer")
         assert answer.result().plan is not None
