@@ -14,8 +14,7 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from go_opt.serving.mixed import plan_ranges
-from go_opt.serving.mixed.checks import check_ranges
+from go_opt.serving.mixed.search import plan_ranges
 from tests.benchmarks.helix import case_of
 
 # Cluster, table of tokens, model, whether links are pruned; Helix's best and bound, and its seconds.
@@ -41,7 +40,7 @@ def main() -> None:
         cluster, tokens, model, is_pruned, theirs, bound, seconds = ROWS[name]
         case = case_of(given.data / f"{cluster}.ini", tokens, model, is_pruned=is_pruned)
         plan = plan_ranges(case, given.budget, given.seed)
-        assert not check_ranges(plan), check_ranges(plan)
+        assert not plan.verify(), plan.verify()
         assert plan.throughput_per_s >= theirs * (1 - 1e-5), (name, plan.throughput_per_s)
         assert name != "10 nodes" or (plan.status == "OPTIMAL" and plan.wall_s <= 10.0), plan.wall_s
         ours = f"{plan.throughput_per_s:,.1f} | {plan.bound_per_s:,.1f} | {plan.gap:.1%} | {plan.wall_s:.1f}"

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from go_opt.parallel import Transformer
-from go_opt.serving.mixed import Case
-from go_opt.serving.mixed.cluster import parse_cluster
+from go_opt.serving.mixed.cluster import Case, parse_cluster
 
 TOKENS: Final = Path(__file__).parent / "data" / "helix_tokens_per_s.json"
 TOKEN_BYTES: Final = 2

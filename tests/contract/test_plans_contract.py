@@ -16,11 +16,10 @@ from go_opt.model.codecs.plan_json import save_plan
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan, Relay, Split
 from go_opt.model.start import OpStart, Start
-from go_opt.parallel.transformer import parse_transformer
 from go_opt.result import Request
 from go_opt.result_json import explanation_to_dict
-from go_opt.serving.mixed import Case, plan_ranges
-from go_opt.serving.mixed.cluster import load_cluster
+from go_opt.serving.mixed.cluster import Case
+from go_opt.serving.mixed.search import plan_ranges
 from tests.contract.test_service_contract import chain
 from tests.env.test_states import decoder
 from tests.go_opt.serving.test_mixed import PAIR
@@ -253,7 +252,7 @@ def test_ranges_on_mixed_nodes_are_those_of_this_process(client: Any, tmp_path: 
     cluster, model = tmp_path / "pair.toml", "gpt:hidden=8,layers=4,heads=1,sequence=1"
     cluster.write_text(PAIR)
     there = client.optimize_ranges(model, cluster, seed=3)
-    here = plan_ranges(Case(parse_transformer(model), load_cluster(cluster)), seed=3)
+    here = plan_ranges(Case.read(model, cluster), seed=3)
     assert (there.status, there.throughput_per_s) == ("OPTIMAL", pytest.approx(6.0))
     for name in ("starts", "ends", "flow_per_s", "bound_per_s", "evaluations"):
         assert np.array_equal(getattr(there, name), getattr(here, name)), name

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from go_opt.parallel.plans import StepAnswer
     from go_opt.service.client.client import Client
-    from go_opt.serving.mixed.answers import RangeAnswer
+    from go_opt.serving.mixed.plan import RangePlan
     from go_opt.solver.problem.user_constraints import UserConstraint
 
 TOKEN_VARIABLE: Final = "GO_OPT_TOKEN"
@@ -393,11 +393,11 @@ class StepOptions:
 
     def answer(
         self, model: str, target: str | None, plan: Path | None, *, refuses: bool = True
-    ) -> StepAnswer | RangeAnswer:
+    ) -> StepAnswer | RangePlan:
         """The step or the ranges of a plan, or the step in the configuration of ``--parallel``."""
         from go_opt import api
         from go_opt.parallel.plans import costed_step, loaded_step
-        from go_opt.serving.mixed.answers import is_range_plan, loaded_ranges
+        from go_opt.serving.mixed.plan import is_range_plan, loaded_ranges
 
         if plan is not None and is_range_plan(plan):
             return loaded_ranges(plan, model, target)

@@ -207,19 +207,17 @@ class SizedSearch(Search):
         if connection.server is not None:
             with connection.client() as client:
                 if is_laid_out:
-                    from go_opt.serving.mixed.answers import RangeAnswer
-
-                    found = client.optimize_ranges(model, target, budget_s=budget_s, seed=seed)
-                    return RangeAnswer(found, model)
+                    return client.optimize_ranges(model, target, budget_s=budget_s, seed=seed)
                 sequences = StepOptions("step", self.batch).sequences()
                 return StepAnswer(client.optimize_step(model, target, sequences, budget_s=budget_s), model)
         with InterruptAsks() as interrupt:
             if is_laid_out:
                 from go_opt.report.progress import announce_compilation
-                from go_opt.serving.mixed.answers import searched_ranges
+                from go_opt.serving.mixed.cluster import Case
+                from go_opt.serving.mixed.search import plan_ranges
 
                 announce_compilation()
-                return searched_ranges(model, target, budget_s, seed, interrupt.is_requested)
+                return plan_ranges(Case.read(model, target), budget_s, seed, interrupt.is_requested)
             sequences = StepOptions("step", self.batch).sequences()
             return searched_step(model, api.target(target), sequences, budget_s, interrupt.is_requested)
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
     from go_opt.service.client.operation import AnyConnection
-    from go_opt.serving.mixed.search import RangePlan
+    from go_opt.serving.mixed.plan import RangePlan
 
     AnyGraph: TypeAlias = Graph | nx.DiGraph | str | Path
     Model: TypeAlias = Graph | nx.DiGraph | OnnxModel

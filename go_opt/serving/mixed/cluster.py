@@ -19,7 +19,7 @@ from go_opt.common.arrays import FloatArray, LongArray
 from go_opt.common.files import read_text
 from go_opt.env.target import fields as toml
 from go_opt.errors import TargetError
-from go_opt.parallel.transformer import Transformer
+from go_opt.parallel.transformer import Transformer, parse_transformer
 
 MAX_NODES: Final = 512
 ELEMENT_BYTES: Final = 2  # of an activation
@@ -175,6 +175,12 @@ class Case:
 
     model: Transformer
     cluster: Cluster
+    text: str = ""  # of the model
+
+    @staticmethod
+    def read(model: str, cluster: str | Path) -> Case:
+        """The case of a model such as ``gpt:hidden=768,…`` and the file of a cluster."""
+        return Case(parse_transformer(model), load_cluster(cluster), model)
 
     @property
     def layers(self) -> int:

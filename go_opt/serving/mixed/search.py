@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from go_opt.common.arrays import FloatArray, LongArray
+from go_opt.common.arrays import LongArray
 from go_opt.common.compiling import quick_compilation
 from go_opt.errors import InfeasibleError
 from go_opt.result import OPTIMAL_GAP
 from go_opt.serving.mixed.annealing import DRAWS, Cooling, Ranges, anneal
 from go_opt.serving.mixed.bound import cheapest_cover, upper_bound
 from go_opt.serving.mixed.cluster import Case
-from go_opt.serving.mixed.flow import Network, max_flow, new_work
+from go_opt.serving.mixed.flow import Network, new_work
+from go_opt.serving.mixed.plan import RangePlan, network_of, plan_of
 
 _MOVES: Final = 20_000  # of the first annealings; those of each round are twice those of the one before
 _SLICE: Final = 5_000  # moves between two looks at the clock
@@ -25,36 +25,10 @@ _ROUND: Final = (("alone", 10.0, 0.01), ("random", 1.0, 0.01), ("random", 0.3, 0
 _LEAST_AIM: Final = 0.9  # of the bound, of chains of later rounds
 
 
-@dataclass(frozen=True, eq=False)
-class RangePlan:
-    """Ranges of layers by node, and the tokens that flow. Axes as in :class:`Case`."""
-
-    case: Case
-    starts: LongArray  # [N]
-    ends: LongArray  # [N]: equal to the start of a node without tokens
-    flow_per_s: FloatArray  # [N + 2, N + 2]: tokens per second of links
-    bound_per_s: float
-    evaluations: int
-    wall_s: float
-
-    @property
-    def throughput_per_s(self) -> float:
-        """Tokens per second."""
-        return float(self.flow_per_s[self.case.cluster.num_nodes].sum())
-
-    @property
-    def gap(self) -> float:
-        return max(0.0, self.bound_per_s / self.throughput_per_s - 1.0)
-
-    @property
-    def status(self) -> str:
-        return "OPTIMAL" if self.gap <= OPTIMAL_GAP else "FEASIBLE"
-
-
 def plan_ranges(
     case: Case, budget_s: float = 5.0, seed: int = 0, should_stop: Callable[[], bool] = lambda: False
 ) -> RangePlan:
-    """The best ranges found within ``budget_s``.
+    """The best ranges found within ``budget_s``, checked.
 
     Raises:
       InfeasibleError: the nodes cannot hold all layers, or no range of them was found that tokens pass.
@@ -81,27 +55,10 @@ def plan_ranges(
             break
     if not best:
         raise InfeasibleError("no ranges of layers were found that tokens pass; try a longer --budget.")
-    return plan_of(case, starts, ends, bound_per_s, evaluations, time.perf_counter() - begin)
-
-
-def network_of(case: Case) -> Network:
-    return Network(case.node_per_s, case.link_per_s, case.most_held, case.layers)
-
-
-def plan_of(
-    case: Case,
-    starts: LongArray,
-    ends: LongArray,
-    bound_per_s: float,
-    evaluations: int = 1,
-    wall_s: float = 0.0,
-) -> RangePlan:
-    """The plan of given ranges with their maximum flow; nodes without flow hold no layers."""
-    network = network_of(case)
-    work = new_work(network)
-    max_flow(starts, ends, network, work)
-    ends = np.where(work.through > 0.0, ends, starts)
-    return RangePlan(case, starts, ends, work.flow, bound_per_s, evaluations, wall_s)
+    plan = plan_of(case, starts, ends, bound_per_s, evaluations, time.perf_counter() - begin)
+    broken = plan.verify()
+    assert not broken, broken
+    return plan
 
 
 def _load_kernels(case: Case, network: Network) -> None:

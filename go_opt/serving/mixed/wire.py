@@ -10,12 +10,11 @@ import numpy as np
 
 from go_opt.common.files import read_text
 from go_opt.errors import InvalidInputError, ServiceError, TargetError
-from go_opt.parallel.transformer import parse_transformer
 from go_opt.parallel.wire.steps import inside, transformer_from_proto
 from go_opt.proto import optimizer_pb2, plan_pb2, step_pb2
-from go_opt.serving.mixed.checks import check_ranges
-from go_opt.serving.mixed.cluster import Case, load_cluster, parse_cluster
-from go_opt.serving.mixed.search import RangePlan, plan_of, plan_ranges
+from go_opt.serving.mixed.cluster import Case, parse_cluster
+from go_opt.serving.mixed.plan import RangePlan, plan_of
+from go_opt.serving.mixed.search import plan_ranges
 
 _OF_SEARCH: Final = ("ranges", "target", "budget_s", "seed")  # fields of a request for ranges
 
@@ -24,7 +23,7 @@ def request_of(
     model: str, cluster: str | Path, budget_s: float, seed: int
 ) -> tuple[Case, optimizer_pb2.OptimizeRequest]:
     """The problem and the request for it; raises if model or cluster is malformed."""
-    case = Case(parse_transformer(model), load_cluster(cluster))
+    case = Case.read(model, cluster)
     text = read_text(cluster, "target file", TargetError)
     return case, optimizer_pb2.OptimizeRequest(
         target=plan_pb2.Target(toml=text, toml_source=str(cluster)),
@@ -78,7 +77,7 @@ def found_from_proto(message: optimizer_pb2.OptimizeResponse, case: Case) -> Ran
     held = np.minimum(ranges[:, 1] - ranges[:, 0], case.most_held)
     bound = message.ranges.bound_per_s
     plan = plan_of(case, ranges[:, 0], ranges[:, 0] + held, bound, message.evaluations, message.wall_s)
-    broken = check_ranges(plan)
+    broken = plan.verify()
     if broken:
         raise ServiceError(f"the answer is not valid: {broken[0].message}")
     return plan

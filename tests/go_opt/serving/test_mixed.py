@@ -10,13 +10,11 @@ import pytest
 
 from go_opt.errors import InfeasibleError, InvalidInputError, TargetError
 from go_opt.parallel import Transformer
-from go_opt.serving.mixed import Case, RangePlan, plan_ranges
-from go_opt.serving.mixed.answers import RangeAnswer, helix_text, vllm_text
 from go_opt.serving.mixed.bound import cheapest_cover, upper_bound
-from go_opt.serving.mixed.checks import check_ranges, networkx_flow
-from go_opt.serving.mixed.cluster import parse_cluster
+from go_opt.serving.mixed.cluster import Case, parse_cluster
 from go_opt.serving.mixed.flow import Network, max_flow, new_work
-from go_opt.serving.mixed.search import plan_of
+from go_opt.serving.mixed.plan import RangePlan, helix_text, networkx_flow, plan_of, vllm_text
+from go_opt.serving.mixed.search import plan_ranges
 
 MODEL = Transformer(hidden=8, layers=4, heads=1, sequence=1)
 # A fast node passes 10 tokens/s with 1 layer, 6 with 2, 4 with 3; a slow one 5 and 3.
@@ -77,7 +75,7 @@ def test_the_best_plan_of_the_pair_is_proven() -> None:
     plan = plan_ranges(case_of(PAIR), 20.0)
     assert plan.throughput_per_s == pytest.approx(6.0)
     assert plan.status == "OPTIMAL"
-    assert check_ranges(plan) == []
+    assert plan.verify() == []
 
 
 def best_by_force(case: Case) -> float:
@@ -155,7 +153,7 @@ def test_mutants_are_found(plan: RangePlan) -> None:
         replace(plan, flow_per_s=flow / 2),
         replace(plan, bound_per_s=plan.throughput_per_s * 0.9),
     ):
-        assert check_ranges(broken)
+        assert broken.verify()
     assert networkx_flow(plan) == pytest.approx(plan.throughput_per_s)
 
 
@@ -167,10 +165,10 @@ def test_helix_form(plan: RangePlan) -> None:
 
 
 def test_the_answer_as_json(plan: RangePlan) -> None:
-    answer = RangeAnswer(plan, "gpt:x").to_dict()
+    answer = plan.to_dict()
     assert answer["throughput_per_s"] == pytest.approx(6.0)
     assert sum(node["tokens_per_s"] for node in answer["nodes"] if node["layers"][0] == 0) == pytest.approx(6)
-    assert any(line.startswith("bound") for line in RangeAnswer(plan, "gpt:x").lines())
+    assert any(line.startswith("bound") for line in plan.lines())
 
 
 def test_too_few_layers_fit() -> None:

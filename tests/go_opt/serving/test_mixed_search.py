@@ -9,9 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from go_opt.errors import InfeasibleError
-from go_opt.serving.mixed import plan_ranges
 from go_opt.serving.mixed.bound import upper_bound
-from go_opt.serving.mixed.checks import check_ranges
+from go_opt.serving.mixed.search import plan_ranges
 from tests.go_opt.serving.test_mixed import best_by_force, case_of, random_text
 
 
@@ -32,4 +31,4 @@ def test_no_ranges_are_above_the_bound_and_the_search_finds_the_best(seed: int) 
         return
     plan = plan_ranges(case, math.inf, seed, after(40))
     assert plan.throughput_per_s == pytest.approx(best, rel=1e-6)
-    assert check_ranges(plan) == []
+    assert plan.verify() == []
