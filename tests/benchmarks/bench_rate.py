@@ -26,8 +26,7 @@ import go_opt
 from go_opt.common.units import format_duration
 from go_opt.model.graph import Graph
 from go_opt.result import Request
-from go_opt.serving.rate.deciding import Served, decide
-from go_opt.serving.rate.planning import RateRequest, plan_for_rate
+from go_opt.serving.rate.planning import RateRequest, Served, decide, plan_for_rate
 from go_opt.serving.rate.queueing import Server, arrivals_s, p99_s
 from tests.transformers import encoder
 

@@ -85,7 +85,7 @@ class Changes:
 
     def links(self) -> int:
         """Those to add at most."""
-        from go_opt.serving.links.answers import parse_links
+        from go_opt.serving.links.design import parse_links
 
         if self.budget is None and self.memory is None and not self.order:
             raise InvalidInputError("give --budget '+8 links', --memory or --order.", field="budget")
@@ -180,8 +180,7 @@ def design(
     from go_opt import api
     from go_opt.env.target import PAPER
     from go_opt.report.progress import announce_compilation
-    from go_opt.serving.links.answers import design_lines, design_to_dict
-    from go_opt.serving.links.design import design_links
+    from go_opt.serving.links.design import design_lines, design_links, design_to_dict
 
     if target.endswith(PAPER):
         problem = f"design is of packages with all their effects, not {target[:100]!r}"

@@ -73,7 +73,7 @@ def optimize(
     from go_opt.model.codecs.plan_json import save_plan
     from go_opt.report.tables import print_result
     from go_opt.result_json import plan_facts, result_to_dict
-    from go_opt.serving.rate.answers import rate_lines, rate_to_dict
+    from go_opt.serving.rate.planning import rate_lines, rate_to_dict
     from go_opt.serving.together.sharing import save_turns, sharing_lines, sharing_to_dict
 
     connection.refuse_without_server()

@@ -8,13 +8,15 @@ with that of the package with a link between each two chips, whose lower bound h
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from go_opt.common.arrays import FloatArray
+from go_opt.common.units import format_duration, format_ratio
 from go_opt.env import Target, evaluate_plan
 from go_opt.env.copies.splits import planned_graph
 from go_opt.env.model.metrics import objective_s
@@ -23,6 +25,7 @@ from go_opt.model.graph import NO_PRODUCER, Graph
 from go_opt.model.plan import Plan
 from go_opt.model.start import Start
 from go_opt.result import OptimizeResult, Request
+from go_opt.result_json import finite
 from go_opt.search.bounds import bound_over_states
 from go_opt.search.final_simulation import on_package
 from go_opt.search.optimizer import optimize_request
@@ -41,6 +44,7 @@ from go_opt.solver.verify.verifier import verify
 ROUNDS: Final = 3  # plans at most from each beginning
 MOST_LOOKED_AT: Final = 64  # links for a plan: those between chips with the most traffic
 LONGER: Final = 1.0 + 1e-9  # ratio up to which times are equal
+_LINKS: Final = re.compile(r"\+?([1-9][0-9]{0,3}) links?")
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,3 +226,58 @@ def _needed(
         if is_as_fast and not verify(planned_graph(graph, there.plan), with_links(base, fewer), there.plan):
             links = fewer
     return links
+
+
+def parse_links(text: str) -> int:
+    """The number of ``+8 links``.
+
+    Raises:
+      InvalidInputError: it is another text.
+    """
+    match = _LINKS.fullmatch(text.strip())
+    if match is None:
+        raise InvalidInputError(
+            f"--budget must be links to add, such as '+8 links', not {text[:100]!r}.", field="budget"
+        )
+    return int(match[1])
+
+
+def design_to_dict(name: str, design: Design) -> dict[str, Any]:
+    """A package as ``design --json`` has it; ``name`` says what was asked of it."""
+    result = design.result
+    return {
+        "package": name,
+        "links": [{"source": a, "destination": b} for a, b in design.added],
+        "before_s": design.before.objective_s,
+        "objective_s": result.objective_s,
+        "simulated_interval_s": None
+        if result.simulated_interval_s is None
+        else finite(result.simulated_interval_s),
+        "latency_s": result.metrics.latency_s,
+        "bottleneck": result.metrics.bottleneck,
+        "lower_bound_s": design.bound.seconds,
+        "bound_reason": design.bound.reason,
+        "gap": finite(design.gap),
+        "chips_used": result.plan.chips_used,
+        "searches": design.searches,
+    }
+
+
+def design_lines(designs: Sequence[tuple[str, Design]], best: int) -> Iterator[str]:
+    """Each package, and what to add to the best."""
+    for name, design in designs:
+        gap = format_ratio(design.gap)
+        yield (
+            f"{name}: {format_duration(design.result.objective_s)}, by {design.result.metrics.bottleneck}; "
+            f"no choice below {format_duration(design.bound.seconds)}, gap {gap}"
+        )
+    name, design = designs[best]
+    if len(designs) > 1:
+        yield f"best        {name}"
+    after_s, before_s = design.result.objective_s, design.before.objective_s
+    if design.added:
+        links = ", ".join(f"{a}->{b}" for a, b in design.added)
+        yield f"add         {links}"
+        yield f"gain        {format_duration(before_s)} to {format_duration(after_s)}"
+    elif design.searches > 1 or after_s <= design.bound.seconds:
+        yield "add         no link: none of those tried makes a plan faster"

@@ -1,16 +1,21 @@
 """Plans for batches of 1, 2, 4, … on parts of a package, and the choice of them that serves a rate.
 
+The choice is of batch, window and copies, within a limit on p99, on the fewest chips or at the least p99.
+What may be taken is simulated under both kinds of arrivals, after two equations that rule out most: the
+replicas take at least the rate, and an input that finds its replica just gone is answered in time.
+
 Of a model with states, numbers of sequences in flight take the place of batches, and the rate is of tokens.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from go_opt.api.chips import ChipCount, chip_counts
+from go_opt.common.arrays import FloatArray, LongArray
 from go_opt.common.units import format_duration
 from go_opt.env import Target
 from go_opt.env.target import first_chips
@@ -18,15 +23,134 @@ from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult, Request
 from go_opt.search.bounds import bound_over_states
+from go_opt.search.optimizer import optimize_request
 from go_opt.search.rewriting.choices import open_graphs
 from go_opt.search.splits.ways import divisible_ops
-from go_opt.serving.rate.deciding import Choice, Served, decide
+from go_opt.serving.rate.queueing import Server, arrivals_s, first_token_p99_s, p99_s, sequence_tokens
 
 SearchOf = Callable[[Graph, Target, Request], OptimizeResult]  # here, or at a service
 BATCHES: Final = (1, 2, 4, 8, 16, 32, 64)
 SEQUENCES: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 MEAN_TOKENS: Final = 128.0  # of a sequence
 _LEAST_GAIN: Final = 1.02  # in inputs a second of the package, of a batch twice as large
+_WINDOWS: Final = (0.0, 0.25, 0.5, 0.75, 1.0)  # shares of the time that the limit leaves
+
+
+@dataclass(frozen=True)
+class Served:
+    """What one copy of a plan serves.
+
+    With states a batch is a token of each sequence in flight, and its latency the time per token.
+    """
+
+    batch: int
+    chips: int
+    interval_s: float  # of batches, simulated if that is longer
+    latency_s: float  # of a batch
+    host_s: float  # of a batch, on the busier direction of the host's link, which all copies share
+    is_decoding: bool = False  # with states
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A plan, its copies and its window, with what was simulated."""
+
+    served: Served
+    replicas: int
+    window_s: float
+    p99_s: dict[str, float]  # by process of arrivals
+
+    @property
+    def chips(self) -> int:
+        return self.served.chips * self.replicas
+
+    @property
+    def worst_s(self) -> float:
+        return max(self.p99_s.values())
+
+    @property
+    def token_s(self) -> float:
+        """Seconds from token to token of a sequence."""
+        return _server(self.served, self.replicas, 0.0).latency_s
+
+    @property
+    def capacity_per_s(self) -> float:
+        return self.replicas * self.served.batch / _server(self.served, self.replicas, 0.0).interval_s
+
+
+def decide(
+    options: Iterable[Served],
+    chips: int,
+    rate_per_s: float,
+    limit_s: float,
+    *,
+    is_fewest: bool,
+    tokens: float | None = None,
+    seed: int = 0,
+) -> Choice | None:
+    """The choice of fewest chips, or of the least p99, that passes both simulations; None if none does.
+
+    Args:
+      chips: of the package.
+      limit_s: on p99; infinite: none.
+      tokens: of a sequence in the mean; then the rate is of tokens, and the p99 that of first tokens.
+    """
+    arrived = arrivals_s(rate_per_s / (tokens or 1.0), seed)
+    lengths = None if tokens is None else sequence_tokens(tokens, seed)
+    best: Choice | None = None
+    candidates = [
+        (served, replicas)
+        for served in options
+        for replicas in range(1, chips // served.chips + 1)
+        if _may_serve(served, replicas, rate_per_s, limit_s)
+    ]
+    candidates.sort(key=lambda one: (one[0].chips * one[1], one[0].latency_s))
+    for served, replicas in candidates:
+        if is_fewest and best is not None and served.chips * replicas > best.chips:
+            break
+        if lengths is None:
+            choices = _windows(served, replicas, limit_s, arrived)
+        else:
+            choices = _places(served, replicas, arrived, lengths)
+        for choice in choices:
+            if choice.worst_s <= limit_s and (best is None or choice.worst_s < best.worst_s):
+                best = choice
+    return best
+
+
+def _may_serve(served: Served, replicas: int, rate_per_s: float, limit_s: float) -> bool:
+    """The equations: enough batches a second, and one wait for a replica and a batch within the limit."""
+    server = _server(served, replicas, 0.0)
+    return replicas * served.batch / server.interval_s >= rate_per_s and server.latency_s <= limit_s
+
+
+def _server(served: Served, replicas: int, window_s: float) -> Server:
+    interval_s = max(served.interval_s, replicas * served.host_s)
+    latency_s = max(served.latency_s, interval_s) if served.is_decoding else served.latency_s
+    return Server(served.batch, window_s, replicas, interval_s, latency_s)
+
+
+def _places(
+    served: Served, replicas: int, arrived: dict[str, FloatArray], lengths: LongArray
+) -> Iterator[Choice]:
+    server = _server(served, replicas, 0.0)
+    found = {name: first_token_p99_s(times_s, lengths, server) for name, times_s in arrived.items()}
+    yield Choice(served, replicas, 0.0, found)
+
+
+def _windows(
+    served: Served, replicas: int, limit_s: float, arrived: dict[str, FloatArray]
+) -> Iterator[Choice]:
+    longest_s = served.interval_s if math.isinf(limit_s) else limit_s - served.latency_s
+    for share in _WINDOWS if served.batch > 1 else (0.0,):
+        server = _server(served, replicas, share * longest_s)
+        found = {}
+        for name, times_s in arrived.items():
+            found[name] = p99_s(times_s, server)
+            if found[name] > limit_s:
+                break
+        else:
+            yield Choice(served, replicas, server.window_s, found)
 
 
 @dataclass(frozen=True)
@@ -133,6 +257,11 @@ def plan_for_rate(
     return RatePlan(asked, choice, *found[choice.served], least_chips, tuple(found))
 
 
+def search_here(should_stop: Callable[[], bool]) -> SearchOf:
+    """The search of this process, until ``should_stop``."""
+    return lambda graph, target, request: optimize_request(graph, target, request, should_stop=should_stop)
+
+
 def _plans(
     graph: Graph,
     target: Target,
@@ -233,3 +362,46 @@ def _unserved(
     return InfeasibleError(
         f"no plan serves {wanted} on {target.num_chips} chips: {best}.", is_proven=is_proven
     )
+
+
+def rate_to_dict(plan: RatePlan) -> dict[str, Any]:
+    """What ``--json`` has of the rate, beside the plan of one copy."""
+    choice = plan.choice
+    facts = {
+        "rate_per_s": plan.asked.rate_per_s,
+        "capacity_per_s": choice.capacity_per_s,
+        "copies": choice.replicas,
+        "chips": choice.chips,
+        "least_chips": plan.least_chips,
+        "p99_s": choice.p99_s,
+    }
+    if choice.served.is_decoding:
+        sequences = {"sequences": choice.served.batch, "tokens_per_sequence": plan.asked.tokens}
+        return facts | sequences | {"token_s": choice.token_s}
+    return facts | {
+        "batch": choice.served.batch,
+        "window_s": choice.window_s,
+        "batch_interval_s": choice.served.interval_s,
+        "batch_latency_s": choice.served.latency_s,
+    }
+
+
+def rate_lines(plan: RatePlan, num_chips: int) -> Iterator[str]:
+    choice = plan.choice
+    served = choice.served
+    copies = f"{choice.replicas} copies of {served.chips} chips"
+    yield f"serves      {plan.asked.rate_per_s:g}/s of at most {choice.capacity_per_s:,.4g}/s, with {copies}"
+    if served.is_decoding:
+        tokens = f"{plan.asked.tokens:g} tokens each in the mean"
+        yield f"sequences   {served.batch} in flight in each copy, {tokens}"
+        yield f"token       {format_duration(choice.token_s)} from one to the next of a sequence, at most"
+        what = "p99 first  "
+    else:
+        window = f", which leaves after {format_duration(choice.window_s)} if not full"
+        yield f"batch       {served.batch}{window if served.batch > 1 else ''}"
+        what = "p99        "
+    for name, seconds in choice.p99_s.items():
+        yield f"{what} {format_duration(seconds)}, simulated with {name} arrivals"
+    these = "any number of sequences" if served.is_decoding else "these batches"
+    bound = f"no fewer than {plan.least_chips} take the rate with {these}"
+    yield f"chips       {choice.chips} of {num_chips}; {bound}"

@@ -18,8 +18,7 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import Request
 from go_opt.search.optimizer import optimize_request
-from go_opt.serving.links.answers import parse_links
-from go_opt.serving.links.design import design_links, links_for
+from go_opt.serving.links.design import design_links, links_for, parse_links
 from go_opt.serving.links.packages import (
     missing_links,
     with_every_link,

@@ -16,8 +16,7 @@ from go_opt.frontends.union.graphs import content, matched_by_order, shared_weig
 from go_opt.model.graph import WEIGHT
 from go_opt.result import Request
 from go_opt.serving.rate.planning import RateRequest
-from go_opt.serving.rate.prefill import plan_prefill
-from go_opt.serving.rate.prefill_plans import Case, place, prompt_beside, shifted
+from go_opt.serving.rate.prefill import Case, place, plan_prefill, prompt_beside, shifted
 from tests.decoders import PRODUCTS, decoder, prompt_of
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from go_opt.serving.rate.deciding import Served, decide
+from go_opt.serving.rate.planning import Served, decide
 from go_opt.serving.rate.queueing import Server, arrivals_s, p99_s
 
 ONE = Served(batch=1, chips=4, interval_s=1e-3, latency_s=2e-3, host_s=1e-6)

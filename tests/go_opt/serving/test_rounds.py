@@ -7,7 +7,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from go_opt.serving.together.rounds import Part, loaded, round_s
+from go_opt.serving.together.sharing import Part, loaded, round_s
 
 
 def test_rounds_by_hand() -> None:

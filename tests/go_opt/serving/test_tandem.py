@@ -8,7 +8,7 @@ from collections.abc import Generator
 import numpy as np
 import pytest
 
-from go_opt.serving.rate.tandem import HANDOVER, PROMPT, STEP, Passes, pass_through, simulated
+from go_opt.serving.rate.queueing import HANDOVER, PROMPT, STEP, Passes, pass_through, simulated
 
 
 def passed(
