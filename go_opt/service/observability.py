@@ -1,4 +1,4 @@
-"""Log, metrics, traces and health of a service.
+"""Log, metrics and traces of a service.
 
 The log has a line per call or event, written outside the event loop. Prometheus metrics have their
 own port. OpenTelemetry spans need the extra ``otel``; OpenTelemetry's own instrumentation of gRPC
@@ -7,14 +7,13 @@ reports calls that end by their deadline as successful, and cannot wrap handlers
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import queue
 import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +21,6 @@ from logging.handlers import QueueHandler, QueueListener
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import grpc
-from grpc_health.v1 import health, health_pb2
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -38,7 +36,7 @@ from prometheus_client.registry import Collector
 
 from go_opt.common.units import json_line, visible
 from go_opt.errors import InvalidInputError
-from go_opt.service.calls.calls import Call, Calls, Observer, Service, ServiceMetric
+from go_opt.service.calls.calls import Call, Calls, Observer, ServiceMetric
 from go_opt.service.calls.security import Security
 from go_opt.service.transport.address import Address, check_free, parse_address
 
@@ -82,8 +80,6 @@ _FAULTS: Final = frozenset(
         grpc.StatusCode.DATA_LOSS,
     }
 )
-_POLL_S: Final = 0.05
-_Health = health_pb2.HealthCheckResponse
 _log = logging.getLogger(__name__)
 
 
@@ -380,45 +376,3 @@ def tracing_to(endpoint: str) -> Iterator[Tracer]:
         yield tracer
     finally:
         tracer.close()
-
-
-class Readiness:
-    """Sets the health of each service, and of the server once all services are ready.
-
-    Calls that arrive earlier wait.
-    """
-
-    def __init__(self, health_checks: health.aio.HealthServicer, services: Sequence[Service]) -> None:
-        self._health = health_checks
-        self._services = tuple(services)
-        self._loading: set[Service] = set(services)
-        self._watching: asyncio.Task[None] | None = None
-        self.reached = asyncio.Event()
-
-    async def update(self) -> None:
-        """Check the services that were not ready, and update the health."""
-        for service in self._services:
-            if service.is_ready():
-                self._loading.discard(service)
-            await self._set(service.name, service not in self._loading)
-        await self._set("", not self._loading)
-
-    def watch(self) -> None:
-        """Poll until all services are ready."""
-        self._watching = asyncio.create_task(self._watch())
-
-    async def drain(self) -> None:
-        """Set the health of all services to not serving."""
-        if self._watching is not None:
-            self._watching.cancel()
-        await self._health.enter_graceful_shutdown()
-
-    async def _watch(self) -> None:
-        while self._loading:
-            await asyncio.sleep(_POLL_S)
-            await self.update()
-        self.reached.set()
-        _log.info("ready.")
-
-    async def _set(self, name: str, serves: bool) -> None:
-        await self._health.set(name, _Health.SERVING if serves else _Health.NOT_SERVING)

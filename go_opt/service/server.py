@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequen
 from typing import Any, Final, NoReturn
 
 import grpc
-from grpc_health.v1 import health, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from grpc_status import rpc_status
 
@@ -24,7 +24,7 @@ from go_opt.service.calls.calls import Calls, Observer, Service, in_thread
 from go_opt.service.calls.security import Authentication, Guard, Security
 from go_opt.service.messages.errors import status_from_error
 from go_opt.service.messages.requests import parsed
-from go_opt.service.observability import Metrics, Observability, Readiness
+from go_opt.service.observability import Metrics, Observability
 from go_opt.service.transport.address import Address, check_free, parse_address
 from go_opt.service.transport.credentials import MESSAGE_OPTIONS
 
@@ -52,6 +52,8 @@ _OPTIONS: Final = (
     # a grace period, and searches and sessions may last arbitrarily long.
 )
 _WATCH_S: Final = 0.1
+_POLL_S: Final = 0.05  # of services that load
+_Health = health_pb2.HealthCheckResponse
 _ENDLESS_S: Final = 1e6
 _log = logging.getLogger(__name__)
 
@@ -125,10 +127,11 @@ class Server:
         self._guard = guard or Guard()
         observers = (*observers, *([] if metrics is None else [metrics]))
         self._calls = Calls(workers=workers, limits=limits, name_of=self._guard.name_of, observers=observers)
-        health_checks = health.aio.HealthServicer()
-        self._readiness = Readiness(health_checks, services)
+        self._health = health.aio.HealthServicer()
+        self._loading = set(services)
+        self.loaded = asyncio.Event()  # all services are ready; calls that arrive earlier wait
         self._handlers = _Handlers(map(self._calls.register, services))
-        health_pb2_grpc.add_HealthServicer_to_server(health_checks, self._handlers)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._handlers)
         names = (*(service.name for service in services), health.SERVICE_NAME, reflection.SERVICE_NAME)
         described = reflection.aio.ReflectionServicer(names)
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(described, self._handlers)
@@ -140,31 +143,28 @@ class Server:
         self._interceptors = [] if tokens is None else [Authentication(tokens, self._calls)]
         self._server: grpc.aio.Server = None
         self._retired: dict[grpc.aio.Server, asyncio.Task[None]] = {}
-        self._watching: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
     async def start(cls, address: Address, services: Sequence[Service], **options: Any) -> Server:
         """Listen; replaces port 0 in the address by the actual port."""
         server = cls(address, services, **options)
-        await server._readiness.update()
+        await server._set_health()
         await server._listen()
-        server._watching = asyncio.create_task(server._watch())
-        server._readiness.watch()
+        server._tasks = [
+            asyncio.create_task(task) for task in (server._watch_port(), server._watch_loading())
+        ]
         return server
-
-    async def ready(self) -> None:
-        """Wait until all services are ready."""
-        await self._readiness.reached.wait()
 
     async def stop(self) -> None:
         """Drain, then stop listening; cuts off calls that still run then."""
-        await self._readiness.drain()
+        await self._health.enter_graceful_shutdown()  # no service serves any longer
         drains = [service.drain() for service in self._services]
         draining = asyncio.gather(self._calls.drain(_FINISH_S, _STOP_S), *drains, return_exceptions=True)
         await _within(_FINISH_S + _STOP_S + _SEND_S, draining)
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(server.stop(_SEND_S) for server in (self._server, *self._retired)))
         self._calls.close()
         # Not in the loop's own threads, for which asyncio waits without limit.
@@ -180,7 +180,21 @@ class Server:
         await server.start()
         self._server = server
 
-    async def _watch(self) -> None:
+    async def _watch_loading(self) -> None:
+        while self._loading:
+            await asyncio.sleep(_POLL_S)
+            await self._set_health()
+        self.loaded.set()
+        _log.info("ready.")
+
+    async def _set_health(self) -> None:
+        """Set the health of each service, and of the server once all services are ready."""
+        self._loading -= {service for service in self._loading if service.is_ready()}
+        serves = {service.name: service not in self._loading for service in self._services}
+        for name, is_serving in (serves | {"": not self._loading}).items():
+            await self._health.set(name, _Health.SERVING if is_serving else _Health.NOT_SERVING)
+
+    async def _watch_port(self) -> None:
         """Let a new server take over the port from one that has stopped listening.
 
         A request whose path is not UTF-8 makes ``grpc.aio`` stop listening for good; open calls
@@ -290,7 +304,7 @@ async def _serve(starting: Coroutine[Any, Any, Server]) -> None:
 
 
 async def _settle(server: Server) -> None:
-    await server.ready()
+    await server.loaded.wait()
     # Loaded modules are never garbage; collecting over them would block all calls for 0.1 s.
     gc.freeze()
     while True:
