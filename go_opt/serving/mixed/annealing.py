@@ -22,20 +22,16 @@ COLDEST: Final = 5e-4  # of the target
 
 
 class Ranges(NamedTuple):
-    """Ranges ``[start, end)`` of nodes: current ones, a trial, and the best so far. Axis ``N``: nodes."""
+    """Starts and ends of the nodes' ranges ``[start, end)``. Axis ``N``: nodes."""
 
-    starts: LongArray
-    ends: LongArray
-    trial_starts: LongArray
-    trial_ends: LongArray
-    best_starts: LongArray
-    best_ends: LongArray
+    now: LongArray  # [2, N]
+    trial: LongArray  # [2, N]
+    best: LongArray  # [2, N], so far
     scores: FloatArray  # [2]: of the current ranges; the flow of the best
 
     @classmethod
-    def of(cls, starts: LongArray, ends: LongArray) -> Ranges:
-        pairs = (starts.copy(), ends.copy(), starts.copy(), ends.copy(), starts.copy(), ends.copy())
-        return cls(*pairs, np.array([-np.inf, -1.0]))
+    def of(cls, now: LongArray) -> Ranges:
+        return cls(now, now.copy(), now.copy(), np.array([-np.inf, -1.0]))
 
 
 class Cooling(NamedTuple):
@@ -56,34 +52,34 @@ def anneal(
     Args:
       draws: ``[moves, DRAWS]``, uniform in 0 to 1.
     """
-    nodes = ranges.starts.size
     for move in range(draws.shape[0]):
         share = (first + move) / cooling.moves
         degree = cooling.hottest * (COLDEST / cooling.hottest) ** share * cooling.target_per_s
-        for node in range(nodes):
-            ranges.trial_starts[node] = ranges.starts[node]
-            ranges.trial_ends[node] = ranges.ends[node]
+        _copy(ranges.now, ranges.trial)
         if not _propose(ranges, network, draws[move]) or not _is_legal(ranges, network):
             continue
-        flow = max_flow(ranges.trial_starts, ranges.trial_ends, network, work)
+        flow = max_flow(ranges.trial[0], ranges.trial[1], network, work)
         score = flow - cooling.lack_weight * _lack(ranges, work, cooling.target_per_s)
         rise = score - ranges.scores[0]
         if rise >= 0.0 or draws[move, 3] < np.exp(rise / degree):
             ranges.scores[0] = score
-            is_best = flow > ranges.scores[1]
-            ranges.scores[1] = max(flow, ranges.scores[1])
-            for node in range(nodes):
-                ranges.starts[node] = ranges.trial_starts[node]
-                ranges.ends[node] = ranges.trial_ends[node]
-                if is_best:
-                    ranges.best_starts[node] = ranges.starts[node]
-                    ranges.best_ends[node] = ranges.ends[node]
+            _copy(ranges.trial, ranges.now)
+            if flow > ranges.scores[1]:
+                ranges.scores[1] = flow
+                _copy(ranges.now, ranges.best)
+
+
+@uncounted_inner
+def _copy(source: LongArray, destination: LongArray) -> None:
+    for row in range(2):
+        for node in range(source.shape[1]):
+            destination[row, node] = source[row, node]
 
 
 @uncounted_inner
 def _is_legal(ranges: Ranges, network: Network) -> bool:
-    for node in range(ranges.starts.size):
-        start, end = ranges.trial_starts[node], ranges.trial_ends[node]
+    for node in range(ranges.now.shape[1]):
+        start, end = ranges.trial[0, node], ranges.trial[1, node]
         if start < 0 or end > network.layers or end <= start or end - start > network.most_held[node]:
             return False
     return True
@@ -95,9 +91,9 @@ def _lack(ranges: Ranges, work: Work, target_per_s: float) -> float:
     layers = work.held.size - 1
     for layer in range(layers):
         work.held[layer] = 0.0
-    for node in range(ranges.starts.size):
-        work.held[ranges.trial_starts[node]] += work.limit[node]
-        work.held[ranges.trial_ends[node]] -= work.limit[node]
+    for node in range(ranges.now.shape[1]):
+        work.held[ranges.trial[0, node]] += work.limit[node]
+        work.held[ranges.trial[1, node]] -= work.limit[node]
     lack = held = 0.0
     for layer in range(layers):
         held += work.held[layer]
@@ -108,7 +104,7 @@ def _lack(ranges: Ranges, work: Work, target_per_s: float) -> float:
 @uncounted_inner
 def _propose(ranges: Ranges, network: Network, draws: FloatArray) -> bool:
     """Changes the trial; False if the drawn move does nothing."""
-    nodes = ranges.starts.size
+    nodes = ranges.now.shape[1]
     node = int64(draws[0] * nodes)
     other = int64(draws[1] * nodes)
     kind = draws[2]
@@ -117,11 +113,10 @@ def _propose(ranges: Ranges, network: Network, draws: FloatArray) -> bool:
     elif kind < _BEFORE:
         _before(node, other, ranges, network, draws)
     elif kind < _COPIED:
-        ranges.trial_starts[node] = ranges.starts[other]
-        ranges.trial_ends[node] = ranges.ends[other]
-        if kind < _EXCHANGED:
-            ranges.trial_starts[other] = ranges.starts[node]
-            ranges.trial_ends[other] = ranges.ends[node]
+        for row in range(2):
+            ranges.trial[row, node] = ranges.now[row, other]
+            if kind < _EXCHANGED:
+                ranges.trial[row, other] = ranges.now[row, node]
     else:
         return bool(_shift(node, other, ranges, network, draws))
     return True
@@ -130,44 +125,43 @@ def _propose(ranges: Ranges, network: Network, draws: FloatArray) -> bool:
 @uncounted_inner
 def _behind(node: int, other: int, ranges: Ranges, network: Network, draws: FloatArray) -> None:
     """The node begins at the first layer or where another ends; it ends where a third begins, or anywhere."""
-    nodes = ranges.starts.size
-    start = 0 if draws[5] * (nodes + 1) < 1.0 else ranges.ends[other]
+    nodes = ranges.now.shape[1]
+    start = 0 if draws[5] * (nodes + 1) < 1.0 else ranges.now[1, other]
     if start >= network.layers:
-        start = ranges.starts[other]
+        start = ranges.now[0, other]
     end = start + 1 + int64(draws[4] * network.most_held[node])
     if draws[6] < _MEETS:
         third = int64(draws[7] * (nodes + 1)) - 1
-        meets = network.layers if third < 0 else ranges.starts[third]
+        meets = network.layers if third < 0 else ranges.now[0, third]
         if meets - start > 0 and meets - start <= network.most_held[node]:
             end = meets
-    ranges.trial_starts[node] = start
-    ranges.trial_ends[node] = min(end, network.layers)
+    ranges.trial[0, node] = start
+    ranges.trial[1, node] = min(end, network.layers)
 
 
 @uncounted_inner
 def _before(node: int, other: int, ranges: Ranges, network: Network, draws: FloatArray) -> None:
     """The node ends at the last layer or where another begins."""
-    end = network.layers if draws[5] * (ranges.starts.size + 1) < 1.0 else ranges.starts[other]
+    end = network.layers if draws[5] * (ranges.now.shape[1] + 1) < 1.0 else ranges.now[0, other]
     if end == 0:
-        end = ranges.ends[other]
-    ranges.trial_starts[node] = max(0, end - 1 - int64(draws[4] * network.most_held[node]))
-    ranges.trial_ends[node] = end
+        end = ranges.now[1, other]
+    ranges.trial[0, node] = max(0, end - 1 - int64(draws[4] * network.most_held[node]))
+    ranges.trial[1, node] = end
 
 
 @uncounted_inner
 def _shift(node: int, other: int, ranges: Ranges, network: Network, draws: FloatArray) -> bool:
     """A border of the node moves by one layer, or all borders from it to one of another node."""
-    border = ranges.ends[node] if draws[4] < 0.5 else ranges.starts[node]
+    border = ranges.now[1, node] if draws[4] < 0.5 else ranges.now[0, node]
     step = 1 if draws[5] < 0.5 else -1
     least = most = border
     if draws[6] < 0.5:
-        least = min(border, ranges.starts[other])
-        most = max(border, ranges.starts[other])
+        least = min(border, ranges.now[0, other])
+        most = max(border, ranges.now[0, other])
     if least == 0 or most == network.layers:
         return False
-    for one in range(ranges.starts.size):
-        if least <= ranges.starts[one] <= most:
-            ranges.trial_starts[one] = ranges.starts[one] + step
-        if least <= ranges.ends[one] <= most:
-            ranges.trial_ends[one] = ranges.ends[one] + step
+    for row in range(2):
+        for one in range(ranges.now.shape[1]):
+            if least <= ranges.now[row, one] <= most:
+                ranges.trial[row, one] = ranges.now[row, one] + step
     return True

@@ -82,74 +82,45 @@ def _begin(starts: LongArray, ends: LongArray, network: Network, work: Work) -> 
 @uncounted_inner
 def _reaches_sink(starts: LongArray, ends: LongArray, network: Network, work: Work) -> bool:
     """Whether the residual network has a path; ``work.parent`` then has it. Breadth first."""
-    nodes, parent, queue = starts.size, work.parent, work.queue
-    link, flow = network.link_per_s, work.flow
+    nodes, parent, link, flow = starts.size, work.parent, network.link_per_s, work.flow
+    source, sink = 2 * nodes, 2 * nodes + 1
     for vertex in range(2 * nodes + 2):
         parent[vertex] = -1
-    parent[2 * nodes] = 2 * nodes
-    head = tail = 0
-    node = work.first[0, 0]
-    while node >= 0:
-        if link[nodes, node] - flow[nodes, node] > LEAST_PER_S:
-            parent[node] = 2 * nodes
-            queue[tail] = node
-            tail += 1
-        node = work.next[0, node]
+    parent[source] = work.queue[0] = source
+    head, tail = 0, 1
     while head < tail:
-        vertex = queue[head]
+        vertex = work.queue[head]
         head += 1
-        if vertex < nodes:
-            tail = _from_entry(vertex, starts, work, tail)
-        elif ends[vertex - nodes] == network.layers:
-            node = vertex - nodes
-            if link[node, nodes + 1] - flow[node, nodes + 1] > LEAST_PER_S:
-                parent[2 * nodes + 1] = vertex
-                return True
-            tail = _back_to_entry(node, work, tail)
-        else:
-            tail = _from_exit(vertex - nodes, ends, network, work, tail)
+        if vertex < nodes:  # to the node's exit, and back to the exits that its flow comes from
+            tail = _visit(vertex, nodes + vertex, work.limit[vertex] - work.through[vertex], work, tail)
+            other = work.first[1, starts[vertex]]
+            while other >= 0:
+                tail = _visit(vertex, nodes + other, flow[other, vertex], work, tail)
+                other = work.next[1, other]
+            continue
+        node, end = vertex - nodes, 0  # the source is node N
+        if vertex != source:
+            end = ends[node]
+            if end == network.layers:
+                tail = _visit(vertex, sink, link[node, nodes + 1] - flow[node, nodes + 1], work, tail)
+                if parent[sink] >= 0:
+                    return True
+            tail = _visit(vertex, node, work.through[node], work, tail)
+        if end < network.layers:  # to the entries that follow
+            other = work.first[0, end]
+            while other >= 0:
+                tail = _visit(vertex, other, link[node, other] - flow[node, other], work, tail)
+                other = work.next[0, other]
     return False
 
 
 @uncounted_inner
-def _from_entry(node: int, starts: LongArray, work: Work, tail: int) -> int:
-    """Goes to the node's exit, and back to the exits that its flow comes from."""
-    nodes, parent = starts.size, work.parent
-    if parent[nodes + node] < 0 and work.limit[node] - work.through[node] > LEAST_PER_S:
-        parent[nodes + node] = node
-        work.queue[tail] = nodes + node
+def _visit(before: int, vertex: int, left_per_s: float, work: Work, tail: int) -> int:
+    """Queues a vertex that was not reached, if the edge to it still passes something."""
+    if left_per_s > LEAST_PER_S and work.parent[vertex] < 0:
+        work.parent[vertex] = before
+        work.queue[tail] = vertex
         tail += 1
-    other = work.first[1, starts[node]]
-    while other >= 0:
-        if parent[nodes + other] < 0 and work.flow[other, node] > LEAST_PER_S:
-            parent[nodes + other] = node
-            work.queue[tail] = nodes + other
-            tail += 1
-        other = work.next[1, other]
-    return tail
-
-
-@uncounted_inner
-def _back_to_entry(node: int, work: Work, tail: int) -> int:
-    if work.parent[node] < 0 and work.through[node] > LEAST_PER_S:
-        work.parent[node] = work.through.size + node
-        work.queue[tail] = node
-        tail += 1
-    return tail
-
-
-@uncounted_inner
-def _from_exit(node: int, ends: LongArray, network: Network, work: Work, tail: int) -> int:
-    """Goes to the entries that follow, and back to the node's own."""
-    tail = _back_to_entry(node, work, tail)
-    other = work.first[0, ends[node]]
-    while other >= 0:
-        left = network.link_per_s[node, other] - work.flow[node, other]
-        if work.parent[other] < 0 and left > LEAST_PER_S:
-            work.parent[other] = ends.size + node
-            work.queue[tail] = other
-            tail += 1
-        other = work.next[0, other]
     return tail
 
 

@@ -43,19 +43,19 @@ def plan_ranges(
     _load_kernels(case, network)
     begin = time.perf_counter()
     bound_per_s = upper_bound(case)
-    best, starts, ends, evaluations = 0.0, np.zeros(0, np.int64), np.zeros(0, np.int64), 0
+    best, found, evaluations = 0.0, np.zeros((2, 0), np.int64), 0
     random = np.random.default_rng(seed)
     for ranges, first, cooling in _annealings(case, bound_per_s, random):
         anneal(ranges, network, work, cooling, first, random.random((_SLICE, DRAWS)))
         evaluations += _SLICE
         if ranges.scores[1] > best:
-            best, starts, ends = float(ranges.scores[1]), ranges.best_starts.copy(), ranges.best_ends.copy()
+            best, found = float(ranges.scores[1]), ranges.best.copy()
         is_over = time.perf_counter() - begin > budget_s or should_stop()
         if is_over or best >= bound_per_s / (1.0 + OPTIMAL_GAP):
             break
     if not best:
         raise InfeasibleError("no ranges of layers were found that tokens pass; try a longer --budget.")
-    plan = plan_of(case, starts, ends, bound_per_s, evaluations, time.perf_counter() - begin)
+    plan = plan_of(case, *found, bound_per_s, evaluations, time.perf_counter() - begin)
     broken = plan.verify()
     assert not broken, broken
     return plan
@@ -64,9 +64,9 @@ def plan_ranges(
 def _load_kernels(case: Case, network: Network) -> None:
     """Before the clock runs: after an install they are compiled."""
     with quick_compilation():
-        nowhere = np.zeros(case.cluster.num_nodes, np.int64)
+        nowhere = np.zeros((2, case.cluster.num_nodes), np.int64)
         none = np.zeros((0, DRAWS))
-        anneal(Ranges.of(nowhere, nowhere), network, new_work(network), Cooling(1.0, 1.0, 1.0, 1), 0, none)
+        anneal(Ranges.of(nowhere), network, new_work(network), Cooling(1.0, 1.0, 1.0, 1), 0, none)
         cheapest_cover(np.ones(1), np.ones(1), 1.0)
 
 
@@ -84,21 +84,19 @@ def _annealings(
                 if kind == "random"
                 else _chain(case, aim_per_s, random, is_alone=is_alone)
             )
-            ranges, cooling = Ranges.of(*begin), Cooling(target_per_s, hottest, weight, moves)
+            ranges, cooling = Ranges.of(begin), Cooling(target_per_s, hottest, weight, moves)
             for first in range(0, moves, _SLICE):
                 yield ranges, first, cooling
         moves *= 2
 
 
-def _random_ranges(case: Case, random: np.random.Generator) -> tuple[LongArray, LongArray]:
+def _random_ranges(case: Case, random: np.random.Generator) -> LongArray:
     held = random.integers(1, case.most_held + 1)
     starts = random.integers(0, case.layers - held + 1)
-    return starts, starts + held
+    return np.array([starts, starts + held])
 
 
-def _chain(
-    case: Case, target_per_s: float, random: np.random.Generator, *, is_alone: bool
-) -> tuple[LongArray, LongArray]:
+def _chain(case: Case, target_per_s: float, random: np.random.Generator, *, is_alone: bool) -> LongArray:
     """One node behind the other, over links that pass the target; nodes that are left copy ranges.
 
     Args:
@@ -111,8 +109,7 @@ def _chain(
         alone = ((case.node_per_s >= target_per_s * (1.0 - OPTIMAL_GAP)) * counts).max(axis=1)
         worth = np.where(alone > 0, alone, worth)
     nodes = case.cluster.num_nodes
-    ends = np.zeros(nodes, np.int64)
-    starts = np.zeros(nodes, np.int64)
+    starts, ends = ranges = np.zeros((2, nodes), np.int64)
     left, end, last = np.ones(nodes, bool), 0, nodes
     while left.any() and end < case.layers:
         chance = left * (1e-9 + np.minimum(case.link_per_s[last, :nodes] / target_per_s, 1.0) ** 4)
@@ -123,4 +120,4 @@ def _chain(
         other = int(random.choice(np.flatnonzero(~left)))
         starts[node] = starts[other]
         ends[node] = min(ends[other], starts[other] + case.most_held[node])
-    return starts, ends
+    return ranges
