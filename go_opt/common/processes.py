@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-import socket
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
-from multiprocessing.connection import Connection
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Final
 
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 _OWN_CGROUPS: Final = Path("/proc/self/cgroup")
@@ -26,23 +23,6 @@ def module_environment() -> dict[str, str]:
     """This environment with this process's module path, made absolute."""
     path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
     return {**os.environ, "PYTHONPATH": path}
-
-
-def start_connected(command: Sequence[str], **options: Any) -> tuple[subprocess.Popen[bytes], Connection]:
-    """Start a process whose stdin is the other end of a connection, which closes when either process ends.
-
-    Ctrl-C in a terminal reaches only this process.
-
-    Args:
-      options: of ``subprocess.Popen``.
-    """
-    ours, theirs = socket.socketpair()
-    connection = Connection(ours.detach())
-    with theirs:
-        process = subprocess.Popen(
-            command, stdin=theirs.fileno(), env=module_environment(), start_new_session=True, **options
-        )
-    return process, connection
 
 
 def give_back() -> None:

@@ -73,7 +73,6 @@ def optimize(
     from go_opt.model.codecs.plan_json import save_plan
     from go_opt.report.tables import print_result
     from go_opt.result_json import plan_facts, result_to_dict
-    from go_opt.serving.rate.planning import rate_lines, rate_to_dict
     from go_opt.serving.together.sharing import save_turns, sharing_lines, sharing_to_dict
 
     connection.refuse_without_server()
@@ -117,7 +116,7 @@ def optimize(
     facts: dict[str, Any] = {}
     lines: Iterable[str] = ()
     if serving is not None:
-        facts, lines = {"serving": rate_to_dict(serving)}, rate_lines(serving, on.num_chips)
+        facts, lines = {"serving": serving.to_dict()}, serving.lines(on.num_chips)
     elif len(models) > 1 and not search.fewest_chips:
         sharing = searching.sharing_here(model, result, whole, beginning, on, request, there)
         if sharing is not None:

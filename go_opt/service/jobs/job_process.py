@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -27,7 +28,7 @@ from google.longrunning import operations_pb2
 from google.rpc import code_pb2, status_pb2
 
 from go_opt.common.files import write_bytes_atomically
-from go_opt.common.processes import module_command, start_connected
+from go_opt.common.processes import module_command, module_environment
 from go_opt.errors import CancelledError, GoOptError, InfeasibleError
 from go_opt.proto import training_pb2
 from go_opt.service.jobs.job import Attempt, NewJob, OnProgress, Trained, last_message, reached_text
@@ -77,9 +78,17 @@ class JobProcess:
 
     def __init__(self, command: Sequence[str], new: NewJob, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / LOG_NAME).open("ab") as log:
-            self._process, self._connection = start_connected(
-                [*command, folder.name, str(new.kind)], cwd=folder.parent, stdout=log, stderr=log
+        ours, theirs = socket.socketpair()
+        self._connection = Connection(ours.detach())
+        with theirs, (folder / LOG_NAME).open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, folder.name, str(new.kind)],
+                cwd=folder.parent,
+                stdin=theirs.fileno(),
+                stdout=log,
+                stderr=log,
+                env=module_environment(),
+                start_new_session=True,  # Ctrl-C is for the service
             )
         with suppress(OSError):  # the process has already ended; wait reports it
             self._connection.send_bytes(new.request)

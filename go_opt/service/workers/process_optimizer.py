@@ -14,6 +14,7 @@ import math
 import os
 import queue
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -27,7 +28,7 @@ from typing import Any, Final
 from google.protobuf.message import Message
 from google.rpc import status_pb2
 
-from go_opt.common.processes import give_back, module_command, start_connected
+from go_opt.common.processes import give_back, module_command, module_environment
 from go_opt.errors import CancelledError, GoOptError, ServiceError
 from go_opt.proto import optimizer_pb2
 from go_opt.search.compiling.warm_up import warm_up
@@ -99,8 +100,16 @@ class Worker:
     """A worker process, seen from the service; used by one thread at a time."""
 
     def __init__(self) -> None:
-        command = module_command("go_opt.service.workers.process_optimizer")
-        self._process, self._connection = start_connected(command, stdout=subprocess.DEVNULL)
+        ours, theirs = socket.socketpair()
+        self._connection = Connection(ours.detach())
+        with theirs:
+            self._process = subprocess.Popen(
+                module_command("go_opt.service.workers.process_optimizer"),
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                env=module_environment(),
+                start_new_session=True,  # Ctrl-C is for the service, which ends its workers
+            )
         _put_behind_service(self._process.pid)
         self.has_loaded = False  # as far as the service knows
         self.is_free = True  # accepts a call, now or once it is ready

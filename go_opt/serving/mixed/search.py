@@ -55,7 +55,7 @@ def plan_ranges(
             break
     if not best:
         raise InfeasibleError("no ranges of layers were found that tokens pass; try a longer --budget.")
-    plan = plan_of(case, *found, bound_per_s, evaluations, time.perf_counter() - begin)
+    plan = plan_of(case, found[0], found[1], bound_per_s, evaluations, time.perf_counter() - begin)
     broken = plan.verify()
     assert not broken, broken
     return plan
