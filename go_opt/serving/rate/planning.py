@@ -209,7 +209,8 @@ class RatePlan:
         choice = self.choice
         served = choice.served
         copies = f"{choice.replicas} copies of {served.chips} chips"
-        yield f"serves      {self.asked.rate_per_s:g}/s of at most {choice.capacity_per_s:,.4g}/s, with {copies}"
+        most = f"at most {choice.capacity_per_s:,.4g}/s"
+        yield f"serves      {self.asked.rate_per_s:g}/s of {most}, with {copies}"
         if served.is_decoding:
             tokens = f"{self.asked.tokens:g} tokens each in the mean"
             yield f"sequences   {served.batch} in flight in each copy, {tokens}"
