@@ -25,9 +25,7 @@ from go_opt.model.graph import Graph, with_sequences
 from go_opt.model.states import sized_states, with_host_states
 from go_opt.result import OptimizeResult
 from go_opt.search.bounds import bound_over_numbers, bound_with_host_states, sent_bytes
-from go_opt.search.shared.context import Watch
-from go_opt.search.trials.trials import Answer
-from go_opt.search.whole_ops import BoundedTrials
+from go_opt.search.trials import NestedTrials
 from go_opt.solver import Bound
 
 MOST_TRIALS: Final = 8  # sets of states on the host
@@ -47,7 +45,7 @@ class _Ranked(NamedTuple):
     sent: dict[str, int]  # bytes of each that cross the host's links
 
 
-class HostStateSearch(BoundedTrials[Answer]):
+class HostStateSearch(NestedTrials):
     """The best plan over what the host keeps; its bound holds for every choice."""
 
     def __post_init__(self) -> None:
@@ -111,14 +109,11 @@ class HostStateSearch(BoundedTrials[Answer]):
             # The first goes on beyond its share if others promise no gain.
             has_tried = bool(self._bounds or self._failures)
             request = self._request_of(share if has_tried else 1.0)
-            watch = Watch(self._take_step, self._take, should_stop, self._stop)
-            found = self._answer(graph, request, watch)
+            self._take(self._searched(graph, request, must_stop=should_stop))
         except InfeasibleError as error:
             self._failures[names] = error
             if error.is_proven:
                 self._bounds[names] = Bound(math.inf, str(error))
-            return
-        self._take(found)
 
     def _next(self) -> Names | None:
         """The next set of states to leave to the host; None: no further one promises a gain."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -38,7 +38,6 @@ from go_opt.search.bounds import (
     without_false_claim,
 )
 from go_opt.search.compiling.kernel_cache import start_compiling
-from go_opt.search.final_simulation import simulated_if_asked
 from go_opt.search.host_states import HostStateSearch
 from go_opt.search.methods import first_plans
 from go_opt.search.replicas.layers import LayerWays
@@ -49,16 +48,15 @@ from go_opt.search.replicas.ways import (
     start_of_replicas,
     updates_of,
 )
-from go_opt.search.rewriting.choices import with_allowed_start
-from go_opt.search.rewriting.race import search_rewritten
+from go_opt.search.rewriting.choices import may_rewrite, with_allowed_start
+from go_opt.search.rewritten import RewritingSearch
 from go_opt.search.sequences import SequenceSearch
 from go_opt.search.shared.context import Context, Watch
 from go_opt.search.shared.policies import find_policy
 from go_opt.search.split_race import SplitSearch
 from go_opt.search.splits.ways import divisible_ops
 from go_opt.search.state import Search
-from go_opt.search.trials.trials import Answer
-from go_opt.search.whole_ops import BoundedTrials, WholeOpsSearch
+from go_opt.search.trials import Answer, NestedTrials, WholeOpsSearch
 from go_opt.solver import Bound
 
 WHOLE_SHARE: Final = 1 / 3  # of the budget, for a training step of whole ops
@@ -110,24 +108,21 @@ def optimize_request(
         request = replace(request, objective="latency", max_latency_s=None)
     request = with_allowed_start(graph, target, request)
     answer: Answer = partial(_search, target=target, policy=policy, around=context)
-    if graph.has_scope("sequence") and request.objective == "throughput":
-        answer = SequenceSearch.within(target, answer, context)
-    if may_keep_states(graph, request):
-        answer = HostStateSearch.within(target, answer, context)
+    around: Sequence[tuple[type[NestedTrials], bool]] = (
+        (SequenceSearch, graph.has_scope("sequence") and request.objective == "throughput"),
+        (HostStateSearch, may_keep_states(graph, request)),
+        (ReplicaSearch, replicates),
+        (RewritingSearch, may_rewrite(request) and not replicates),
+    )
+    for trials, are_open in around:
+        answer = trials.within(target, answer, context) if are_open else answer
     begun = None if is_step or replicates else _plan_at_once(graph, target, request, context, watch)
     if begun is not None:
         watch = _beyond(begun.objective_s, watch)
     try:
         stops = event.install_listener("numba:compile", _Stops(begun, should_stop))
         with context.without_kernels(), stops:
-            if replicates:
-                found = ReplicaSearch(graph, target, request, context, answer, watch).answer()
-            else:
-                simulate = partial(simulated_if_asked, graph, target, request, context)
-                bound = partial(_bound_of_parts, target=target, request=request)
-                found = search_rewritten(
-                    graph, target, request, context, answer, watch, bound, against_bound, simulate
-                )
+            found = answer(graph, request, watch)
     except (KeyboardInterrupt, InfeasibleError):  # no other plan was found so far
         if begun is None:
             raise
@@ -138,11 +133,6 @@ def optimize_request(
         limit, least = map(format_duration, (limit_s, found.metrics.makespan_s))
         raise InfeasibleError(f"no plan was found with a step of at most {limit}; the shortest is {least}.")
     return answered(found)
-
-
-def _bound_of_parts(graph: Graph, *, target: Target, request: Request) -> Bound:
-    """The lower bound of a graph whose ops may be split."""
-    return lower_bound(graph, target, request, divisible_ops(graph, target, request))
 
 
 def _may_replicate_step(graph: Graph, target: Target, request: Request) -> bool:
@@ -168,7 +158,7 @@ def _search(
     begin = partial(WholeOpsSearch, target=target, context=context, policy=policy)
     divisible = divisible_ops(graph, target, request)
     if divisible.any() and request.policy != ONLY:
-        return SplitSearch(graph, target, request, context, begin, watch).answer()
+        return SplitSearch(graph, target, request, context, watch, begin).answer()
     search = begin(graph, request, on_step=watch.on_step, on_improvement=watch.on_improvement)
     try:
         search.advance(watch.should_stop)
@@ -237,7 +227,7 @@ class _Stops(event.Listener):
         """Nothing ends here."""
 
 
-class ReplicaSearch(BoundedTrials[Answer]):
+class ReplicaSearch(NestedTrials):
     """The best plan of a training step by whole ops, or by replicas that each have a share of the batch.
 
     Plans of replicas are begun with one that is made for them: the same ops on each chip. So the answer is

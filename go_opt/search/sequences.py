@@ -37,8 +37,7 @@ from go_opt.search.split_race import OPS_PER_S
 from go_opt.search.splits.fitted_parts import FittedParts
 from go_opt.search.splits.ways import divisible_ops, start_of_way
 from go_opt.search.state import Search
-from go_opt.search.trials.trials import Answer
-from go_opt.search.whole_ops import QUICK_STEPS, BoundedTrials
+from go_opt.search.trials import QUICK_STEPS, NestedTrials
 from go_opt.solver import Bound
 
 MOST_TRIALS: Final = 6  # numbers of sequences
@@ -60,7 +59,7 @@ MOST_FEWER: Final = 64  # numbers tried for the best plan
 EQUAL: Final = 1e-6  # relative difference of intervals that are equal
 
 
-class SequenceSearch(BoundedTrials[Answer]):
+class SequenceSearch(NestedTrials):
     """The best plan for the number of sequences of the request, or for the best number.
 
     The bounds of trials are those of the loads.
@@ -308,13 +307,12 @@ class SequenceSearch(BoundedTrials[Answer]):
     def _search(self, number: int, share: float) -> OptimizeResult:
         """Search with so many sequences for a share of the budget."""
         graph = with_sequences(self._graph, number)
-        watch = Watch(self._take_step, self._take, self._must_stop, self._stop)
         request = self._request_of(share)
         request = replace(request, replication=request.replication and self._is_open)
         if self._best is not None and not self._is_quick:
             assert request.start is not None
             request = replace(request, start=replace(request.start, continues=True))
-        found = self._answer(graph, request, watch)
+        found = self._searched(graph, request)
         self._is_quick = False
         bound = Bound(found.lower_bound_s, found.bound_reason)
         number = 1 if self._is_free else number

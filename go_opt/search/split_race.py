@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -33,7 +33,7 @@ from go_opt.search.splits.ways import (
     ways_in_parts,
     ways_to_split,
 )
-from go_opt.search.whole_ops import BoundedTrials, WholeOpsSearch
+from go_opt.search.trials import Trials, WholeOpsSearch
 from go_opt.solver import Bound
 
 WHOLE_SHARE: Final = 1 / 4  # of the budget, at most, before ways to split are tried
@@ -48,11 +48,14 @@ OPS_PER_S: Final = 1600  # ways with more ops and parts per second of the time l
 Way = tuple[Split, ...]
 
 
-class SplitSearch(BoundedTrials[Callable[..., WholeOpsSearch]]):
+@dataclass(eq=False, repr=False)
+class SplitSearch(Trials):
     """A search of whole ops that pauses while ways to split are tried; the best one continues.
 
     The bound holds for whole and for split ops.
     """
+
+    _begin: Callable[..., WholeOpsSearch]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -207,10 +210,10 @@ class SplitSearch(BoundedTrials[Callable[..., WholeOpsSearch]]):
             return self._must_stop() or until() or (steps >= least_steps and is_late()) or is_slow
 
         def take(found: OptimizeResult) -> None:
-            self._take(replace(found, plan=replace(found.plan, splits=way)), len(self._history) - begun)
+            self._take_after(replace(found, plan=replace(found.plan, splits=way)), len(self._history) - begun)
 
         try:
-            search = self._answer(graph, request, on_step=self._take_step, on_improvement=take)
+            search = self._begin(graph, request, on_step=self._take_step, on_improvement=take)
             with closing(search):
                 search.advance(must_stop)
                 if not way:
@@ -257,7 +260,7 @@ class SplitSearch(BoundedTrials[Callable[..., WholeOpsSearch]]):
             self._graph, graph, way, self._target, self._request, takes_early=self._takes_early
         )
 
-    def _take(self, found: OptimizeResult, steps: int) -> None:
+    def _take_after(self, found: OptimizeResult, steps: int) -> None:
         best, before_s = self._best, math.inf
         if best is not None:
             way, best_way, before_s = found.plan.splits, best.plan.splits, best.objective_s

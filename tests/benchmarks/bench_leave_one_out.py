@@ -64,11 +64,11 @@ def without_waiting(*given: Any, waits: bool = False, **rules: Any) -> Candidate
 
 def changes() -> dict[str, list[Change]]:
     """By method, or part of one: what takes its place."""
-    from go_opt.search import table
+    from go_opt.search import portfolio
 
     def without(*names: str) -> list[Change]:
-        kept = tuple(method for method in table.METHODS if method.name not in names)
-        return [("go_opt.search.table.METHODS", kept)]
+        kept = tuple(method for method in portfolio.METHODS if method.name not in names)
+        return [("go_opt.search.portfolio.METHODS", kept)]
 
     no_ops = lambda graph, target, request: np.zeros(graph.num_ops, np.bool_)  # noqa: E731
     return {
@@ -78,7 +78,7 @@ def changes() -> dict[str, list[Change]]:
         "splits": [("go_opt.search.optimizer.divisible_ops", no_ops)],
         "forwarded weights": [(FORWARDED, no_slicing)],
         "waiting counted": [(FORWARDED, without_waiting)],
-        **{method.name: without(method.name) for method in table.METHODS if method.when != "first"},
+        **{method.name: without(method.name) for method in portfolio.METHODS if method.when != "first"},
     }
 
 

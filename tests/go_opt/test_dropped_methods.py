@@ -19,7 +19,7 @@ from go_opt.errors import InfeasibleError
 from go_opt.report.tables import print_result
 from go_opt.result import OptimizeResult
 from go_opt.result_json import result_to_dict
-from go_opt.search import split_race, state, table
+from go_opt.search import portfolio, split_race, state
 from go_opt.search.methods.events import Event, Proposal
 from go_opt.search.methods.first_plans import Start
 from go_opt.search.shared.context import RAISES
@@ -44,8 +44,8 @@ def proposes_nonsense(start: Start) -> Iterator[Event]:
 
 def with_method(monkeypatch: pytest.MonkeyPatch, name: str, events: Any) -> None:
     """The method of the table replaced by ``events``."""
-    methods = (replace(one, events=events) if one.name == name else one for one in table.METHODS)
-    monkeypatch.setattr(table, "METHODS", tuple(methods))
+    methods = (replace(one, events=events) if one.name == name else one for one in portfolio.METHODS)
+    monkeypatch.setattr(portfolio, "METHODS", tuple(methods))
 
 
 def searched(**options: Any) -> OptimizeResult:
@@ -53,7 +53,7 @@ def searched(**options: Any) -> OptimizeResult:
     return go_opt.optimize(GRAPH, TARGET, **(asked | options))
 
 
-@pytest.mark.parametrize("method", [one.name for one in table.METHODS])
+@pytest.mark.parametrize("method", [one.name for one in portfolio.METHODS])
 def test_any_method_may_fail(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     with_method(monkeypatch, method, fails)
     options = {"objective": "latency"} if method in ("partitions", "upward ranks") else {}
@@ -101,7 +101,7 @@ def test_the_simulation_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_a_plan_the_reason_names_the_methods(monkeypatch: pytest.MonkeyPatch) -> None:
-    for one in table.METHODS:
+    for one in portfolio.METHODS:
         with_method(monkeypatch, one.name, fails)
     with pytest.raises(InfeasibleError, match="Failed: greedy: IndexError"):
         searched(splits=False)

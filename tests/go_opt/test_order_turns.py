@@ -8,7 +8,7 @@ import pytest
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.result import Request
-from go_opt.search import table
+from go_opt.search import portfolio
 from go_opt.search.optimizer import optimize_request
 from tests.go_opt.test_optimizer import assert_consistent
 from tests.strategies import small_mcm
@@ -16,8 +16,8 @@ from tests.strategies import small_mcm
 
 @pytest.fixture(autouse=True)
 def _orders_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    others = tuple(method for method in table.METHODS if method.name != "rounds of improvement")
-    monkeypatch.setattr(table, "METHODS", others)
+    others = tuple(method for method in portfolio.METHODS if method.name != "rounds of improvement")
+    monkeypatch.setattr(portfolio, "METHODS", others)
 
 
 @pytest.fixture(scope="module")

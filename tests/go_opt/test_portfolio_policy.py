@@ -17,7 +17,7 @@ from go_opt.env import Target, load_target
 from go_opt.errors import InfeasibleError, InvalidInputError, PolicyError
 from go_opt.model.graph import Graph
 from go_opt.result import OptimizeResult, Request, Step
-from go_opt.search import optimizer, portfolio, table
+from go_opt.search import optimizer, portfolio
 from go_opt.search.finish.leaner import FEWER
 from go_opt.search.methods import events, guesses
 from go_opt.search.methods.guesses import PATIENCE
@@ -34,8 +34,8 @@ OWN = ("policy", "structured keys")
 @pytest.fixture(autouse=True)
 def _guesses_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other methods would leave nothing to guess on graphs this small."""
-    kept = tuple(one for one in table.METHODS if one.when != "in turn" or one.name == "guesses")
-    monkeypatch.setattr(table, "METHODS", kept)
+    kept = tuple(one for one in portfolio.METHODS if one.when != "in turn" or one.name == "guesses")
+    monkeypatch.setattr(portfolio, "METHODS", kept)
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,7 @@ from go_opt.model.graph import Graph, Rewrite
 from go_opt.model.start import Start
 from go_opt.result import Request
 from go_opt.search.rewriting import choices
-from go_opt.search.rewriting.as_sent import plan_as_sent
-from go_opt.search.rewriting.choices import rewrites_for, with_allowed_start
+from go_opt.search.rewriting.choices import plan_as_sent, rewrites_for, with_allowed_start
 from tests.exports import scattered_plan
 from tests.rewritten import attention, branches, convolutions, heads
 

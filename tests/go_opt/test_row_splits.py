@@ -15,8 +15,7 @@ from go_opt.env.copies.splits import split_graph
 from go_opt.env.target import parse_target, target_text
 from go_opt.errors import InfeasibleError
 from go_opt.result import Request
-from go_opt.search.splits.row_ways import row_ways
-from go_opt.search.splits.rows import rows_by_op, rows_of_way
+from go_opt.search.splits.rows import row_ways, rows_by_op, rows_of_way
 from go_opt.search.splits.ways import divisible_ops
 from go_opt.solver import throughput_bound
 from go_opt.solver.scheduling.bounds import latency_bound

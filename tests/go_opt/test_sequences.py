@@ -68,7 +68,7 @@ def test_a_number_that_leaves_little_room_begins_with_a_plan_for_fewer(given: in
     target = small_mcm(2, sram_bytes=20_000)
     watch = Watch(lambda step: None, lambda found: None, lambda: False)
     with pytest.raises(InfeasibleError):
-        SequenceSearch(decoder(), target, request, Context(math.inf), answer, watch).answer()
+        SequenceSearch(decoder(), target, request, Context(math.inf), watch, answer).answer()
     assert numbers == asked
 
 

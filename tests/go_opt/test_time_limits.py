@@ -23,7 +23,7 @@ from go_opt.search.compiling.warm_up import warm_up
 from go_opt.search.methods.events import Event
 from go_opt.search.shared import context as shared
 from go_opt.search.shared.context import Context
-from go_opt.search.splits.row_ways import row_ways
+from go_opt.search.splits.rows import row_ways
 from go_opt.search.splits.ways import divisible_ops, row_divisible
 from go_opt.search.state import Search
 from go_opt.service.messages.convert import request_to_proto

@@ -28,7 +28,7 @@ from go_opt.model.start import OpStart, Start
 from go_opt.run.export.folder import check_can_run, check_formats, check_free, files_of, whole_folder
 from go_opt.run.manifest import MANIFEST, TORCH_FORMATS, TorchManifest, manifest_text
 from go_opt.search.methods.given import plan_as_it_stands
-from go_opt.search.rewriting.as_sent import plan_as_sent
+from go_opt.search.rewriting.choices import plan_as_sent
 from go_opt.solver.verify.verifier import verify
 
 _NUMBERED = re.compile(r"(.+?)\.(\d+)(?=\.|$)")

@@ -20,8 +20,7 @@ from go_opt.env.evaluation import objectives_s
 from go_opt.model.plan import Plan
 from go_opt.search.methods.events import EQUAL, Proposal, SearchView
 from go_opt.search.methods.given import Stages
-from go_opt.search.methods.slices import COPIED, copies
-from go_opt.search.methods.stage_search import StageRing
+from go_opt.search.methods.slices import COPIED, copies, reallocated
 from go_opt.solver import ForwardingMode, slice_order
 
 FEWER: Final = ", fewer chips"
@@ -42,7 +41,7 @@ def leaner(search: SearchView, method: str) -> Iterator[Proposal]:
         if not keeps_stages:
             yield from _sliced(search, method + FEWER, plan)
     elif search.target.goes_forward:
-        yield StageRing(search, plan).allotted().as_it_stands(method + FEWER)
+        yield reallocated(search, plan, method + FEWER)
     plan = search.leanest_plan
     if plan is None or plan.forwards or keeps_stages:
         return

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -34,15 +34,6 @@ from go_opt.solver.orders.towers import towers
 WIDTH: Final = 8  # orders that are followed at a time
 
 
-class _Begun(NamedTuple):
-    """The ops that have run; the less of two needs less memory."""
-
-    peak_bytes: int
-    live_bytes: int
-    done: int  # a bit for each op
-    order: tuple[int, ...]
-
-
 def least_memory_order(graph: Graph, tensor_bytes: LongArray) -> IntArray:
     """[N] a topological order with a low peak, by beam search: the square of the number of ops.
 
@@ -56,19 +47,20 @@ def least_memory_order(graph: Graph, tensor_bytes: LongArray) -> IntArray:
     written = [sum(size[k] for k in graph.outputs_of(op)) for op in ops]
     touched = [{*graph.outputs_of(op), *(k for k, _ in graph.reads_of(op))} for op in ops]
     touched = [{k for k in some if not graph.tensor_is_output[k]} for some in touched]
-    begun = [_Begun(0, 0, 0, ())]
+    # Peak and live bytes, a bit for each op that has run, their order; the less of two needs less memory.
+    begun: list[tuple[int, int, int, tuple[int, ...]]] = [(0, 0, 0, ())]
     for _ in ops:
-        found: dict[int, _Begun] = {}
-        for one in begun:
+        found: dict[int, tuple[int, int, int, tuple[int, ...]]] = {}
+        for peak, live, ran, order in begun:
             for op in ops:
-                if one.done >> op & 1 or needed[op] & ~one.done:
+                if ran >> op & 1 or needed[op] & ~ran:
                     continue
-                done, during = one.done | 1 << op, one.live_bytes + written[op]
+                done, during = ran | 1 << op, live + written[op]
                 after = during - sum(size[k] for k in touched[op] if not readers[k] & ~done)
-                more = _Begun(max(one.peak_bytes, during), after, done, (*one.order, op))
+                more = max(peak, during), after, done, (*order, op)
                 found[done] = min(more, found.get(done, more))
         begun = heapq.nsmallest(WIDTH, found.values())
-    return np.array(begun[0].order, np.int32)
+    return np.array(begun[0][-1], np.int32)
 
 
 def _bits(ops: Iterable[int]) -> int:

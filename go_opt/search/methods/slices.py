@@ -13,16 +13,16 @@ import numpy as np
 from go_opt.common.arrays import IntArray
 from go_opt.env import CostTables, cost_tables, list_schedule
 from go_opt.env.copies.stage_tables import stage_tables
-from go_opt.env.copies.stages import Stages, stages_of_sizes
+from go_opt.env.copies.stages import Stages, stages_of, stages_of_sizes
 from go_opt.env.cost.routes import hop_seconds_per_byte
 from go_opt.env.kernels.fusion import LoopRoles
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.env.kernels.priority_fusion import priority_fusion
-from go_opt.model.plan import Candidate
+from go_opt.model.plan import Candidate, Plan
 from go_opt.search.methods.events import Event, Miss, Proposal, SearchView, copies_are_open
-from go_opt.search.methods.stage_search import StageRing
 from go_opt.solver import ForwardingMode, slice_order, slice_order_streamed
 from go_opt.solver.constraints.plans import constrained_fusion
+from go_opt.solver.copies.relays import relayed_terms
 from go_opt.solver.orders.arrivals import by_arrival
 from go_opt.solver.orders.cheapest import charged_slicing, streams_weights
 from go_opt.solver.orders.towers import Towers
@@ -102,7 +102,7 @@ def slices(search: SearchView, method: str, order: IntArray, group: IntArray) ->
             return
         if search.request.max_latency_s is not None and search.best_plan is not None:
             # The stages that keep to the latency are few: more chips for each cost no latency.
-            yield StageRing(search, search.best_plan).allotted().as_it_stands(method + ALLOTTED)
+            yield reallocated(search, search.best_plan, method + ALLOTTED)
 
 
 def slices_of_towers(search: SearchView, method: str, apart: Towers, group: IntArray) -> Iterator[Event]:
@@ -322,3 +322,26 @@ def _links_in_turn(search: SearchView) -> Iterator[CostTables]:
     most = 1 if tables.is_ring else tables.num_chips
     for parts in sorted({most, *(2**i for i in range(most.bit_length()) if 2**i <= most)}, reverse=True):
         yield tables._replace(link_s_per_byte=tables.link_s_per_byte / parts)
+
+
+def reallocated(search: SearchView, plan: Plan, method: str) -> Proposal:
+    """A plan with as many chips for each of its stages as make the slowest of them the fastest.
+
+    Stages are costed as the chips of a ring, each of which computes as fast as the stage's chips together.
+    """
+    own, num_chips = stages_of(plan.placement, plan.replication), search.target.num_chips
+    stage = own.number(plan.placement)
+    forwards = np.isin(own.first_chip, plan.forwards) & (own.size > 1)
+    tables, free = search.tables, num_chips - int(own.size.sum())  # chips behind the last stage
+    if own.size.max() > 1:
+        ring = stages_of_sizes(np.append(own.size, np.ones(free, np.int64)))
+        tables = stage_tables(tables, ring, np.pad(forwards, (0, free)))
+    triangle = search.target.constraints.triangle if search.passing == "relayed" else "off"
+    terms = relayed_terms(tables, stage, plan.order, plan.fusion_group, triangle)
+    work_s = terms.compute_s[0][: len(own.size)] * own.size  # of each stage on one chip
+    # Below what the busiest link takes more chips are of no use.
+    first, size = stages_of_sizes(allocated_chips(work_s, num_chips, float(terms.link_s[0].max())))
+    given = method, first[stage], plan.order, plan.fusion_group
+    if size.max() == 1:
+        return Proposal(*given)
+    return Proposal(*given, replication=size[stage], forwards=tuple(first[forwards & (size > 1)].tolist()))

@@ -35,8 +35,7 @@ from go_opt.errors import PlanError
 from go_opt.model.graph import ACTIVATION, MATRIX, NO_PRODUCER, WEIGHT, Graph, State, with_sequences
 from go_opt.model.plan import Split
 from go_opt.model.start import OpStart, Start
-from go_opt.search.splits.row_starts import chips_of_stages
-from go_opt.search.splits.rows import is_along, is_reduction, split_along
+from go_opt.search.splits.rows import chips_of_stages, is_along, is_reduction, split_along
 
 # Around a state: from the ops that touch it, such as the heads of a cache, a block goes on to readers of its
 # parts, up to products that are divided along their sums, and to the ops before, back to products that are

@@ -34,16 +34,17 @@ from go_opt.search.splits.block_ways import (
     start_in_turn,
     tiled_ways,
 )
-from go_opt.search.splits.row_starts import start_by_rows
-from go_opt.search.splits.row_ways import PARTS, row_ways
 from go_opt.search.splits.rows import (
     LEAST_BATCH,
+    PARTS,
     Rows,
     reads_rows,
     row_shapes,
+    row_ways,
     rows_by_op,
     rows_of_way,
     split_along,
+    start_by_rows,
     steps_of,
 )
 from go_opt.search.splits.tensor_ways import start_by_tensor, tensor_ways

@@ -22,7 +22,7 @@ from go_opt.model.plan import Plan, Split
 from go_opt.model.start import OpStart, Start
 from go_opt.run.export.torch_export import cuts, stage_numbers
 from go_opt.search.methods.given import plan_as_it_stands
-from go_opt.search.rewriting.as_sent import plan_as_sent
+from go_opt.search.rewriting.choices import plan_as_sent
 from tests.torch_programs import FOLDER
 
 DECODER = FOLDER / "decoder.pt2"

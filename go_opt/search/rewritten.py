@@ -9,12 +9,10 @@ after as much as was spent before.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from go_opt.env import Target
 from go_opt.env.copies.splits import planned_graph
 from go_opt.env.rewrites import names as made_names
 from go_opt.env.rewrites.applying import with_rewrites
@@ -22,11 +20,11 @@ from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph, Rewrite
 from go_opt.model.plan import Plan
 from go_opt.model.start import Start
-from go_opt.result import OptimizeResult, Request
-from go_opt.search.rewriting.as_sent import plan_as_sent
-from go_opt.search.rewriting.choices import given_rewrites, may_rewrite, rewrites_for
-from go_opt.search.shared.context import Context, Watch
-from go_opt.search.trials.trials import Answer, Trials
+from go_opt.result import OptimizeResult
+from go_opt.search.bounds import against_bound, lower_bound
+from go_opt.search.rewriting.choices import given_rewrites, plan_as_sent, rewrites_for
+from go_opt.search.splits.ways import divisible_ops
+from go_opt.search.trials import NestedTrials
 from go_opt.solver import Bound
 
 FIRST_SHARE: Final = 1 / 3  # of the budget, at least, for the graph as sent
@@ -40,35 +38,12 @@ SHARE: Final = 1 / 64  # of the time limit, for the plan without rewrites
 NOTABLE: Final = 1e-3  # relative gain that the bound of the rewritten graph must leave; and of better plans
 
 
-def search_rewritten(
-    graph: Graph,
-    target: Target,
-    request: Request,
-    context: Context,
-    answer: Answer,
-    watch: Watch,
-    bound: Callable[[Graph], Bound],
-    certify: Callable[[OptimizeResult, Request, Bound], OptimizeResult],
-    simulate: Callable[[OptimizeResult], OptimizeResult],
-) -> OptimizeResult:
-    """The best plan that ``answer`` finds, with rewrites that pay by cost or without any.
+class RewritingSearch(NestedTrials):
+    """The best plan with rewrites that pay by cost, or without any.
 
     The bound is that of the graph with the rewrites of the plan; of a plan without, the least of both graphs.
-
-    Args:
-      bound: of plans of a graph.
-      certify: an answer against a bound.
-      simulate: the answer, if it is not simulated already.
-
-    Raises:
-      InfeasibleError: no valid plan was found.
     """
-    if not may_rewrite(request):
-        return answer(graph, request, watch)
-    return _Race(graph, target, request, context, answer, watch).answer(bound, certify, simulate)
 
-
-class _Race(Trials[Answer]):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._pauses, self._is_due = True, True  # for the rewritten graph; whether that is still to search
@@ -76,17 +51,13 @@ class _Race(Trials[Answer]):
         self._has_won = False  # whether its plan is the best, which ends the search of the graph as sent
         self._reference_s = math.inf
         self._least: Bound | None = None  # of the rewritten graph
-        self._bound: Callable[[Graph], Bound]
-        self._certify: Callable[[OptimizeResult, Request, Bound], OptimizeResult]
 
-    def answer(
-        self,
-        bound: Callable[[Graph], Bound],
-        certify: Callable[[OptimizeResult, Request, Bound], OptimizeResult],
-        simulate: Callable[[OptimizeResult], OptimizeResult],
-    ) -> OptimizeResult:
-        """The best plan, simulated if requested."""
-        self._bound, self._certify = bound, certify
+    def answer(self) -> OptimizeResult:
+        """The best plan, simulated if requested.
+
+        Raises:
+          InfeasibleError: no valid plan was found.
+        """
         failures = []
         for search in (self._search_sent, self._search_rewritten):
             try:
@@ -95,7 +66,7 @@ class _Race(Trials[Answer]):
                 failures.append(error)
         if self._best is None:
             raise min(failures, key=lambda error: error.is_proven)
-        return self._complete(self._best if self._is_stopped else simulate(self._best))
+        return self._simulated(self._best)
 
     def _search_sent(self) -> None:
         if given_rewrites(self._graph, self._target, self._request):
@@ -107,7 +78,7 @@ class _Race(Trials[Answer]):
                 self._search_rewritten(is_last=False)
             return self._has_won or self._is_out
 
-        self._keep_better(self._answer(self._graph, self._request, self._watching(must_stop)))
+        self._take(self._searched(self._graph, self._request, must_stop=must_stop))
 
     def _search_rewritten(self, *, is_last: bool = True) -> None:
         """Search the rewritten graph, if any gain is to be expected, from the best plan of the graph as sent.
@@ -150,8 +121,7 @@ class _Race(Trials[Answer]):
             request = replace(request, start=self._start_of(made, self._best))
         has_plan = self._best is not None
         with suppress(*[InfeasibleError] * has_plan):
-            watch = self._watching(lambda: self._is_out or is_behind())
-            self._keep_better(self._answer(made, request, watch))
+            self._take(self._searched(made, request, must_stop=lambda: self._is_out or is_behind()))
         assert self._best is not None, "an answer is a plan"
         plan = self._best.plan
         self._has_won = bool(plan.rewrites)
@@ -162,7 +132,8 @@ class _Race(Trials[Answer]):
         """Whether the bound of the rewritten graph leaves room for a better plan."""
         if self._best is None or made.states:
             return True
-        self._least = self._bound(made)
+        divisible = divisible_ops(made, self._target, self._request)
+        self._least = lower_bound(made, self._target, self._request, divisible)
         return self._least.seconds < (1.0 - NOTABLE) * self._best.objective_s
 
     def _start_of(self, made: Graph, best: OptimizeResult) -> Start:
@@ -182,10 +153,7 @@ class _Race(Trials[Answer]):
             self._request_of(1.0), start=replace(start, method="as sent"), max_evaluations=1, splits=False
         )
         with suppress(InfeasibleError):  # the ops that were removed do not fit
-            self._keep_better(self._answer(self._graph, request, self._watching(lambda: self._is_out)))
-
-    def _watching(self, must_stop: Callable[[], bool]) -> Watch:
-        return Watch(self._take_step, self._keep_better, must_stop, self._stop)
+            self._take(self._searched(self._graph, request, must_stop=lambda: self._is_out))
 
     def _is_first_over(self) -> bool:
         """Whether the graph as sent has had its share."""
@@ -204,7 +172,7 @@ class _Race(Trials[Answer]):
         """Whether the caller stops, or no budget is left."""
         return self._must_stop() or self._is_over
 
-    def _keep_better(self, found: OptimizeResult) -> None:
+    def _take(self, found: OptimizeResult) -> None:
         best = self._best
         if math.isinf(self._reference_s):  # the first search has it
             self._reference_s = found.reference_s
@@ -222,5 +190,5 @@ class _Race(Trials[Answer]):
     def _certified(self, found: OptimizeResult) -> OptimizeResult:
         """By the least bound of what was searched; the reference is that of the first search."""
         if not found.plan.rewrites and self._least is not None and self._least.seconds < found.lower_bound_s:
-            found = self._certify(found, self._request, self._least)
+            found = against_bound(found, self._request, self._least)
         return replace(found, reference_s=self._reference_s)

@@ -1,19 +1,22 @@
-"""A search that splits no ops: takes the events of the portfolio and keeps the best verified plan.
+"""Searches of one request that share a budget and a bound, and the search of whole ops that they begin with.
 
-Trials that begin with such searches, or with searches of these, share a budget and a bound.
+Each of these trials searches a graph in which one more thing is decided.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import closing
-from dataclasses import replace
+import math
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from go_opt.env import Target
+from go_opt.env.copies.splits import planned_graph
 from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph
+from go_opt.model.start import Start
 from go_opt.result import ONLY, OptimizeResult, Request, Step
 from go_opt.search.bounds import against_bound, refuse_unreachable
 from go_opt.search.compiling.kernel_cache import start_compiling
@@ -22,14 +25,15 @@ from go_opt.search.finish.leaner import leaner
 from go_opt.search.portfolio import policy_takes_part, portfolio_events
 from go_opt.search.shared.context import Context, Watch
 from go_opt.search.state import Search
-from go_opt.search.trials.trials import A, Answer, Trials
 from go_opt.solver import Bound
 
 QUICK_STEPS: Final = 4  # of a search for a first plan, at most
 
 
 class WholeOpsSearch:
-    """Goes on where it is advanced, and may pause between two events.
+    """Splits no ops: takes the events of the portfolio and keeps the best verified plan.
+
+    Goes on where it is advanced, and may pause between two events.
 
     Args:
       policy: the file of the request's policy.
@@ -121,18 +125,27 @@ class WholeOpsSearch:
                 search.take(proposal)
 
 
-class BoundedTrials(Trials[A]):
-    """Trials with a bound over all that is open."""
+class Answer(Protocol):
+    """Searches a graph in which what was open is decided."""
 
-    @classmethod
-    def within(cls, target: Target, answer: A, around: Context) -> Answer:
-        """The answers of such trials, as trials of others whose context is ``around``."""
+    def __call__(self, graph: Graph, request: Request, watch: Watch) -> OptimizeResult: ...
 
-        def answered(graph: Graph, request: Request, watch: Watch) -> OptimizeResult:
-            context = Context(request.time_limit_s, around)
-            return cls(graph, target, request, context, answer, watch).answer()
 
-        return answered
+@dataclass(eq=False, repr=False)
+class Trials:
+    """The steps and the best plan of all trials, which share one budget."""
+
+    _graph: Graph
+    _target: Target
+    _request: Request
+    _context: Context
+    _watch: Watch
+
+    def __post_init__(self) -> None:
+        self._history: list[Step] = []
+        self._best: OptimizeResult | None = None
+        self._is_stopped = False
+        self._is_quick = False  # whether the best plan was made without a search: trials do not begin with it
 
     def answer(self) -> OptimizeResult:
         """The best plan.
@@ -143,10 +156,87 @@ class BoundedTrials(Trials[A]):
         raise NotImplementedError
 
     def _bound(self) -> Bound:
+        """Over all that is open."""
         raise NotImplementedError
 
     def _certified(self, found: OptimizeResult) -> OptimizeResult:
+        """A trial's answer with the status that it has among all that is open."""
         return against_bound(found, self._request, self._bound())
+
+    def _request_of(self, share: float) -> Request:
+        """The request of a trial with a share of the budget, which begins with the best plan."""
+        request = self._budgeted(share)
+        if self._best is None or self._is_quick:
+            return request
+        plan = self._best.plan
+        start = Start.of_plan(plan, planned_graph(self._graph, plan).op_names)
+        return replace(request, start=replace(start, method=self._best.method))
+
+    def _budgeted(self, share: float, least_steps: int = 1) -> Request:
+        """The request with a share of the budget, or with what is left; for some steps at least."""
+        request = self._request
+        limit, left_s = request.max_evaluations, request.time_limit_s - self._context.elapsed_s
+        budget_s = max(left_s if least_steps > 1 else min(left_s, share * request.time_limit_s), 1e-3)
+        if limit is not None:
+            most = max(least_steps, math.ceil(share * limit))
+            limit = max(min(limit - len(self._history), most), 1)
+        return replace(request, budget_s=budget_s if math.isfinite(budget_s) else None, max_evaluations=limit)
+
+    def _take_step(self, step: Step) -> None:
+        best_s = min(step.best_s, self._history[-1].best_s if self._history else math.inf)
+        number, elapsed_s = len(self._history) + 1, self._context.elapsed_s
+        self._history.append(replace(step, best_s=best_s, evaluations=number, elapsed_s=elapsed_s))
+        self._watch.on_step(self._history[-1])
+
+    def _keep(self, found: OptimizeResult, *, is_quick: bool = False) -> None:
+        """Take a plan for the best."""
+        self._best, self._is_quick = found, is_quick
+        self._watch.on_improvement(self._complete(found))
+
+    def _complete(self, found: OptimizeResult) -> OptimizeResult:
+        dropped = (*found.dropped_methods, *self._context.dropped_methods)
+        return replace(
+            self._certified(found),
+            history=tuple(self._history),
+            evaluations=len(self._history),
+            wall_s=self._context.elapsed_s,
+            dropped_methods=tuple(dict.fromkeys(dropped)),
+        )
+
+    def _stop(self) -> None:
+        self._is_stopped = True
+        self._watch.on_interrupt()
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """An interrupt ends what is done within, if there is a plan to answer with."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if self._best is None:
+                raise
+            self._stop()
+
+    def _must_stop(self) -> bool:
+        self._is_stopped = self._is_stopped or self._watch.should_stop()
+        return self._is_stopped or self._is_proven
+
+    @property
+    def _is_over(self) -> bool:
+        return self._is_stopped or self._are_counted or self._is_late or self._is_proven
+
+    @property
+    def _are_counted(self) -> bool:
+        """Whether no evaluation is left."""
+        return len(self._history) >= (self._request.max_evaluations or math.inf)
+
+    @property
+    def _is_late(self) -> bool:
+        return self._context.elapsed_s >= self._request.time_limit_s
+
+    @property
+    def _is_proven(self) -> bool:
+        return self._best is not None and self._certified(self._best).status == "OPTIMAL"
 
     def _simulated(self, found: OptimizeResult) -> OptimizeResult:
         """The answer, simulated if requested."""
@@ -186,3 +276,35 @@ class BoundedTrials(Trials[A]):
         except InfeasibleError:
             if self._are_counted:
                 raise
+
+
+@dataclass(eq=False, repr=False)
+class NestedTrials(Trials):
+    """Trials that are searches of their own, in which nothing of this is open any more."""
+
+    _answer: Answer
+
+    @classmethod
+    def within(cls, target: Target, answer: Answer, around: Context) -> Answer:
+        """The answers of such trials, as trials of others whose context is ``around``."""
+
+        def answered(graph: Graph, request: Request, watch: Watch) -> OptimizeResult:
+            context = Context(request.time_limit_s, around)
+            return cls(graph, target, request, context, watch, answer).answer()
+
+        return answered
+
+    def _take(self, found: OptimizeResult) -> None:
+        """Take a plan of a trial, if it is better."""
+        raise NotImplementedError
+
+    def _searched(
+        self, graph: Graph, request: Request, *, must_stop: Callable[[], bool] | None = None
+    ) -> OptimizeResult:
+        """What a trial answers; these trials take its steps and plans.
+
+        Raises:
+          InfeasibleError: no valid plan was found.
+        """
+        watch = Watch(self._take_step, self._take, must_stop or self._must_stop, self._stop)
+        return self._answer(graph, request, watch)
