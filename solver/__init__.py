@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from go_opt.solver.certify.problem.bounds import Bound as Bound
-    from go_opt.solver.certify.problem.bounds import throughput_bound as throughput_bound
-    from go_opt.solver.certify.problem.build import refinement_problem as refinement_problem
-    from go_opt.solver.certify.problem.joint_floors import (
+    from go_opt.solver.certify.bounds import Bound as Bound
+    from go_opt.solver.certify.bounds import throughput_bound as throughput_bound
+    from go_opt.solver.certify.build import refinement_problem as refinement_problem
+    from go_opt.solver.certify.joint_floors import (
         joint_refinement_problem as joint_refinement_problem,
     )
-    from go_opt.solver.certify.problem.problem import RefinementProblem as RefinementProblem
+    from go_opt.solver.certify.problem import RefinementProblem as RefinementProblem
     from go_opt.solver.certify.refinement import Refinement as Refinement
     from go_opt.solver.constraints.problem import sample_constrained as sample_constrained
     from go_opt.solver.copies.relays import needed_relays as needed_relays

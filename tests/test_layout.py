@@ -43,9 +43,9 @@ PUBLIC_API: Final = {
     "training:pretrain": 16,
 }
 COMPLEX_FUNCTIONS: Final = {
-    "solver.certify.problem.across:_walks": 17,
-    "solver.certify.states.chains:_extend": 25,
-    "solver.certify.states.fits:least_streamed_on_chip": 21,
+    "solver.certify.build:_walks": 17,
+    "solver.certify.chains:_extend": 25,
+    "solver.certify.fits:least_streamed_on_chip": 21,
     "solver.scheduling.fork_join:_fits_on": 16,
     "solver.slicing.cuts:fewest_chips": 17,
     "solver.slicing.fewest_fitting:fewest_fitting_chips": 23,
@@ -90,8 +90,7 @@ WIDE_FOLDERS: Final = {
     "service.messages": 28,
     "service.transport": 14,
     "solver": 29,
-    "solver.certify.problem": 15,
-    "solver.certify.states": 15,
+    "solver.certify": 10,
     "solver.orders": 16,
     "solver.problem": 40,
     "solver.propagation": 11,

@@ -24,7 +24,7 @@ from go_opt.search.methods.events import may_replicate
 from go_opt.search.shared.context import errors_are_raised
 from go_opt.search.splits.ways import divisible_ops
 from go_opt.solver import Bound, latency_bound, throughput_bound
-from go_opt.solver.certify.problem.bounds import host_seconds
+from go_opt.solver.certify.bounds import host_seconds
 from go_opt.solver.problem.op_constraints import OpConstraints, op_constraints
 from go_opt.solver.problem.streamed_bytes import least_host_s_with_states
 from go_opt.solver.problem.user_constraints import ChipLimit, Stages

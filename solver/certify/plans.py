@@ -7,9 +7,8 @@ import math
 import numpy as np
 
 from go_opt.common.arrays import FloatArray, IntArray, LongArray
-from go_opt.solver.certify.problem.problem import RefinementProblem, UnitGraph
-from go_opt.solver.certify.problem.streams import NEVER_FITS, ChipMemory
-from go_opt.solver.certify.states.fits import fit_scratch, least_streamed_on_chip
+from go_opt.solver.certify.fits import fit_scratch, least_streamed_on_chip
+from go_opt.solver.certify.problem import NEVER_FITS, ChipMemory, RefinementProblem, UnitGraph
 
 
 def unit_plan(

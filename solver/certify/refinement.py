@@ -4,11 +4,11 @@
     while not refinement.run(1000): ...      # may stop at any time, and go on
     refinement.lower_bound_s, refinement.reason, refinement.placement, refinement.upper_s
 
-States are intervals of down-sets (:mod:`go_opt.solver.certify.states.states`). A dynamic program
+States are intervals of down-sets (:mod:`go_opt.solver.certify.states`). A dynamic program
 checks whether they contain a chain within a candidate interval
-(:mod:`go_opt.solver.certify.states.chains`). If not, the candidate is a proven lower bound. A
+(:mod:`go_opt.solver.certify.chains`). If not, the candidate is a proven lower bound. A
 chain of single down-sets is a plan. The states of any other chain are split
-(:mod:`go_opt.solver.certify.states.splits`). The first candidate is just below the best plan.
+(:mod:`go_opt.solver.certify.states`). The first candidate is just below the best plan.
 Each time a candidate takes too long, the next is half as far above the bound; refuted candidates
 double this distance again.
 
@@ -24,15 +24,54 @@ from typing import Final
 import numpy as np
 
 from go_opt.common.arrays import IntArray
+from go_opt.solver.certify.chains import OUT_OF_ROOM, ChainSearch, chain_search, find_chain, find_near
+from go_opt.solver.certify.min_cut import workspace
 from go_opt.solver.certify.plans import unit_plan
-from go_opt.solver.certify.problem.problem import MOST_TICKS, RefinementProblem, trivial_bound
-from go_opt.solver.certify.reason import refuted_because
-from go_opt.solver.certify.states.chains import OUT_OF_ROOM, find_chain, find_near
-from go_opt.solver.certify.states.min_cut import workspace
-from go_opt.solver.certify.states.open_fusion import chain_search
-from go_opt.solver.certify.states.slices import slice_units
-from go_opt.solver.certify.states.splits import FORCED_IN, FORCED_OUT, split_chain
-from go_opt.solver.certify.states.states import state_pool
+from go_opt.solver.certify.problem import MOST_TICKS, RefinementProblem, UnitGraph, trivial_bound
+from go_opt.solver.certify.slices import slice_units
+from go_opt.solver.certify.states import EVERYTHING, FORCED_IN, FORCED_OUT, StatePool, split_chain, state_pool
+
+
+def refuted_because(
+    problem: RefinementProblem,
+    units: UnitGraph,
+    pool: StatePool,
+    search: ChainSearch,
+    ticks: int,
+    dead_ticks: int,
+) -> str:
+    """Returns a sentence on where the chains of ``units`` within ``ticks`` end.
+
+    A label of the search bounds the work done by a number of chips. Chains whose remaining work
+    is too much for the remaining chips have no labels.
+    """
+    tick_us = problem.tick_s * 1e6
+    memory = ""
+    if units.counts_memory and find_chain(problem.units, pool, search, ticks, dead_ticks) != 0:
+        memory = (
+            f"; {units.chip.sram_bytes / 1e6:.3g} MB of memory per chip are too few: too many weights "
+            "would have to stream from the host, or activations do not fit"
+        )
+    find_chain(units, pool, search, ticks, dead_ticks)
+    labels = int(search.level_end.max())
+    states, done = search.label_state[:labels], search.label_work[:labels]
+    if not units.overlap and not units.replicates:
+        # A label at its upper bound stands for the most work of its state.
+        done = np.where(done < pool.give[states] + pool.cut[states], done, pool.high[states])
+    furthest = int(np.argmax(done))
+    chip = int(np.searchsorted(search.level_end[search.level_end > 0], furthest, side="right"))
+    state, work = int(states[furthest]), int(done[furthest])
+    inside = np.unpackbits(pool.inside[state].view(np.uint8), bitorder="little")[: units.num_units]
+    to_do = np.flatnonzero(inside == 0)
+    filled = int(np.searchsorted(np.cumsum(units.unit_ticks[to_do]), ticks))
+    first, last = problem.name_of(int(to_do[0])), problem.name_of(int(to_do[min(filled, len(to_do) - 1)]))
+    enters = f", which read at least {pool.cut_bytes[state] / 1e6:.3g} MB" if pool.cut_bytes[state] else ""
+    return (
+        f"no placement on {units.num_chips} chips has an interval of {ticks * tick_us:.4g} us: at most "
+        f"{work * tick_us:.4g} of {pool.high[EVERYTHING] * tick_us:.4g} us of work fit before chip {chip}, "
+        f"which cannot continue with ops {first!r} … {last!r}{enters}{memory}"
+    )
+
 
 # The search ignores improvements below this share: half the gap that OPTIMAL allows.
 TOLERANCE: Final = 5e-7

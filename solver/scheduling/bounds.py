@@ -20,7 +20,7 @@ from go_opt.env.cost import CostTables
 from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, REDUCTION, LoopRoles, may_share
 from go_opt.env.model.package import package_of
 from go_opt.model.graph import INPUT, NO_PRODUCER, Graph
-from go_opt.solver.certify.problem.bounds import Bound, OpFloors, host_seconds, op_floors
+from go_opt.solver.certify.bounds import Bound, OpFloors, host_seconds, op_floors
 from go_opt.solver.scheduling.fork_join import WINDOW, Flow, seconds_between
 from go_opt.solver.scheduling.gates import gated_bound
 

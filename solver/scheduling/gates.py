@@ -19,7 +19,7 @@ from go_opt.common.arrays import BoolArray, FloatArray, LongArray
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, REDUCTION, LoopRoles
 from go_opt.model.graph import NO_PRODUCER, Graph
-from go_opt.solver.certify.problem.bounds import Bound, OpFloors
+from go_opt.solver.certify.bounds import Bound, OpFloors
 
 
 def gated_bound(

@@ -33,7 +33,7 @@ from go_opt.model.graph import (
 )
 from go_opt.model.plan import CollectiveOp, Split
 from go_opt.model.rule import NO_FACTOR, Access, Affine, Rule, factors_in, multiplicands
-from go_opt.solver.verify.rewrite_state import ops_of, tensors_of
+from go_opt.solver.verify.rewrites import ops_of, tensors_of
 
 _SUMS = {"ReduceMax": "Max", "ReduceMin": "Min"}  # of partial results; others are added
 

@@ -40,9 +40,9 @@ from go_opt.env import (
     zoo_entries,
 )
 from go_opt.model.graph import Graph
-from go_opt.solver.certify.problem.build import refinement_problem
-from go_opt.solver.certify.problem.joint_floors import joint_refinement_problem
-from go_opt.solver.certify.problem.problem import RefinementProblem
+from go_opt.solver.certify.build import refinement_problem
+from go_opt.solver.certify.joint_floors import joint_refinement_problem
+from go_opt.solver.certify.problem import RefinementProblem
 from go_opt.solver.certify.refinement import Refinement
 from go_opt.solver.problem.forwarding_mode import PASSING_CODE, ForwardingMode
 from go_opt.solver.slicing.streamed.slice import slice_order_streamed

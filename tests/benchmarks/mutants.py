@@ -1,6 +1,6 @@
 """Small faults put into a source file one at a time: which of them do its tests not notice?
 
-    python tests/benchmarks/mutants.py solver/certify/states/chains.py tests/solver/test_chain_labels.py \
+    python tests/benchmarks/mutants.py solver/certify/chains.py tests/solver/test_chain_labels.py \
         tests/solver/test_refinement_held.py --most 20
 
 Turns comparisons and their edges, ``min`` and ``max``, adds one to a constant, and drops conditions.

@@ -24,7 +24,7 @@ from go_opt.model.graph import Graph
 from go_opt.model.kernel_patterns import pattern_kernels
 from go_opt.model.states import with_host_states
 from go_opt.solver import throughput_bound
-from go_opt.solver.certify.problem.joint_floors import joint_floor_s
+from go_opt.solver.certify.joint_floors import joint_floor_s
 from go_opt.solver.scheduling.bounds import latency_bound
 from go_opt.solver.verify.verifier import verify
 from tests.solver.brute_force import (

@@ -15,7 +15,7 @@ from go_opt.search.methods import refining as refining_module
 from go_opt.search.methods.refining import BackgroundRefining, has_core_to_spare
 from go_opt.search.state import Search
 from go_opt.solver import Refinement
-from go_opt.solver.certify.problem.joint_floors import joint_refinement_problem
+from go_opt.solver.certify.joint_floors import joint_refinement_problem
 from tests.go_opt.test_optimizer import assert_consistent
 from tests.strategies import random_graph, small_mcm, toy_graph
 

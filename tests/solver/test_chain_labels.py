@@ -11,11 +11,10 @@ import numpy as np
 from go_opt.env import CostTables, cost_tables, evaluate_batch
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
-from go_opt.solver.certify.problem.build import refinement_problem
-from go_opt.solver.certify.problem.problem import UnitGraph
-from go_opt.solver.certify.states.chains import find_chain
-from go_opt.solver.certify.states.open_fusion import ChainSearch, chain_search
-from go_opt.solver.certify.states.states import ANYTHING, EVERYTHING, NOTHING, StatePool, state_pool
+from go_opt.solver.certify.build import refinement_problem
+from go_opt.solver.certify.chains import ChainSearch, chain_search, find_chain
+from go_opt.solver.certify.problem import UnitGraph
+from go_opt.solver.certify.states import ANYTHING, EVERYTHING, NOTHING, StatePool, state_pool
 from tests.solver.placement_oracle import monotone_placements
 from tests.strategies import examples, small_mcm
 

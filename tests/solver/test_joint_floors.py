@@ -11,8 +11,8 @@ from go_opt.env import CostTables, cost_tables, evaluate_batch, loop_roles
 from go_opt.env.copies.stages import stages_of_sizes
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
-from go_opt.solver.certify.problem.bounds import throughput_bound
-from go_opt.solver.certify.problem.joint_floors import joint_floor_s, joint_refinement_problem
+from go_opt.solver.certify.bounds import throughput_bound
+from go_opt.solver.certify.joint_floors import joint_floor_s, joint_refinement_problem
 from go_opt.solver.certify.refinement import Refinement
 from tests.replicated import forwarding_s
 from tests.solver.brute_force import all_fusions, all_orders, on_one_chip_each, plenty_of_memory

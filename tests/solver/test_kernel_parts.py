@@ -6,7 +6,7 @@ import numpy as np
 
 from go_opt.env import loop_roles
 from go_opt.env.kernels.fusion import ALONE
-from go_opt.solver.certify.problem.kernel_parts import kernel_parts
+from go_opt.solver.certify.joint_floors import kernel_parts
 from tests.solver.branches import two_branches
 from tests.solver.brute_force import all_fusions, all_orders
 from tests.strategies import examples, random_graph

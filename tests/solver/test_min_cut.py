@@ -9,9 +9,8 @@ import numpy as np
 from go_opt.common.arrays import BoolArray, CodeArray
 from go_opt.env import cost_tables
 from go_opt.model.builder import GraphBuilder
-from go_opt.solver.certify.problem.build import refinement_problem
-from go_opt.solver.certify.problem.problem import UnitGraph
-from go_opt.solver.certify.states.min_cut import (
+from go_opt.solver.certify.build import refinement_problem
+from go_opt.solver.certify.min_cut import (
     FREE,
     INFINITE,
     INSIDE,
@@ -21,6 +20,7 @@ from go_opt.solver.certify.states.min_cut import (
     min_cut,
     workspace,
 )
+from go_opt.solver.certify.problem import UnitGraph
 from tests.solver.placement_oracle import tiny_graph
 from tests.strategies import examples, small_mcm
 

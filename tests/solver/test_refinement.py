@@ -8,7 +8,7 @@ import pytest
 from go_opt.env import cost_tables, evaluate_batch
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
-from go_opt.solver.certify.problem.build import refinement_problem
+from go_opt.solver.certify.build import refinement_problem
 from go_opt.solver.certify.refinement import Refinement
 from go_opt.solver.problem.forwarding_mode import ForwardingMode
 from go_opt.solver.problem.problem import placement_problem

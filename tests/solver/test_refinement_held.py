@@ -8,8 +8,8 @@ import pytest
 from go_opt.common.arrays import IntArray
 from go_opt.env import CostTables, cost_tables, evaluate_batch, loop_roles
 from go_opt.model.builder import GraphBuilder
-from go_opt.solver.certify.problem.build import refinement_problem
-from go_opt.solver.certify.problem.joint_floors import joint_refinement_problem
+from go_opt.solver.certify.build import refinement_problem
+from go_opt.solver.certify.joint_floors import joint_refinement_problem
 from go_opt.solver.certify.refinement import Refinement
 from tests.solver.brute_force import all_fusions, all_orders, on_one_chip_each, plenty_of_memory
 from tests.solver.placement_oracle import monotone_placements, tiny_graph

@@ -10,10 +10,10 @@ from go_opt.env.copies.stages import stages_of_sizes
 from go_opt.env.model.memory import FITS, fit_chips, holdings
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import INPUT, Graph
-from go_opt.solver.certify.problem.bounds import throughput_bound
-from go_opt.solver.certify.problem.build import refinement_problem
+from go_opt.solver.certify.bounds import throughput_bound
+from go_opt.solver.certify.build import refinement_problem
 from go_opt.solver.certify.refinement import Refinement
-from go_opt.solver.certify.states.slices import slice_units
+from go_opt.solver.certify.slices import slice_units
 from go_opt.solver.problem.forwarding_mode import ForwardingMode
 from go_opt.solver.problem.streamed_bytes import least_host_s
 from tests.replicated import forwarding_s

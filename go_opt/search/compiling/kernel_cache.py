@@ -22,7 +22,7 @@ import numba
 import go_opt.solver as solver
 from go_opt.common.caches.kernels import folder_of, sources_digest
 from go_opt.common.processes import module_command, module_environment, num_cores
-from go_opt.solver.certify.states.chains import find_chain
+from go_opt.solver.certify.chains import find_chain
 
 COMPILES: Final = "GO_OPT_COMPILES_KERNELS"  # set in the process that does
 

@@ -30,9 +30,9 @@ from go_opt.search.methods.events import (
 )
 from go_opt.search.methods.slices import slices
 from go_opt.solver import Bound, Refinement
-from go_opt.solver.certify.problem.build import refinement_problem
-from go_opt.solver.certify.problem.joint_floors import joint_refinement_problem
-from go_opt.solver.certify.problem.problem import RefinementProblem
+from go_opt.solver.certify.build import refinement_problem
+from go_opt.solver.certify.joint_floors import joint_refinement_problem
+from go_opt.solver.certify.problem import RefinementProblem
 
 EXPANSIONS: Final = 64  # in a round
 STRETCH: Final = 16  # expansions in the background, between two looks at what others found

@@ -14,7 +14,7 @@ from go_opt.agents.generator import generate_graph
 from go_opt.bench.rivals import RIVALS, Limits, Problem, Rival, compete, pose
 from go_opt.env import evaluate_plan, load_target, load_zoo
 from go_opt.model.graph import WEIGHT
-from go_opt.solver.certify.problem.build import refinement_problem
+from go_opt.solver.certify.build import refinement_problem
 from go_opt.solver.certify.refinement import Refinement
 from go_opt.solver.verify.verifier import verify
 from tests.agents.rivals.cases import Clock, best_by_brute_force_s, random_problem, toy_problem

@@ -8,14 +8,11 @@ costed exactly afterwards.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from go_opt.common.arrays import IntArray, LongArray, csr
+from go_opt.common.arrays import IntArray, LongArray
 from go_opt.common.compiling import compiled, int64, uncounted_inner
-from go_opt.solver.certify.problem.problem import MOST_TICKS, UnitGraph
-from go_opt.solver.certify.problem.streams import ChipMemory, forwarded_bytes, spare_bytes
+from go_opt.solver.certify.problem import MOST_TICKS, UnitGraph, forwarded_bytes, spare_bytes
 from go_opt.solver.problem.forwarding_mode import ADJACENT
 
 STEPS = 12  # of the bisection; the error halves in each
@@ -40,14 +37,15 @@ def slice_units(graph: UnitGraph, order: IntArray, least_ticks: int, most_ticks:
     reach = np.maximum(np.maximum.accumulate(reach), np.arange(1, num_units + 2))
     work = np.concatenate([[0], np.cumsum(graph.unit_ticks[order])])
     before = np.zeros(num_units + 1, np.int64)
-    stage_bytes = _stage_bytes(graph, home, last) if graph.replicates else None
+    if graph.replicates:
+        enters = _crossing_bytes(graph.enter_bytes, home, last, num_units)
+        leaves = _crossing_bytes(graph.leave_bytes, home, last, num_units)
+        held, reads = (enters, leaves, *_held_bytes(graph)), _reads_before(graph, order)
     best = None
     for step in range(STEPS + 1):
         ticks = most_ticks if step == 0 else (least_ticks + most_ticks) // 2
-        if stage_bytes is not None:
-            is_within = _reach_end_in_stages(
-                stage_bytes, order, work, cut, reach, graph.num_chips, graph.overlap, ticks, before
-            )
+        if graph.replicates:
+            is_within = _reach_end_in_stages(graph, order, work, cut, reach, held, reads, ticks, before)
         else:
             is_within = _reach_end(work, cut, reach, graph.num_chips, graph.overlap, ticks, before)
         if not is_within:
@@ -104,19 +102,6 @@ def _reach_end(
     return chips[last] <= num_chips
 
 
-class _StageBytes(NamedTuple):
-    """Bytes that stages hold. Axes: ``U`` units, ``G`` shared tensors."""
-
-    enter_bytes: LongArray  # [U + 1] buffers of the tensors that cross a cut, behind it
-    leave_bytes: LongArray  # [U + 1] before it
-    held_bytes: LongArray  # [U] occupied as long as the unit is on the chip
-    alive_bytes: LongArray  # [U] occupied while the unit runs
-    shared_ptr: LongArray  # [U + 1]
-    shared: IntArray  # inputs and weights that unit u reads
-    shared_bytes: LongArray  # [G] occupied once for all readers on a chip
-    chip: ChipMemory
-
-
 def _crossing_bytes(size_bytes: LongArray, home: LongArray, last: LongArray, num_units: int) -> LongArray:
     """Returns the bytes [U + 1] of the tensors made at ``home`` before each cut and read behind it."""
     change = np.zeros(num_units + 2, np.int64)
@@ -125,64 +110,64 @@ def _crossing_bytes(size_bytes: LongArray, home: LongArray, last: LongArray, num
     return np.cumsum(change)[: num_units + 1]
 
 
-def _stage_bytes(graph: UnitGraph, home: LongArray, last: LongArray) -> _StageBytes:
-    units = np.arange(graph.num_units)
+def _held_bytes(graph: UnitGraph) -> tuple[LongArray, LongArray]:
+    """Returns the bytes [U] occupied while a unit runs, and those [G] of a weight that stays on a chip."""
     alive_bytes = np.zeros(graph.num_units, np.int64)
     np.add.at(alive_bytes, graph.tensor_producer, graph.made_bytes)
-    np.add.at(alive_bytes, np.repeat(units, np.diff(graph.read_ptr)), graph.read_bytes)
-    readers = [np.repeat(units, np.diff(ptr)) for ptr in (graph.input_ptr, graph.weight_ptr)]
-    ptr, by_unit = csr(np.concatenate(readers), graph.num_units)
-    shared = np.concatenate([graph.input, graph.weight + np.int32(len(graph.input_bytes))])
+    np.add.at(alive_bytes, np.repeat(np.arange(graph.num_units), np.diff(graph.read_ptr)), graph.read_bytes)
     unknown = graph.touched_bytes == 0
-    weight_bytes = np.where(unknown, graph.stored_bytes, np.minimum(graph.stored_bytes, graph.touched_bytes))
-    shared_bytes = np.concatenate([graph.input_bytes, weight_bytes])
-    enter_bytes, leave_bytes = (
-        _crossing_bytes(size_bytes, home, last, graph.num_units)
-        for size_bytes in (graph.enter_bytes, graph.leave_bytes)
-    )
-    return _StageBytes(
-        enter_bytes,
-        leave_bytes,
-        graph.output_bytes,
-        alive_bytes,
-        ptr,
-        shared[by_unit],
-        shared_bytes,
-        graph.chip,
-    )
+    least_bytes = np.minimum(graph.stored_bytes, graph.touched_bytes)
+    return alive_bytes, np.where(unknown, graph.stored_bytes, least_bytes)
+
+
+@compiled
+def _reads_before(graph: UnitGraph, order: IntArray) -> tuple[LongArray, LongArray]:
+    """Returns, of each read of an input and of a weight, the place of the read before it, -1: none."""
+    inputs = np.full(len(graph.input), -1, np.int64)
+    weights = np.full(len(graph.weight), -1, np.int64)
+    input_at = np.full(len(graph.input_bytes), -1, np.int64)
+    weight_at = np.full(len(graph.stored_bytes), -1, np.int64)
+    for place in range(len(order)):
+        for r in range(graph.input_ptr[order[place]], graph.input_ptr[order[place] + 1]):
+            inputs[r] = input_at[graph.input[r]]
+            input_at[graph.input[r]] = place
+        for r in range(graph.weight_ptr[order[place]], graph.weight_ptr[order[place] + 1]):
+            weights[r] = weight_at[graph.weight[r]]
+            weight_at[graph.weight[r]] = place
+    return inputs, weights
 
 
 @compiled
 def _reach_end_in_stages(
-    memory: _StageBytes,
+    graph: UnitGraph,
     order: IntArray,
     work: LongArray,
     cut: LongArray,
     reach: LongArray,
-    num_chips: int,
-    overlap: bool,
+    held_bytes: tuple[LongArray, LongArray, LongArray, LongArray],
+    reads: tuple[LongArray, LongArray],
     ticks: int,
     before: LongArray,
 ) -> bool:
-    """Like :func:`_reach_end`, with stages; after q chips, only the last start counts: it has least left."""
-    last = len(work) - 1
-    spare, a_chip = spare_bytes(memory.chip, ticks), forwarded_bytes(memory.chip, ticks)
+    """Like :func:`_reach_end`, with stages; after q chips, only the last start counts: it has least left.
+
+    Args:
+      held_bytes: buffers [U + 1] behind and before a cut of the tensors that cross it; see `_held_bytes`.
+    """
+    enter_bytes, leave_bytes, alive_bytes, weight_bytes = held_bytes
+    last, num_chips, overlap = len(work) - 1, graph.num_chips, graph.overlap
+    spare, a_chip = spare_bytes(graph.chip, ticks), forwarded_bytes(graph.chip, ticks)
     chips = np.full(last + 1, num_chips + 1, np.int64)
     start_at = np.full(num_chips, -1, np.int64)
     held = np.zeros(num_chips, np.int64)  # from each start on
     alive = np.zeros(num_chips, np.int64)
-    shared_at = np.full(len(memory.shared_bytes), -1, np.int64)  # last place of a reader
-    shared_before = np.full(len(memory.shared), -1, np.int64)  # place of the reader before this one
     chips[0] = 0
     entering = int64(0)
     for j in range(1, last + 1):
         unit = order[j - 1]
-        for r in range(memory.shared_ptr[unit], memory.shared_ptr[unit + 1]):
-            shared_before[r] = shared_at[memory.shared[r]]
-            shared_at[memory.shared[r]] = j - 1
         for q in range(num_chips):
-            held[q] += _held_anew(memory, shared_before, unit, start_at[q])
-            alive[q] = max(alive[q], memory.alive_bytes[unit])
+            held[q] += _held_anew(graph, weight_bytes, reads, unit, start_at[q])
+            alive[q] = max(alive[q], alive_bytes[unit])
         while entering < j and reach[entering] <= j:
             i = entering
             entering += 1
@@ -192,19 +177,19 @@ def _reach_end_in_stages(
                 held[q] = 0
                 alive[q] = 0
                 for place in range(i, j):
-                    held[q] += _held_anew(memory, shared_before, order[place], i)
-                    alive[q] = max(alive[q], memory.alive_bytes[order[place]])
+                    held[q] += _held_anew(graph, weight_bytes, reads, order[place], i)
+                    alive[q] = max(alive[q], alive_bytes[order[place]])
         if cut[j] > ticks:
             continue
         for q in range(num_chips):
             i = start_at[q]
             if i < 0:
                 continue
-            active = memory.enter_bytes[i] + memory.leave_bytes[j] + alive[q]
-            streams = held[q] + active - memory.chip.sram_bytes
-            streams += memory.chip.stream_buffer_bytes if streams > 0 else 0
+            active = enter_bytes[i] + leave_bytes[j] + alive[q]
+            streams = held[q] + active - graph.chip.sram_bytes
+            streams += graph.chip.stream_buffer_bytes if streams > 0 else 0
             excess = streams - spare
-            if active > memory.chip.sram_bytes or (excess > 0 and a_chip == 0):
+            if active > graph.chip.sram_bytes or (excess > 0 and a_chip == 0):
                 continue
             size = _chips_of(work[j] - work[i], cut[i], cut[j], overlap, ticks)
             if excess > 0:
@@ -216,12 +201,17 @@ def _reach_end_in_stages(
 
 
 @uncounted_inner
-def _held_anew(memory: _StageBytes, shared_before: LongArray, unit: int, start: int) -> int:
+def _held_anew(
+    graph: UnitGraph, weight_bytes: LongArray, reads: tuple[LongArray, LongArray], unit: int, start: int
+) -> int:
     """Returns the bytes that ``unit`` adds to a stage that begins at ``start``."""
-    held = memory.held_bytes[unit]
-    for r in range(memory.shared_ptr[unit], memory.shared_ptr[unit + 1]):
-        if shared_before[r] < start:
-            held += memory.shared_bytes[memory.shared[r]]
+    held = graph.output_bytes[unit]
+    for r in range(graph.input_ptr[unit], graph.input_ptr[unit + 1]):
+        if reads[0][r] < start:
+            held += graph.input_bytes[graph.input[r]]
+    for r in range(graph.weight_ptr[unit], graph.weight_ptr[unit + 1]):
+        if reads[1][r] < start:
+            held += weight_bytes[graph.weight[r]]
     return held
 
 

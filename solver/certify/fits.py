@@ -1,4 +1,4 @@
-"""Least bytes streamed by chips between two down-sets (:mod:`go_opt.solver.certify.problem.held`)."""
+"""Least bytes streamed by chips between two down-sets (:mod:`go_opt.solver.certify.build`)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import numpy as np
 
 from go_opt.common.arrays import IntArray, LongArray
 from go_opt.common.compiling import int64, uncounted, uncounted_inner
-from go_opt.solver.certify.problem.problem import UnitGraph
-from go_opt.solver.certify.problem.streams import NEVER_FITS
-from go_opt.solver.certify.states.states import StatePool
+from go_opt.solver.certify.problem import NEVER_FITS, UnitGraph
+from go_opt.solver.certify.states import StatePool
 
 CACHE_SIZE: Final = 2**17  # pairs of states
 UNKNOWN: Final = -1

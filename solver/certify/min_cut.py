@@ -21,7 +21,7 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray, CodeArray, IntArray, LongArray
 from go_opt.common.compiling import int64, uncounted, uncounted_inner
-from go_opt.solver.certify.problem.problem import UnitGraph
+from go_opt.solver.certify.problem import UnitGraph
 
 # NumPy integers as arguments, because numba compiles a function again for every literal.
 FREE, INSIDE, OUTSIDE = np.arange(3)
