@@ -18,7 +18,6 @@ from go_opt.common.version import VERSION
 from go_opt.env.chip_buffers import ChipBuffers
 from go_opt.errors import InvalidInputError, ModelError
 from go_opt.model.codecs.fields import shown
-from go_opt.model.codecs.plan_fields import refuse_clones
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 
@@ -36,13 +35,6 @@ TORCH_FORMATS: Final = ("split-spec", "device-map", "vllm")
 STEP_FORMAT: Final = "go_opt.v1.StepExport"
 STEP_FORMATS: Final = ("jax", "torch", "megatron")
 _BOUND: Final = {"states": "bound_states"}  # the field of a kind of bindings, if it has another name
-_NOT_BEFORE: Final[dict[str, Any]] = {
-    "host": None,
-    "bound_states": {},
-    "states": [],
-    "host_states": [],
-    "sequences": 0,
-}  # in earlier versions
 
 
 @dataclass(frozen=True)
@@ -275,6 +267,19 @@ def manifest_text(manifest: Manifest | TorchManifest | StepManifest) -> str:
     return json.dumps({"format": kind, **asdict(manifest)}, ensure_ascii=False, indent=1) + "\n"
 
 
+def check_formats(formats: Sequence[str], known: Sequence[str]) -> None:
+    """Reject unknown formats and an empty list.
+
+    Raises:
+      InvalidInputError: the message lists the known formats.
+    """
+    wrong = [formats] if isinstance(formats, str) else [name for name in formats if name not in known]
+    if wrong or not formats:
+        listed = ", ".join(known)
+        given = repr(wrong[0]) if wrong else "none"
+        raise InvalidInputError(f"formats must be some of {listed}, not {given}.", field="formats")
+
+
 def check_states(manifest: Manifest) -> None:
     """Reject states whose next value cannot become the state.
 
@@ -305,40 +310,13 @@ def load_manifest(directory: str | Path) -> Manifest:
     """
     path = Path(directory) / MANIFEST
     data = read_json(path, "manifest")
-    if not isinstance(data, Mapping) or data.get("format") != FORMAT:
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise InvalidInputError(f"manifest {str(path)!r}: format must be {FORMAT!r}.", field="format")
-    fields = _NOT_BEFORE | {name: data[name] for name in data if name != "format"}
+    del data["format"]
     try:
-        for name, of_this_version in (
-            ("stages", _without_clones),
-            ("outputs", _without_part),
-            ("states", _with_part),
-        ):
-            if isinstance(fields.get(name), list):
-                fields[name] = [of_this_version(row) for row in fields[name]]
-        return record_from_json(Manifest, fields, "manifest")
+        return record_from_json(Manifest, data, "manifest")
     except InvalidInputError as error:
         raise InvalidInputError(f"manifest {str(path)!r}: {error}", field=error.field) from None
-
-
-def _without_clones(stage: Any) -> Any:
-    """A stage; of an earlier version it lists the ops that other stages compute too."""
-    if not isinstance(stage, Mapping):
-        return stage
-    refuse_clones(stage.get("clones"))
-    return {name: stage[name] for name in stage if name != "clones"}
-
-
-def _with_part(state: Any) -> Any:
-    """A state; in earlier versions it was a whole one of the model."""
-    return {"part": None} | state if isinstance(state, dict) else state
-
-
-def _without_part(output: Any) -> Any:
-    """An output; in earlier versions it could be a part of one of the model."""
-    if not isinstance(output, Mapping) or output.get("part") is not None:
-        return output
-    return {name: output[name] for name in output if name != "part"}
 
 
 _Record = TypeVar("_Record")

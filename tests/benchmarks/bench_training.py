@@ -24,8 +24,7 @@ import numpy as np
 from go_opt.env import load_target
 from go_opt.parallel import Case, Configuration, cost_step, plan_step
 from go_opt.parallel.configuration import RECOMPUTE
-from go_opt.parallel.search import solve
-from go_opt.parallel.space import Candidate, candidates
+from go_opt.parallel.search import Candidate, candidates, solve
 from go_opt.parallel.step import pipeline_s
 from tests.benchmarks.calculon_cost import VARIABLE, CalculonCase, calculon_grid, calculon_step, checkout
 

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 from go_opt.parallel import Case, Configuration, Transformer
 from go_opt.parallel.block import Block, Row
-from go_opt.parallel.case import Sums
 from go_opt.parallel.configuration import RECOMPUTE, Recompute
-from go_opt.parallel.space import MOST_SEQUENCES
+from go_opt.parallel.search import MOST_SEQUENCES
+from go_opt.parallel.step import Sums
 
 VARIABLE: Final = "CALCULON"
 _NODE: Final = 8

@@ -11,7 +11,7 @@ from go_opt import LocalClient
 from go_opt.env import load_target
 from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.parallel import Case, Step, cost_step, plan_step
-from go_opt.parallel.plans import StepAnswer
+from go_opt.parallel.plans.answers import StepAnswer
 from go_opt.parallel.wire.steps import case_to_proto, plan_to_proto, step_from_proto
 from go_opt.proto import optimizer_pb2, step_pb2
 from go_opt.service.calls.calls import Stop

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from go_opt.parallel.plans import StepAnswer
+    from go_opt.parallel.plans.answers import StepAnswer
     from go_opt.service.client.client import Client
     from go_opt.serving.mixed.plan import RangePlan
     from go_opt.solver.problem.user_constraints import UserConstraint
@@ -396,7 +396,7 @@ class StepOptions:
     ) -> StepAnswer | RangePlan:
         """The step or the ranges of a plan, or the step in the configuration of ``--parallel``."""
         from go_opt import api
-        from go_opt.parallel.plans import costed_step, loaded_step
+        from go_opt.parallel.plans.answers import costed_step, loaded_step
         from go_opt.serving.mixed.plan import is_range_plan, loaded_ranges
 
         if plan is not None and is_range_plan(plan):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from go_opt.model.graph import Graph
     from go_opt.model.plan import Plan
-    from go_opt.parallel.plans import StepAnswer
+    from go_opt.parallel.plans.answers import StepAnswer
     from go_opt.solver import Violation
 
 
@@ -266,7 +266,7 @@ def objective_of(plan: Path) -> Objective:
 def _step(plan: Path, target: str | None, model: str | None) -> StepAnswer:
     """The training step of a plan, on ``target`` in place of its own."""
     from go_opt import api
-    from go_opt.parallel.plans import loaded_step
+    from go_opt.parallel.plans.answers import loaded_step
 
     return loaded_step(plan, None if target is None else api.target(target), model)
 
@@ -383,7 +383,7 @@ def explain(
     from go_opt import api
     from go_opt.explanations import OpExplanation
     from go_opt.model.codecs.plan_json import load_plan
-    from go_opt.parallel.plans import is_step_plan
+    from go_opt.parallel.plans.answers import is_step_plan
     from go_opt.report.explanation import print_op_explanation, print_plan_explanation
     from go_opt.report.progress import announce_compilation
     from go_opt.result_json import explanation_to_dict

@@ -194,7 +194,7 @@ class SizedSearch(Search):
             return None
         from go_opt import api
         from go_opt.cli.inputs.interrupt import InterruptAsks
-        from go_opt.parallel.plans import StepAnswer, searched_step
+        from go_opt.parallel.plans.answers import StepAnswer, searched_step
 
         own = ("budget", "seed") if is_laid_out else ("objective", "batch", "budget")
         for field in fields(self):

@@ -23,10 +23,9 @@ from go_opt.extras import check_installed
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.parallel.execution.processes import FunctionJob, run_processes
-from go_opt.parallel.execution.results import FunctionRun, StepDiffersError
-from go_opt.parallel.execution.running import MOST_DEVICES, STEPS, TOLERANCE
-from go_opt.parallel.export.jax_file import JAX_FILE, spec_text
-from go_opt.run.export.folder import check_free, whole_folder
+from go_opt.parallel.execution.running import MOST_DEVICES, STEPS, TOLERANCE, FunctionRun, StepDiffersError
+from go_opt.parallel.export.exporting import JAX_FILE, spec_text
+from go_opt.run.export.folder import check_can_run, check_free, whole_folder
 from go_opt.search.replicas.ways import batch_factors
 from go_opt.solver.verify.verifier import verify
 
@@ -85,17 +84,26 @@ class JaxStep:
         Raises:
           InvalidInputError: the folder cannot be written, or has files.
         """
-        names = _argument_names(self.args), _result_names(self.fn, self.args)
-        text = function_text(
-            self.graph.name,
-            self.plan.target,
-            self.axes,
-            *(dict(zip(*of, strict=True)) for of in zip(names, (self.arguments, self.results), strict=True)),
-        )
         check_free(directory, force=False)
         with whole_folder(directory) as folder:
-            (folder / JAX_FILE).write_text(text, "utf-8")
+            (folder / JAX_FILE).write_text(self._text(), "utf-8")
         return Path(directory) / JAX_FILE
+
+    def _text(self) -> str:
+        names = _argument_names(self.args), _result_names(self.fn, self.args)
+        of_arguments, of_results = (
+            "".join(f"    {name!r}: {spec_text(spec)},\n" for name, spec in zip(*of, strict=True))
+            for of in zip(names, (self.arguments, self.results), strict=True)
+        )
+        listed = ", ".join(f'"{name}": {size}' for name, size in self.axes.items())
+        return _TEXT.format(
+            model=repr(self.graph.name),
+            target=self.plan.target,
+            version=VERSION,
+            axes=f"{{{listed}}}",
+            arguments=of_arguments,
+            results=of_results,
+        )
 
     def run(self, *, tolerance: float = TOLERANCE) -> FunctionRun:
         """Take three steps from the arguments on host devices of a process, and the same on one device.
@@ -162,13 +170,12 @@ class JaxStep:
                 )
         (folder / "step.bin").write_bytes(exported.serialize())
         np.savez(folder / "arrays.npz", **{str(i): one for i, one in enumerate(arrays)})  # type: ignore[arg-type]
+        (folder / JAX_FILE).write_text(self._text(), "utf-8")
         job = FunctionJob(
             str(folder / "step.bin"),
             str(folder / "arrays.npz"),
-            self.arguments,
-            self.results,
+            str(folder / JAX_FILE),
             dict(self.states),
-            dict(self.axes),
             STEPS,
             str(folder / "told.json"),
         )
@@ -202,9 +209,7 @@ def jax_step(
         raise InvalidInputError("state of jax_step is by positions of arguments.", field="state")
     graph, on, decided = whole_case(graph, target, plan, None)
     levels = _levels(graph, decided)
-    broken = next(iter(verify(planned_graph(graph, decided), on, decided)), None)
-    if broken is not None:
-        raise PlanError(f"the plan cannot run: {broken.message}", field="plan")
+    check_can_run(verify(planned_graph(graph, decided), on, decided))
     import jax
 
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(args)]
@@ -398,26 +403,3 @@ def _tree(like, specs, of):
     on = mesh(of)
     return tree.unflatten(tree.structure(like), [NamedSharding(on, spec) for spec in specs.values()])
 '''
-
-
-def function_text(
-    model: str,
-    target: str,
-    axes: Mapping[str, int],
-    arguments: Mapping[str, Sequence[tuple[str, ...]]],
-    results: Mapping[str, Sequence[tuple[str, ...]]],
-) -> str:
-    """The module's text; specs are by the names of arrays."""
-
-    def rows(specs: Mapping[str, Sequence[tuple[str, ...]]]) -> str:
-        return "".join(f"    {name!r}: {spec_text(tuple(spec))},\n" for name, spec in specs.items())
-
-    listed = ", ".join(f'"{name}": {size}' for name, size in axes.items())
-    return _TEXT.format(
-        model=repr(model),
-        target=target,
-        version=VERSION,
-        axes=f"{{{listed}}}",
-        arguments=rows(arguments),
-        results=rows(results),
-    )

@@ -1,6 +1,7 @@
-"""A process of a run of a training step: a pipeline rank, or the step that is not split.
+"""A process of a run of a training step: a pipeline rank, the step that is not split, or a JAX function.
 
-Its argument is the path of a job (:class:`Job`) as JSON. It ends when its standard input closes.
+Its argument is the path of a :class:`Job` or :class:`FunctionJob` as JSON. It ends when its standard input
+closes.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import jax
 import numpy as np
+from jax import export
+from jax.sharding import NamedSharding
 
 from go_opt.parallel import Transformer, parse_transformer
 from go_opt.parallel.configuration import parse_configuration
@@ -31,9 +35,8 @@ from go_opt.parallel.execution.decoder import (
     names_of,
     run_stage,
 )
-from go_opt.parallel.execution.passes import Exported
-from go_opt.parallel.execution.processes import Action, Job
-from go_opt.parallel.execution.rank import Kept, Rank, shape_of
+from go_opt.parallel.execution.processes import Action, FunctionJob, Job, difference
+from go_opt.parallel.execution.rank import Exported, Kept, Rank, shape_of, without_data
 
 _LOOKS_S: Final = 0.02
 
@@ -57,9 +60,23 @@ class Results:
 
 def main() -> None:
     """Do the job."""
-    job = Job(**json.loads(Path(sys.argv[1]).read_text("utf-8")))
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    given = json.loads(Path(sys.argv[1]).read_text("utf-8"))
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     jax.config.update("jax_enable_x64", True)
+    if "function" in given:
+        _run_function(FunctionJob(**given))
+    else:
+        _run_step(Job(**given))
+
+
+def _end_with_parent() -> None:
+    """End this process once its parent has ended."""
+    os.read(0, 1)  # of the parent, which writes nothing
+    os._exit(1)
+
+
+def _run_step(job: Job) -> None:
+    """A pipeline rank, or the step that is not split."""
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # a message waits, so nothing may run behind it
     if job.address:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -70,12 +87,6 @@ def main() -> None:
     results.write(Path(job.out), kept)
     if job.address:
         jax.distributed.shutdown()
-
-
-def end_with_parent() -> None:
-    """End this process once its parent has ended."""
-    os.read(0, 1)  # of the parent, which writes nothing
-    os._exit(1)
 
 
 def _rank(job: Job, exported: Exported, results: Results) -> Kept:
@@ -126,6 +137,68 @@ def _unsplit(job: Job, exported: Exported, results: Results) -> Kept:
     for name, value in weights.items():
         results.take("weight", name, value)
     return Kept()
+
+
+def _run_function(job: FunctionJob) -> None:
+    """A step that is a JAX function: with the shardings of a plan, and on one device."""
+    call = export.deserialize(bytearray(Path(job.function).read_bytes())).call
+    exported = runpy.run_path(job.shardings)
+    mesh, specs = exported["mesh"](), [list(exported[name].values()) for name in ("ARGUMENTS", "RESULTS")]
+    with np.load(job.arrays) as kept:
+        arrays = [kept[str(i)] for i in range(len(kept))]
+    lying = [[NamedSharding(mesh, spec) for spec in of] for of in specs]
+    states = {int(read): following for read, following in job.states.items()}
+    split, flops, found = _ran(
+        jax.jit(lambda *of: call(*of), in_shardings=lying[0], out_shardings=lying[1]),
+        [jax.device_put(one, on) for one, on in zip(arrays, lying[0], strict=True)],
+        states,
+        job.steps,
+    )
+    if any("data" in (axes or ()) for i in states for axes in specs[0][i]):
+        # XLA divides what computes with slices of moments, whatever the batch.
+        kept = states.keys(), set(states.values())
+        batch, results = (
+            [NamedSharding(mesh, without_data(spec) if i in own else spec) for i, spec in enumerate(of)]
+            for own, of in zip(kept, specs, strict=True)
+        )
+        by_batch = jax.jit(lambda *of: call(*of), in_shardings=batch, out_shardings=results)
+        flops = _flops(by_batch.lower(*arrays).compile())
+    _, whole_flops, right = _ran(jax.jit(lambda *of: call(*of)), arrays, states, job.steps)
+    gaps = [
+        [
+            difference(np.asarray(one, np.complex128), np.asarray(other, np.complex128))
+            for one, other in zip(*step, strict=True)
+        ]
+        for step in zip(found, right, strict=True)
+    ]
+    others = [i for i in range(len(specs[1])) if i not in states.values()]
+    told = {
+        "gaps": np.max(gaps, axis=0).tolist(),
+        "others": [[float(np.mean(np.asarray(step[i]))) for i in others] for step in found],
+        "others_whole": [[float(np.mean(np.asarray(step[i]))) for i in others] for step in right],
+        "flop_share": flops / whole_flops,
+        "state_elements": sum(split[i].addressable_shards[0].data.size for i in states),
+    }
+    Path(job.out).write_text(json.dumps(told), "utf-8")
+
+
+def _ran(
+    step: Callable[..., Any], arrays: Sequence[Any], states: dict[int, int], steps: int
+) -> tuple[list[Any], float, list[list[Any]]]:
+    """The last arguments, the FLOPs of a device as XLA counts them, and the results of each step."""
+    now, found = list(arrays), []
+    compiled = step.lower(*now).compile()  # type: ignore[attr-defined]
+    for _ in range(steps):
+        results = compiled(*now)
+        found.append(results)
+        for read, following in states.items():
+            now[read] = results[following]
+    return now, _flops(compiled), found
+
+
+def _flops(compiled: Any) -> float:
+    """Of a device, as XLA counts them."""
+    return float(compiled.cost_analysis()["flops"])
 
 
 if __name__ == "__main__":

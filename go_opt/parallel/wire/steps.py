@@ -16,7 +16,7 @@ from go_opt.env import Target
 from go_opt.errors import InvalidInputError, PlanError
 from go_opt.parallel import Case, Configuration, Machine, Step, StepPlan, Transformer, cost_step, plan_step
 from go_opt.parallel.configuration import RECOMPUTE, ZERO, Recompute, Schedule
-from go_opt.parallel.plans import StepAnswer
+from go_opt.parallel.plans.answers import StepAnswer
 from go_opt.parallel.plans.checks import check_division
 from go_opt.parallel.schedule import simulate
 from go_opt.parallel.step import Layers

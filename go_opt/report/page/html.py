@@ -20,7 +20,7 @@ from go_opt.report.parts.wording import counted
 from go_opt.result import OPTIMAL_GAP
 
 if TYPE_CHECKING:
-    from go_opt.parallel.plans import StepAnswer
+    from go_opt.parallel.plans.answers import StepAnswer
 
 
 class Kind(NamedTuple):

@@ -19,8 +19,8 @@ from go_opt.env.rewrites.applying import apply
 from go_opt.errors import ModelError
 from go_opt.model.graph import Graph, Rewrite
 from go_opt.model.rule import Access, Rule
-from go_opt.run.cut.attributes import constant, sizes_of, values_of
 from go_opt.run.cut.source import stand_for
+from go_opt.run.cut.values import constant, sizes_of, values_of
 
 _EINSUM: Final = 12  # operator sets
 _SPLIT_READS_SIZES: Final = 13

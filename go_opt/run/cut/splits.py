@@ -18,19 +18,22 @@ from go_opt.errors import ModelError
 from go_opt.model.graph import INPUT, STATE, Graph, NamedState, OpRule
 from go_opt.model.plan import CollectiveOp, Split
 from go_opt.model.rule import Access
-from go_opt.run.cut.attributes import attributes_of_part, constant, sizes_of, values_of
-from go_opt.run.cut.loops import (
+from go_opt.run.cut.source import Reads
+from go_opt.run.cut.values import (
     Frame,
     Loops,
+    attributes_of_part,
     axis_sizes,
     compact,
+    constant,
     flat_sizes,
     frame_of,
     leave,
     loops_of,
+    sizes_of,
+    values_of,
     with_copies,
 )
-from go_opt.run.cut.reads import Reads
 from go_opt.run.manifest import elements_in
 
 _GEMM_WITHOUT_BIAS: Final = 11  # operator sets

@@ -3,29 +3,111 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from go_opt.api.inputs import as_target, costed
+from go_opt.api.inputs import ZOO_PREFIX, as_loaded, as_target, costed
 from go_opt.costs.remembered import check_remembered
 from go_opt.env import Target
 from go_opt.env.copies.splits import planned_graph
+from go_opt.errors import ModelError
 from go_opt.extras import check_installed
+from go_opt.frontends.onnx.lowered import LoweredModel
+from go_opt.frontends.onnx_frontend import import_onnx
+from go_opt.frontends.union.graphs import UNION_PREFIX, shares_of
+from go_opt.model.bindings import Bindings
 from go_opt.model.codecs.plan_json import load_plan
-from go_opt.model.graph import Graph
+from go_opt.model.graph import Graph, Precision
 from go_opt.model.plan import Plan
-from go_opt.run.export.folder import check_can_run, check_formats, check_free, files_of, whole_folder
-from go_opt.run.export.whole import WholeModel, whole_model
-from go_opt.run.manifest import FORMATS, MANIFEST, Manifest, check_states, manifest_text
+from go_opt.run.export.folder import check_can_run, check_free, write_export
+from go_opt.run.manifest import FORMATS, Manifest, check_formats, check_states
 from go_opt.solver.verify.verifier import verify
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from go_opt.frontends.onnx.lowered import LoweredModel
-    from go_opt.run.cut.plan_models import PlanModels
+    from go_opt.run.cut.stages import PlanModels
+
+
+@dataclass(frozen=True)
+class WholeModel:
+    """A model with all its weights in one file."""
+
+    name: str  # as load() takes it
+    path: Path
+
+    @property
+    def files(self) -> list[str]:
+        """The files that it is read from."""
+        return _files(self.name)
+
+    def read(self, bindings: Bindings, precision: Precision) -> tuple[Graph, LoweredModel]:
+        """The graph that was planned, and the model that it is cut from.
+
+        Raises:
+          ModelError: the model is malformed, or of several models more than dimensions is bound.
+        """
+        if not self.name.startswith(UNION_PREFIX):
+            return import_onnx(self.path, bindings, precision)
+        for kind in ("values", "trips", "states"):
+            if getattr(bindings, kind):
+                raise ModelError(f"several models with bound {kind} can be planned, not run.", field=kind)
+        graph = as_loaded(self.name, bindings, precision)
+        _, lowered = import_onnx(self.path, bindings, precision)
+        states = {graph.tensor_names[state.read] for state in graph.states}
+        if {state.read for state in lowered.states(bindings).states} != states:
+            raise ModelError(f"the states of {self.name[:100]!r} are not found in the models as one.")
+        return graph, lowered
+
+
+@contextmanager
+def whole_model(model: str | Path | WholeModel) -> Iterator[WholeModel]:
+    """A model's file; several models are merged into one of a temporary folder, until the block ends.
+
+    Raises:
+      ModelError: a model is no ONNX file, or cannot be merged.
+    """
+    if isinstance(model, WholeModel):
+        yield model
+        return
+    _check_is_onnx(model)
+    name = str(model)
+    if not name.startswith(UNION_PREFIX):
+        yield WholeModel(name, Path(model))
+        return
+    import onnx_ir as ir
+
+    from go_opt.frontends.union.merging import merged_model
+    from go_opt.run.cut.stages import write_model
+
+    with tempfile.TemporaryDirectory(prefix="go-opt-union-") as folder:
+        path = Path(folder) / "union.onnx"
+        write_model(ir.from_proto(merged_model(name)), path)
+        yield WholeModel(name, path)
+
+
+def _files(model: str | Path) -> list[str]:
+    name = str(model)
+    return [path for _, path in shares_of(name)] if name.startswith(UNION_PREFIX) else [name]
+
+
+def _check_is_onnx(model: str | Path) -> None:
+    """Raise ModelError for what has no weights, or is of another format."""
+    if not isinstance(model, str | Path):
+        raise ModelError(f"an export takes the path of an ONNX file, not {type(model).__name__}.")
+    for name in _files(model):
+        if name.startswith(ZOO_PREFIX) or name.endswith(".json"):
+            raise ModelError(
+                f"{name!r} is a graph without weights: only an ONNX file and its plan can be exported."
+            )
+        if name.endswith(".pt2"):
+            raise ModelError(f"{name!r} is a torch program: go_opt.export_torch says where to split it.")
+
 
 ANNOTATED: Final = "annotated.onnx"
 OPENVINO: Final = "openvino.json"
@@ -90,8 +172,8 @@ def _openvino_file(stage: int | None) -> str:
 def _cut(
     lowered: LoweredModel, graph: Graph, target: Target, plan: Plan, formats: Sequence[str]
 ) -> tuple[Manifest, PlanModels]:
-    from go_opt.run.cut.plan_models import manifest_of, plan_models
-    from go_opt.run.export.triton import model_path
+    from go_opt.run.cut.stages import manifest_of, plan_models
+    from go_opt.run.export.formats import model_path
 
     def file_of(stage: int | None) -> str:
         if "stages" in formats:
@@ -110,11 +192,15 @@ def _write(
     formats: Sequence[str],
     directory: str | Path,
 ) -> Manifest:
-    from go_opt.run.cut.annotated import annotate, openvino_affinities
     from go_opt.run.cut.source import model_of_file
-    from go_opt.run.cut.stage_model import write_model
-    from go_opt.run.export.openvino_ir import write_stateful
-    from go_opt.run.export.triton import model_path, write_configs
+    from go_opt.run.cut.stages import write_model
+    from go_opt.run.export.formats import (
+        annotate,
+        model_path,
+        openvino_affinities,
+        write_configs,
+        write_stateful,
+    )
 
     manifest, cut = exported
     if OPENVINO_IR in formats:
@@ -124,15 +210,15 @@ def _write(
         """The whole model, with the rewrites and parts of ops if the plan has any."""
         return cut.whole if cut.is_changed else model_of_file(lowered)
 
-    with whole_folder(directory) as folder:
+    def write(folder: Path) -> None:
         for stage, model in cut.by_number.items():
             if "stages" in formats:
                 write_model(model, folder / _stage_file(stage))
-            if "triton" in formats:
+            if TRITON in formats:
                 write_model(model, folder / TRITON / model_path(manifest.model, stage))
             if OPENVINO_IR in formats:
                 write_stateful(model, manifest, stage, folder / _openvino_file(stage))
-        if "triton" in formats:
+        if TRITON in formats:
             write_configs(manifest, folder / TRITON)
         if "openvino" in formats:
             affinities = openvino_affinities(whole(), manifest)
@@ -143,6 +229,5 @@ def _write(
             annotated = whole()
             annotate(annotated, manifest)
             write_model(annotated, folder / ANNOTATED)
-        manifest = replace(manifest, written=files_of(folder))
-        (folder / MANIFEST).write_text(manifest_text(manifest), "utf-8")
-    return manifest
+
+    return write_export(manifest, directory, write)

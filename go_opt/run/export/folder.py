@@ -5,15 +5,28 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 from go_opt.common.files import read_json
 from go_opt.common.outputs import same_file
 from go_opt.errors import InvalidInputError, PlanError
-from go_opt.run.manifest import FORMAT, MANIFEST, STEP_FORMAT, TORCH_FORMAT
+from go_opt.run.manifest import (
+    FORMAT,
+    MANIFEST,
+    STEP_FORMAT,
+    TORCH_FORMAT,
+    Manifest,
+    StepManifest,
+    TorchManifest,
+    manifest_text,
+)
 from go_opt.solver import Violation
+
+_Manifest = TypeVar("_Manifest", Manifest, TorchManifest, StepManifest)
 
 
 def check_can_run(violations: Iterable[Violation]) -> None:
@@ -25,19 +38,6 @@ def check_can_run(violations: Iterable[Violation]) -> None:
     broken = next(iter(violations), None)
     if broken is not None:
         raise PlanError(f"the plan cannot run: {broken.message}", field="plan")
-
-
-def check_formats(formats: Sequence[str], known: Sequence[str]) -> None:
-    """Reject unknown formats and an empty list.
-
-    Raises:
-      InvalidInputError: the message lists the known formats.
-    """
-    wrong = [formats] if isinstance(formats, str) else [name for name in formats if name not in known]
-    if wrong or not formats:
-        listed = ", ".join(known)
-        given = repr(wrong[0]) if wrong else "none"
-        raise InvalidInputError(f"formats must be some of {listed}, not {given}.", field="formats")
 
 
 def check_free(directory: str | Path, *, force: bool, inputs: Iterable[object] = ()) -> None:
@@ -107,7 +107,16 @@ def whole_folder(directory: str | Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def files_of(folder: Path) -> tuple[str, ...]:
+def write_export(manifest: _Manifest, directory: str | Path, write: Callable[[Path], None]) -> _Manifest:
+    """Write an export: the files that ``write`` makes in a folder, and the manifest, which lists them."""
+    with whole_folder(directory) as folder:
+        write(folder)
+        manifest = replace(manifest, written=_files_of(folder))
+        (folder / MANIFEST).write_text(manifest_text(manifest), "utf-8")
+    return manifest
+
+
+def _files_of(folder: Path) -> tuple[str, ...]:
     """The files of a folder that is about to get its manifest, and the manifest."""
     files = (file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
     return (*sorted(files), MANIFEST)
@@ -115,7 +124,7 @@ def files_of(folder: Path) -> tuple[str, ...]:
 
 def _replace(target: Path, new: Path) -> None:
     """Put the files of ``new`` in place of those of the earlier export in ``target``; on failure undo it."""
-    before, files = exported_files(target), files_of(new)[:-1]
+    before, files = exported_files(target), _files_of(new)[:-1]
     old = new.with_suffix(".old")
     moves = [(target / name, old / name) for name in before] + [(new / name, target / name) for name in files]
     done = []

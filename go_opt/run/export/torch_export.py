@@ -25,8 +25,8 @@ from go_opt.model.codecs.start_files import by_prefix
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan, number_by_first_place
 from go_opt.model.start import OpStart, Start
-from go_opt.run.export.folder import check_can_run, check_formats, check_free, files_of, whole_folder
-from go_opt.run.manifest import MANIFEST, TORCH_FORMATS, TorchManifest, manifest_text
+from go_opt.run.export.folder import check_can_run, check_free, write_export
+from go_opt.run.manifest import TORCH_FORMATS, TorchManifest, check_formats
 from go_opt.search.methods.given import plan_as_it_stands
 from go_opt.search.rewriting.choices import plan_as_sent
 from go_opt.solver.verify.verifier import verify
@@ -197,12 +197,12 @@ def export_torch(
         decided = plan_as_sent(graph, made, decided)
         check_can_run(verify(graph, on, decided))
     manifest, forms = _forms(graph, on, decided, formats)
-    with whole_folder(directory) as folder:
+
+    def write(folder: Path) -> None:
         for form in forms:
             (folder / form.file).write_text(form.text, "utf-8")
-        manifest = replace(manifest, written=files_of(folder))
-        (folder / MANIFEST).write_text(manifest_text(manifest), "utf-8")
-    return manifest
+
+    return write_export(manifest, directory, write)
 
 
 def _forms(

@@ -24,14 +24,11 @@ from go_opt.errors import EnvironmentFailedError, InvalidInputError, ModelError
 from go_opt.extras import check_installed
 from go_opt.model.codecs.plan_json import load_plan
 from go_opt.model.plan import Plan
-from go_opt.run.export.exporting import export
-from go_opt.run.export.whole import whole_model
+from go_opt.run.export.exporting import export, whole_model
 from go_opt.run.manifest import Manifest, check_states
 from go_opt.run.pipeline.check import Arrays, Reference, first_difference, next_states, whole_outputs
 from go_opt.run.pipeline.inputs import load_inputs, random_inputs
-from go_opt.run.pipeline.layout import NOT_LOADED, Layout, State
-from go_opt.run.pipeline.links import write_links
-from go_opt.run.pipeline.memory import shared_memory
+from go_opt.run.pipeline.layout import NOT_LOADED, Layout, State, write_links
 from go_opt.run.pipeline.results import (
     ChipMemory,
     OutputsDifferError,
@@ -173,22 +170,14 @@ def run_on(
     workers: Workers, folder: Path, layout: Layout, inputs: Sequence[Arrays], expected: Reference
 ) -> tuple[_Host, FloatArray]:
     """Run the stages of an export; also [S, I, 2] seconds of the processor and by the clock."""
-    with shared_memory(layout.size_bytes) as (descriptor, memory):
-        state = State(layout, memory)
-        state.counters[:-2] = NOT_LOADED
-        workers.give(layout.chips, folder, layout.inferences, descriptor)
-        joins = layout.manifest.host
-        host = _Host(
-            layout,
-            state,
-            workers,
-            inputs,
-            expected,
-            session(folder / joins.file) if joins else None,
-            _first_of_host(folder, layout.manifest),
-        )
-        host.run()
-        return host, state.seconds[:, ALONE:].copy()
+    state = State(layout, workers.shared(layout.size_bytes))
+    state.counters[:-2] = NOT_LOADED
+    workers.give(layout.chips, folder, layout.inferences)
+    joins, first = layout.manifest.host, _first_of_host(folder, layout.manifest)
+    joined = session(folder / joins.file) if joins else None
+    host = _Host(layout, state, workers, inputs, expected, joined, first)
+    host.run()
+    return host, state.seconds[:, ALONE:].copy()
 
 
 def _first_of_host(folder: Path, manifest: Manifest) -> Arrays:

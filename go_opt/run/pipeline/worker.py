@@ -1,17 +1,15 @@
 """A process that runs the stages of one chip in ONNX Runtime, on one thread.
 
 :mod:`go_opt.run.pipeline.workers` starts ``python -m go_opt.run.pipeline.worker`` with a JSON object as
-argument, and sends jobs to its standard input, which is a socket: a JSON object and the descriptor of
-shared memory each. The process ends when its parent process ends.
+argument, and writes jobs to its standard input: a line of JSON each. The process ends when its parent process
+ends.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import select
-import socket
 import sys
 import time
 from collections.abc import Mapping
@@ -22,16 +20,14 @@ from numpy.typing import NDArray
 
 from go_opt.common.units import visible
 from go_opt.run.manifest import Stage, load_manifest
-from go_opt.run.pipeline.layout import HOST, Layout, State, Unit
-from go_opt.run.pipeline.links import Links
-from go_opt.run.pipeline.memory import drain, notify, opened, own_bytes
+from go_opt.run.pipeline.layout import HOST, Layout, Links, State, Unit
 from go_opt.run.pipeline.sessions import HeldState, first_values, session, value_of
+from go_opt.run.pipeline.workers import drain, notify, opened, own_bytes
 
 if TYPE_CHECKING:
     from onnxruntime import OrtValue
 
 _JOBS: Final = 0  # descriptor of standard input
-_MOST_BYTES: Final = 1 << 16  # of a job
 
 
 class _Held(NamedTuple):
@@ -130,10 +126,10 @@ class _UnitWork:
         self._state.arrivals[ring, self.next % facts.slots] = arrival_s
 
 
-def _work(given: Mapping[str, Any], memory: int) -> None:
+def _work(given: Mapping[str, Any]) -> None:
     folder = Path(given["folder"])
     layout = Layout(load_manifest(folder), given["inferences"])
-    state, links = State(layout, opened(memory)), Links(folder)
+    state, links = State(layout, opened(given["memory"])), Links(folder)
     import onnxruntime  # noqa: F401, which takes memory itself
 
     held = _Held({}, own_bytes())
@@ -173,13 +169,8 @@ def _wakes(layout: Layout, stages: set[int], write_fds: Mapping[int, int]) -> li
 def main() -> None:
     given = json.loads(sys.argv[1])
     try:
-        with socket.socket(fileno=_JOBS) as jobs:
-            while True:
-                job, descriptors, _, _ = socket.recv_fds(jobs, _MOST_BYTES, 1)
-                if not job:
-                    return
-                _work(given | json.loads(job), descriptors[0])
-                os.close(descriptors[0])
+        for job in sys.stdin:
+            _work(given | json.loads(job))
     except Exception as error:  # the parent process turns this into an error message
         print(visible(f"{type(error).__name__}: {error}"), file=sys.stderr, flush=True)
         sys.exit(1)

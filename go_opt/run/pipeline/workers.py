@@ -1,105 +1,97 @@
-"""Starts and watches the processes of a pipeline, and always ends them."""
+"""The processes of a pipeline, and what they share: memory, and pipes that wake them."""
 
 from __future__ import annotations
 
 import json
 import math
+import mmap
 import os
-import select
-import signal
-import socket
-import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from go_opt.common.processes import module_command, module_environment
+from go_opt.common.units import format_bytes
 from go_opt.errors import EnvironmentFailedError
 from go_opt.run.pipeline.layout import HOST
-from go_opt.run.pipeline.memory import Wakeup, drain, notify
+from go_opt.run.processes import Processes
 
-_MOST_OUTPUT: Final = 4000  # bytes kept of a process's stderr
+_MOST_BYTES: Final = 1 << 16  # of wakeups that are discarded at once
 
 
-class Workers:
-    """The running processes of a pipeline, by chip."""
+class Wakeup(NamedTuple):
+    """The two ends of a pipe that never blocks."""
 
-    def __init__(self, wakeups: Mapping[int, Wakeup]) -> None:
-        self._wakeups = wakeups
-        self._processes: dict[int, subprocess.Popen] = {}
-        self._jobs: dict[int, socket.socket] = {}
-        self._said: dict[int, bytes] = {}
-        self._poll = select.poll()
-        self._poll.register(wakeups[HOST].read_fd, select.POLLIN)
+    read_fd: int
+    write_fd: int
 
-    def add(self, chip: int, process: subprocess.Popen, jobs: socket.socket) -> None:
-        """Watch a process, which takes ``jobs``; its stderr closes when it ends."""
-        assert process.stderr is not None
-        os.set_blocking(process.stderr.fileno(), False)
-        self._processes[chip], self._jobs[chip] = process, jobs
-        self._said[chip] = b""
-        self._poll.register(process.stderr, select.POLLIN)
 
-    @property
-    def process_ids(self) -> tuple[int, ...]:
-        """The ids of all processes, in the order of chips."""
-        return tuple(process.pid for process in self._processes.values())
+class Workers(Processes):
+    """The running processes of a pipeline, one for each chip.
 
-    def give(self, chips: Sequence[int], folder: Path, inferences: int, memory: int) -> None:
-        """Have the processes of ``chips`` run the stages in a folder, as a descriptor's memory lays out."""
-        job = json.dumps({"folder": str(folder), "inferences": inferences}).encode()
+    Args:
+      memory: descriptor of the memory that they share.
+      wakeups: of each chip and of the host.
+    """
+
+    def __init__(self, memory: int, wakeups: Mapping[int, Wakeup]) -> None:
+        super().__init__()
+        self._memory, self._wakeups = memory, wakeups
+        self.watch(wakeups[HOST].read_fd)
+
+    def add(self, chip: int) -> None:
+        """Start the process of a chip."""
+        write_fds = {to: wakeup.write_fd for to, wakeup in self._wakeups.items()}
+        wakeup = self._wakeups[chip].read_fd
+        given = {"chip": chip, "wakeup": wakeup, "write_fds": write_fds, "memory": self._memory}
+        self.start(
+            _name(chip),
+            "go_opt.run.pipeline.worker",
+            json.dumps(given),
+            pass_fds=(self._memory, wakeup, *write_fds.values()),
+        )
+
+    def give(self, chips: Sequence[int], folder: Path, inferences: int) -> None:
+        """Have the processes of ``chips`` run the stages in a folder in the memory that they share."""
+        job = json.dumps({"folder": str(folder), "inferences": inferences}).encode() + b"\n"
         for chip in chips:
-            with suppress(OSError):  # of a process that has ended, about which `wait` says more
-                socket.send_fds(self._jobs[chip], [job], [memory])
+            with suppress(OSError, KeyError):  # of a process that has ended, about which `wait` says more
+                os.write(self.running[_name(chip)].stdin.fileno(), job)  # type: ignore[union-attr]
+
+    def shared(self, size_bytes: int) -> memoryview:
+        """The memory that all processes share, filled with zeros.
+
+        Raises:
+          EnvironmentFailedError: there is not enough memory.
+        """
+        try:
+            for size in (0, size_bytes):
+                os.ftruncate(self._memory, size)
+            if hasattr(os, "posix_fallocate"):
+                # Without this, a write to a page that cannot be allocated would kill the process.
+                os.posix_fallocate(self._memory, 0, size_bytes)
+            return opened(self._memory)
+        except OSError as error:
+            raise EnvironmentFailedError(
+                f"the tensors between the stages need {format_bytes(size_bytes)} of shared memory, which "
+                f"cannot be had: {error.strerror or error}."
+            ) from None
 
     def wake(self) -> None:
         """Wake all processes."""
-        for chip in self._processes:
-            notify(self._wakeups[chip].write_fd)
+        for chip, wakeup in self._wakeups.items():
+            if chip != HOST:
+                notify(wakeup.write_fd)
 
     def wait(self, timeout_s: float = math.inf) -> None:
-        """Wait until a process has woken the host, or the timeout has passed.
-
-        Raises:
-          EnvironmentFailedError: a process ended early; the message says which, and why.
-        """
-        seen = {
-            descriptor
-            for descriptor, _ in self._poll.poll(None if math.isinf(timeout_s) else 1e3 * timeout_s)
-        }
-        for chip, process in self._processes.items():
-            if process.stderr is not None and process.stderr.fileno() in seen:
-                self._hear(chip, process)
+        """Wait until a process has woken the host, or as :meth:`Processes.wait`."""
+        super().wait(timeout_s)
         drain(self._wakeups[HOST].read_fd)
 
-    def end(self) -> None:
-        """End all processes, which own nothing that others need."""
-        for process in self._processes.values():
-            process.kill()
-        for process in self._processes.values():
-            process.wait()
-            assert process.stderr is not None
-            process.stderr.close()
-        for jobs in self._jobs.values():
-            jobs.close()
 
-    def _hear(self, chip: int, process: subprocess.Popen) -> None:
-        assert process.stderr is not None
-        text = os.read(process.stderr.fileno(), _MOST_OUTPUT)
-        self._said[chip] = (self._said[chip] + text)[-_MOST_OUTPUT:]
-        if text:
-            return
-        self._poll.unregister(process.stderr)
-        code = process.wait()
-        if code < 0:
-            raise EnvironmentFailedError(
-                f"the worker of chip {chip} (process {process.pid}) was ended by "
-                f"{signal.Signals(-code).name}."
-            )
-        if code > 0:
-            lines = self._said[chip].decode("utf-8", "replace").strip().splitlines() or ["it gave no reason"]
-            raise EnvironmentFailedError(f"the worker of chip {chip} failed: {lines[-1].rstrip('.')}.")
+def _name(chip: int) -> str:
+    return f"the worker of chip {chip}"
 
 
 @contextmanager
@@ -111,21 +103,18 @@ def started(chips: Sequence[int]) -> Iterator[Workers]:
     """
     with ExitStack() as stack:
         try:
+            memory = _memory()
+            stack.callback(os.close, memory)  # mappings live on until the last array that uses them
             wakeups = {}
             for chip in (HOST, *chips):
-                wakeups[chip] = Wakeup.create()
-                stack.callback(wakeups[chip].close)
-            workers = Workers(wakeups)
+                wakeups[chip] = Wakeup(*os.pipe())
+                for end in wakeups[chip]:
+                    os.set_blocking(end, False)
+                    stack.callback(os.close, end)
+            workers = Workers(memory, wakeups)
             stack.callback(workers.end)
-            write_fds = {to: wakeup.write_fd for to, wakeup in wakeups.items()}
             for chip in chips:
-                given = {"chip": chip, "wakeup": wakeups[chip].read_fd, "write_fds": write_fds}
-                ours, theirs = socket.socketpair()
-                with theirs:
-                    process = _process(
-                        json.dumps(given), theirs, (wakeups[chip].read_fd, *write_fds.values())
-                    )
-                workers.add(chip, process, ours)
+                workers.add(chip)
         except OSError as error:
             raise EnvironmentFailedError(
                 f"{len(chips)} workers cannot be started: {error.strerror or error}."
@@ -133,13 +122,34 @@ def started(chips: Sequence[int]) -> Iterator[Workers]:
         yield workers
 
 
-def _process(argument: str, jobs: socket.socket, passed: tuple[int, ...]) -> subprocess.Popen:
-    return subprocess.Popen(
-        module_command("go_opt.run.pipeline.worker", argument),
-        pass_fds=passed,
-        stdin=jobs.fileno(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C in a terminal reaches only this process
-        env=module_environment(),
-    )
+def _memory() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("go-opt")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def opened(descriptor: int) -> memoryview:
+    """The memory behind an inherited descriptor."""
+    return memoryview(mmap.mmap(descriptor, os.fstat(descriptor).st_size))
+
+
+def own_bytes() -> int:
+    """Bytes of this process that it shares with no file or other process; 0 where the system does not say."""
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+            return next((1024 * int(line.split()[1]) for line in status if line.startswith("RssAnon")), 0)
+    except OSError:
+        return 0
+
+
+def notify(write_fd: int) -> None:
+    """Wake the process at the other end; does nothing if the pipe is full or has no reader."""
+    with suppress(BlockingIOError, BrokenPipeError):
+        os.write(write_fd, b"\0")
+
+
+def drain(read_fd: int) -> None:
+    """Discard all wakeups so far."""
+    with suppress(BlockingIOError):
+        os.read(read_fd, _MOST_BYTES)

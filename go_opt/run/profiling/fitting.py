@@ -20,7 +20,7 @@ from go_opt.env.cost import CostTables, cost_tables
 from go_opt.env.cost.op_quantities import bytes_out
 from go_opt.env.target import Target
 from go_opt.model.graph import MATRIX, VECTOR, Graph
-from go_opt.run.profiling.segments import Segment
+from go_opt.run.profiling.profiling import Segment
 
 QUANTITIES: Final = ("matrix FLOP", "vector FLOP", "byte moved", "op", "transcendental element")
 _TRANSCENDENTAL: Final = frozenset(

@@ -17,10 +17,9 @@ from go_opt.errors import ModelError
 from go_opt.extras import check_installed
 from go_opt.model.bindings import NO_BINDINGS, Bindings
 from go_opt.model.plan import Plan
-from go_opt.run.cut.plan_models import manifest_of, plan_models
-from go_opt.run.cut.stage_model import write_model
+from go_opt.run.cut.stages import manifest_of, plan_models, write_model
+from go_opt.run.export.exporting import whole_model
 from go_opt.run.export.folder import check_free, whole_folder
-from go_opt.run.export.whole import whole_model
 from go_opt.run.pipeline.inputs import random_inputs
 from go_opt.run.pipeline.running import expected_outputs
 

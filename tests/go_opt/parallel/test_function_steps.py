@@ -22,7 +22,7 @@ from go_opt.errors import InvalidInputError, PlanError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.parallel.execution.function_step import JaxStep, jax_step
-from go_opt.parallel.execution.results import FunctionRun, StepDiffersError
+from go_opt.parallel.execution.running import FunctionRun, StepDiffersError
 from go_opt.search.methods.given import plan_as_it_stands
 from go_opt.search.replicas.layers import LayerWays
 from go_opt.search.replicas.ways import (

@@ -12,7 +12,7 @@ from go_opt import api
 from go_opt.env import Target, load_target, parse_target, target_text
 from go_opt.errors import InvalidInputError, TargetError
 from go_opt.parallel import Case, Configuration, Machine, Transformer, cost_step, parse_transformer
-from go_opt.parallel.space import configurations
+from go_opt.parallel.search import configurations
 from go_opt.parallel.step import pipeline_s
 from tests.benchmarks.bench_vtrain import megatron, our_s, read
 

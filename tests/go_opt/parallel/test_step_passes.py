@@ -19,8 +19,8 @@ from go_opt.common.processes import module_environment  # noqa: E402
 from go_opt.env import load_target  # noqa: E402
 from go_opt.parallel import Case, cost_step, parse_transformer  # noqa: E402
 from go_opt.parallel.execution.decoder import StageOf, Whole, first_weight, names_of  # noqa: E402
-from go_opt.parallel.execution.passes import Passes  # noqa: E402
-from go_opt.parallel.export.jax_file import jax_text  # noqa: E402
+from go_opt.parallel.execution.rank import Passes  # noqa: E402
+from go_opt.parallel.export.exporting import jax_text  # noqa: E402
 from go_opt.parallel.export.shardings import Shardings  # noqa: E402
 
 TINY = "gpt:hidden=16,layers=1,heads=4,sequence=8,vocabulary=32"

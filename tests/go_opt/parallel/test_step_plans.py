@@ -13,9 +13,9 @@ import pytest
 from go_opt.env import load_target
 from go_opt.errors import PlanError
 from go_opt.parallel import Case, Configuration, cost_step
-from go_opt.parallel.plans import loaded_step, searched_step
+from go_opt.parallel.plans.answers import loaded_step, searched_step
 from go_opt.parallel.plans.checks import check_passes, check_step, check_sums, replicas
-from go_opt.parallel.plans.lines import gains
+from go_opt.parallel.plans.explaining import gains
 from go_opt.parallel.schedule import Timeline, simulate
 from go_opt.parallel.step import Step
 

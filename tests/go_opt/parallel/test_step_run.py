@@ -12,9 +12,8 @@ from go_opt.errors import EnvironmentFailedError, InvalidInputError, PlanError
 from go_opt.parallel import Case, cost_step
 from go_opt.parallel.execution import running
 from go_opt.parallel.execution.processes import Action
-from go_opt.parallel.execution.results import StepDiffersError, StepRun
-from go_opt.parallel.execution.running import MOST_DEVICES, rank_actions, run_step
-from go_opt.parallel.plans import StepAnswer
+from go_opt.parallel.execution.running import MOST_DEVICES, StepDiffersError, StepRun, rank_actions, run_step
+from go_opt.parallel.plans.answers import StepAnswer
 from go_opt.parallel.step import Layers
 
 TINY = "gpt:hidden=16,heads=4,sequence=8"

@@ -13,12 +13,10 @@ from go_opt.env import load_target
 from go_opt.errors import InfeasibleError
 from go_opt.parallel import Case, Configuration, Machine, Transformer, cost_step, plan_step
 from go_opt.parallel.block import Block
-from go_opt.parallel.case import Sums
 from go_opt.parallel.division import Waits, least_schedule_s
 from go_opt.parallel.schedule import order_of, simulate
-from go_opt.parallel.search import CHOICES, solve
-from go_opt.parallel.space import Candidate, candidates
-from go_opt.parallel.step import Layers, Step, pipeline_s
+from go_opt.parallel.search import CHOICES, Candidate, candidates, solve
+from go_opt.parallel.step import Layers, Step, Sums, pipeline_s
 
 CASES, DRAWN = 10, 14
 

@@ -18,10 +18,9 @@ from go_opt.env import load_target
 from go_opt.errors import InvalidInputError
 from go_opt.parallel import Case, Configuration, Machine, Transformer, cost_step
 from go_opt.parallel.execution.running import rank_actions
-from go_opt.parallel.export.exporting import export_step
-from go_opt.parallel.export.megatron_file import megatron_notes, megatron_text
+from go_opt.parallel.export.exporting import export_step, megatron_notes, megatron_text
 from go_opt.parallel.export.shardings import Parameter, Shardings
-from go_opt.parallel.plans import StepAnswer
+from go_opt.parallel.plans.answers import StepAnswer
 from go_opt.parallel.schedule import order_of
 from go_opt.parallel.step import Layers, Step
 from go_opt.run.manifest import STEP_FORMATS

@@ -9,7 +9,7 @@ import pytest
 
 from go_opt.env import load_target
 from go_opt.parallel import Case, cost_step, plan_step
-from go_opt.parallel.plans import StepAnswer
+from go_opt.parallel.plans.answers import StepAnswer
 from go_opt.parallel.schedule import simulate
 from go_opt.report.page import Claims, step_page
 from go_opt.report.page.html import step_data

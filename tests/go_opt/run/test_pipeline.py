@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import signal
 from collections.abc import Callable
@@ -29,8 +28,7 @@ from go_opt.run.manifest import Manifest, load_manifest
 from go_opt.run.pipeline import running
 from go_opt.run.pipeline.check import difference
 from go_opt.run.pipeline.inputs import random_inputs, save_arrays
-from go_opt.run.pipeline.layout import HOST, Layout
-from go_opt.run.pipeline.links import Links, write_links
+from go_opt.run.pipeline.layout import HOST, Layout, Links, write_links
 from go_opt.run.pipeline.results import OutputsDifferError, StageRun, chip_seconds
 from go_opt.run.pipeline.workers import Workers, started
 from tests.exports import FLOAT, INT64, info, integers, model, node, plan_of, saved, weight
@@ -188,8 +186,10 @@ def test_a_worker_that_fails(chain: Path, process_ids: Ids, tmp_path: Path) -> N
 
 def test_a_worker_ends_when_its_parent_has() -> None:
     with started([0]) as workers:
-        workers._jobs[0].close()
-        assert workers._processes[0].wait(60) == 0
+        (process,) = workers.running.values()
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(60) == 0
 
 
 def test_outputs_are_checked_before_too_many_wait(chain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,23 +384,3 @@ def test_inputs_that_the_plan_binds_reach_the_whole_model(tmp_path: Path) -> Non
     assert manifest.inputs == ("x",)
     assert (manifest.dims, manifest.values, manifest.trips) == ({"n": 3}, {"rate": (16.0,)}, {})
     assert load_manifest(tmp_path / "out") == manifest
-
-
-def test_manifests_of_earlier_versions(chain: Path, tmp_path: Path) -> None:
-    """They list clones and parts of outputs, and know neither states nor a model of the host."""
-    manifest = export(chain, plan_of(chain, [0, 1, 2, 2]), tmp_path / "out")
-    file = tmp_path / "out" / "manifest.json"
-    data = json.loads(file.read_text())
-    newer = {"host": None, "states": [], "bound_states": {}, "sequences": 0}
-    assert {name: data.pop(name) for name in newer} == newer
-    data["outputs"][0]["part"] = None
-    for clones in ([], None):
-        data["stages"][0]["clones"] = clones
-        file.write_text(json.dumps(data))
-        assert load_manifest(tmp_path / "out") == manifest
-    data["stages"][0]["clones"] = ["op"]
-    file.write_text(json.dumps(data))
-    with pytest.raises(
-        InvalidInputError, match=r"manifest.json': plan: clones are no longer supported: .*\.$"
-    ):
-        load_manifest(tmp_path / "out")

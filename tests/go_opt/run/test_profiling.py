@@ -23,7 +23,7 @@ from go_opt.run.profiling.fitting import (
     op_quantities,
     relative_error,
 )
-from go_opt.run.profiling.segments import MOST_SEGMENTS, Segment, random_cut
+from go_opt.run.profiling.profiling import MOST_SEGMENTS, Segment, random_cut
 from tests.exports import info, model, node, plan_of, saved, weight
 
 

@@ -186,7 +186,7 @@ def test_a_write_that_fails_changes_nothing(
     def fail(*args: object) -> None:
         raise error
 
-    monkeypatch.setattr("go_opt.run.export.exporting.manifest_text", fail)
+    monkeypatch.setattr("go_opt.run.export.folder.manifest_text", fail)
     with pytest.raises((InvalidInputError, KeyboardInterrupt)) as caught:
         export(path, plan_of(path, [0, 0]), tmp_path / "out", force=True)
     if isinstance(error, OSError):
@@ -210,7 +210,7 @@ def test_a_manifest_reads_back(tmp_path: Path) -> None:
         ({"interval_s": "1"}, ("manifest.interval_s", "a number")),
         ({"dims": {"n": 1.5}}, ("manifest.dims.n", "a whole number")),
         ({"inputs": [None]}, ("manifest.inputs[0]", "text")),
-        ({"outputs": [{"name": "y", "part": None, "tensor": "y"}]}, ("manifest.outputs[0].stage", "missing")),
+        ({"outputs": [{"name": "y", "tensor": "y"}]}, ("manifest.outputs[0].stage", "missing")),
         ({"outputs": [{"name": "y", "part": {}, "tensor": "y"}]}, ("manifest.outputs[0].part", "unknown")),
         ({"outputs": ["y"]}, ("manifest.outputs[0]", "an object")),
         ({"more": 1}, ("manifest.more", "unknown")),

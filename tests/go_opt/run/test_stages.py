@@ -195,7 +195,7 @@ def test_external_weights(tmp_path: Path) -> None:
 
 
 def test_stages_too_large_for_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("go_opt.run.cut.stage_model.MAX_MODEL_BYTES", 10_000)
+    monkeypatch.setattr("go_opt.run.cut.stages.MAX_MODEL_BYTES", 10_000)
     nodes = [node("MatMul", "x w", "a", "a"), node("MatMul", "a v", "y", "y")]
     weights = [weight("w", 60, 60), weight("v", 60, 3)]
     path = saved(model(nodes, [info("x", [2, 60])], [info("y", [2, 3])], weights), tmp_path)

@@ -1,15 +1,93 @@
-"""What a page shows of a training step: its ranks, where its time goes, its passes and its memory."""
+"""What would make a training step faster, and what a page shows of it."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from go_opt.common.arrays import FloatArray
-from go_opt.parallel.plans.lines import TERMS, gains, kinds_text
+from go_opt.parallel.block import Machine
+from go_opt.parallel.configuration import RECOMPUTE, Configuration
 from go_opt.parallel.schedule import Timeline, held_bytes, simulate
-from go_opt.parallel.step import Step
+from go_opt.parallel.search import candidate, solve
+from go_opt.parallel.step import Case, Layers, Step
+
+_LESS: Final = 1.0 - 1e-9
+TERMS: Final = {
+    "compute_s": "kernels, forwards and backwards",
+    "recompute_s": "kernels that run again",
+    "host_s": "waiting for the host",
+    "collectives_s": "collectives of tensor and expert parallelism",
+    "bubble_s": "idle in the pipeline",
+    "messages_s": "messages between stages",
+    "reduction_s": "gradients and weights among replicas",
+    "optimizer_s": "update of the weights",
+}
+
+
+class Gain(NamedTuple):
+    """A change, and the step with it."""
+
+    what: str
+    step_s: float
+
+
+def gains(step: Step) -> list[Gain]:
+    """Each change with the seconds of the step with it, the largest gain first."""
+    case, chosen = step.case, step.chosen
+    kind, (within, *among) = case.machine.target.kinds[0], case.machine.target.levels
+
+    def on(**fields: Any) -> Case:
+        return replace(case, machine=Machine(replace(case.machine.target, **fields)))
+
+    roomy = on(kinds=(replace(kind, sram_bytes=int(1.1 * kind.sram_bytes)),))
+    found = [Gain(what, Step(on(**fields), chosen, step.layers).step_s) for what, fields in _changes(case)]
+    if chosen.pipeline > 1:
+        found.append(Gain("no bubble", step.step_s - step.terms_s["bubble_s"]))
+    now_s, roomy_s = (_divided_s(one, chosen) for one in (case, roomy))
+    found.append(Gain("other layers and recomputation on its ranks", now_s))
+    if roomy_s < now_s:
+        found.append(Gain("a tenth more memory, layers divided anew", roomy_s))
+    if among and chosen.micro_batches(case.batch) % (2 * chosen.pipeline) == 0:
+        larger, more = on(levels=(within, replace(among[0], size=2 * among[0].size))), 2 * chosen.data
+        wider = Step(larger, replace(chosen, data=more), step.layers)
+        found.append(Gain("twice the nodes, as replicas", wider.step_s))
+    return sorted((one for one in found if one.step_s < step.step_s * _LESS), key=lambda one: one.step_s)
+
+
+def _divided_s(case: Case, chosen: Configuration) -> float:
+    """The step with the best layers and recomputation on each rank; infinite if none fits."""
+    found = solve(candidate(case, chosen), math.inf)
+    return math.inf if found is None else found.step_s
+
+
+def _changes(case: Case) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Changes of the target: other values of its fields."""
+    target = case.machine.target
+    kind, (within, *among) = target.kinds[0], target.levels
+
+    def twice(row: Any, *names: str) -> Any:
+        return replace(row, **{name: 2.0 * getattr(row, name) for name in names})
+
+    rates = {name: 2.0 * rate for name, rate in kind.matrix_flops_per_s.items()}
+    yield "twice the rate of products", {"kinds": (replace(kind, matrix_flops_per_s=rates),)}
+    yield "twice the bandwidth of the memory", {"kinds": (twice(kind, "sram_bytes_per_s"),)}
+    faster = tuple(twice(one, "link_bytes_per_s", "copy_bytes_per_s") for one in target.collectives)
+    levels = (twice(within, "rate_bytes_per_s"), *among)
+    yield "twice the rate within nodes", {"collectives": faster, "levels": levels}
+    if among:
+        yield "twice the rate among nodes", {"levels": (within, twice(among[0], "rate_bytes_per_s"))}
+    yield "a host that takes no time", {"levels": (replace(within, host_s_per_layer=0.0), *among)}
+
+
+def kinds_text(layers: Layers) -> str:
+    """What layers of a rank recompute: ``none``, or ``9 none, 3 full``."""
+    kinds = [(n, name) for n, name in zip(layers, RECOMPUTE, strict=True) if n]
+    return kinds[0][1] if len(kinds) == 1 else ", ".join(f"{n} {name}" for n, name in kinds)
 
 
 class Memory(NamedTuple):
