@@ -21,10 +21,10 @@ from pathlib import Path
 FLOOR = 0.96
 FOLDERS = ("solver/certify", "solver/slicing", "solver/verify", "env/model", "go_opt/serving")
 _SOLVER = (
-    "bounds chain_labels divided_slicing fitting_starts forwarded_slicing joint_floors kernel_parts "
-    "latency_slicing min_cut refinement refinement_held refinement_stages relay_slicing replica_allocation "
-    "replicated_slicing rule_check slicing streamed_bytes streamed_slicing verify verify_constraints "
-    "verify_relays verify_stages waiting"
+    "bounds chain_labels divided_slicing forwarded_slicing joint_floors kernel_parts latency_slicing min_cut "
+    "refinement refinement_held refinement_stages relay_slicing replica_allocation replicated_slicing "
+    "rule_check segments slicing streamed_bytes streamed_slicing verify verify_constraints verify_relays "
+    "verify_stages waiting"
 )
 _ENV = "memory op_memory peak_memory"
 _SERVING = "queueing mixed tandem"

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from go_opt.solver.scheduling.bounds import latency_bound as latency_bound
     from go_opt.solver.slicing.slice import greedy_slicing as greedy_slicing
     from go_opt.solver.slicing.slice import slice_order as slice_order
-    from go_opt.solver.slicing.streamed.slice import slice_order_streamed as slice_order_streamed
+    from go_opt.solver.slicing.slice import slice_order_streamed as slice_order_streamed
     from go_opt.solver.verify.rule_check import broken_rules as broken_rules
     from go_opt.solver.verify.verifier import Violation as Violation
 else:

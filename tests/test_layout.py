@@ -33,8 +33,7 @@ MOST_PUBLIC_NAMES: Final = 7  # of a folder: names that files outside of it impo
 # Exceptions, each with its size as it is measured: they may shrink and go, not grow, and none may come in.
 LONG_FILES: Final[dict[str, int]] = {}
 MANY_PARAMETERS: Final = {
-    "solver.slicing.fewest_fitting:_longest_segment": 11,
-    "solver.slicing.streamed.segment_table:_fill": 11,
+    "solver.slicing.table:_fill": 11,
 }
 # What users call: with each option a parameter, `help()` and editors show names, types and defaults.
 PUBLIC_API: Final = {
@@ -48,9 +47,8 @@ COMPLEX_FUNCTIONS: Final = {
     "solver.certify.fits:least_streamed_on_chip": 21,
     "solver.scheduling.fork_join:_fits_on": 16,
     "solver.slicing.cuts:fewest_chips": 17,
-    "solver.slicing.fewest_fitting:fewest_fitting_chips": 23,
-    "solver.slicing.replicated.cuts:fewest_replicated": 25,
-    "solver.slicing.streamed.segment_table:_fill": 17,
+    "solver.slicing.replicated:fewest_replicated": 22,
+    "solver.slicing.table:_fill": 17,
 }
 WIDE_FOLDERS: Final = {
     "agents.decoding": 17,
@@ -95,7 +93,7 @@ WIDE_FOLDERS: Final = {
     "solver.problem": 40,
     "solver.propagation": 11,
     "solver.propagation.propagators": 34,
-    "solver.slicing.segments": 32,
+    "solver.slicing": 11,
     "solver.verify": 9,
 }
 

@@ -12,8 +12,7 @@ from go_opt.common.arrays import IntArray
 from go_opt.env import evaluate_batch
 from go_opt.model.plan import Candidate
 from go_opt.solver.orders.instance import OrderProblem
-from go_opt.solver.slicing.slice import greedy_slicing, slice_order
-from go_opt.solver.slicing.streamed.slice import slice_order_streamed
+from go_opt.solver.slicing.slice import greedy_slicing, slice_order, slice_order_streamed
 
 # A plan this much slower than its cuts streams weights.
 STREAMS: Final = 1.0 + 1e-6

@@ -8,13 +8,11 @@ of kernel seconds and ``x`` the seconds that the traffic of a cut takes. A segme
 * overlapped: ``max(P[j] - P[i], x[i], x[j])``,
 * summed: ``P[j] - P[i] + x[i] + x[j]`` + its inputs (each once) and outputs,
 
-and its relays add to ``P[j] - P[i]`` (:mod:`go_opt.solver.slicing.segments.problem`).
+and its relays add to ``P[j] - P[i]`` (:mod:`go_opt.solver.slicing.problem`).
 The interval is the largest cost of a segment. Where transfers overlap, it is at least the time of
 the host's traffic. For a candidate interval ``T`` a dynamic program over cuts finds the fewest
 chips (:func:`fewest_chips`); bisection finds the least ``T``. This module ignores memory and
-streamed weights. :mod:`go_opt.solver.slicing.general` excludes segments whose activations do not
-fit, and handles chips that differ; :mod:`go_opt.solver.slicing.streamed.slice` counts streamed
-weights.
+streamed weights, and chips are alike. :mod:`go_opt.solver.slicing.streamed` handles all of these.
 """
 
 from __future__ import annotations
@@ -25,11 +23,19 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from go_opt.common.arrays import FloatArray, LongArray
-from go_opt.common.compiling import compiled, int64, uncounted_inner
-from go_opt.solver.slicing.segments.problem import SliceProblem, least_s, slicing_cost_s
+from go_opt.common.arrays import FloatArray, IntArray, LongArray
+from go_opt.common.compiling import compiled, compiled_inline, int64, uncounted_inner
+from go_opt.solver.slicing.problem import (
+    Alive,
+    SliceProblem,
+    first_start,
+    least_s,
+    least_work_s,
+    segment_cost_s,
+    slicing_cost_s,
+    start_over,
+)
 
 RELATIVE_TOLERANCE: Final = 1e-10
 GALLOP_STEP: Final = 0.1
@@ -40,18 +46,30 @@ NO_SLICING: Final = -1
 def cheapest_cuts(problem: SliceProblem, max_chips: int, at_most_s: float = math.inf) -> LongArray | None:
     """Returns the cuts ``[c_0, …, c_n]`` of the cheapest slicing on at most ``max_chips`` identical chips.
 
-    Assumes that activations fit. Returns ``None`` only if the slicing takes more than ``at_most_s``.
+    Assumes that activations fit. Returns ``None`` only if the slicing takes more than ``at_most_s``. Where
+    tensors are relayed, the slicing with free relays gives a lower bound. If its segments relay nothing, it
+    is also the answer.
     """
+    is_relayed = len(problem.relay_home) > 0
+    fewest = fewest_relaying_chips if is_relayed else fewest_chips
     previous = np.zeros(problem.num_kernels + 1, dtype=np.int64)
+    cost_s = partial(slicing_cost_s, problem)
 
     def cuts_within(interval_s: float) -> tuple[LongArray | None, float]:
-        chips, next_s = fewest_chips(problem, max_chips, interval_s, previous)
+        chips, next_s = fewest(problem, max_chips, interval_s, previous)
         return (None if chips == NO_SLICING else walk_back(previous, chips)), next_s
 
-    lower_s, on_one_chip = least_s(problem, max_chips), None
-    if at_most_s == math.inf:
-        on_one_chip = np.array([0, problem.num_kernels], dtype=np.int64)
-    return least_interval(partial(slicing_cost_s, problem), cuts_within, lower_s, at_most_s, on_one_chip)
+    lower_s, known = least_s(problem, max_chips), None
+    if is_relayed:
+        known = cheapest_cuts(problem.without_relays, max_chips, at_most_s)
+        if known is None:
+            return None
+        lower_s = slicing_cost_s(problem.without_relays, known)
+    elif at_most_s == math.inf:
+        known = np.array([0, problem.num_kernels], dtype=np.int64)
+    if known is not None and cost_s(known) > at_most_s:
+        known = None
+    return least_interval(cost_s, cuts_within, lower_s, at_most_s, known)
 
 
 def least_interval(
@@ -94,12 +112,12 @@ def least_interval(
     return best
 
 
-def walk_back(previous: NDArray[np.integer], chips: int) -> LongArray:
-    """Returns [chips + 1] cuts; ``previous`` [M + 1] or [D + 1, M + 1] (by chips) is the cut before each."""
+def walk_back(previous: LongArray, chips: int) -> LongArray:
+    """Returns [chips + 1] cuts; ``previous`` [M + 1] is the cut before each."""
     cuts = np.empty(chips + 1, dtype=np.int64)
-    cuts[chips] = previous.shape[-1] - 1
+    cuts[chips] = len(previous) - 1
     for d in range(chips, 0, -1):
-        cuts[d - 1] = (previous if previous.ndim == 1 else previous[d])[cuts[d]]
+        cuts[d - 1] = previous[cuts[d]]
     return cuts
 
 
@@ -189,3 +207,122 @@ def _offer(least_s: FloatArray, least_at: LongArray, top: int, chips: int, secon
         least_s[q] = seconds
         least_at[q] = cut
     return top
+
+
+@compiled
+def fewest_relaying_chips(
+    problem: SliceProblem, max_chips: int, interval_s: float, previous: LongArray
+) -> tuple[int, float]:
+    """Returns what :func:`fewest_chips` does, where tensors are relayed.
+
+    Cut j is reached with d + 1 chips if a cut i is reached with d chips and segment [i, j) costs no more than
+    the interval. The longest segments are tried first. If a segment costs too much by s seconds, so does each
+    shorter one whose work is less than s seconds smaller: a shorter segment relays more tensors and saves
+    fewer repeated reads.
+    """
+    num_kernels = problem.prefix_s.shape[1] - 1
+    slack_s = interval_s * (1.0 + 1e-13)
+    cuts = np.empty((max_chips + 1, num_kernels + 1), np.int32)  # reached, by fewest chips
+    number = np.zeros(max_chips + 1, np.int64)  # of cuts in each row
+    cuts[0, 0], number[0] = 0, 1
+    oldest = np.zeros(max_chips, np.int64)  # index of the first cut where a segment may still start
+    alive = Alive(np.zeros(num_kernels, np.int64), np.zeros(num_kernels, np.int64), np.zeros(2, np.int64))
+    start_over(problem, alive)
+    passing = np.zeros(2, np.int64)  # bytes and number of the tensors that pass [first, j)
+    saved_s = np.zeros(num_kernels)  # by a segment from each start to the current end
+    most_saved_s = problem.again_s.sum()
+    first, again = int64(0), 0
+    fewest, rows = 0, 1  # chips of any start that remains; rows that are not empty
+    next_s = np.inf
+    for j in range(1, num_kernels + 1):
+        for t in range(problem.relay_ptr[j - 1], problem.relay_ptr[j]):
+            home, size_bytes = problem.relay_home[t], problem.relay_bytes[t]
+            alive.size_bytes[home] -= size_bytes
+            alive.number[home] -= 1
+            if home < first:
+                passing[0] -= size_bytes
+                passing[1] -= 1
+        while not problem.overlap and again < len(problem.again_kernel) and problem.again_kernel[again] < j:
+            for i in range(first, problem.again_before[again] + 1):
+                saved_s[i] += problem.again_s[again]
+            again += 1
+        before = first
+        first = first_start(problem, first, j, slack_s + most_saved_s)
+        if first > before:
+            passing[0] += alive.size_bytes[before:first].sum()
+            passing[1] += alive.number[before:first].sum()
+            next_s = min(next_s, least_work_s(problem, first - 1, j) - most_saved_s)
+            while cuts[fewest, number[fewest] - 1] < first:
+                fewest += 1
+                if fewest == max_chips or number[fewest] == 0:
+                    return NO_SLICING, next_s
+        if not problem.may_cut[j]:
+            continue
+        out_s = problem.crossing_bytes[j] * problem.hop_s_per_byte[0]
+        if problem.overlap and out_s > slack_s:
+            next_s = min(next_s, out_s)
+            continue
+        for d in range(fewest, min(rows, max_chips)):
+            while oldest[d] < number[d] and cuts[d, oldest[d]] < first:
+                oldest[d] += 1
+            starts = cuts[d, oldest[d] : number[d]]
+            i, refused_s = _longest_segment(problem, alive, passing, saved_s, d, first, j, starts, slack_s)
+            next_s = min(next_s, refused_s)
+            if i >= 0:
+                previous[j] = i
+                cuts[d + 1, number[d + 1]] = j
+                number[d + 1] += 1
+                rows = max(rows, d + 2)
+                if j == num_kernels:
+                    return d + 1, next_s
+                break
+    return NO_SLICING, next_s
+
+
+@compiled_inline
+def _longest_segment(
+    problem: SliceProblem,
+    alive: Alive,
+    passing: LongArray,
+    saved_s: FloatArray,
+    chip: int,
+    first: int,
+    end: int,
+    cuts: IntArray,
+    slack_s: float,
+) -> tuple[int, float]:
+    """Returns the first of ``cuts`` whose segment takes at most ``slack_s``, or -1.
+
+    Also returns a lower bound on the costs of all rejected segments.
+    """
+    kind = problem.chip_kind[chip]
+    pays_in = not problem.overlap and chip > 0 and problem.pays_transfers[kind]
+    prefix_s, refused_s = problem.prefix_s[kind], np.inf
+    relayed_bytes, relays = passing[0], passing[1]
+    at = int64(0)
+    while at < len(cuts):
+        i = int64(cuts[at])
+        while first < i:
+            relayed_bytes += alive.size_bytes[first]
+            relays += alive.number[first]
+            first += 1
+        cost_s = segment_cost_s(problem, chip, i, end, relayed_bytes, relays, saved_s[i])
+        if cost_s <= slack_s:
+            return i, refused_s
+        refused_s = min(refused_s, cost_s)
+        if pays_in:  # the next start may have less incoming traffic
+            cost_s -= problem.crossing_bytes[i] * problem.hop_s_per_byte[chip - 1]
+        # Skip the cuts that remove too little work.
+        saves_s = prefix_s[i] + (cost_s - slack_s)
+        at += 1
+        last = len(cuts)
+        if at < last and prefix_s[cuts[at]] < saves_s:
+            while last - at > 1:
+                middle = (at + last) // 2
+                if prefix_s[cuts[middle]] < saves_s:
+                    at = middle
+                else:
+                    last = middle
+            refused_s = min(refused_s, cost_s - (prefix_s[cuts[at]] - prefix_s[i]))
+            at += 1
+    return int64(-1), refused_s

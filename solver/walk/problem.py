@@ -11,7 +11,7 @@ from go_opt.env.cost import CostTables
 from go_opt.env.cost.routes import hop_seconds_per_byte
 from go_opt.model.graph import WEIGHT
 from go_opt.solver.problem.sequence import kernel_sequence, reads_by_kernel
-from go_opt.solver.slicing.segments.memory import SegmentMemory, segment_memory
+from go_opt.solver.slicing.memory import SegmentMemory, segment_memory
 
 
 class WalkProblem(NamedTuple):

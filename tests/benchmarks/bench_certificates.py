@@ -45,7 +45,7 @@ from go_opt.solver.certify.joint_floors import joint_refinement_problem
 from go_opt.solver.certify.problem import RefinementProblem
 from go_opt.solver.certify.refinement import Refinement
 from go_opt.solver.problem.forwarding_mode import PASSING_CODE, ForwardingMode
-from go_opt.solver.slicing.streamed.slice import slice_order_streamed
+from go_opt.solver.slicing.slice import slice_order_streamed
 
 MARKS_S = (0.1, 1.0, 10.0, 60.0)  # those beyond ``--seconds`` tell what was reached in the end
 CLOSE = 0.05

@@ -36,7 +36,7 @@ from go_opt.common.units import parse_duration_s
 from go_opt.env import zoo_entries
 from go_opt.errors import InfeasibleError
 from go_opt.model.plan import Candidate
-from go_opt.solver.slicing.streamed.forwarded import slice_order_forwarded
+from go_opt.solver.slicing.slice import slice_order_forwarded
 
 MOST_OPS: Final = 6_000
 APART: Final = 0.01

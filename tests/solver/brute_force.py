@@ -14,7 +14,7 @@ from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Candidate
 
-PLENTY_BYTES = 2**60
+PLENTY_BYTES = 2**50
 
 
 def plenty_of_memory(tables: CostTables) -> CostTables:

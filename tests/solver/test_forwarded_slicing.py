@@ -12,7 +12,7 @@ from go_opt.env import evaluate_batch
 from go_opt.env.copies.stages import with_sharers
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.graph import WEIGHT
-from go_opt.solver.slicing.streamed.forwarded import CLOSE, slice_order_forwarded
+from go_opt.solver.slicing.slice import CLOSE, slice_order_forwarded
 from tests.solver.brute_force import segments_of
 from tests.solver.test_streamed_slicing import Stagings
 from tests.strategies import examples, seeds

@@ -10,19 +10,17 @@ from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.env import CostTables, cost_tables, evaluate_batch
 from go_opt.env.copies.expanded_tables import expanded_tables
 from go_opt.env.copies.relays import Relays
-from go_opt.solver import ForwardingMode, slice_order
+from go_opt.solver import ForwardingMode, slice_order, slice_order_streamed
 from go_opt.solver.copies.relays import needed_relays
 from go_opt.solver.problem.op_constraints import op_constraints
 from go_opt.solver.problem.segment_rules import SegmentRules, segment_rules
 from go_opt.solver.problem.sequence import kernel_sequence
 from go_opt.solver.problem.user_constraints import Colocate, CutAfter, Pin
-from go_opt.solver.slicing.general import cheapest_cuts_alike, cheapest_cuts_general
-from go_opt.solver.slicing.segments.memory import (
+from go_opt.solver.slicing.memory import (
     SegmentMemory,
     segment_memory,
     segment_peaks_bytes,
 )
-from go_opt.solver.slicing.segments.problem import one_chip_s, slice_problem, slicing_cost_s
 from tests.solver.brute_force import plenty_of_memory
 from tests.solver.test_slicing import Case, least, reached
 from tests.strategies import examples, random_graph, random_order, random_target, seeds, small_mcm, toy_graph
@@ -131,22 +129,17 @@ def keep_rules(placements: IntArray, rules: SegmentRules) -> BoolArray:
 
 @settings(max_examples=examples(40), deadline=None)
 @given(seed=seeds)
-def test_the_fast_relayed_slicer_agrees_with_the_general_one(seed: int) -> None:
+def test_the_fast_relayed_slicer_agrees_with_the_table_of_segments(seed: int) -> None:
     rng = np.random.default_rng(seed)
     num_kernels = int(rng.integers(1, 201 if examples(20) == 20 else 31))
     target = random_target(rng, topology="ring", num_chips=int(rng.integers(1, 40)), num_kinds=1)
     graph = random_graph(rng, num_kernels)
     tables = plenty_of_memory(cost_tables(graph, target))
     order = random_order(rng, graph)
-    sequence = kernel_sequence(tables, order, order, adjacent=False)
-    problem = slice_problem(tables, sequence, relayed=True)
-    memory = segment_memory(tables, sequence, relayed=True)
-    chips = min(target.num_chips, num_kernels)
-    fast = cheapest_cuts_alike(problem, chips)
-    general = cheapest_cuts_general(problem, memory, chips, problem.floor_s, one_chip_s(problem))
+    fast = slice_order(tables, order, order, passing="relayed")
+    general = slice_order_streamed(tables, order, order, passing="relayed")
     assert fast is not None
-    assert general is not None
-    assert slicing_cost_s(problem, fast) == pytest.approx(slicing_cost_s(problem, general), rel=1e-9, abs=0)
+    assert reached(fast) == pytest.approx(reached(general), rel=1e-9, abs=0)
 
 
 # Kernels of the toy graph take 3.4, 9, 6, 5, 6 and 14 us, and links, ten times as fast as elsewhere,

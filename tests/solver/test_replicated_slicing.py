@@ -1,4 +1,4 @@
-"""Slicing into replicated stages against all of them, and the fast slicer against the general one."""
+"""Slicing into replicated stages against all of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from go_opt.common.arrays import BoolArray, IntArray, LongArray
+from go_opt.common.arrays import IntArray
 from go_opt.env import BatchMetrics, cost_tables, evaluate_batch
 from go_opt.env.copies.expanded_tables import expanded_tables
 from go_opt.env.copies.relays import Relays
@@ -22,12 +22,8 @@ from go_opt.solver.problem.forwarding_mode import ForwardingMode
 from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.problem.sequence import kernel_sequence
 from go_opt.solver.problem.streamed_bytes import least_streamed_bytes
-from go_opt.solver.slicing.along import problem_along
-from go_opt.solver.slicing.replicated import cuts as replicated_cuts
-from go_opt.solver.slicing.replicated.cuts import cheapest_replicated_cuts, replicated_cost_s
-from go_opt.solver.slicing.replicated.slice import slice_order_replicated
-from go_opt.solver.slicing.segments.problem import SliceProblem, least_s, one_chip_s, slice_problem
-from go_opt.solver.slicing.segments.starts import FittingStarts, sure_starts
+from go_opt.solver.slicing.problem import least_s, slice_problem
+from go_opt.solver.slicing.slice import slice_order_replicated
 from tests.solver.brute_force import plenty_of_memory, segments_of
 from tests.solver.test_relay_slicing import random_rules
 from tests.solver.test_slicing import Case
@@ -124,68 +120,6 @@ def test_the_slicing_is_the_least_of_all_stagings(seed: int) -> None:
         same = [(stage == s).all() and (chips == sizes).all() for s, chips in of_as_many]
         assert any(same)
         assert np.array_equal(got.replication, sizes[stage])
-
-
-def test_any_starts_may_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which segments fit is drawn at random: later starts often fit to fewer ends than earlier ones.
-
-    A later start with less idle time then may not replace earlier ones; where it does, plans are lost.
-    """
-    lost = 0
-    for seed in range(examples(200)):
-        rng = np.random.default_rng([seed, 51])
-        case = Case(seed, max_ops=8, max_chips=6, num_kinds=1, overlap=True, link_bytes_per_s=1e10)
-        _, problem = problem_along(case.tables, case.order, case.group, PASSINGS[int(rng.integers(3))])
-        size = problem.num_kernels + 1
-        is_fitting = np.triu(rng.random((size, size)) < 0.6, 1)
-        best_s = min(
-            (
-                replicated_cost_s(problem, cuts, case.tables.num_chips)
-                for cuts in all_cuts(problem, is_fitting)
-            ),
-            default=np.inf,
-        )
-        assert least_fitting_s(problem, is_fitting) == pytest.approx(best_s, rel=1e-9, abs=0), seed
-        with monkeypatch.context() as every_start_is_sure:
-            every_start_is_sure.setattr(replicated_cuts, "sure_starts", all_are_sure)
-            lost += least_fitting_s(problem, is_fitting) > best_s * (1 + 1e-9)
-    assert lost >= examples(200) // 20
-
-
-def all_cuts(problem: SliceProblem, is_fitting: BoolArray) -> Iterator[LongArray]:
-    num_kernels = problem.num_kernels
-    for num_inner in range(min(len(problem.chip_kind), num_kernels)):
-        for inner in itertools.combinations(range(1, num_kernels), num_inner):
-            cuts = np.array([0, *inner, num_kernels])
-            start, end = cuts[:-1], cuts[1:]
-            follows = (problem.reach[start] <= end) & (problem.latest[start] >= end)
-            if (is_fitting[start, end] & follows & problem.may_cut[end]).all():
-                yield cuts
-
-
-def least_fitting_s(problem: SliceProblem, is_fitting: BoolArray) -> float:
-    """By the slicer; infinite where it finds nothing."""
-    chips = len(problem.chip_kind)
-    lower_s = least_s(problem, chips)
-    upper_s = max(lower_s, one_chip_s(problem))
-    cuts = cheapest_replicated_cuts(problem, starts_of(is_fitting), chips, lower_s, upper_s)
-    return np.inf if cuts is None else replicated_cost_s(problem, cuts, chips)
-
-
-def starts_of(is_fitting: BoolArray) -> FittingStarts:
-    """The runs of starts [M + 1, M + 1] that fit, by end, the last ones first."""
-    run_ptr, start, stop = [0, 0], [], []
-    for end in range(1, len(is_fitting)):
-        edges = np.flatnonzero(np.diff(is_fitting[:, end].astype(int), prepend=0, append=0))
-        start += edges[::2][::-1].tolist()
-        stop += edges[1::2][::-1].tolist()
-        run_ptr.append(len(start))
-    runs = (np.array(start, np.int32), np.array(stop, np.int32), np.zeros(len(start), np.int32))
-    return FittingStarts(np.array(run_ptr), *runs, 0, True)
-
-
-def all_are_sure(fits: FittingStarts, reach: LongArray) -> tuple[BoolArray, LongArray]:
-    return np.ones(len(reach), np.bool_), sure_starts(fits, reach)[1]
 
 
 # Kernels of the toy graph take 3.4, 9, 6, 5, 6 and 14 us, 43.4 in all. Links ten times as fast as

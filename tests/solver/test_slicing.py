@@ -1,4 +1,4 @@
-"""Slicing against the enumeration of all slicings, and the fast slicer against the general one."""
+"""Slicing against the enumeration of all slicings, and the fast slicer against the table of segments."""
 
 from __future__ import annotations
 
@@ -20,11 +20,6 @@ from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Candidate, Plan
 from go_opt.solver import ForwardingMode, slice_order, slice_order_streamed
-from go_opt.solver.problem.sequence import kernel_sequence
-from go_opt.solver.slicing.cuts import cheapest_cuts
-from go_opt.solver.slicing.general import cheapest_cuts_general
-from go_opt.solver.slicing.segments.memory import segment_memory
-from go_opt.solver.slicing.segments.problem import one_chip_s, slice_problem, slicing_cost_s
 from go_opt.solver.verify.verifier import verify
 from tests.solver.brute_force import (
     all_slicings,
@@ -173,21 +168,18 @@ def test_slicings_of_chips_with_pages_and_addresses_are_valid(seed: int) -> None
 
 @settings(max_examples=examples(60))
 @given(seed=seeds)
-def test_the_fast_slicer_agrees_with_the_general_one(seed: int) -> None:
+def test_the_fast_slicer_agrees_with_the_table_of_segments(seed: int) -> None:
     rng = np.random.default_rng(seed)
     num_kernels = int(rng.integers(1, 301 if examples(20) == 20 else 41))
     target = random_target(rng, topology="ring", num_chips=int(rng.integers(1, 40)), num_kinds=1)
     graph = random_graph(rng, num_kernels)
     tables = plenty_of_memory(cost_tables(graph, target))
     order = random_order(rng, graph)
-    sequence = kernel_sequence(tables, order, order, adjacent=bool(rng.random() < 0.7))
-    problem = slice_problem(tables, sequence)
-    memory = segment_memory(tables, sequence)
-    chips = min(target.num_chips, num_kernels)
-    fast = cheapest_cuts(problem, chips)
-    general = cheapest_cuts_general(problem, memory, chips, problem.floor_s, one_chip_s(problem))
-    assert general is not None
-    assert slicing_cost_s(problem, fast) == pytest.approx(slicing_cost_s(problem, general), rel=1e-9, abs=0)
+    passing: ForwardingMode = "adjacent" if rng.random() < 0.7 else "free"
+    fast = slice_order(tables, order, order, passing=passing)
+    general = slice_order_streamed(tables, order, order, passing=passing)
+    assert fast is not None
+    assert reached(fast) == pytest.approx(reached(general), rel=1e-9, abs=0)
 
 
 # Kernels of the toy graph take 3.4, 9, 6, 5, 6 and 14 us; the cuts between them carry 10, 20,

@@ -21,15 +21,15 @@ from go_opt.solver.problem.forwarding_mode import ForwardingMode
 from go_opt.solver.problem.op_constraints import op_constraints
 from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.problem.sequence import kernel_sequence
-from go_opt.solver.slicing.streamed import segment_table
-from go_opt.solver.slicing.streamed.slice import slice_order_streamed
-from go_opt.solver.slicing.streamed.weight_streams import (
+from go_opt.solver.slicing import table
+from go_opt.solver.slicing.memory import (
     drop_weights,
     hold_weights,
     no_weights_held,
     streamed_bytes,
     weight_reads,
 )
+from go_opt.solver.slicing.slice import slice_order_streamed
 from tests.env.test_states import decoder
 from tests.solver.brute_force import segments_of
 from tests.solver.test_relay_slicing import random_rules
@@ -201,8 +201,8 @@ def test_more_replicas_than_the_work_needs_make_room_for_states() -> None:
 @settings(max_examples=examples(60), deadline=None)
 @given(seed=seeds)
 def test_few_candidate_cuts_make_slicings_of_the_cost_they_say(seed: int) -> None:
-    most_steps = segment_table.MOST_STEPS
-    segment_table.MOST_STEPS = int(np.random.default_rng(seed).integers(1, 30))
+    most_steps = table.MOST_STEPS
+    table.MOST_STEPS = int(np.random.default_rng(seed).integers(1, 30))
     try:
         all_of = Stagings(seed)
         case = all_of.case
@@ -210,7 +210,7 @@ def test_few_candidate_cuts_make_slicings_of_the_cost_they_say(seed: int) -> Non
             case.tables, case.order, case.group, passing=all_of.passing, **all_of.rules
         )
     finally:
-        segment_table.MOST_STEPS = most_steps
+        table.MOST_STEPS = most_steps
     if got is not None:
         cost_s = all_of.cost_s(got.placement, np.ones(case.target.num_chips, np.int64))
         assert got.expected_s == pytest.approx(cost_s, rel=1e-9, abs=0)

@@ -10,8 +10,8 @@ from go_opt.env.simulator import simulate_plan
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import WEIGHT, Graph
 from go_opt.solver.problem.sequence import KernelSequence, kernel_sequence
-from go_opt.solver.slicing.streamed.forwarded import slice_order_forwarded
-from go_opt.solver.slicing.streamed.waiting import HOST_SHARE, waits_for_weights
+from go_opt.solver.slicing.slice import slice_order_forwarded
+from go_opt.solver.slicing.streamed import HOST_SHARE, waits_for_weights
 from tests.solver.brute_force import segments_of
 from tests.solver.test_forwarded_slicing import Forwardings, keeps_back_whole_weights
 from tests.solver.test_slicing import Case

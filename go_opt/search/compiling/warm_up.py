@@ -37,8 +37,7 @@ from go_opt.solver.enumeration.plans import every_plan
 from go_opt.solver.orders import fixed_orders
 from go_opt.solver.orders.instance import instance
 from go_opt.solver.problem.op_constraints import op_constraints
-from go_opt.solver.slicing.replicated.slice import slice_order_replicated
-from go_opt.solver.slicing.streamed.forwarded import slice_order_forwarded
+from go_opt.solver.slicing.slice import slice_order_forwarded, slice_order_replicated
 from go_opt.solver.walk.walk import NUM_FEATURES
 
 FIRST: Final = 3  # kernels that the first plan needs, the greedy one

@@ -28,8 +28,7 @@ from go_opt.solver.orders.cheapest import charged_slicing, streams_weights
 from go_opt.solver.orders.towers import Towers
 from go_opt.solver.problem.replica_allocation import allocated_chips
 from go_opt.solver.problem.segment_rules import SegmentRules
-from go_opt.solver.slicing.replicated.slice import slice_order_replicated
-from go_opt.solver.slicing.streamed.forwarded import slice_order_forwarded
+from go_opt.solver.slicing.slice import slice_order_forwarded, slice_order_replicated
 
 # Copies share nothing but the host, so an order and its kernels cost each chip what they cost one chip
 # alone, over the number of copies. Where all fits one chip of the only kind no pipeline beats that:

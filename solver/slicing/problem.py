@@ -14,11 +14,13 @@ from typing import Final, NamedTuple, Unpack
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, csr
-from go_opt.common.compiling import compiled, uncounted, uncounted_inner
+from go_opt.common.compiling import compiled, compiled_inline, uncounted, uncounted_inner
 from go_opt.env.cost import CostTables
 from go_opt.env.cost.routes import hop_seconds_per_byte
+from go_opt.model.plan import Candidate
+from go_opt.solver.problem.forwarding_mode import ForwardingMode
 from go_opt.solver.problem.segment_rules import SegmentRules, latest_ends, may_be_cut
-from go_opt.solver.problem.sequence import KernelSequence
+from go_opt.solver.problem.sequence import KernelSequence, kernel_sequence
 
 ROUNDING: Final = 1e-12
 
@@ -76,6 +78,53 @@ class Alive(NamedTuple):
     size_bytes: LongArray  # [M] by producer; kernels from the end on count all they produce
     number: LongArray  # [M]
     total: LongArray  # [2] bytes and number over all kernels before the end
+
+
+def problem_along(
+    tables: CostTables,
+    order: IntArray,
+    fusion_group: IntArray,
+    passing: ForwardingMode,
+    **rules: Unpack[SegmentRules],
+) -> tuple[KernelSequence, SliceProblem]:
+    """Returns the kernel sequence of ``order`` and the problem of cutting it into segments.
+
+    Args:
+      order: [N] a topological order; the ops of each group are adjacent in it.
+      fusion_group: [N]; cuts fall between groups only.
+      passing: how tensors that pass a chip are treated.
+      rules: the user's rules for segments (``allowed``, ``colocated``, ``rising``); an op must be
+        allowed on every chip of its stage.
+    """
+    sequence = kernel_sequence(tables, order, fusion_group, adjacent=passing == "adjacent")
+    return sequence, slice_problem(tables, sequence, relayed=passing == "relayed", **rules)
+
+
+def slicing_of(
+    sequence: KernelSequence,
+    cuts: LongArray,
+    interval_s: float,
+    sizes: LongArray | None = None,
+    forwards: BoolArray | None = None,
+) -> Candidate:
+    """Returns the plan whose kernels between two ``cuts`` [S + 1] share a chip, or the chips of a stage.
+
+    Args:
+      interval_s: includes streamed weights only where the slicing method counts them.
+      sizes: [S] chips of each stage; by default one chip each, without replicated stages.
+      forwards: [S] whether the stage forwards streamed weights.
+    """
+    chips = np.ones(len(cuts) - 1, np.int64) if sizes is None else sizes
+    lengths, first_chip = np.diff(cuts), np.cumsum(chips) - chips
+    return Candidate(
+        "slice",
+        np.repeat(first_chip, lengths)[sequence.kernel_of].astype(np.int32),
+        sequence.order,
+        sequence.fusion_group,
+        None if sizes is None else np.repeat(sizes, lengths)[sequence.kernel_of].astype(np.int32),
+        () if forwards is None else tuple(first_chip[forwards].tolist()),
+        interval_s,
+    )
 
 
 def slice_problem(
@@ -229,6 +278,23 @@ def segment_cost_s(
     if problem.overlap:
         return max(cost_s, in_s, out_s)
     return cost_s - saved_s + in_s + out_s if problem.pays_transfers[kind] else cost_s
+
+
+@compiled_inline
+def first_start(problem: SliceProblem, start: int, end: int, work_s: float) -> int:
+    """Returns the first start >= ``start`` of a permitted segment to ``end`` of at most ``work_s``."""
+    while start < end and (least_work_s(problem, start, end) > work_s or problem.latest[start] < end):
+        start += 1
+    return start
+
+
+@compiled_inline
+def least_work_s(problem: SliceProblem, start: int, end: int) -> float:
+    """Returns the kernel seconds of segment [start, end) on its fastest kind."""
+    least_s = np.inf
+    for kind in range(len(problem.prefix_s)):
+        least_s = min(least_s, problem.prefix_s[kind, end] - problem.prefix_s[kind, start])
+    return least_s
 
 
 def no_tensors_alive(problem: SliceProblem) -> Alive:

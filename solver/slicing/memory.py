@@ -4,24 +4,29 @@ A segment needs its steady memory (double buffers of tensors that enter and leav
 plus the peak of its live tensors. For a given end, steady memory is a sum over kernels whose summands do
 not depend on the start. An entering tensor counts at its last reader and is subtracted at its producer. A
 leaving tensor counts at its producer, the stream buffer at the last kernel that reads weights.
+
+A chip streams weights in order of touched per stored bytes, then larger first, then by index,
+until the others fit; of the last, only the pages that do not fit (:mod:`go_opt.env.model.memory`). Each
+pair of a weight and a share of it that some kernel touches has one place in that order. A segment stores
+a weight at the place of the largest share that it touches. Binary indexed trees over the places sum
+stored and touched bytes: O(log places) to add a weight, and to find the streamed bytes.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray, csr, row_pointers
-from go_opt.common.compiling import compiled, compiled_inner, int64, uncounted_inner
+from go_opt.common.compiling import compiled, compiled_inner, int64, uncounted, uncounted_inner
 from go_opt.env.cost import CostTables
 from go_opt.env.model.addresses import most_alive, place_buffers
-from go_opt.env.model.memory import csr_of
+from go_opt.env.model.memory import stream_order
 from go_opt.model.graph import WEIGHT
 from go_opt.solver.problem.sequence import KernelSequence, unique_pairs
 
-BLOCK: Final = 64  # starts
-NONE = int64(-1)  # numba compiles anew for every literal
+NOT_HELD = -1
 
 
 class SegmentMemory(NamedTuple):
@@ -42,6 +47,8 @@ class SegmentMemory(NamedTuple):
     home: LongArray  # [K] kernel that produces the tensor, -1 for inputs
     last: LongArray  # [K] last kernel that reads it from another, -1: none
     is_output: BoolArray  # [K]
+    end_ptr: LongArray  # [M + 1]
+    end: IntArray  # [...] stored tensors, without outputs, that each kernel is the last to read
     buffer_bytes: LongArray  # [M] of the stream buffer; 0 if the kernel reads no weights
     buffer_before: LongArray  # [M] the last earlier kernel that reads weights, -1: none
     entering_bytes: LongArray  # [M] buffers of relayed tensors in a segment that starts here
@@ -81,6 +88,8 @@ def segment_memory(
         entering_bytes = 2 * crossing_bytes[:-1]
     stored = np.flatnonzero((home >= 0) & ((last >= 0) | is_output))
     write_ptr, by_home = csr(home[stored], num_kernels)
+    ends = stored[~is_output[stored]]
+    end_ptr, by_last = csr(last[ends], num_kernels)
     return SegmentMemory(
         write_ptr,
         stored[by_home].astype(np.int32),
@@ -90,6 +99,8 @@ def segment_memory(
         home,
         last,
         is_output,
+        end_ptr,
+        ends[by_last].astype(np.int32),
         reads_weights * int(tables.stream_buffer_bytes.max()),
         np.concatenate([[-1], last_that_reads[:-1]]),
         entering_bytes,
@@ -97,11 +108,6 @@ def segment_memory(
         tables.sram_bytes,
         tables.places_buffers,
     )
-
-
-def without_stream_buffer(memory: SegmentMemory) -> SegmentMemory:
-    """Returns ``memory`` without stream buffers, for callers that count weights separately."""
-    return memory._replace(buffer_bytes=np.zeros_like(memory.buffer_bytes))
 
 
 def _crossing_bytes(size: LongArray, home: LongArray, last: LongArray, num_kernels: int) -> LongArray:
@@ -175,12 +181,12 @@ def _holes_bytes(memory: SegmentMemory, cuts: LongArray, room: LongArray) -> Lon
 @compiled
 def segment_peaks_bytes(memory: SegmentMemory, cuts: LongArray) -> LongArray:
     """Returns the peak bytes of each segment between two cuts."""
-    peaks, held = np.zeros(len(cuts) - 1, np.int64), no_segment(memory)
+    peaks, segment = np.zeros(len(cuts) - 1, np.int64), no_segment(memory)
     for d in range(len(cuts) - 1):
         for kernel in range(cuts[d], cuts[d + 1]):
-            move_end(memory, held, kernel)
+            move_end(memory, segment, kernel)
         for kernel in range(cuts[d + 1] - 1, cuts[d] - 1, -1):
-            peaks[d], _ = grow_segment(memory, held, kernel, cuts[d + 1])
+            peaks[d], _ = grow_segment(memory, segment, kernel, cuts[d + 1])
     return peaks
 
 
@@ -200,19 +206,11 @@ def least_needed_bytes(memory: SegmentMemory) -> LongArray:
 
 
 class SegmentBytes(NamedTuple):
-    """Memory of segments up to the current end. Axes: ``M`` kernels, ``K`` tensors, ``B`` blocks."""
+    """Memory of segments up to the current end. Axes: ``M`` kernels, ``K`` tensors."""
 
-    steady: LongArray  # [M] summands that are never negative
-    entering: LongArray  # [M] summands that may be negative
+    held: LongArray  # [M] summands of steady memory
     reader: LongArray  # [K] the tensor's last reader before the end, -1: none
-    end_ptr: LongArray  # [M + 1]
-    end: IntArray  # [...] tensors, without outputs, that each kernel is the last to read
-    most_alive: LongArray  # [M] bound on the bytes alive at each kernel, in any segment
-    is_fresh: BoolArray  # [B] whether ``total`` and ``most_held`` are up to date
-    total: LongArray  # [2, B] sums of the summands
-    most_held: LongArray  # [B] maximum over the starts in the block of the sum from there on
-    most_alive_in: LongArray  # [B] maximum of ``most_alive``
-    kept: LongArray  # [3, M] the forest of :func:`grow_peak`
+    kept: LongArray  # [3, M] the forest of :func:`grow_segment`
     grown: LongArray  # [3] of the segment that grows: steady bytes, bytes alive at its start, their peak
 
 
@@ -220,94 +218,57 @@ class SegmentBytes(NamedTuple):
 def no_segment(memory: SegmentMemory) -> SegmentBytes:
     """Returns the bytes before the first end."""
     num_kernels = len(memory.entering_bytes)
-    num_blocks = num_kernels // BLOCK + 1
-    dead, alive = np.full(len(memory.home), NONE, np.int32), np.zeros(num_kernels + 1, np.int64)
-    for tensor in memory.write:
-        if not memory.is_output[tensor]:
-            dead[tensor] = memory.last[tensor]
-            alive[memory.home[tensor]] += memory.size_bytes[tensor]
-            alive[memory.last[tensor] + 1] -= memory.size_bytes[tensor]
-    most_alive_in = np.zeros(num_blocks, np.int64)
-    for kernel in range(num_kernels):
-        most_alive_in[kernel // BLOCK] = max(most_alive_in[kernel // BLOCK], alive[kernel])
-        alive[kernel + 1] += alive[kernel]
-    end_ptr, end = csr_of(dead, num_kernels)
     return SegmentBytes(
         np.zeros(num_kernels, np.int64),
-        np.zeros(num_kernels, np.int64),
         np.full(len(memory.home), -1, np.int64),
-        end_ptr,
-        end,
-        alive,
-        np.zeros(num_blocks, np.bool_),
-        np.zeros((2, num_blocks), np.int64),
-        np.zeros(num_blocks, np.int64),
-        most_alive_in,
         np.empty((3, num_kernels), np.int64),
         np.zeros(3, np.int64),
     )
 
 
 @uncounted_inner
-def move_end(memory: SegmentMemory, held: SegmentBytes, kernel: int) -> None:
+def move_end(memory: SegmentMemory, segment: SegmentBytes, kernel: int) -> None:
     """Moves the current end from before ``kernel`` to after it, where an empty segment may grow."""
+    held = segment.held
     for w in range(memory.write_ptr[kernel], memory.write_ptr[kernel + 1]):
-        _move(held, held.steady, NONE, kernel, 2 * memory.size_bytes[memory.write[w]])
-    for e in range(held.end_ptr[kernel], held.end_ptr[kernel + 1]):
-        tensor = held.end[e]
-        _move(held, held.steady, memory.home[tensor], NONE, 2 * memory.size_bytes[tensor])
+        held[kernel] += 2 * memory.size_bytes[memory.write[w]]
+    for e in range(memory.end_ptr[kernel], memory.end_ptr[kernel + 1]):
+        held[memory.home[memory.end[e]]] -= 2 * memory.size_bytes[memory.end[e]]
     for r in range(memory.read_ptr[kernel], memory.read_ptr[kernel + 1]):
         tensor = memory.read[r]
-        home, before = memory.home[tensor], held.reader[tensor]
-        summands = held.steady if home < 0 else held.entering
-        _move(held, summands, before if before >= 0 else home, kernel, 2 * memory.size_bytes[tensor])
-        held.reader[tensor] = kernel
+        before = segment.reader[tensor] if segment.reader[tensor] >= 0 else memory.home[tensor]
+        _move(held, before, kernel, 2 * memory.size_bytes[tensor])
+        segment.reader[tensor] = kernel
     if memory.buffer_bytes[kernel] > 0:
-        _move(held, held.steady, memory.buffer_before[kernel], kernel, memory.buffer_bytes[kernel])
-    held.grown[0] = held.grown[1] = held.grown[2] = 0
+        _move(held, memory.buffer_before[kernel], kernel, memory.buffer_bytes[kernel])
+    segment.grown[0] = segment.grown[1] = segment.grown[2] = 0
 
 
 @uncounted_inner
-def _move(held: SegmentBytes, summands: LongArray, source: int, kernel: int, size: int) -> None:
-    """Moves ``size`` bytes from the summand of ``source`` to that of ``kernel``; -1: no kernel."""
-    if source >= 0:
-        summands[source] -= size
-        held.is_fresh[source // BLOCK] = False
-    if kernel >= 0:
-        summands[kernel] += size
-        held.is_fresh[kernel // BLOCK] = False
+def _move(held: LongArray, before: int, kernel: int, size: int) -> None:
+    """Moves ``size`` bytes from the summand of ``before`` to that of ``kernel``; -1: they are new."""
+    if before >= 0:
+        held[before] -= size
+    held[kernel] += size
 
 
 @uncounted_inner
-def grow_segment(memory: SegmentMemory, held: SegmentBytes, start: int, end: int) -> tuple[int, int]:
+def grow_segment(memory: SegmentMemory, segment: SegmentBytes, start: int, end: int) -> tuple[int, int]:
     """Returns all bytes of segment [start, end), the current end, and the peak of its live tensors.
 
-    Called for each start from ``end - 1`` down.
+    Called for each start from ``end - 1`` down. A new tensor is live from the first kernel on, so no kernel
+    gains on the kernels before it. Only kernels fuller than all before them are kept. ``upto`` is a forest:
+    the root of a kernel is the last kept kernel at or before it. ``following`` is the next kept kernel,
+    fuller by ``rise`` bytes, or -1.
     """
-    steady_bytes = held.grown[0] + held.steady[start] + held.entering[start]
-    alive_bytes, peak_bytes = grow_peak(memory, held.kept, start, end, held.grown[1], held.grown[2])
-    held.grown[0], held.grown[1], held.grown[2] = steady_bytes, alive_bytes, peak_bytes
-    return steady_bytes + memory.entering_bytes[start] + peak_bytes, peak_bytes
-
-
-@uncounted_inner
-def grow_peak(
-    memory: SegmentMemory, kept: LongArray, start: int, end: int, alive_bytes: int, peak_bytes: int
-) -> tuple[int, int]:
-    """Returns the bytes alive at ``start`` and the peak in [start, end), given those of [start + 1, end).
-
-    A new tensor is live from the first kernel on, so no kernel gains on the kernels before it. Only
-    kernels fuller than all before them are kept. ``upto`` is a forest: the root of a kernel is the last
-    kept kernel at or before it. ``following`` is the next kept kernel, fuller by ``rise`` bytes, or -1.
-    """
-    upto, following, rise = kept[0], kept[1], kept[2]
+    grown, upto, following, rise = segment.grown, segment.kept[0], segment.kept[1], segment.kept[2]
     upto[start], following[start] = start, -1
     if start + 1 < end:
-        if alive_bytes > 0:
-            following[start], rise[start] = start + 1, alive_bytes
+        if grown[1] > 0:
+            following[start], rise[start] = start + 1, grown[1]
         else:  # nothing is alive at start + 1, so drop it
             upto[start + 1], following[start], rise[start] = start, following[start + 1], rise[start + 1]
-    alive_bytes = int64(0)
+    alive_bytes, peak_bytes = int64(0), grown[2]
     for w in range(memory.write_ptr[start], memory.write_ptr[start + 1]):
         tensor = memory.write[w]
         if memory.is_output[tensor] or memory.last[tensor] >= end:
@@ -330,4 +291,136 @@ def grow_peak(
             else:
                 rise[kernel] += rise[after]
             following[kernel] = following[after]
-    return alive_bytes, peak_bytes
+    grown[0], grown[1], grown[2] = grown[0] + segment.held[start], alive_bytes, peak_bytes
+    return grown[0] + memory.entering_bytes[start] + peak_bytes, peak_bytes
+
+
+class WeightReads(NamedTuple):
+    """Reads of weights by kernel. Axes: ``M`` kernels, ``W`` weights, ``P`` places, from 1 on."""
+
+    read_ptr: LongArray  # [M + 1]
+    weight: IntArray  # [...] that the kernel reads
+    place: IntArray  # [...] of the largest share that the kernel touches
+    stored_bytes: LongArray  # [P + 1]
+    touched_bytes: LongArray  # [P + 1]
+    unit_bytes: LongArray  # [P + 1] pages, of which some may stay; more than is stored if none may
+    num_weights: int
+
+
+class HeldWeights(NamedTuple):
+    """The weights of a segment; sums as binary indexed trees."""
+
+    place: IntArray  # [W] place of each weight in the segment, or NOT_HELD
+    stored_bytes: LongArray  # [P + 1]
+    touched_bytes: LongArray  # [P + 1]
+    total_bytes: LongArray  # [2] stored bytes; touched bytes of weights that are read in part
+
+
+def weight_reads(tables: CostTables, sequence: KernelSequence, *, streams: bool = True) -> WeightReads:
+    """Returns the weight reads of ``sequence``, with places in the order in which chips stream.
+
+    Args:
+      streams: whether weights stream; if not, there are no reads.
+    """
+    tensor = tables.reader_tensor
+    is_weight = (tables.tensor_kind[tensor] == WEIGHT) & (tables.tensor_bytes[tensor] > 0) & streams
+    kernel, tensor = sequence.kernel_of[tables.reader_op[is_weight]], tensor[is_weight].astype(np.int64)
+    shares = unique_pairs(tensor, tables.read_bytes[is_weight])
+    touched = shares[:, 1]
+    order = stream_order(tables, shares[:, 0], touched)
+    stored, is_whole = tables.stored_bytes[shares[:, 0]], touched == tables.tensor_bytes[shares[:, 0]]
+    place_of = np.empty(len(shares), dtype=np.int64)
+    place_of[order] = np.arange(1, len(shares) + 1)
+    read_share = np.searchsorted(
+        shares[:, 0] * (touched.max(initial=0) + 1) + touched,
+        tensor * (touched.max(initial=0) + 1) + tables.read_bytes[is_weight],
+    )
+    # If a kernel reads a weight more than once, its last pair is the largest share.
+    reads = unique_pairs(kernel.astype(np.int64), place_of[read_share])
+    weights, weight_of_place = np.unique(shares[order, 0], return_inverse=True)
+    zero = np.zeros(1, dtype=np.int64)
+    return WeightReads(
+        row_pointers(reads[:, 0], sequence.num_kernels),
+        weight_of_place.reshape(-1)[reads[:, 1] - 1].astype(np.int32),
+        reads[:, 1].astype(np.int32),
+        np.concatenate([zero, stored[order]]),
+        np.concatenate([zero, touched[order]]),
+        np.concatenate([zero + 1, np.where(is_whole, tables.page_bytes, stored + 1)[order]]),
+        len(weights),
+    )
+
+
+def no_weights_held(reads: WeightReads) -> HeldWeights:
+    """Returns scratch for :func:`drop_weights` and :func:`hold_weights`."""
+    places = 1 << len(reads.stored_bytes).bit_length()  # a power of two, the last ones empty
+    sums = np.zeros((2, places), dtype=np.int64)
+    held = np.full(reads.num_weights, NOT_HELD, dtype=np.int32)
+    return HeldWeights(held, sums[0], sums[1], np.zeros(2, dtype=np.int64))
+
+
+@uncounted
+def drop_weights(held: HeldWeights) -> None:
+    """Makes the segment empty."""
+    held.total_bytes[0] = held.total_bytes[1] = 0
+    for w in range(len(held.place)):
+        held.place[w] = NOT_HELD
+    for p in range(len(held.stored_bytes)):
+        held.stored_bytes[p] = 0
+        held.touched_bytes[p] = 0
+
+
+@uncounted
+def hold_weights(reads: WeightReads, held: HeldWeights, kernel: int) -> None:
+    """Adds the weights of ``kernel`` to the segment."""
+    for r in range(reads.read_ptr[kernel], reads.read_ptr[kernel + 1]):
+        weight, place = reads.weight[r], reads.place[r]
+        before = held.place[weight]
+        if before >= place:
+            continue
+        held.place[weight] = place
+        _add(held, place, reads.stored_bytes[place], reads.touched_bytes[place])
+        held.total_bytes[1] += _touched_in_part(reads, place)
+        if before == NOT_HELD:
+            held.total_bytes[0] += reads.stored_bytes[place]
+        else:
+            _add(held, before, -reads.stored_bytes[before], -reads.touched_bytes[before])
+            held.total_bytes[1] -= _touched_in_part(reads, before)
+
+
+@uncounted
+def streamed_bytes(reads: WeightReads, held: HeldWeights, room_bytes: int, buffer_bytes: int) -> int:
+    """Returns the weight bytes that a segment streams if ``room_bytes`` of memory remain for weights.
+
+    The stream buffer takes ``buffer_bytes`` of that room; 0 gives a lower bound.
+    """
+    excess = held.total_bytes[0] - room_bytes
+    if excess <= 0:
+        return int64(0)
+    excess = min(excess + buffer_bytes, held.total_bytes[0])
+    # Find the last place such that all before it stream and some excess remains. No branches, because
+    # both outcomes are likely.
+    place, streamed, step = int64(0), int64(0), int64(len(held.stored_bytes) >> 1)
+    while step > 0:
+        following = place + step
+        goes_on = int64(held.stored_bytes[following] < excess)
+        excess -= goes_on * held.stored_bytes[following]
+        streamed += goes_on * held.touched_bytes[following]
+        place += goes_on * step
+        step >>= 1
+    unit = reads.unit_bytes[place + 1]
+    return streamed + min(-(-excess // unit) * unit, reads.touched_bytes[place + 1])
+
+
+@uncounted_inner
+def _touched_in_part(reads: WeightReads, place: int) -> int:
+    """Returns the bytes that are touched at ``place``, or 0 if the whole weight is."""
+    return reads.touched_bytes[place] if reads.unit_bytes[place] > reads.stored_bytes[place] else int64(0)
+
+
+@uncounted_inner
+def _add(held: HeldWeights, place: int, stored: int, touched: int) -> None:
+    p = int64(place)
+    while p < len(held.stored_bytes):
+        held.stored_bytes[p] += stored
+        held.touched_bytes[p] += touched
+        p += p & -p

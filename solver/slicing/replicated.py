@@ -7,8 +7,8 @@ unused. As ``f`` is an integer,
 
     f[j] = min_i ceil((idle[i] + P[j] + R(i, j)) / T)
 
-over the starts whose segment fits (:mod:`go_opt.solver.slicing.segments.fitting_starts`). Without relays
-the start with the least idle time is the best. Segments are as long as memory allows, but few starts
+over the starts; memory and streamed weights are ignored (:mod:`go_opt.solver.slicing.streamed` counts both).
+Without relays the start with the least idle time is the best. Segments may be long, but few starts
 matter: a start is dropped once a later start is at least as good at every end. The others are tried
 from first to last, as long as any can save a chip. One candidate takes close to O(M).
 """
@@ -20,11 +20,11 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.common.arrays import BoolArray, FloatArray, LongArray
+from go_opt.common.arrays import FloatArray, LongArray
 from go_opt.common.compiling import compiled, int64, uncounted_inner
 from go_opt.solver.problem.replica_allocation import allocate_chips, allocated_chips
 from go_opt.solver.slicing.cuts import NO_SLICING, least_interval, walk_back
-from go_opt.solver.slicing.segments.problem import (
+from go_opt.solver.slicing.problem import (
     ROUNDING,
     Alive,
     SliceProblem,
@@ -33,28 +33,24 @@ from go_opt.solver.slicing.segments.problem import (
     relays_of_segments,
     start_over,
 )
-from go_opt.solver.slicing.segments.starts import FittingStarts, sure_starts
 
 # Limit on starts tried in one search, over all its candidates: about a second. Then the best so far stays.
 MOST_STEPS: Final = 100_000_000
 
 
 def cheapest_replicated_cuts(
-    problem: SliceProblem, fits: FittingStarts, max_chips: int, lower_s: float, at_most_s: float
+    problem: SliceProblem, max_chips: int, lower_s: float, at_most_s: float
 ) -> LongArray | None:
     """Returns the cuts of the cheapest slicing into replicated stages on up to ``max_chips`` identical chips.
 
     Returns ``None`` if it takes more than ``at_most_s``. ``lower_s`` is a bound on all slicings.
     """
-    is_sure, first_fitting = sure_starts(fits, problem.reach)
     made = no_tensors_alive(problem)
     start_over(problem, made)
     previous, steps = np.zeros(problem.num_kernels + 1, np.int64), np.zeros(1, np.int64)
 
     def cuts_within(interval_s: float) -> tuple[LongArray | None, float]:
-        stages, next_s = fewest_replicated(
-            problem, fits, is_sure, first_fitting, max_chips, interval_s, made, previous, steps
-        )
+        stages, next_s = fewest_replicated(problem, max_chips, interval_s, made, previous, steps)
         return (None if stages == NO_SLICING else walk_back(previous, stages)), next_s
 
     def cost_s(cuts: LongArray) -> float:
@@ -95,9 +91,6 @@ def segment_work_s(problem: SliceProblem, cuts: LongArray) -> FloatArray:
 @compiled
 def fewest_replicated(
     problem: SliceProblem,
-    fits: FittingStarts,
-    is_sure: BoolArray,
-    first_fitting: LongArray,
     max_chips: int,
     interval_s: float,
     made: Alive,
@@ -159,7 +152,7 @@ def fewest_replicated(
             size_bytes, number = int64(0), int64(0)
             while last >= first:
                 relays_s = relay_s(problem, kind, size_bytes + passing[0, last], number + passing[1, last])
-                if idle + relays_s > idle_s[last] or not is_sure[i]:
+                if idle + relays_s > idle_s[last]:
                     break
                 size_bytes += passing[0, last]
                 number += passing[1, last]
@@ -186,7 +179,7 @@ def fewest_replicated(
         else:
             passed_bytes += made.size_bytes[j - 1]
             passed += made.number[j - 1]
-        while first <= last and (start[first] < first_fitting[j] or problem.latest[start[first]] < j):
+        while first <= last and problem.latest[start[first]] < j:
             passed_bytes += passing[0, first]
             passed += passing[1, first]
             first += 1
@@ -198,13 +191,8 @@ def fewest_replicated(
             continue
         least_end_s = np.inf  # idle time of the chips before, work and relays up to j
         size_bytes, number = passed_bytes, passed
-        run = fits.run_ptr[j + 1] - 1
         for k in range(first, last + 1):
             i = start[k]
-            while run >= fits.run_ptr[j] and fits.stop[run] <= i:
-                run -= 1
-            if run < fits.run_ptr[j]:
-                break
             steps[0] += 1
             relays_s = relay_s(problem, kind, size_bytes, number)
             # Later starts relay at least as much.
@@ -212,13 +200,12 @@ def fewest_replicated(
             if end_s > (chips[j] - 1) * slack_s * (1.0 + ROUNDING):
                 least_end_s = min(least_end_s, end_s)
                 break
-            if i >= fits.start[run]:
-                least_end_s = min(least_end_s, idle_s[k] + prefix_s[j] + relays_s)
-                needed = chips_for(prefix_s[j] - prefix_s[i] + relays_s, slack_s, max_chips)
-                if chips[i] + needed < chips[j]:
-                    chips[j] = chips[i] + needed
-                    stages[j] = stages[i] + 1
-                    previous[j] = i
+            least_end_s = min(least_end_s, idle_s[k] + prefix_s[j] + relays_s)
+            needed = chips_for(prefix_s[j] - prefix_s[i] + relays_s, slack_s, max_chips)
+            if chips[i] + needed < chips[j]:
+                chips[j] = chips[i] + needed
+                stages[j] = stages[i] + 1
+                previous[j] = i
             size_bytes += passing[0, k]
             number += passing[1, k]
         if chips[j] > 1:

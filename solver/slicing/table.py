@@ -15,24 +15,27 @@ from go_opt.common.arrays import BoolArray, FloatArray, LongArray
 from go_opt.common.compiling import compiled, int64
 from go_opt.env.cost import CostTables
 from go_opt.env.kernels.plain_loops import largest
-from go_opt.solver.slicing.segments.memory import SegmentMemory, grow_segment, move_end, no_segment
-from go_opt.solver.slicing.segments.problem import (
+from go_opt.solver.slicing.memory import (
+    HeldWeights,
+    SegmentMemory,
+    WeightReads,
+    drop_weights,
+    grow_segment,
+    hold_weights,
+    move_end,
+    no_segment,
+    no_weights_held,
+    streamed_bytes,
+)
+from go_opt.solver.slicing.problem import (
     ROUNDING,
     Alive,
     SliceProblem,
     end_moves_on,
+    first_start,
     no_tensors_alive,
     relay_s,
     start_over,
-)
-from go_opt.solver.slicing.segments.starts import first_start
-from go_opt.solver.slicing.streamed.weight_streams import (
-    HeldWeights,
-    WeightReads,
-    drop_weights,
-    hold_weights,
-    no_weights_held,
-    streamed_bytes,
 )
 
 # Limits on the kernels added to segments, and on segments per class of chips: about a fifth of a second.

@@ -22,7 +22,7 @@ from go_opt.env.cost.routes import transfer_s
 from go_opt.model.graph import INPUT, NO_PRODUCER
 from go_opt.solver.problem.sequence import KernelSequence
 from go_opt.solver.slicing.cuts import RELATIVE_TOLERANCE, least_interval
-from go_opt.solver.slicing.streamed.cuts import Cuts, StreamedProblem
+from go_opt.solver.slicing.streamed import Cuts, StreamedProblem
 
 WINDOW: Final = 256  # kernels behind a cut that are looked at
 MOST_ALIKE: Final = 4  # labels of a cut on the same number of chips: beyond, the fastest ones are kept
@@ -147,7 +147,8 @@ def cheapest_cuts_with_latency(
     found = least_interval(cost_s, cuts_within, lower_s, upper_s)
     if found is None:
         return None
-    return table.cut[found], np.ones(len(found) - 1, np.int64), cost_s(found)
+    one_each = np.ones(len(found) - 1, np.int64)
+    return Cuts(table.cut[found], one_each, cost_s(found), one_each == 0)
 
 
 @compiled
