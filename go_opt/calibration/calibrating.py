@@ -12,8 +12,7 @@ import numpy as np
 
 from go_opt.agents.training.problems.environment import CheckedSession, Environment, open_session
 from go_opt.api.searching import optimize
-from go_opt.calibration.chip_fit import ChipFigures, ChipFit
-from go_opt.calibration.observations import observe
+from go_opt.calibration.chip_fit import ChipFigures, ChipFit, observe
 from go_opt.calibration.package_fit import AT_BEST, Factors, fit_package, scaled
 from go_opt.calibration.samples import Sample, by_plan, fastest, noise, read_samples, write_samples
 from go_opt.env import Target, parse_target

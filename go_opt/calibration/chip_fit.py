@@ -5,30 +5,171 @@ other op takes ``b * padded / peak``, padded to whole lanes. A kernel takes ``ma
 bandwidth) + overhead``. A chip takes the sum of its kernels and, without overlap, of its transfers. Sizes of
 tiles and vectors are drawn at random; the best are improved one size at a time. For each choice of sizes,
 a, b, fill, c and overhead minimise relative errors, drawn to the target's own figures. If enough chips were
-measured, ops of a type and shape then get a factor (:mod:`go_opt.calibration.op_groups`), and the sizes that
+measured, ops of a type and shape then get a factor (:class:`OpGroups`), and the sizes that
 make what was measured most probable are kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 from scipy.optimize import nnls
 
-from go_opt.calibration.observations import Observations
-from go_opt.calibration.op_groups import OpGroups
-from go_opt.common.arrays import BoolArray, FloatArray
+from go_opt.calibration.samples import Sample
+from go_opt.common.arrays import BoolArray, FloatArray, IntArray
 from go_opt.env import Target
-from go_opt.env.cost.shapes import factors_of_ops, shaped_op_seconds
+from go_opt.env.copies.expanded_tables import expanded_tables, plan_tables
+from go_opt.env.copies.relays import relays_of
+from go_opt.env.copies.stages import size_by_chip
+from go_opt.env.cost.shapes import factors_of_ops, product_shapes, shaped_op_seconds
 from go_opt.env.cost.tables import tables_with_effects
+from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.env.target.chip_kind import ChipKind
 from go_opt.env.target.simulator_parameters import KindParameters, OpFactor, ideal_parameters
 from go_opt.model.graph import MATRIX as IS_MATRIX
 from go_opt.model.graph import Graph
 from go_opt.model.matrix_flops import MATRIX_FLOPS
+
+
+@dataclass(frozen=True, eq=False)
+class Observations:
+    """The kernels of measured plans on their chips.
+
+    Axes: ``E`` ops in kernels, including relays (without work); ``M`` kernels; ``R`` working
+    chips of all plans; ``P`` plans.
+    """
+
+    op: IntArray  # [E] op of the graph; N: a relay
+    kernel_of: IntArray  # [E]
+    moved_s: FloatArray  # [M] bytes divided by the SRAM bandwidth
+    row_of: IntArray  # [M]
+    turns: FloatArray  # [R] chips r of its stage, each of which runs every r-th inference
+    transfers_s: FloatArray  # [R] in and out over the target's links; 0 if chips compute meanwhile
+    seconds: FloatArray  # [R] of an inference; NaN if only the interval was measured
+    plan_of: IntArray  # [R]
+    interval_s: FloatArray  # [P]
+
+    def measured_s(self, predicted_s: FloatArray) -> FloatArray:
+        """[R] measured, or NaN: an interval alone goes to the busiest chip by ``predicted_s``."""
+        seconds = self.seconds.copy()
+        for plan in np.unique(self.plan_of[np.isnan(seconds)]):
+            rows = np.flatnonzero(self.plan_of == plan)
+            if np.isnan(seconds[rows]).all():
+                seconds[rows[np.argmax(predicted_s[rows])]] = self.interval_s[plan]
+        return seconds
+
+
+def observe(graph: Graph, target: Target, samples: Sequence[Sample]) -> Observations:
+    """The observations of measured plans that run; ``target`` has one kind of chip."""
+    return _joined([_observed(graph, target, sample) for sample in samples])
+
+
+def _observed(graph: Graph, target: Target, sample: Sample) -> Observations:
+    plan, tables = sample.plan, tables_with_effects(graph, target, ideal_parameters(1))
+    # Op numbers replace op seconds; relays have none.
+    numbers = tables._replace(op_s=np.arange(-graph.num_ops, 0, dtype=np.float64)[None])
+    expanded, placement, order, group = expanded_tables(
+        numbers, plan.placement, plan.order, plan.fusion_group, relays_of(graph, plan)
+    )
+    kernel_of = number_kernels(order, group)
+    moved_only = expanded._replace(
+        op_s=np.zeros_like(expanded.op_s),
+        measured_s=np.full_like(expanded.op_s, np.nan),
+        kernel_overhead_s=np.zeros(1),
+    )
+    moved_s = kernel_seconds(moved_only, kernel_of)[0]
+    chip_of = np.empty(len(moved_s), np.int32)
+    chip_of[kernel_of] = placement
+    chips, row_of = np.unique(chip_of, return_inverse=True)
+    seconds = sample.seconds_of_chips(target.num_chips)
+    link_s = plan_tables(graph, target, plan).evaluate().link_s[0, :-2] * (not target.overlap)
+    ends = np.concatenate([target.topology.link_from, target.topology.link_to])
+    return Observations(
+        (expanded.op_s[0] + graph.num_ops).astype(np.int32),
+        kernel_of,
+        moved_s,
+        row_of.astype(np.int32),
+        size_by_chip(plan.placement, plan.replication, target.num_chips)[chips].astype(np.float64),
+        np.bincount(ends[ends >= 0], np.tile(link_s, 2)[ends >= 0], target.num_chips).astype(np.float64)[
+            chips
+        ],
+        seconds[chips],
+        np.zeros(len(chips), np.int32),
+        np.array([sample.interval_s]),
+    )
+
+
+def _joined(parts: Sequence[Observations]) -> Observations:
+    kernels = np.cumsum([0, *(len(part.moved_s) for part in parts)])
+    rows = np.cumsum([0, *(len(part.turns) for part in parts)])
+    numbered = list(zip(parts, kernels, rows, strict=False))
+    return Observations(
+        np.concatenate([part.op for part in parts]),
+        np.concatenate([part.kernel_of + kernel for part, kernel, _ in numbered]),
+        np.concatenate([part.moved_s for part in parts]),
+        np.concatenate([part.row_of + row for part, _, row in numbered]),
+        np.concatenate([part.turns for part in parts]),
+        np.concatenate([part.transfers_s for part in parts]),
+        np.concatenate([part.seconds for part in parts]),
+        np.repeat(np.arange(len(parts)), np.diff(rows)),
+        np.concatenate([part.interval_s for part in parts]),
+    )
+
+
+_TYPE_SHARE: Final = 0.5  # of the variance
+_ALIKE: Final = 2.0  # standard deviations of similar shapes, in powers of two
+_LEAST_LOG: Final = 0.005  # logarithm; smaller ones are left out
+
+
+class OpGroups:
+    """The groups of a graph's ops.
+
+    Attributes:
+      of_op: [N + 1] group of each op; the last is for relays, which have no work.
+      root: [G, G] matrix whose square is the covariance of logarithms, for a variance of 1.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        shapes = np.stack(product_shapes(graph), axis=1)
+        is_matrix = (graph.op_class == IS_MATRIX).tolist()
+        keys = list(zip(graph.op_types, is_matrix, map(tuple, shapes.astype(np.int64).tolist()), strict=True))
+        self._keys = list(dict.fromkeys(keys))
+        number = {key: i for i, key in enumerate(self._keys)}
+        self.of_op: IntArray = np.array([*map(number.__getitem__, keys), 0], np.int32)
+        types = np.array([op_type for op_type, _, _ in self._keys])
+        of_class = np.array([is_matrix for _, is_matrix, _ in self._keys])
+        place = np.log2(np.array([shape for _, _, shape in self._keys], np.float64))
+        apart = ((place[:, None] - place[None]) ** 2).sum(axis=2)
+        near = np.exp(-apart / (2 * _ALIKE**2)) * (of_class[:, None] == of_class[None])
+        covariance = _TYPE_SHARE * (types[:, None] == types[None]) + (1 - _TYPE_SHARE) * near
+        values, vectors = np.linalg.eigh(covariance)
+        self.root: FloatArray = vectors * np.sqrt(np.fmax(values, 0.0))
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def factors(self, logs: FloatArray) -> tuple[OpFactor, ...]:
+        """The factors with these logarithms [G]; for other shapes of a type, the mean of its groups."""
+        by_type: dict[str, list[float]] = {}
+        for (op_type, _, _), log in zip(self._keys, logs.tolist(), strict=True):
+            by_type.setdefault(op_type, []).append(log)
+        rows = [(op_type, float(np.mean(values)), ()) for op_type, values in by_type.items()]
+        rows += [
+            (op_type, log, shape)
+            for (op_type, is_matrix, shape), log in zip(self._keys, logs.tolist(), strict=True)
+            if is_matrix and len(by_type[op_type]) > 1
+        ]
+        if np.abs(logs).max() <= _LEAST_LOG:
+            return ()
+        return tuple(
+            OpFactor(op_type, float(np.exp(log)), shape)
+            for op_type, log, shape in rows
+            if abs(log) > _LEAST_LOG or shape
+        )
+
 
 MATRIX, VECTOR, FILL, BYTE, OVERHEAD = range(5)
 _SIZES: Final = {

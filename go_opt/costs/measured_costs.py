@@ -1,21 +1,9 @@
-"""Measured seconds of ops on chip kinds, from a CSV table, a profile of ONNX Runtime or a mapping.
-
-    op,kind,seconds
-    conv1,chip,1.2e-5
-    conv2,*,8e-6
-    resize,chip,excluded
-
-A row gives the seconds of one op on one chip kind of the target. With kind ``*`` it covers every
-kind that has no row of its own. The op then costs exactly that, in any kernel. Empty seconds, or
-``excluded``, mean that the kind cannot run the op. Costs are part of a graph's fingerprint, so a
-plan made with costs must be evaluated with the same costs.
-
-A profile is the unchanged JSON file of ``InferenceSession.end_profiling`` (:mod:`go_opt.costs`).
-"""
+"""Measured seconds of ops: read into a graph, how much they cover, and what a plan file says of them."""
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,17 +15,58 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.common.files import open_table
+from go_opt.common.files import open_table, read_json
 from go_opt.common.outputs import COSTS_MARK
 from go_opt.common.suggestion import suggestion
-from go_opt.costs.coverage import MOST_LISTED, Coverage, Unmapped
-from go_opt.costs.mapping import mapped_rows
-from go_opt.costs.runtime_profile import is_profile, read_profile
+from go_opt.common.units import format_duration
+from go_opt.costs.runtime_profile import is_profile, mapped_rows, read_profile
 from go_opt.env.target import Target, load_target
-from go_opt.errors import InvalidInputError
+from go_opt.errors import InvalidInputError, PlanError
 from go_opt.model.builder import MAX_FLOPS as MAX_SECONDS
 from go_opt.model.codecs.fields import shown
 from go_opt.model.graph import Graph
+
+MOST_LISTED: Final = 5
+
+
+@dataclass(frozen=True)
+class Unmapped:
+    """A row of a table or profile that belongs to no op."""
+
+    name: str
+    seconds: float  # zero where the row says none
+    hint: str = ""  # where it stands, and what it may mean
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """The coverage of a graph by measured costs."""
+
+    num_ops: int
+    measured_ops: int
+    total_s: float  # of all rows
+    unmapped: tuple[Unmapped, ...]
+
+    @property
+    def mapped_share(self) -> float:
+        """Of the measured seconds; 1 where nothing was measured."""
+        lost_s = sum(row.seconds for row in self.unmapped)
+        return 1 - lost_s / self.total_s if self.total_s else 1.0
+
+    def lines(self) -> list[str]:
+        """Text lines: the shares, and the unmapped rows, longest first."""
+        share = f"{self.mapped_share:.1%} of the measured seconds"
+        said = [f"costs: {self.measured_ops} of {self.num_ops} ops have measured seconds, {share} are theirs"]
+        if self.unmapped:
+            rows = sorted(self.unmapped, key=lambda row: -row.seconds)
+            named = [
+                f"{row.name!r}{f' {format_duration(row.seconds)}' if row.seconds else ''}{row.hint}"
+                for row in rows[:MOST_LISTED]
+            ]
+            more = f" and {len(rows) - MOST_LISTED} more" if len(rows) > MOST_LISTED else ""
+            said.append(f"costs: {len(rows)} rows are of no op: {', '.join(named)}{more}")
+        return said
+
 
 COLUMNS: Final = ("op", "kind", "seconds")
 EXCLUDED: Final = "excluded"
@@ -237,3 +266,34 @@ def _seconds(where: str, given: str | float) -> float:
 
 def _wrong(message: str) -> InvalidInputError:
     return InvalidInputError(message, field="costs")
+
+
+def costs_fingerprint(graph: Graph) -> str:
+    """SHA-256 of the measured costs of a graph, in op order, and of the kinds that cannot run an op."""
+    digest = hashlib.sha256(b"go_opt.v1.Costs")
+    for mapping in (graph.measured_s, graph.excluded):
+        for kind in sorted(mapping):
+            digest.update(kind.encode() + b"\0" + mapping[kind].tobytes())
+        digest.update(b"\1")
+    return digest.hexdigest()
+
+
+def costs_fact(graph: Graph, costs: Path | None) -> dict[str, dict[str, str]]:
+    """The entry of a plan file about the costs it was made with; empty if there were none."""
+    if costs is None:
+        return {}
+    return {"costs": {"file": str(costs), "fingerprint": costs_fingerprint(graph)}}
+
+
+def check_remembered(plan: Path, graph: Graph, costs: Path | None) -> None:
+    """Raise :class:`PlanError` if a plan file says that the plan was made with other costs."""
+    data = read_json(plan, "plan file", PlanError)
+    fact = data.get("costs") if isinstance(data, dict) else None
+    if not isinstance(fact, dict) or fact.get("fingerprint") == costs_fingerprint(graph):
+        return
+    file, made_with = str(fact.get("file"))[:200], str(fact.get("fingerprint"))[:12]
+    says = f"plan file {str(plan)!r}: the plan was made with the measured costs {file!r} ({made_with})"
+    if costs is None:
+        raise PlanError(f"{says}; give them with --costs.", field="costs")
+    others = f"{str(costs)!r} gives this graph others ({costs_fingerprint(graph)[:12]})"
+    raise PlanError(f"{says}, and {others}; give --costs {file}.", field="costs")

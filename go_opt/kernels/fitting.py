@@ -59,7 +59,6 @@ _WORTH: Final = 0.9  # further figures must lower the error of rows held out to 
 _MOST_COMPARED: Final = 300  # rows, evenly spaced, that decide on further figures
 _FEWEST: Final = 20  # rows for further figures
 _MOST_OFF: Final = 100.0  # median of predicted over measured seconds, or its inverse: another unit
-Seconds = Callable[[FloatArray], FloatArray]  # of the figures that are fitted
 
 
 @dataclass(frozen=True)
@@ -264,26 +263,17 @@ def _fitted_figures(
     is_quick: bool = False,
 ) -> Predictor:
     """The figures of ``spreads``, pulled to those of ``given``; the search begins at ``start``."""
-    names = list(spreads)
 
-    def of(figures: FloatArray) -> Predictor:
-        named: dict[str, Any] = dict(zip(names, figures.tolist(), strict=True))
-        return replace(given, figures=replace(given.figures, **named))
+    def with_figures(figures: Mapping[str, Any]) -> Predictor:
+        return replace(given, figures=replace(given.figures, **figures))
 
-    def of_names(one: Predictor) -> list[float]:
-        return [getattr(one.figures, name) for name in names]
+    def at(one: Predictor) -> list[float]:
+        return [getattr(one.figures, name) for name in spreads]
 
     # The target's own GPU, or another of the reached rates.
     priors = [given, _reached(table, given)] if start is None else [given]
-    pairs = [
-        (np.log(of_names(prior)), np.log(of_names(prior if start is None else start))) for prior in priors
-    ]
-    spread = np.array(list(spreads.values()))
-    return of(
-        _fitted(
-            _measured(table), lambda figures: of(figures).seconds(table), pairs, spread, is_quick=is_quick
-        )
-    )
+    pairs = [(at(prior), at(prior if start is None else start)) for prior in priors]
+    return _fitted(table, with_figures, pairs, spreads, is_quick=is_quick)
 
 
 def _reached(table: KernelTable, given: Predictor) -> Predictor:
@@ -340,7 +330,11 @@ def _fitted_products(
     ]
     found = [(prior, _fitted_figures(some, prior, spreads, is_quick=True)) for prior in priors]
     prior, cached = min(found, key=lambda one: _off(one[1], some))
-    if _held_out(some, prior, cached, spreads) > _WORTH * _held_out(some, given, plain, PRODUCT_SPREADS):
+
+    def held_out(given: Predictor, start: Predictor, spreads: Mapping[str, float]) -> float:
+        return _held_out(some, lambda rows: _fitted_figures(rows, given, spreads, start, is_quick=True))
+
+    if held_out(prior, cached, spreads) > _WORTH * held_out(given, plain, PRODUCT_SPREADS):
         return plain, frozenset(PRODUCT_SPREADS)
     return _fitted_figures(table, prior, spreads, cached, is_quick=is_quick), frozenset(spreads)
 
@@ -350,16 +344,10 @@ def _off(predictor: Predictor, table: KernelTable) -> float:
     return float(np.abs(np.log(predictor.seconds(table) / _measured(table))).sum())
 
 
-def _held_out(table: KernelTable, given: Predictor, start: Predictor, spreads: Mapping[str, float]) -> float:
+def _held_out(table: KernelTable, fitted: Callable[[KernelTable], Predictor]) -> float:
     """What rows are off that are predicted from the other folds."""
     fold = np.arange(len(table.sizes)) % _FOLDS
-    return sum(
-        _off(
-            _fitted_figures(table.rows(fold != one), given, spreads, start, is_quick=True),
-            table.rows(fold == one),
-        )
-        for one in range(_FOLDS)
-    )
+    return sum(_off(fitted(table.rows(fold != one)), table.rows(fold == one)) for one in range(_FOLDS))
 
 
 def _fitted_collective(op: str, table: KernelTable, given: Predictor) -> tuple[Predictor, frozenset[str]]:
@@ -379,13 +367,8 @@ def _fitted_collective(op: str, table: KernelTable, given: Predictor) -> tuple[P
         whole = [prior] * (by_group and bool(earlier))  # for other groups
         return replace(given, collectives=(*others, *whole, *found))
 
-    fold = np.arange(len(table.sizes)) % _FOLDS
-
     def held_out(by_group: bool) -> float:
-        return sum(
-            _off(fitted(table.rows(fold != one), by_group, True), table.rows(fold == one))
-            for one in range(_FOLDS)
-        )
+        return _held_out(table, lambda rows: fitted(rows, by_group, True))
 
     by_group = len(table.sizes) >= _FEWEST and held_out(True) < _WORTH_GROUPS * held_out(False)
     return fitted(table, by_group, False), frozenset(f"{op}.{name}" for name in _COLLECTIVE_SPREADS)
@@ -397,38 +380,36 @@ def _fitted_row(
     """The one collective of ``given``, with figures fitted."""
     (row,) = given.collectives
 
-    def of(figures: FloatArray) -> Collective:
-        named: dict[str, Any] = dict(zip(spreads, figures.tolist(), strict=True))
-        return replace(row, **named)
-
-    def seconds(figures: FloatArray) -> FloatArray:
-        return replace(given, collectives=(of(figures),)).seconds(table)
+    def with_figures(figures: Mapping[str, Any]) -> Predictor:
+        return replace(given, collectives=(replace(row, **figures),))
 
     at = [getattr(row, name) for name in spreads]
-    pairs, spread = [(np.log(at), np.log(at))], np.array(list(spreads.values()))
-    return of(_fitted(_measured(table), seconds, pairs, spread, is_quick=is_quick))
+    return _fitted(table, with_figures, [(at, at)], spreads, is_quick=is_quick).collectives[0]
 
 
 def _fitted(
-    measured_s: FloatArray,
-    seconds: Seconds,
-    pairs: Sequence[tuple[FloatArray, FloatArray]],
-    spread: FloatArray,
+    table: KernelTable,
+    with_figures: Callable[[Mapping[str, Any]], Predictor],
+    pairs: Sequence[tuple[Sequence[float], Sequence[float]]],
+    spreads: Mapping[str, float],
     *,
     is_quick: bool = False,
-) -> FloatArray:
-    """The figures that fit best.
+) -> Predictor:
+    """The predictor with the figures that fit best.
 
     Args:
-      pairs: means of the logarithms of figures, and where the search begins; the best pair counts.
-      spread: deviations of the logarithms.
+      pairs: means of figures, and where the search begins; the best pair counts.
+      spreads: deviations of the logarithms of figures, by name.
     """
     from scipy.optimize import least_squares, minimize
 
-    measured = np.log(measured_s)
+    measured, spread = np.log(_measured(table)), np.array(list(spreads.values()))
+
+    def of(figures: FloatArray) -> Predictor:
+        return with_figures(dict(zip(spreads, figures.tolist(), strict=True)))
 
     def off(at: FloatArray, prior: FloatArray) -> FloatArray:
-        errors = (np.log(seconds(np.exp(at))) - measured) / _SCALE
+        errors = (np.log(of(np.exp(at)).seconds(table)) - measured) / _SCALE
         return np.concatenate([errors, (at - prior) / spread])
 
     def smooth(at: FloatArray, prior: FloatArray) -> FloatArray:  # absolute, but squared near zero
@@ -442,12 +423,12 @@ def _fitted(
 
     found = [
         (least_squares(smooth, start, args=(prior,), diff_step=1e-3, max_nfev=20).x, prior)
-        for prior, start in pairs
+        for prior, start in np.log(np.array(pairs))
     ]
     first, prior = min(found, key=lambda one: loss(*one))
     if is_quick:
-        return np.asarray(np.exp(first), np.float64)
+        return of(np.exp(first))
     corners = np.vstack([first, first + 0.05 * np.eye(len(first))])
     options = {"maxfev": 30 * len(first), "initial_simplex": corners}
     best = np.exp(minimize(loss, first, (prior,), method="Nelder-Mead", options=options).x)
-    return np.array([float(f"{figure:.4g}") for figure in best])
+    return of(np.array([float(f"{figure:.4g}") for figure in best]))

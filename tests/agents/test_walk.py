@@ -20,9 +20,9 @@ from go_opt.agents.training.pretrain import PretrainRequest, pretrain
 from go_opt.agents.training.problems.environment import LocalEnvironment
 from go_opt.agents.training.problems.settings import PLACEMENT
 from go_opt.agents.training.updates.walk_learner import WalkLearner
-from go_opt.bench.rivals import RIVALS, Limits, Problem, compete, pose, walks
+from go_opt.bench.rivals import RIVALS, Limits, Problem, compete, pose, searches
+from go_opt.bench.rivals.searches import walk_case_of
 from go_opt.bench.rivals.trial import SpentError
-from go_opt.bench.rivals.walks import walk_case_of
 from go_opt.env import evaluate_batch, load_target, load_zoo
 from go_opt.solver import broken_rules
 from go_opt.solver.problem.problem import TRIANGLE_ADJACENT
@@ -153,11 +153,11 @@ def test_where_no_walk_is_valid_most_samples_are_random(monkeypatch: pytest.Monk
             raise SpentError
         return np.full(len(placement), 1.0 if is_random or len(asked) == 5 else np.inf)
 
-    monkeypatch.setattr(walks, "random_placements", at_random)
-    monkeypatch.setattr(walks, "evaluate_units", evaluated)
+    monkeypatch.setattr(searches, "random_placements", at_random)
+    monkeypatch.setattr(searches, "evaluate_units", evaluated)
     trial: Any = SimpleNamespace(problem=toy_problem(), left=np.inf)
     with pytest.raises(SpentError):
-        walks.policy(trial, 0)
+        searches.policy(trial, 0)
     assert asked == [20, -15, 5, -15, 5, 20]
 
 
@@ -197,7 +197,7 @@ def test_weights_whose_walks_never_fit_have_a_plan_after_some_samples(
     target = load_target("mcm-6x6")
     graph = load_zoo("wavenet_4x36")
     problem = pose(graph, target, relays=False)
-    monkeypatch.setattr(walks, "shipped_policy", lambda: SimpleNamespace(walk_weights=SELDOM_CUTS))
+    monkeypatch.setattr(searches, "shipped_policy", lambda: SimpleNamespace(walk_weights=SELDOM_CUTS))
     for name in ("policy", "policy-finetuned"):
         assert np.isfinite(compete(RIVALS[name], problem, Limits(evaluations=20), 0, Clock()).interval_s)
     of_graph = neutral_outputs(SELDOM_CUTS, np.zeros(graph.num_ops))

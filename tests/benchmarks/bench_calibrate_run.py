@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import go_opt
 from go_opt.calibration import calibrating
-from go_opt.calibration.observations import observe
+from go_opt.calibration.chip_fit import observe
 from go_opt.calibration.samples import Sample, fastest, write_samples
 from go_opt.env import Target
 from go_opt.hardware import HardwareEnvironment

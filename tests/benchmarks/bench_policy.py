@@ -35,7 +35,7 @@ from go_opt.agents.training.problems.environment import LocalEnvironment, Sessio
 from go_opt.agents.training.problems.settings import LESSONS, PLACEMENT, Lesson, Settings
 from go_opt.agents.training.run import validate
 from go_opt.bench.rivals import RIVALS, Limits, Problem, compete, pose
-from go_opt.bench.rivals.walks import walk_case_of
+from go_opt.bench.rivals.searches import walk_case_of
 from go_opt.env import zoo_entries
 from go_opt.solver import place_adjacent
 from go_opt.solver.walk.walk import NUM_FEATURES, draw_walks

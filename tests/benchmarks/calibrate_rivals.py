@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 import go_opt
-from go_opt.calibration.chip_fit import ChipFit
-from go_opt.calibration.observations import Observations, observe
+from go_opt.calibration.chip_fit import ChipFit, Observations, observe
 from go_opt.calibration.samples import Sample
 from go_opt.env import Target, cost_tables, evaluate_plan
 from go_opt.env.cost.shapes import product_shapes

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from go_opt.bench.rivals.problem import Problem
+from go_opt.bench.rivals.trial import Problem
 from go_opt.common.arrays import IntArray
 from go_opt.env.cost.routes import hop_seconds_per_byte
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT

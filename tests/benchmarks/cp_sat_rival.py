@@ -12,10 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from go_opt.bench.rivals.order_slice import slice_along
-from go_opt.bench.rivals.placement_search import evaluate_units
-from go_opt.bench.rivals.problem import unit_problem
-from go_opt.bench.rivals.trial import SpentError, Trial
+from go_opt.bench.rivals.searches import evaluate_units, slice_along
+from go_opt.bench.rivals.trial import SpentError, Trial, unit_problem
 from go_opt.common.processes import num_cores
 from go_opt.solver import PlacementProblem
 from tests.benchmarks.cp_sat_model import RingModel, cp_model

@@ -15,10 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from go_opt.bench.rivals.order_slice import slice_along
-from go_opt.bench.rivals.placement_search import evaluate_units
-from go_opt.bench.rivals.problem import unit_problem
-from go_opt.bench.rivals.trial import Trial
+from go_opt.bench.rivals.searches import evaluate_units, slice_along
+from go_opt.bench.rivals.trial import Trial, unit_problem
 from go_opt.common.arrays import FloatArray, IntArray, LongArray, row_pointers
 from go_opt.env import list_schedule
 from go_opt.model.graph import NO_PRODUCER

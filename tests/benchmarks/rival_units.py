@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from go_opt.bench.rivals.problem import Problem, unit_problem
-from go_opt.bench.rivals.trial import Trial
+from go_opt.bench.rivals.trial import Problem, Trial, unit_problem
 from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.env import CostTables
 from go_opt.env.kernels.numbering import kernel_seconds

@@ -22,9 +22,8 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.bench.rivals.placement_search import _neighbour
-from go_opt.bench.rivals.problem import Problem, pose, unit_problem
-from go_opt.bench.rivals.trial import Limits, Trial
+from go_opt.bench.rivals.searches import _neighbour
+from go_opt.bench.rivals.trial import Limits, Problem, Trial, pose, unit_problem
 from go_opt.common.arrays import IntArray
 from go_opt.env import Target
 from go_opt.env.copies.splits import split_graph

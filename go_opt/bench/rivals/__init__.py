@@ -4,11 +4,19 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from go_opt.bench.rivals.order_slice import genetic, genetic_with_fusion, greedy, slice_default
-from go_opt.bench.rivals.placement_search import annealing, annealing_greedy, random_sampling
-from go_opt.bench.rivals.problem import Problem, pose
-from go_opt.bench.rivals.trial import Limits, Outcome, Point, Rival, Trial, compete
-from go_opt.bench.rivals.walks import policy, policy_finetuned, policy_untrained
+from go_opt.bench.rivals.searches import (
+    annealing,
+    annealing_greedy,
+    genetic,
+    genetic_with_fusion,
+    greedy,
+    policy,
+    policy_finetuned,
+    policy_untrained,
+    random_sampling,
+    slice_default,
+)
+from go_opt.bench.rivals.trial import Limits, Outcome, Point, Problem, Rival, Trial, compete, pose
 
 __all__ = ["RIVALS", "Limits", "Outcome", "Point", "Problem", "Rival", "Trial", "compete", "pose"]
 

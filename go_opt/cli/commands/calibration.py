@@ -133,7 +133,7 @@ def calibrate(
         return
     from go_opt import api
     from go_opt.calibration.calibrating import Calibration
-    from go_opt.calibration.dataset import write_dataset
+    from go_opt.calibration.samples import write_dataset
     from go_opt.common.files import write_atomically
     from go_opt.model.codecs.plan_json import save_plan
     from go_opt.report.calibration_lines import fitted_lines

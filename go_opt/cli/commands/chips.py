@@ -142,7 +142,7 @@ class DesignOut:
     def save(self, found: Design, graph: Graph, costs: Path | None, model: str) -> None:
         """Write the package, and its plan for that file."""
         from go_opt.common.files import write_atomically
-        from go_opt.costs.remembered import costs_fact
+        from go_opt.costs.measured_costs import costs_fact
         from go_opt.env import parse_target
         from go_opt.env.copies.splits import planned_graph
         from go_opt.env.target.toml import target_to_toml

@@ -67,7 +67,7 @@ def optimize(
 ) -> Answer:
     """Find a plan for MODEL, or for several at once, and bound its distance from the optimum."""
     from go_opt import api
-    from go_opt.costs.remembered import costs_fact
+    from go_opt.costs.measured_costs import costs_fact
     from go_opt.env.copies.splits import planned_graph
     from go_opt.env.target import PAPER
     from go_opt.model.codecs.plan_json import save_plan

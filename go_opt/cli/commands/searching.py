@@ -320,7 +320,7 @@ def prefill_here(
     """Prompts beside steps or apart, for a rate."""
     from go_opt.cli.inputs.interrupt import InterruptAsks
     from go_opt.cli.inputs.loading import with_costs
-    from go_opt.costs.remembered import costs_fact
+    from go_opt.costs.measured_costs import costs_fact
     from go_opt.frontends.union.graphs import union_name
     from go_opt.report.progress import announce_compilation
     from go_opt.serving.rate.prefill import plan_prefill

@@ -231,8 +231,7 @@ def with_costs(graph: Graph, target: Target, costs: Path | None, plan: Path | No
     Raises:
       PlanError: the plan file says that the plan was made with other costs, or with costs at all.
     """
-    from go_opt.costs.measured_costs import read_costs
-    from go_opt.costs.remembered import check_remembered
+    from go_opt.costs.measured_costs import check_remembered, read_costs
 
     read = None if costs is None else read_costs(graph, costs, target)
     with_them = graph if read is None else read.graph

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from go_opt.api.inputs import ZOO_PREFIX, as_loaded, as_target, costed
-from go_opt.costs.remembered import check_remembered
+from go_opt.costs.measured_costs import check_remembered
 from go_opt.env import Target
 from go_opt.env.copies.splits import planned_graph
 from go_opt.errors import ModelError

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 
 from go_opt.bench.rivals import Problem, pose
-from go_opt.bench.rivals.problem import unit_problem
+from go_opt.bench.rivals.trial import unit_problem
 from go_opt.solver import broken_rules
 from go_opt.solver.problem.problem import TRIANGLE_ADJACENT, TRIANGLE_OFF
 from tests.strategies import random_graph, random_target, small_mcm, toy_graph

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 
-from go_opt.bench.rivals.problem import unit_problem
+from go_opt.bench.rivals.trial import unit_problem
 from tests.agents.rivals.cases import random_problem
 from tests.benchmarks.metis_rival import coarsened
 from tests.benchmarks.rival_units import unit_seconds

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 pytest.importorskip("pymetis")
 
 from go_opt.bench.rivals import Limits, Trial, compete
-from go_opt.bench.rivals.problem import unit_problem
+from go_opt.bench.rivals.trial import unit_problem
 from go_opt.solver import broken_rules
 from go_opt.solver.problem.problem import TRIANGLE_ADJACENT
 from tests.agents.rivals.cases import Clock, random_problem, toy_problem

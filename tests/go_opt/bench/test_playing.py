@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from go_opt.bench import playing
+from go_opt.bench import processes
 from go_opt.bench.matches import Match
-from go_opt.bench.playing import play
+from go_opt.bench.processes import play
 from go_opt.errors import InfeasibleError, ModelError, TargetError
 from go_opt.result import Step
 
@@ -43,7 +43,7 @@ def test_the_portfolio_is_held_to_its_time(monkeypatch: pytest.MonkeyPatch) -> N
         method="late",
         status="FEASIBLE",
     )
-    monkeypatch.setattr(playing.api, "optimize", lambda *args, **options: result)
+    monkeypatch.setattr(processes.api, "optimize", lambda *args, **options: result)
     record = play(Match("zoo:dcn_v2", "mcm-6x6", "portfolio", 0, budget_s=1.0))
     assert record.curve == ((1, 0.2, 5.0), (2, 0.9, 3.0))
     assert (record.interval_s, record.bound_s) == (3.0, 0.5)
@@ -55,7 +55,7 @@ def test_no_plan_is_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
     def optimize(*args, **options):
         raise InfeasibleError("nothing fits.")
 
-    monkeypatch.setattr(playing.api, "optimize", optimize)
+    monkeypatch.setattr(processes.api, "optimize", optimize)
     record = play(MATCH)
     assert math.isinf(record.interval_s)
     assert record.notes == ("nothing fits.",)

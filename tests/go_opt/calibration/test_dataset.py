@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from go_opt.calibration.dataset import write_dataset
-from go_opt.calibration.samples import Sample
+from go_opt.calibration.samples import Sample, write_dataset
 from go_opt.model.plan import Relay
 from tests.strategies import examples, make_plan, random_graph, random_plan, small_mcm, toy_graph
 

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 import go_opt
-from go_opt.calibration.chip_fit import ChipFigures, ChipFit
-from go_opt.calibration.observations import observe
-from go_opt.calibration.op_groups import OpGroups
+from go_opt.calibration.chip_fit import ChipFigures, ChipFit, OpGroups, observe
 from go_opt.calibration.package_fit import Factors, fit_package, scaled
 from go_opt.calibration.samples import Sample
 from go_opt.env import Target, cost_tables, evaluate_plan, load_target, parse_target
