@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, Generic, Protocol, TypeVar, get_args
+from typing import Final, Generic, Protocol, TypeVar, cast, get_args
 
 import numpy as np
 from google.protobuf.message import Message
@@ -22,7 +22,7 @@ from go_opt.agents.training.problems.environment import (
     greedy_objective_s,
     open_session,
 )
-from go_opt.common.arrays import BoolArray, FloatArray
+from go_opt.common.arrays import BoolArray, FloatArray, LongArray
 from go_opt.env import Target, evaluate_batch, evaluate_plan
 from go_opt.env.copies.splits import planned_graph
 from go_opt.env.evaluation import Plans, out_of_memory_reason
@@ -353,13 +353,6 @@ class EnvironmentService(Service):
         return max(1, min(self._max_batch_plans, _MAX_BATCH_OPS // graph.num_ops))
 
 
-def _rows(plans: Sequence[int], chip_s: FloatArray | None) -> dict[int, FloatArray]:
-    """Seconds of chips by plan, for plans with measured chips."""
-    if chip_s is None:
-        return {}
-    return {i: row for i, row in zip(plans, chip_s, strict=True) if not np.isnan(row).any()}
-
-
 class EvaluationSession:
     """A graph on a target in an environment, which gets only plans that keep every static rule.
 
@@ -396,21 +389,18 @@ class EvaluationSession:
           EnvironmentFailedError: the environment failed or gave an invalid answer.
         """
         batch = self._reader.read(request)
-        reached_s, valid = np.full(len(batch.is_plain), np.inf), batch.is_plain.copy()
-        chip_s: dict[int, FloatArray] = {}
         plain = np.flatnonzero(batch.is_plain)
-        answer = self.evaluate(batch.placement[plain], batch.order[plain], batch.fusion_group[plain])
-        reached_s[plain], valid[plain] = answer.objective_s, answer.valid
-        chip_s |= _rows(plain.tolist(), answer.chip_s)
+        parts = [
+            (plain, self.evaluate(batch.placement[plain], batch.order[plain], batch.fusion_group[plain]))
+        ]
         reasons = {i: self._why_broken(request.batch_id, i, plan) for i, plan in batch.others.items()}
-        kept = [i for i, reason in reasons.items() if not reason]
-        if kept:
-            answer = self._session.evaluate_plans([batch.others[i] for i in kept])
-            reached_s[kept], valid[kept] = answer.objective_s, answer.valid
-            chip_s |= _rows(kept, answer.chip_s)
-        rewards = reward(reached_s, valid, self.reference_s)
-        metrics = [self._metrics(seconds, chip_s.get(i, ())) for i, seconds in enumerate(reached_s.tolist())]
-        for i in np.flatnonzero(~valid).tolist():
+        kept = np.array([i for i, reason in reasons.items() if not reason], dtype=np.int64)
+        if kept.size:
+            parts.append((kept, self._session.evaluate_plans([batch.others[i] for i in kept.tolist()])))
+        found = self._joined(len(batch.is_plain), parts)
+        rewards = reward(found.objective_s, found.valid, self.reference_s)
+        metrics = list(map(self._metrics, found.objective_s.tolist(), cast(FloatArray, found.chip_s)))
+        for i in np.flatnonzero(~found.valid).tolist():
             metrics[i].reason = reasons.get(i) or self._reason(batch, i)
         with self._lock:
             self.plans_evaluated += len(metrics)
@@ -418,19 +408,10 @@ class EvaluationSession:
 
     def evaluate(self, placement: Plans, order: Plans, fusion_group: Plans) -> Evaluations:
         """Evaluates plans; plans that break a rule are invalid and never reach the environment."""
-        plans = (placement, order, fusion_group)
-        valid = np.zeros(len(placement), dtype=np.bool_)
-        reached_s, chip_s = np.full(len(placement), np.inf), None
-        if len(placement):
-            valid = self._rules.are_kept(*plans)
-        if valid.any():
-            kept = np.flatnonzero(valid)
-            answer = self._session.evaluate(*(array[kept] for array in plans))
-            reached_s[kept], valid[kept] = answer.objective_s, answer.valid
-            if answer.chip_s is not None:
-                chip_s = np.full((len(placement), answer.chip_s.shape[1]), np.nan)
-                chip_s[kept] = answer.chip_s
-        return Evaluations(reached_s, valid, chip_s)
+        plans, parts = (placement, order, fusion_group), []
+        if len(placement) and (kept := np.flatnonzero(self._rules.are_kept(*plans))).size:
+            parts.append((kept, self._session.evaluate(*(array[kept] for array in plans))))
+        return self._joined(len(placement), parts)
 
     def close(self) -> None:
         """Close the session in the environment; only logs a failure, because nobody waits for it."""
@@ -439,14 +420,24 @@ class EvaluationSession:
         except GoOptError as error:
             _log.warning("%s", error)
 
-    def _metrics(self, reached_s: float, chip_s: Sequence[float] | FloatArray) -> plan_pb2.Metrics:
+    def _joined(self, num_plans: int, parts: Sequence[tuple[LongArray, Evaluations]]) -> Evaluations:
+        """The answers for some plans each, as one; plans in none are invalid."""
+        reached_s, valid = np.full(num_plans, np.inf), np.zeros(num_plans, dtype=np.bool_)
+        chip_s = np.full((num_plans, self._target.num_chips), np.nan)
+        for plans, answer in parts:
+            reached_s[plans], valid[plans] = answer.objective_s, answer.valid
+            if answer.chip_s is not None:
+                chip_s[plans] = answer.chip_s
+        return Evaluations(reached_s, valid, chip_s)
+
+    def _metrics(self, reached_s: float, chip_s: FloatArray) -> plan_pb2.Metrics:
         if reached_s == math.inf:
             return plan_pb2.Metrics(interval_s=reached_s, latency_s=reached_s, makespan_s=reached_s)
+        seen_s: Sequence[float] = () if np.isnan(chip_s).any() else chip_s.tolist()
         if self._objective == "latency":
-            return plan_pb2.Metrics(makespan_s=reached_s, valid=True, compute_s=chip_s)
-        return plan_pb2.Metrics(
-            interval_s=reached_s, throughput_per_s=1.0 / reached_s, valid=True, compute_s=chip_s
-        )
+            return plan_pb2.Metrics(makespan_s=reached_s, valid=True, compute_s=seen_s)
+        per_s = 1.0 / reached_s
+        return plan_pb2.Metrics(interval_s=reached_s, throughput_per_s=per_s, valid=True, compute_s=seen_s)
 
     def _why_broken(self, batch: int, i: int, plan: Plan) -> str:
         """Why a plan with replicated stages or relays cannot be evaluated; empty if it can.

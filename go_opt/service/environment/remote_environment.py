@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -155,11 +155,9 @@ class RemoteSession:
           EnvironmentFailedError: the service failed, or was unavailable for too long.
         """
         plans = (placement, order, fusion_group)
-
-        def write(writer: PlanWriter, request: environment_pb2.EvaluateBatchRequest, rows: slice) -> None:
-            writer.write(request, [array[rows] for array in plans])
-
-        return self._evaluated(len(placement), write)
+        return self._evaluated(
+            len(placement), lambda writer, request, rows: writer.write(request, [x[rows] for x in plans])
+        )
 
     def evaluate_plans(self, plans: Sequence[Plan]) -> Evaluations:
         """Evaluate plans that may have replicated stages and relays, in their order.
@@ -167,11 +165,9 @@ class RemoteSession:
         Raises:
           EnvironmentFailedError: the service failed, or was unavailable for too long.
         """
-
-        def write(writer: PlanWriter, request: environment_pb2.EvaluateBatchRequest, rows: slice) -> None:
-            writer.write_whole(request, plans[rows])
-
-        return self._evaluated(len(plans), write)
+        return self._evaluated(
+            len(plans), lambda writer, request, rows: writer.write_whole(request, plans[rows])
+        )
 
     def _evaluated(self, num_plans: int, write: _Write) -> Evaluations:
         reached_s = np.full(num_plans, np.inf)
@@ -215,8 +211,15 @@ class RemoteSession:
         parts = [range(start, min(start + size, plans.stop)) for start in plans[::size]]
         batches = dict(zip(self._batches, parts, strict=False))
         answered: list[plan_pb2.Metrics] = []
+
+        def requests() -> Iterator[environment_pb2.EvaluateBatchRequest]:
+            for number, rows in batches.items():
+                request = environment_pb2.EvaluateBatchRequest(session_id=opened.session_id, batch_id=number)
+                write(opened.writer, request, slice(rows.start, rows.stop))
+                yield request
+
         call = self._stub.Evaluate(
-            (_request(opened, number, write, rows) for number, rows in batches.items()),
+            requests(),
             timeout=self._environment.timeout_s * len(batches),
             metadata=self._metadata,
         )
@@ -283,14 +286,6 @@ class RemoteSession:
                     self._opened = None
             code = grpc.StatusCode.UNAVAILABLE
         return Failure(code, cause)
-
-
-def _request(
-    opened: _Opened, number: int, write: _Write, rows: range
-) -> environment_pb2.EvaluateBatchRequest:
-    request = environment_pb2.EvaluateBatchRequest(session_id=opened.session_id, batch_id=number)
-    write(opened.writer, request, slice(rows.start, rows.stop))
-    return request
 
 
 def _checked(

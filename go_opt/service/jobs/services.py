@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -150,10 +150,12 @@ class OperationsService(Service):
     def methods(self) -> Mapping[str, Method]:
         return {
             "ListOperations": Method("quick", self._list),
-            "GetOperation": Method("quick", self._get),
+            "GetOperation": self._of_job(
+                operations_pb2.GetOperationRequest, lambda jobs, job, owner: operation(jobs.job(job, owner))
+            ),
             "WaitOperation": Method("poll", self._wait),
-            "CancelOperation": Method("quick", self._cancel),
-            "DeleteOperation": Method("quick", self._delete),
+            "CancelOperation": self._of_job(operations_pb2.CancelOperationRequest, JobManager.cancel),
+            "DeleteOperation": self._of_job(operations_pb2.DeleteOperationRequest, JobManager.delete),
         }
 
     def metrics(self) -> Sequence[ServiceMetric]:
@@ -202,19 +204,16 @@ class OperationsService(Service):
             last = job
         return response
 
-    def _get(self, data: bytes, call: Call) -> Message:
-        name = parsed(operations_pb2.GetOperationRequest, data).name
-        return operation(given(self._jobs).job(job_id(name), call.owner))
+    def _of_job(
+        self, kind: type[Message], answer: Callable[[JobManager, str, str], Message | None]
+    ) -> Method:
+        """A method about the job that its request names."""
 
-    def _cancel(self, data: bytes, call: Call) -> Message:
-        name = parsed(operations_pb2.CancelOperationRequest, data).name
-        given(self._jobs).cancel(job_id(name), call.owner)
-        return Empty()
+        def work(data: bytes, call: Call) -> Message:
+            name: str = parsed(kind, data).name
+            return answer(given(self._jobs), job_id(name), call.owner) or Empty()
 
-    def _delete(self, data: bytes, call: Call) -> Message:
-        name = parsed(operations_pb2.DeleteOperationRequest, data).name
-        given(self._jobs).delete(job_id(name), call.owner)
-        return Empty()
+        return Method("quick", work)
 
     async def _wait(self, data: bytes, call: Call) -> Message:
         """The operation once it is done, or its state after the requested timeout."""
