@@ -77,7 +77,6 @@ class Assembly:
         )
 
     def job_runner(self) -> LocalRunner:
-        """What runs the jobs."""
         if self.runner == "local":
             return LocalRunner()
         from go_opt.service.jobs.ray_runner import RayRunner

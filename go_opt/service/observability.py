@@ -265,7 +265,6 @@ class Metrics:
             self.registry.register(_Watched(name, help_, attribute == "refused", values))
 
     def watch(self, metrics: Iterable[ServiceMetric]) -> None:
-        """Report the metrics of services."""
         for metric in metrics:
             self.registry.register(_Watched(metric.name, metric.help, metric.is_total, {"": metric.read}))
 

@@ -115,7 +115,6 @@ class Sessions(Generic[_S]):
 
     @property
     def num_sessions(self) -> int:
-        """The number of open sessions."""
         with self._lock:
             return len(self._entries)
 
@@ -271,7 +270,6 @@ class EnvironmentService(Service):
         self.sessions: Sessions[EvaluationSession] = Sessions(limits or SessionLimits())
 
     def metrics(self) -> Sequence[ServiceMetric]:
-        """The metrics of the service."""
         return [
             ServiceMetric(
                 "environment_sessions", "Sessions that are open.", lambda: self.sessions.num_sessions
@@ -286,7 +284,6 @@ class EnvironmentService(Service):
         }
 
     def close(self) -> None:
-        """Close all sessions."""
         self.sessions.close()
 
     def _create_session(self, data: bytes, call: Call) -> Message:

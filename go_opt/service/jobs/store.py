@@ -132,7 +132,6 @@ class JobStore:
         return jobs[0]
 
     def request(self, job_id: str) -> NewJob:
-        """The request of a job."""
         rows = self._execute(
             "SELECT kind, policy, coalesce(request_id, ''), request, start_policy, owner, is_shared "
             "FROM jobs WHERE id = ?",
@@ -155,7 +154,6 @@ class JobStore:
         )
 
     def ids(self) -> set[str]:
-        """The ids of all jobs."""
         return {job_id for (job_id,) in self._execute("SELECT id FROM jobs", ())}
 
     def update(self, job_id: str, **values: Any) -> None:
@@ -168,11 +166,9 @@ class JobStore:
         )
 
     def delete(self, job_id: str) -> None:
-        """Delete a job."""
         self._execute("DELETE FROM jobs WHERE id = ?", (job_id,))
 
     def close(self) -> None:
-        """Close the database."""
         with self._lock:
             self._connection.close()
 
@@ -267,7 +263,6 @@ class DataDirectory:
             raise
 
     def folder(self, job_id: str) -> Path:
-        """The folder of a job's files."""
         return self._folders / job_id
 
     @contextmanager

@@ -265,40 +265,34 @@ class ProcessOptimizer(Optimizer):
           CancelledError: ``stop`` was set before a worker was ready.
           ServiceError: the pool is closed, or the worker could not start.
         """
-        worker = self._taken(stop)
+        worker = self._lend(stop)
         try:
             while not worker.is_ready(_POLL_S):
                 _check(stop)
             yield worker
         finally:
-            self._give_back(worker)
+            with self._changed:
+                self._lent.remove(worker)
+                if self._is_closed:
+                    worker.close()
+                elif worker.is_free:
+                    self._idle.append(worker)
+                else:
+                    self._replace(worker)
+                self._changed.notify()
 
-    def _taken(self, stop: threading.Event) -> Worker:
+    def _lend(self, stop: threading.Event) -> Worker:
         with self._changed:
             while not self._is_closed:
                 self._drop_dead()
                 if self._idle and len(self._lent) < self._size:
-                    return self._lend()
+                    lent = next(filter(_is_ready, reversed(self._idle)), self._idle[-1])
+                    self._idle.remove(lent)
+                    self._lent.append(lent)
+                    return lent
                 self._changed.wait(_POLL_S)
                 _check(stop)
         raise ServiceError("the service has stopped.")
-
-    def _lend(self) -> Worker:
-        lent = next(filter(_is_ready, reversed(self._idle)), self._idle[-1])
-        self._idle.remove(lent)
-        self._lent.append(lent)
-        return lent
-
-    def _give_back(self, worker: Worker) -> None:
-        with self._changed:
-            self._lent.remove(worker)
-            if self._is_closed:
-                worker.close()
-            elif worker.is_free:
-                self._idle.append(worker)
-            else:
-                self._replace(worker)
-            self._changed.notify()
 
     def _drop_dead(self) -> None:
         """Replace idle workers that have died, for example killed for memory."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -94,17 +94,49 @@ class Case:
 
 
 @dataclass(frozen=True, eq=False)
-class Placed:
-    """A plan of both, and how prompts and steps pass through it."""
+class Way:
+    """A plan of both, how prompts and steps pass through it, and what was simulated of that."""
 
     plan: Plan  # of the graph of both
     metrics: Metrics  # of both once
     prompt_chips: int  # of prompts alone; 0: beside steps
     passes: Passes
     handover_s: float  # of the states of a prompt, on the busiest link
+    capacity_per_s: float  # tokens
+    answered: Mapping[str, Answered] = field(default_factory=dict)  # by process of arrivals, once simulated
+
+    def is_in_time(self, asked: RateRequest) -> bool:
+        """Whether it takes the rate, with first tokens and times per token within the limit."""
+        slowest_s = max(max(one.first_s, one.token_s) for one in self.answered.values())
+        return self.capacity_per_s >= asked.rate_per_s and slowest_s <= asked.limit_s
+
+    @property
+    def last_s(self) -> float:
+        """The p99 until the last token, of the slower process."""
+        return max(one.last_s for one in self.answered.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "capacity_per_s": self.capacity_per_s,
+            "prompt_chips": self.prompt_chips,
+            "sequences": self.plan.sequences,
+            "handover_s": self.handover_s,
+            "p99_s": {name: vars(one) for name, one in self.answered.items()},
+        }
+
+    def lines(self, name: str) -> Iterator[str]:
+        chips = f", prompts on {self.prompt_chips} chips" if self.prompt_chips else ""
+        most = f"at most {self.capacity_per_s:,.4g} tokens/s"
+        yield f"{name:11} {most} with {self.plan.sequences} sequences in flight{chips}"
+        if self.handover_s:
+            yield f"            {format_duration(self.handover_s)} to send the states of a prompt"
+        for process, one in self.answered.items():
+            first, each = format_duration(one.first_s), format_duration(one.token_s)
+            took = f"first token {first}, per token {each}, last {format_duration(one.last_s)}"
+            yield f"            p99 with {process} arrivals: {took}"
 
 
-def place(case: Case, prompt: Plan, step: Plan, prompt_chips: int, tokens: float) -> Placed:
+def place(case: Case, prompt: Plan, step: Plan, prompt_chips: int, tokens: float) -> Way:
     """Both plans as one, with the number of the step's sequences in flight that takes the most tokens.
 
     More sequences than the step's plan has would not fit; with fewer, chips stream no weights for the room
@@ -121,10 +153,11 @@ def place(case: Case, prompt: Plan, step: Plan, prompt_chips: int, tokens: float
         metrics = evaluate_plan(planned_graph(case.both, plan), case.target, plan)
         if metrics.valid:
             passes, handover_s = _passes(case, prompt, replace(step, sequences=sequences), metrics)
-            found.append(Placed(plan, metrics, prompt_chips, passes, handover_s))
+            per_s = tokens * passes.capacity_per_s(tokens, sequences)
+            found.append(Way(plan, metrics, prompt_chips, passes, handover_s, per_s))
         why = metrics.reason
     if found:
-        best = max(found, key=lambda one: one.passes.capacity_per_s(tokens, one.plan.sequences))
+        best = max(found, key=lambda one: one.capacity_per_s)
         broken = rules_broken(planned_graph(case.both, best.plan), case.target, best.plan)
         if not broken:
             return best
@@ -302,25 +335,6 @@ def _chip_of(graph: Graph, plan: Plan, op: str) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Way:
-    """A plan of both, with what was simulated for each process of arrivals."""
-
-    placed: Placed
-    answered: Mapping[str, Answered]
-    capacity_per_s: float  # tokens
-
-    def is_in_time(self, asked: RateRequest) -> bool:
-        """Whether it takes the rate, with first tokens and times per token within the limit."""
-        slowest_s = max(max(one.first_s, one.token_s) for one in self.answered.values())
-        return self.capacity_per_s >= asked.rate_per_s and slowest_s <= asked.limit_s
-
-    @property
-    def last_s(self) -> float:
-        """The p99 until the last token, of the slower process."""
-        return max(one.last_s for one in self.answered.values())
-
-
-@dataclass(frozen=True, eq=False)
 class Prefill:
     """The best way beside and the best apart, where plans were found."""
 
@@ -365,15 +379,15 @@ class Prefill:
                 "shared_weight_bytes": shared,
                 "bound_per_s": self.bound_per_s,
                 "best": "apart" if best is self.apart else "beside",
-                "beside": self.beside and _way_to_dict(self.beside),
-                "apart": self.apart and _way_to_dict(self.apart),
+                "beside": self.beside and self.beside.to_dict(),
+                "apart": self.apart and self.apart.to_dict(),
             },
-            "plan": plan_to_dict(best.placed.plan),
+            "plan": plan_to_dict(best.plan),
         }
 
     def save(self, path: Path) -> None:
         """Writes the plan of the better way, which is one of the graph of both."""
-        save_plan(self.best.placed.plan, path, self.claims)
+        save_plan(self.best.plan, path, self.claims)
 
     def lines(self) -> Iterator[str]:
         shared, weights = self.case.shared_bytes
@@ -381,9 +395,9 @@ class Prefill:
         yield f"weights     {sizes} of the step are those of the prompt"
         yield f"bound       {self.bound_per_s:,.4g} tokens/s: no plans of prompt and step take more"
         for name, way in (("beside", self.beside), ("apart", self.apart)):
-            yield from [f"{name:11} no plan found"] if way is None else _lines(name, way)
+            yield from [f"{name:11} no plan found"] if way is None else way.lines(name)
         best, is_apart = self.best, self.best is self.apart
-        where = f"apart, on {best.placed.prompt_chips} chips" if is_apart else "beside steps, on all chips"
+        where = f"apart, on {best.prompt_chips} chips" if is_apart else "beside steps, on all chips"
         yield f"best        prompts {where}"
 
 
@@ -417,10 +431,10 @@ def plan_prefill(
         (tokens - 1.0) * bound_s(step, target, own, target.num_chips),
     )
 
-    def way(placed: Placed) -> Way:
-        places, rate_per_s = placed.plan.sequences, asked.rate_per_s / tokens
-        answered = simulated(placed.passes, places, rate_per_s, tokens, request.seed)
-        return Way(placed, answered, tokens * placed.passes.capacity_per_s(tokens, places))
+    def way(prompts: Plan, steps: Plan, prompt_chips: int) -> Way:
+        found, per_s = place(case, prompts, steps, prompt_chips, tokens), asked.rate_per_s / tokens
+        places = found.plan.sequences
+        return replace(found, answered=simulated(found.passes, places, per_s, tokens, request.seed))
 
     beside: list[Way] = []
     with suppress(InfeasibleError, PlanError):
@@ -429,7 +443,7 @@ def plan_prefill(
         pinned = replace(of_prompt, constraints=tuple(pins), splits=not splits)
         prompts = on_target(find(graph, target, pinned).plan, target)
         prompts = replace(prompts, splits=(*splits, *prompts.splits))
-        beside.append(way(place(case, prompts, steps, 0, tokens)))
+        beside.append(way(prompts, steps, 0))
     apart: list[Way] = []
     share = target.num_chips * work_s[0] / sum(work_s)
     for chips in sorted({min(max(round(share * of), 1), target.num_chips - 1) for of in _SHARES}):
@@ -439,7 +453,7 @@ def plan_prefill(
             prompts = on_target(find(prompt, first_chips(target, chips), of_prompt).plan, target)
             rest = find(step, first_chips(target, target.num_chips - chips), own).plan
             used = int(prompts.placement.max()) + 1
-            apart.append(way(place(case, prompts, shifted(case, rest, used), used, tokens)))
+            apart.append(way(prompts, shifted(case, rest, used), used))
     return Prefill(
         case, asked, tokens, tokens / max(work_s), _better(beside, asked), _better(apart, asked), claims
     )
@@ -447,26 +461,3 @@ def plan_prefill(
 
 def _better(ways: list[Way], asked: RateRequest) -> Way | None:
     return min(ways, key=lambda way: (not way.is_in_time(asked), way.last_s), default=None)
-
-
-def _way_to_dict(way: Way) -> dict[str, Any]:
-    return {
-        "capacity_per_s": way.capacity_per_s,
-        "prompt_chips": way.placed.prompt_chips,
-        "sequences": way.placed.plan.sequences,
-        "handover_s": way.placed.handover_s,
-        "p99_s": {name: vars(one) for name, one in way.answered.items()},
-    }
-
-
-def _lines(name: str, way: Way) -> Iterator[str]:
-    placed = way.placed
-    chips = f", prompts on {placed.prompt_chips} chips" if placed.prompt_chips else ""
-    most = f"at most {way.capacity_per_s:,.4g} tokens/s"
-    yield f"{name:11} {most} with {placed.plan.sequences} sequences in flight{chips}"
-    if placed.handover_s:
-        yield f"            {format_duration(placed.handover_s)} to send the states of a prompt"
-    for process, one in way.answered.items():
-        first, each = format_duration(one.first_s), format_duration(one.token_s)
-        last = format_duration(one.last_s)
-        yield f"            p99 with {process} arrivals: first token {first}, per token {each}, last {last}"

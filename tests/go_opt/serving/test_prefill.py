@@ -119,9 +119,9 @@ def test_the_choice(case: Case) -> None:
     assert found.apart is not None
     for way in (found.beside, found.apart):
         assert way.capacity_per_s <= found.bound_per_s * (1 + 1e-9)
-        assert go_opt.verify(case.both, case.target, way.placed.plan) == []
+        assert go_opt.verify(case.both, case.target, way.plan) == []
         for one in way.answered.values():
-            assert one.first_s >= way.placed.passes.move_s[0].sum() * 0.999
+            assert one.first_s >= way.passes.move_s[0].sum() * 0.999
             assert one.last_s >= one.first_s
     assert found.best.last_s == min(found.beside.last_s, found.apart.last_s)
     late = replace(found, asked=RateRequest(50_000.0, 1e-9, tokens=16.0))
