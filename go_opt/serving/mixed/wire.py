@@ -12,6 +12,7 @@ from go_opt.common.files import read_text
 from go_opt.errors import InvalidInputError, ServiceError, TargetError
 from go_opt.parallel.wire.steps import inside, transformer_from_proto
 from go_opt.proto import optimizer_pb2, plan_pb2, step_pb2
+from go_opt.service.messages.convert import message_of
 from go_opt.serving.mixed.cluster import Case, parse_cluster
 from go_opt.serving.mixed.plan import RangePlan, plan_of
 from go_opt.serving.mixed.search import plan_ranges
@@ -50,18 +51,9 @@ def answer_search(
         cluster = parse_cluster(message.target.toml, message.target.toml_source or "inline")
     found = plan_ranges(Case(model, cluster), budget_s, message.seed, should_stop)
     ends = zip(found.starts.tolist(), found.ends.tolist(), strict=True)
-    response = optimizer_pb2.OptimizeResponse(
-        status=f"STATUS_{found.status}",
-        gap=found.gap,
-        evaluations=found.evaluations,
-        wall_s=found.wall_s,
-        seed=message.seed,
-        ranges=step_pb2.RangesAnswer(
-            nodes=[step_pb2.NodeRange(start=start, end=end) for start, end in ends],
-            throughput_per_s=found.throughput_per_s,
-            bound_per_s=found.bound_per_s,
-        ),
-    )
+    nodes = [step_pb2.NodeRange(start=start, end=end) for start, end in ends]
+    ranges = message_of(found, step_pb2.RangesAnswer, nodes=nodes)
+    response = message_of(found, optimizer_pb2.OptimizeResponse, seed=message.seed, ranges=ranges)
     return response, found.status == "OPTIMAL"
 
 
