@@ -141,8 +141,28 @@ class Tokens:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._clients = self._read()
+        try:
+            if path.stat().st_mode & _OTHERS:
+                raise _unfit(f"{path} is open to other users of this machine; chmod it to 600.")
+            lines = path.read_text("ascii").splitlines()
+        except OSError as error:
+            raise _unfit(f"{path} cannot be read: {error.strerror}.") from None
+        except UnicodeDecodeError:
+            raise _unfit(f"{path} is not ASCII text.") from None
+        clients: dict[bytes, str] = {}
+        for number, line in enumerate(lines, 1):
+            text = line.strip()
+            if not text or text.startswith("#"):
+                continue
+            match = _LINE.fullmatch(text)
+            if match is None:  # the message must not show the line, which is secret
+                form = "must be CLIENT TOKEN, the token of 16 to 512 visible ASCII characters"
+                raise _unfit(f"line {number} of {path} {form}.")
+            if clients.setdefault(match["token"].encode(), match["client"]) != match["client"]:
+                raise _unfit(f"line {number} of {path} repeats the token of another client.")
+        if not clients:
+            raise _unfit(f"{path} holds no token.")
+        self._clients = tuple(clients.items())
 
     def client_of(self, metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
         """The client whose token the call carries; None if the call carries no known token."""
@@ -157,40 +177,6 @@ class Tokens:
                 found = client
         return found
 
-    def _read(self) -> tuple[tuple[bytes, str], ...]:
-        try:
-            if self._path.stat().st_mode & _OTHERS:
-                raise InvalidInputError(
-                    f"--tokens: {self._path} is open to other users of this machine; chmod it to 600.",
-                    field="tokens",
-                )
-            lines = self._path.read_text("ascii").splitlines()
-        except OSError as error:
-            raise InvalidInputError(
-                f"--tokens: {self._path} cannot be read: {error.strerror}.", field="tokens"
-            ) from None
-        except UnicodeDecodeError:
-            raise InvalidInputError(f"--tokens: {self._path} is not ASCII text.", field="tokens") from None
-        return self._parsed(lines)
 
-    def _parsed(self, lines: list[str]) -> tuple[tuple[bytes, str], ...]:
-        clients: dict[bytes, str] = {}
-        for number, line in enumerate(lines, 1):
-            text = line.strip()
-            if not text or text.startswith("#"):
-                continue
-            match = _LINE.fullmatch(text)
-            if match is None:  # the message must not show the line, which is secret
-                raise InvalidInputError(
-                    f"--tokens: line {number} of {self._path} must be CLIENT TOKEN, "
-                    "the token of 16 to 512 visible ASCII characters.",
-                    field="tokens",
-                )
-            if clients.setdefault(match["token"].encode(), match["client"]) != match["client"]:
-                raise InvalidInputError(
-                    f"--tokens: line {number} of {self._path} repeats the token of another client.",
-                    field="tokens",
-                )
-        if not clients:
-            raise InvalidInputError(f"--tokens: {self._path} holds no token.", field="tokens")
-        return tuple(clients.items())
+def _unfit(problem: str) -> InvalidInputError:
+    return InvalidInputError(f"--tokens: {problem}", field="tokens")

@@ -208,10 +208,7 @@ class ServiceClient:
             budget_s=budget_s,
             step=steps.case_to_proto(case),
         )
-        data = message.SerializeToString(deterministic=True)
-        limit_s = budget_s + _QUEUE_S
-        answer = self._connection.call("Optimize", data, timeout_s=limit_s, name=request_id)
-        return steps.found_from_proto(answer, case)
+        return steps.found_from_proto(self._without_graph(message, request_id), case)
 
     def optimize_ranges(
         self,
@@ -232,10 +229,7 @@ class ServiceClient:
 
         check_seed(seed)
         case, message = ranges.request_of(model, cluster, budget_s, seed)
-        data = message.SerializeToString(deterministic=True)
-        limit_s = budget_s + _QUEUE_S
-        answer = self._connection.call("Optimize", data, timeout_s=limit_s, name=request_id)
-        return ranges.found_from_proto(answer, case)
+        return ranges.found_from_proto(self._without_graph(message, request_id), case)
 
     def evaluate_step(
         self, target: str | Path | Target, step: Step, *, request_id: str | None = None
@@ -389,6 +383,11 @@ class ServiceClient:
     def _start(self, method: str, request: Any) -> Operation:
         """Start a job; its request id also identifies the call."""
         return Operation(self._connection, self._connection.call(method, request, name=request.request_id))
+
+    def _without_graph(self, message: optimizer_pb2.OptimizeRequest, request_id: str | None) -> Any:
+        """The answer to a search for a step or ranges."""
+        data, limit_s = message.SerializeToString(deterministic=True), message.budget_s + _QUEUE_S
+        return self._connection.call("Optimize", data, timeout_s=limit_s, name=request_id)
 
     def _about_plan(
         self,
