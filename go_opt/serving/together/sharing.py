@@ -84,8 +84,10 @@ class Turns:
 
     def units_within(self, limit_s: float) -> int:
         """The most units of a turn whose inferences are answered within the limit; 0 if none are."""
-        least_s, more_s = self.answered_s(1), self.answered_s(2) - self.answered_s(1)
-        return 0 if least_s > limit_s else 1 + int((limit_s - least_s) / max(more_s, 1e-30) + 1e-9)
+        most, limit_s = 1, limit_s * (1.0 + 1e-9)
+        while most < _MOST_UNITS and self.answered_s(most) <= limit_s:
+            most *= 2
+        return bisect_right(range(1, most + 1), limit_s, key=self.answered_s)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,14 +119,6 @@ class BuiltTurns(Turns):
             for (copies, _), one in zip(self.shares, self.plans, strict=True)
         ]
         return round_s(parts, self.loads_s) / units
-
-    def units_within(self, limit_s: float) -> int:
-        """The most units of a turn whose inferences are answered within the limit; 0 if none are."""
-        most = 1
-        while most < _MOST_UNITS and self.answered_s(most) <= limit_s:
-            most *= 2
-        units = range(1, most + 1)
-        return bisect_right(units, limit_s, key=self.answered_s)
 
 
 class Way(NamedTuple):
