@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from go_opt.env.cost import CostTables as CostTables
-    from go_opt.env.cost import cost_tables as cost_tables
-    from go_opt.env.cost import divided_tables as divided_tables
+    from go_opt.env.cost.tables import CostTables as CostTables
+    from go_opt.env.cost.tables import cost_tables as cost_tables
+    from go_opt.env.cost.tables import divided_tables as divided_tables
     from go_opt.env.evaluation import evaluate_plan as evaluate_plan
     from go_opt.env.kernels.fusion import fused_within_chips as fused_within_chips
     from go_opt.env.kernels.fusion import greedy_fusion as greedy_fusion
     from go_opt.env.kernels.fusion import is_one_loop as is_one_loop
     from go_opt.env.kernels.fusion import loop_roles as loop_roles
-    from go_opt.env.kernels.priority_fusion import priority_fusion as priority_fusion
+    from go_opt.env.kernels.fusion import priority_fusion as priority_fusion
     from go_opt.env.kernels.schedule import depth as depth
     from go_opt.env.kernels.schedule import height as height
     from go_opt.env.kernels.schedule import list_schedule as list_schedule

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.env.copies.relays import expand_plan
-from go_opt.env.cost import cost_tables
+from go_opt.env.cost.tables import cost_tables
 from go_opt.env.evaluation import evaluate_plan
 from go_opt.env.model.memory import FITS
 from go_opt.env.model.timeline import Timeline
@@ -18,7 +18,7 @@ from go_opt.env.simulator.engine import run
 from go_opt.env.simulator.package import HOST_OUT, NONE, STREAM, UNBOUNDED, Package
 from go_opt.env.simulator.timeline import make_ready, timeline_of_spans
 from go_opt.env.target import Target
-from go_opt.env.target.simulator_parameters import EFFECTS
+from go_opt.env.target.kinds import EFFECTS
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 
@@ -44,7 +44,7 @@ def analytical_timeline(graph: Graph, target: Target, plan: Plan, inferences: in
 
 
 def _undisturbed(package: Package, inferences: int) -> NDArray:
-    """Spans from the entry of each inference on, as in :func:`go_opt.env.model.latency.sample_latency_s`.
+    """Spans from the entry of each inference on, as in :func:`go_opt.env.model.analytical.sample_latency_s`.
 
     An inference enters when the one before it has left, and no transfer waits for another one. Weights are
     prefetched, and outputs leave without set-up.

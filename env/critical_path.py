@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from go_opt.env.copies.expanded_tables import plan_tables
-from go_opt.env.copies.relays import relay_name, relays_of
-from go_opt.env.cost import CostTables
-from go_opt.env.cost.routes import transfer_s
+from go_opt.env.copies.relays import plan_tables, relay_name, relays_of
+from go_opt.env.cost.tables import CostTables, transfer_s
 from go_opt.env.model.makespan import executions
 from go_opt.env.target import Target
 from go_opt.model.graph import NO_PRODUCER, Graph
@@ -201,23 +198,9 @@ class _Run:
         """All links that a tensor holds while it is sent; none without bytes."""
         if self.size[k] == 0:
             return []
-        home = self.chip[self.home[k]]
-        return list(dict.fromkeys(link for m in self.readers[k] for link in self._route(home, self.chip[m])))
-
-    @cached_property
-    def _routes(self) -> dict[tuple[int, int], list[int]]:
-        return {}
-
-    def _route(self, source: int, chip: int) -> list[int]:
-        if (source, chip) not in self._routes:
-            tables, num_chips = self.tables, self.tables.num_chips
-            if tables.is_ring:
-                links = [(source + hop) % num_chips for hop in range((chip - source) % num_chips)]
-            else:
-                pair = source * num_chips + chip
-                links = tables.route_link[tables.route_ptr[pair] : tables.route_ptr[pair + 1]].tolist()
-            self._routes[source, chip] = links if source != chip else []
-        return self._routes[source, chip]
+        home, chips = self.chip[self.home[k]], dict.fromkeys(self.chip[m] for m in self.readers[k])
+        routes = (self.target.topology.route(home, chip) for chip in chips)
+        return list(dict.fromkeys(link for route in routes for link in route))
 
     def arrival_s(self, k: int, reader: int) -> float:
         """When a tensor arrives at the chip of a reader, which may be its own."""

@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 
 from go_opt.common.arrays import FloatArray, IntArray, LongArray
-from go_opt.env.copies.expanded_tables import PlanTables, plan_tables
-from go_opt.env.cost import CostTables
+from go_opt.env.copies.relays import PlanTables, plan_tables
+from go_opt.env.cost.tables import CostTables
 from go_opt.env.model.analytical import BatchMetrics, evaluate_batch
 from go_opt.env.model.makespan import executions
 from go_opt.env.model.metrics import STEP, WAITING, Fidelity, Metrics, Objective, check_fidelity
@@ -48,7 +48,7 @@ def evaluate_plan(
     check_fidelity(fidelity)
     if fidelity == "simulated":
         # The simulator loads on first use.
-        from go_opt.env.simulator import simulate_plan
+        from go_opt.env.simulator.simulate import simulate_plan
 
         return simulate_plan(graph, target, plan, seed=seed)
     placed = plan_tables(graph, target, plan)
@@ -74,7 +74,7 @@ def evaluate_plan(
     )
     if reason or not waits or not may_wait(target, metrics.stream_bytes):
         return metrics
-    from go_opt.env.simulator import simulate_plan
+    from go_opt.env.simulator.simulate import simulate_plan
 
     return with_waiting(target, metrics, simulate_plan(graph, target, plan))
 

@@ -62,7 +62,7 @@ WIDE_FOLDERS: Final = {
     "common": 63,
     "env": 46,
     "env.copies": 41,
-    "env.cost": 21,
+    "env.cost": 19,
     "env.kernels": 22,
     "env.model": 39,
     "env.simulator": 12,

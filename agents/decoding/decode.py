@@ -1,6 +1,6 @@
 """A policy's outputs for a graph, and its raw decisions as plans: kernels, an order, then a placement.
 
-Fusion priorities determine kernels (:mod:`go_opt.env.kernels.priority_fusion`), schedule priorities
+Fusion priorities determine kernels (:mod:`go_opt.env.kernels.fusion`), schedule priorities
 their order (list scheduling; the ops of a kernel stay together), and one of the modes
 places them on chips:
 

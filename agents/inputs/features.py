@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from go_opt.agents.inputs.target_features import LEAST_S, package_features
 from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.env import CostTables, Target, cost_tables, depth, height
-from go_opt.env.cost.op_quantities import bytes_out, smallest_op_s, standardise, weight_bytes
+from go_opt.env.cost.tables import bytes_out, smallest_op_s, standardise, weight_bytes
 from go_opt.env.model.traffic import BORDER_BUFFERS
 from go_opt.model.graph import OP_CLASSES, Graph
 from go_opt.solver import PlacementProblem, placement_problem

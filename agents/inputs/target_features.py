@@ -13,7 +13,7 @@ import numpy as np
 
 from go_opt.common.arrays import FloatArray
 from go_opt.env import CostTables, Target
-from go_opt.env.cost.op_quantities import smallest_op_s
+from go_opt.env.cost.tables import smallest_op_s
 from go_opt.model.dtypes import dtype_code
 from go_opt.model.graph import NO_PRODUCER, WEIGHT, Graph
 

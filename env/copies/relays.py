@@ -1,34 +1,35 @@
-"""Defines relays: expands a graph and plan into ones with relays as ops (design section 8).
+"""Relays (design section 8): ops that pass a tensor on, added to a graph or to cost tables.
 
-A *relay* of a tensor on a chip is a ``data_movement`` kernel of its own that reads and
-writes the tensor once; its output shares the double buffer of its input.
+A *relay* of a tensor on a chip is a ``data_movement`` kernel of its own that reads and writes the tensor
+once, behind the kernel that produces it; its output shares the double buffer of its input. An op or relay on
+chip c reads a tensor from its last relay before c, or else from the producer. Graph outputs leave only from
+originals. ``tests/relay_twin.py`` says so read by read.
 
-An op or relay on chip c reads a tensor from its last relay before c, or else from the producer.
-Graph outputs leave only from originals. This is the definition, in plain NumPy;
-:mod:`go_opt.env.copies.expanded_tables` is its fast twin on cost tables.
-
-Axes: ``N`` ops, ``K`` tensors, ``P`` relays.
+Ops and tensors keep their numbers; after them come one op and one tensor for each relay. Only in a graph, the
+ops of relays follow those that produce their tensors. O(N + K + R + relays), in every evaluation of a search.
+Axes: ``N`` ops, ``K`` tensors, ``R`` reads, ``P`` relays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from go_opt.common.arrays import IntArray, LongArray, row_pointers
-from go_opt.env.copies.stages import size_by_chip
-from go_opt.env.cost.tables import COPY_TYPE
-from go_opt.env.kernels.numbering import number_kernels
+from go_opt.common.arrays import IntArray, LongArray, frozen, row_pointers
+from go_opt.common.compiling import compiled
+from go_opt.env.copies.stages import size_by_chip, with_sharers
+from go_opt.env.cost.tables import COPY, COPY_TYPE, CostTables, cost_tables
+from go_opt.env.model.analytical import BatchMetrics, evaluate_batch
+from go_opt.env.model.memory import csr_of
 from go_opt.env.target import Target
 from go_opt.errors import PlanError
 from go_opt.model.graph import DATA_MOVEMENT, NO_PRODUCER, Graph
 from go_opt.model.plan import Plan
-
-_NONE: Final = -1
 
 
 class Relays(NamedTuple):
@@ -54,131 +55,6 @@ def relays_of(graph: Graph, plan: Plan) -> Relays:
     return Relays(rows[:, 0].copy(), rows[:, 1].copy())
 
 
-def expand_plan(graph: Graph, target: Target, plan: Plan) -> tuple[Graph, Plan]:
-    """The graph with an op for every relay, and its plan.
-
-    Relays follow the kernel that produces their tensor. A plan without relays is returned unchanged.
-
-    Raises:
-      PlanError: a relay's tensor is not in the graph, or no op produces it.
-    """
-    return _expanded(graph, target, plan) if plan.relays else (graph, plan)
-
-
-@lru_cache(maxsize=8)
-def _expanded(graph: Graph, target: Target, plan: Plan) -> tuple[Graph, Plan]:
-    numbered = _Numbered(graph, plan)
-    stored = numbered.storage_order()
-    index = np.empty(len(stored), np.int32)
-    index[stored] = np.arange(len(stored))
-    expanded = numbered.graph_of(stored, index)
-    alone = int(plan.fusion_group.max()) + 1 + np.arange(len(stored) - graph.num_ops)
-    placement = np.concatenate([plan.placement, numbered.relays.chip])
-    size = size_by_chip(plan.placement, plan.replication, target.num_chips)
-    return expanded, Plan.create(
-        expanded,
-        target.source,
-        target.fingerprint,
-        placement=placement[stored],
-        order=index[numbered.order()],
-        fusion_group=np.concatenate([plan.fusion_group, alone])[stored],
-        replication=size[placement[stored]],
-        provenance="relays as ops",
-        forwards=plan.forwards,
-    )
-
-
-class _Numbered:
-    """Ops and tensors by number: those of the graph, then one for each relay."""
-
-    def __init__(self, graph: Graph, plan: Plan) -> None:
-        self.graph, self.plan, self.relays = graph, plan, relays_of(graph, plan)
-        self.producer = graph.tensor_producer[self.relays.tensor]  # [P]
-
-    def source(self, tensor: NDArray, chip: NDArray) -> LongArray:
-        """The last relay of ``tensor`` before ``chip``, or the tensor itself."""
-        chips = (self.plan.placement, self.relays.chip)
-        wide = np.int64(1 + max(int(of.max(initial=0)) for of in chips))
-        relays = self.relays.tensor * wide + self.relays.chip
-        last = np.searchsorted(relays, tensor * wide + chip) - 1
-        is_of_tensor = np.append(self.relays.tensor, _NONE)[last] == tensor
-        return np.where(is_of_tensor, self.graph.num_tensors + last, tensor)
-
-    def reads(self) -> tuple[NDArray, NDArray, NDArray]:
-        """``(tensor, op, elements touched)`` of every read."""
-        graph, (relayed, chip) = self.graph, self.relays
-        of_ops = self.source(graph.reader_tensor, self.plan.placement[graph.reader_op])
-        return (
-            np.concatenate([of_ops, self.source(relayed, chip)]),
-            np.concatenate([graph.reader_op, graph.num_ops + np.arange(len(relayed))]),
-            np.concatenate([graph.reader_elements, graph.tensor_elements[relayed]]),
-        )
-
-    def storage_order(self) -> LongArray:
-        """Op numbers: each op, then the relays of its outputs; a topological order."""
-        return np.argsort(np.concatenate([np.arange(self.graph.num_ops), self.producer]), kind="stable")
-
-    def order(self) -> LongArray:
-        """Op numbers in the order of execution."""
-        order = self.plan.order
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
-        kernel = number_kernels(order, self.plan.fusion_group)
-        before = np.concatenate([kernel, kernel[self.producer]])
-        is_relay = np.repeat([False, True], [len(order), len(self.producer)])
-        return np.lexsort((np.concatenate([place, place[self.producer]]), is_relay, before))
-
-    def graph_of(self, stored: LongArray, index: IntArray) -> Graph:
-        """The graph with ops in the order ``stored``; ``index`` is the place of each op in it."""
-        graph, relayed = self.graph, self.relays.tensor
-        num_relays = len(relayed)
-        tensor_of = np.concatenate([np.arange(graph.num_tensors), relayed])
-        has_producer = graph.tensor_producer != NO_PRODUCER
-        producer = np.where(has_producer, index[graph.tensor_producer], NO_PRODUCER)
-        tensor, reader, elements = self.reads()
-        by_tensor = np.lexsort((index[reader], tensor))
-        pairs = zip(*self.relays, strict=True)
-        names = [relay_name(graph.tensor_names[k], chip) for k, chip in pairs]
-        op_names, op_types = [*graph.op_names, *names], [*graph.op_types, *[COPY_TYPE] * num_relays]
-        rules = [*graph.op_rules, *[None] * num_relays]
-
-        def per_op(of_ops: NDArray, of_relays: NDArray) -> NDArray:
-            return _frozen(np.concatenate([of_ops, of_relays])[stored], of_ops)
-
-        def per_kind(by_kind: Mapping[str, NDArray], of_relays: float | bool) -> dict[str, NDArray]:
-            return {kind: per_op(values, np.full(num_relays, of_relays)) for kind, values in by_kind.items()}
-
-        return Graph(
-            name=graph.name,
-            op_names=tuple(op_names[op] for op in stored),
-            op_types=tuple(op_types[op] for op in stored),
-            op_class=per_op(graph.op_class, np.full(num_relays, DATA_MOVEMENT)),
-            op_flops=per_op(graph.op_flops, np.zeros(num_relays)),
-            op_dtype=per_op(graph.op_dtype, graph.tensor_dtype[relayed]),
-            tensor_names=(*graph.tensor_names, *names),
-            tensor_elements=_frozen(graph.tensor_elements[tensor_of], graph.tensor_elements),
-            tensor_dtype=_frozen(graph.tensor_dtype[tensor_of], graph.tensor_dtype),
-            tensor_kind=_frozen(graph.tensor_kind[tensor_of], graph.tensor_kind),
-            tensor_producer=_frozen(
-                np.concatenate([producer, index[graph.num_ops :]]), graph.tensor_producer
-            ),
-            tensor_is_output=_frozen(
-                np.concatenate([graph.tensor_is_output, np.zeros(num_relays)]), graph.tensor_is_output
-            ),
-            reader_ptr=_frozen(row_pointers(tensor[by_tensor], len(tensor_of)), graph.reader_ptr),
-            reader_op=_frozen(index[reader[by_tensor]], graph.reader_op),
-            reader_elements=_frozen(elements[by_tensor], graph.reader_elements),
-            measured_s=per_kind(graph.measured_s, np.nan),
-            excluded=per_kind(graph.excluded, False),
-            bindings=graph.bindings,
-            precision=graph.precision,
-            states=graph.states,
-            sequences=graph.sequences,
-            host_states=graph.host_states,
-            op_rules=tuple(rules[op] for op in stored) if graph.op_rules else (),
-        )
-
-
 def _relayed_tensor(graph: Graph, name: str) -> int:
     tensor = graph.tensor_index.get(name)
     if tensor is None:
@@ -191,7 +67,207 @@ def _relayed_tensor(graph: Graph, name: str) -> int:
     return tensor
 
 
-def _frozen(values: NDArray, like: NDArray) -> NDArray:
-    array = values.astype(like.dtype)
-    array.flags.writeable = False
-    return array
+class PlanTables(NamedTuple):
+    """The inputs of a plan's evaluation, with an op for every relay. Axis: ``N`` ops."""
+
+    tables: CostTables
+    placement: IntArray  # [N]
+    order: IntArray  # [N]
+    fusion_group: IntArray  # [N]
+    replication: IntArray  # [N]
+
+    def evaluate(self) -> BatchMetrics:
+        """The terms of this one plan."""
+        return evaluate_batch(
+            self.tables,
+            self.placement[None],
+            self.order[None],
+            self.fusion_group[None],
+            self.replication[None] if (self.replication > 1).any() else None,
+        )
+
+
+def plan_tables(graph: Graph, target: Target, plan: Plan) -> PlanTables:
+    """Tables, placement, order, kernels and stages for the evaluation of ``plan``.
+
+    Raises:
+      PlanError: a relay's tensor is not in the graph, or no op produces it.
+    """
+    size = size_by_chip(plan.placement, plan.replication, target.num_chips)
+    expanded, placement, order, group = expanded_tables(
+        cost_tables(graph, target), plan.placement, plan.order, plan.fusion_group, relays_of(graph, plan)
+    )
+    tables = with_sharers(expanded, plan.forwards, size)
+    return PlanTables(tables, placement, order, group, size[placement])
+
+
+def expanded_tables(
+    tables: CostTables, placement: IntArray, order: IntArray, fusion_group: IntArray, relays: Relays
+) -> tuple[CostTables, IntArray, IntArray, IntArray]:
+    """Tables, placement, order and kernels with an op for every relay."""
+    num_relays, num_ops, num_tensors = len(relays.tensor), len(order), len(tables.tensor_kind)
+    if num_relays == 0:
+        return tables, placement, order, fusion_group
+    placed, along, group = _placed(placement, order, fusion_group, tables.tensor_producer, relays)
+    original = np.concatenate([np.arange(num_tensors), relays.tensor])
+    kind, is_output = tables.tensor_kind[original], tables.tensor_is_output[original]
+    kind[num_tensors:], is_output[num_tensors:] = COPY, False
+    made = np.arange(num_ops, num_ops + num_relays, dtype=np.int32)
+    reads = _read_again(
+        tables.reader_tensor.copy(), tables.reader_op, tables.read_bytes, tables.tensor_bytes, placed, relays
+    )
+    expanded = tables._replace(
+        op_s=_with_columns(tables.op_s, num_relays, 0.0),
+        measured_s=_with_columns(tables.measured_s, num_relays, np.nan),
+        can_run=_with_columns(tables.can_run, num_relays, True),
+        tensor_bytes=tables.tensor_bytes[original],
+        stored_bytes=tables.stored_bytes[original],
+        tensor_kind=kind,
+        tensor_producer=np.concatenate([tables.tensor_producer, made]),
+        tensor_is_output=is_output,
+        **dict(zip(_READ_FIELDS, reads, strict=True)),
+    )
+    return expanded, placed, along, group
+
+
+def expand_plan(graph: Graph, target: Target, plan: Plan) -> tuple[Graph, Plan]:
+    """The graph with an op for every relay, and its plan; without relays both are returned unchanged.
+
+    Raises:
+      PlanError: a relay's tensor is not in the graph, or no op produces it.
+    """
+    return _expanded(graph, target, plan) if plan.relays else (graph, plan)
+
+
+@lru_cache(maxsize=8)
+def _expanded(graph: Graph, target: Target, plan: Plan) -> tuple[Graph, Plan]:
+    relays = relays_of(graph, plan)
+    relayed, producer = relays.tensor, graph.tensor_producer
+    placed, along, group = _placed(plan.placement, plan.order, plan.fusion_group, producer, relays)
+    stored = np.argsort(np.concatenate([np.arange(graph.num_ops), producer[relayed]]), kind="stable")
+    index = np.argsort(stored)
+    reads = (graph.reader_tensor, graph.reader_op, graph.reader_elements, graph.tensor_elements)
+    _, reader, touched, source, _, _ = _read_again(*(one.copy() for one in reads), placed, relays)
+    by_tensor = np.lexsort((index[reader], source))
+    pairs = zip(relayed.tolist(), relays.chip.tolist(), strict=True)
+    names = [relay_name(graph.tensor_names[k], chip) for k, chip in pairs]
+
+    def more(values: NDArray, of_relays: ArrayLike) -> NDArray:
+        return frozen(np.concatenate([values, np.broadcast_to(of_relays, len(relayed))]), values.dtype)
+
+    def per_op(values: NDArray, of_relays: ArrayLike) -> NDArray:
+        return frozen(more(values, of_relays)[stored])
+
+    def per_op_as_tuple(values: tuple[Any, ...], of_relays: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple([*values, *of_relays][op] for op in stored.tolist())
+
+    expanded = replace(
+        graph,
+        op_names=per_op_as_tuple(graph.op_names, names),
+        op_types=per_op_as_tuple(graph.op_types, [COPY_TYPE] * len(names)),
+        op_class=per_op(graph.op_class, DATA_MOVEMENT),
+        op_flops=per_op(graph.op_flops, 0.0),
+        op_dtype=per_op(graph.op_dtype, graph.tensor_dtype[relayed]),
+        tensor_names=(*graph.tensor_names, *names),
+        tensor_elements=more(graph.tensor_elements, graph.tensor_elements[relayed]),
+        tensor_dtype=more(graph.tensor_dtype, graph.tensor_dtype[relayed]),
+        tensor_kind=more(graph.tensor_kind, graph.tensor_kind[relayed]),
+        tensor_producer=more(
+            np.where(producer == NO_PRODUCER, producer, index[producer]).astype(np.int32),
+            index[graph.num_ops :],
+        ),
+        tensor_is_output=more(graph.tensor_is_output, False),
+        reader_ptr=frozen(row_pointers(source, graph.num_tensors + len(names))),
+        reader_op=frozen(index[reader[by_tensor]], np.int32),
+        reader_elements=frozen(touched[by_tensor]),
+        measured_s={kind: per_op(seconds, np.nan) for kind, seconds in graph.measured_s.items()},
+        excluded={kind: per_op(excluded, False) for kind, excluded in graph.excluded.items()},
+        op_rules=per_op_as_tuple(graph.op_rules, [None] * len(names)) if graph.op_rules else (),
+    )
+    size = size_by_chip(plan.placement, plan.replication, target.num_chips)
+    return expanded, Plan.create(
+        expanded,
+        target.source,
+        target.fingerprint,
+        placement=placed[stored],
+        order=index[along],
+        fusion_group=group[stored],
+        replication=size[placed[stored]],
+        provenance="relays as ops",
+        forwards=plan.forwards,
+    )
+
+
+_READ_FIELDS = ("reader_ptr", "reader_op", "read_bytes", "reader_tensor", "op_read_ptr", "op_read")
+
+
+def _with_columns(table: NDArray, num_relays: int, of_relay: float | bool) -> NDArray:
+    """[Q, N + P] of a table [Q, N]."""
+    return np.concatenate([table, np.full((len(table), num_relays), of_relay, table.dtype)], axis=1)
+
+
+def _placed(
+    placement: IntArray, order: IntArray, fusion_group: IntArray, producer: IntArray, relays: Relays
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Placement, order and kernels of ops and relays; ``producer`` [K] is that of tensors."""
+    first_free = int(fusion_group.max()) + 1
+    alone = np.arange(first_free, first_free + len(relays.chip), dtype=np.int32)
+    group = np.concatenate([fusion_group, alone])
+    # A plan's order is read-only, others are not: a copy, so that kernels compile for only one type.
+    along = _order(order.copy(), group, producer[relays.tensor])
+    return np.concatenate([placement, relays.chip]), along, group
+
+
+@compiled
+def _read_again(
+    tensor: IntArray, op: IntArray, size: LongArray, whole: LongArray, placed: IntArray, relays: Relays
+) -> tuple[LongArray, IntArray, LongArray, IntArray, LongArray, IntArray]:
+    """Reads with relays: each takes the last relay before its chip, or the original.
+
+    Args:
+      tensor, op, size: [R] of the reads; sizes are bytes or elements.
+      whole: [K] sizes of tensors.
+      placed: [N + P] chips of ops and relays.
+
+    Returns:
+      by tensor: pointers, ops, sizes, tensors; by op: pointers, reads.
+    """
+    num_tensors, num_reads, num_relays = len(whole), len(op), len(relays.tensor)
+    num_ops = len(placed) - num_relays
+    relay_ptr, _ = csr_of(relays.tensor, num_tensors)
+    reader = np.empty(num_reads + num_relays, np.int32)
+    source = np.empty(num_reads + num_relays, np.int32)
+    touched = np.empty(num_reads + num_relays, np.int64)
+    for r in range(num_reads):
+        reader[r], source[r], touched[r] = op[r], tensor[r], size[r]
+        for p in range(relay_ptr[tensor[r]], relay_ptr[tensor[r] + 1]):
+            if relays.chip[p] < placed[op[r]]:
+                source[r] = num_tensors + p
+    for p in range(num_relays):
+        at, relayed = num_reads + p, relays.tensor[p]
+        reader[at], touched[at] = num_ops + p, whole[relayed]
+        source[at] = relayed if p == relay_ptr[relayed] else num_tensors + p - 1
+    reader_ptr, by_tensor = csr_of(source, num_tensors + num_relays)
+    reader = reader[by_tensor]
+    op_read_ptr, op_read = csr_of(reader, num_ops + num_relays)
+    return reader_ptr, reader, touched[by_tensor], source[by_tensor], op_read_ptr, op_read
+
+
+@compiled
+def _order(order: IntArray, group: IntArray, producer: IntArray) -> IntArray:
+    """The order with relays after the kernels of the ops ``producer`` [P] that make their tensors."""
+    num_ops = len(order)
+    relay_ptr, relay = csr_of(producer, num_ops)
+    result = np.empty(num_ops + len(relay), np.int32)
+    at = begin = 0
+    for end in range(1, num_ops + 1):
+        result[at] = order[end - 1]
+        at += 1
+        if end < num_ops and group[order[end]] == group[order[end - 1]]:
+            continue
+        for i in range(begin, end):
+            for p in range(relay_ptr[order[i]], relay_ptr[order[i] + 1]):
+                result[at] = num_ops + relay[p]
+                at += 1
+        begin = end
+    return result

@@ -15,18 +15,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from go_opt.env.copies.cells import (
-    Held,
-    Part,
-    SplitGraph,
-    can_be_gathered,
-    cells_of,
-    flops_of_part,
-    overlap,
-    pieces_of,
-    results_of,
-    touched_by_part,
-)
 from go_opt.env.copies.divisions import (
     COPIES,
     JOINED_BY,
@@ -36,7 +24,21 @@ from go_opt.env.copies.divisions import (
     stops_of,
 )
 from go_opt.env.copies.exchanges import Exchange, buckets_of, exchange_of
-from go_opt.env.copies.part_rules import Ruled, rule_of_move, rule_of_part
+from go_opt.env.copies.parts import (
+    Held,
+    Part,
+    Ruled,
+    SplitGraph,
+    can_be_gathered,
+    cells_of,
+    flops_of_part,
+    overlap,
+    pieces_of,
+    results_of,
+    rule_of_move,
+    rule_of_part,
+    touched_by_part,
+)
 from go_opt.env.copies.pieces import Names, Piece, Range, elements_of, piece_of
 from go_opt.env.rewrites.applying import with_rewrites
 from go_opt.errors import PlanError

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, FloatArray
-from go_opt.env.target.simulator_parameters import KindParameters, OpFactor
+from go_opt.env.target.kinds import KindParameters, OpFactor
 from go_opt.model.graph import MATRIX, VECTOR, WEIGHT, Graph
 from go_opt.model.rule import product_of
 

@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.common.arrays import BoolArray, CodeArray, FloatArray, IntArray, LongArray
+from go_opt.common.compiling import uncounted
 from go_opt.env.cost.exchanges import costed_exchanges
 from go_opt.env.cost.gpu_ops import PATTERN, OpWork, kernel_op_seconds
 from go_opt.env.cost.shapes import shaped_op_seconds
 from go_opt.env.gpu.forms import GpuKernels
 from go_opt.env.target import ChipKind, Target
-from go_opt.env.target.simulator_parameters import SimulatorParameters
+from go_opt.env.target.kinds import SimulatorParameters
 from go_opt.env.target.topology import Topology
 from go_opt.errors import TargetError
 from go_opt.model.dtypes import DTYPE_BITS, DTYPE_CODE, IS_FLOATING, costed_dtype, size_bytes
@@ -368,3 +369,80 @@ def _star_link_is_free(target: Target) -> BoolArray:
         return np.zeros(topology.num_links, dtype=np.bool_)
     pays = np.array([kind.pays_transfers for kind in target.kinds])[target.chip_kind]
     return ~pays[np.maximum(topology.link_from, topology.link_to)]
+
+
+# Stands for infinity if there is no route; finite, so that zero bytes take zero seconds.
+NO_ROUTE_S_PER_BYTE = 1e30
+
+
+def hop_seconds_per_byte(tables: CostTables) -> FloatArray:
+    """[D] seconds per byte from chip d to chip d + 1 on the slowest link; the last is zero."""
+    num_chips = tables.num_chips
+    hops = np.zeros(num_chips)
+    for d in range(num_chips - 1):
+        if tables.is_ring:
+            hops[d] = tables.link_s_per_byte[d]
+            continue
+        pair = d * num_chips + d + 1
+        links = tables.route_link[tables.route_ptr[pair] : tables.route_ptr[pair + 1]]
+        hops[d] = tables.link_s_per_byte[links].max() if len(links) else NO_ROUTE_S_PER_BYTE
+    return hops
+
+
+@uncounted
+def transfer_s(tables: CostTables, source: int, destination: int, size: int) -> float:
+    """Seconds from one chip to another alone: set-up, hop latencies, the slowest link, the dependency.
+
+    No bytes take no time: a collective has their exchange (:mod:`go_opt.env.cost.exchanges`).
+    """
+    if source == destination or size == 0:
+        return 0.0
+    num_chips = len(tables.chip_kind)
+    setup_s = tables.dma_setup_s[tables.chip_kind[source]]
+    setup_s += tables.dependency_s[tables.chip_kind[destination]]
+    if tables.is_ring:
+        hops = (destination - source) % num_chips
+        return setup_s + hops * tables.link_latency_s[0] + size * tables.link_s_per_byte[0]
+    pair = source * num_chips + destination
+    latency_s = 0.0
+    slowest = 0.0
+    for i in range(tables.route_ptr[pair], tables.route_ptr[pair + 1]):
+        latency_s += tables.link_latency_s[tables.route_link[i]]
+        slowest = max(slowest, tables.link_s_per_byte[tables.route_link[i]])
+    return setup_s + latency_s + size * slowest
+
+
+# Deviations below this share of the largest value are rounding errors.
+_LEAST_SPREAD: Final = 1e-12
+
+
+def bytes_out(tables: CostTables) -> NDArray:
+    """[N] bytes of all tensors that each op writes."""
+    produced = tables.tensor_producer != NO_PRODUCER
+    producer, sizes = tables.tensor_producer[produced], tables.tensor_bytes[produced]
+    return np.bincount(producer, weights=sizes, minlength=tables.num_ops)
+
+
+def weight_bytes(tables: CostTables) -> NDArray:
+    """[N] bytes of the weights that each op reads, also of parts that it does not touch."""
+    is_weight = tables.tensor_kind[tables.reader_tensor] == WEIGHT
+    reader, tensor = tables.reader_op[is_weight], tables.reader_tensor[is_weight]
+    return np.bincount(reader, weights=tables.tensor_bytes[tensor], minlength=tables.num_ops)
+
+
+def smallest_op_s(tables: CostTables) -> FloatArray:
+    """[N] seconds of each op as a kernel of its own, on the fastest kind that may run it."""
+    floor_s = tables.kernel_floor_s()
+    may_run = tables.can_run | ~tables.can_run.any(axis=0)
+    least_s: FloatArray = np.where(may_run, floor_s, np.inf).min(axis=0)
+    return least_s
+
+
+def standardise(columns: FloatArray) -> tuple[NDArray, NDArray, NDArray]:
+    """``columns`` [N, F] with mean 0 and deviation 1, the means [F] and the deviations [F].
+
+    A column that is the same for all ops becomes zero; scaling would amplify its rounding errors.
+    """
+    mean, spread = columns.mean(axis=0), columns.std(axis=0)
+    spread = np.where(spread > _LEAST_SPREAD * np.abs(columns).max(axis=0), spread, 0.0)
+    return (columns - mean) * (spread > 0) / np.where(spread > 0, spread, 1.0), mean, spread

@@ -1,4 +1,4 @@
-"""Figures of GPU kernels and of collectives; env/target/kernel_fields.py says how files state them."""
+"""Figures of GPU kernels and of collectives; env/target/kinds.py says how files state them."""
 
 from __future__ import annotations
 

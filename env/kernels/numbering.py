@@ -6,7 +6,7 @@ import numpy as np
 
 from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.common.compiling import compiled, compiled_inner
-from go_opt.env.cost import CostTables
+from go_opt.env.cost.tables import CostTables
 
 
 def number_kernels(order: IntArray, fusion_group: IntArray) -> IntArray:

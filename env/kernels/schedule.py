@@ -6,7 +6,7 @@ import numpy as np
 
 from go_opt.common.arrays import FloatArray, IntArray, LongArray, csr
 from go_opt.common.compiling import compiled, int64
-from go_opt.env.kernels.heap import heap_pop, heap_push
+from go_opt.env.kernels.plain_loops import heap_pop, heap_push
 from go_opt.model.graph import Graph
 
 

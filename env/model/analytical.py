@@ -1,25 +1,35 @@
 """The analytical model of one plan in steady state (design section 5), compiled.
 
 One inference enters per interval. If each of S sequences waits for its last inference, the interval is at
-least the latency / S. A plan takes O(N + K + R) on a ring with ample memory; other
-topologies add the lengths of routes, and tight memory adds sorting and buffer placement.
-The slow, obvious twin is ``tests/env/numpy_twin.py``.
+least the latency / S. The latency is the longest path through placed, ordered kernels and transfers. A plan
+takes O(N + K + R) on a ring with ample memory; other topologies add the lengths of routes, and tight memory
+adds sorting and buffer placement. The slow, obvious twin is ``tests/env/numpy_twin.py``.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from math import gcd
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
-from go_opt.common.compiling import compiled, compiled_inner, int32, uncounted_inner
-from go_opt.env.cost import CostTables
-from go_opt.env.cost.tables import read_only
-from go_opt.env.model.latency import latency_s
+from go_opt.common.compiling import compiled, compiled_inner, int32, int64, uncounted_inner
+from go_opt.env.cost.tables import CostTables, read_only, transfer_s
 from go_opt.env.model.memory import FITS, fit_chips, holdings_on, peaks_alive
-from go_opt.env.model.traffic import Traffic, clear_chips, clear_kernel, count_tensors, new_traffic
-from go_opt.env.model.turns import number_stages, round_of, share_stream, turns_before
+from go_opt.env.model.traffic import (
+    NONE,
+    Traffic,
+    clear_chips,
+    clear_kernel,
+    count_tensors,
+    new_traffic,
+    number_stages,
+    round_of,
+    share_stream,
+    turns_before,
+    turns_of,
+)
 
 # A kernel without an op of modelled cost so far.
 NOTHING_YET = -1.0
@@ -280,3 +290,82 @@ def _interval(
             worst_s = link_s[link]
             out.bottleneck[b] = num_chips + link
     out.interval_s[b] = worst_s
+
+
+MOST_SEQUENCES: Final = 1 << 10  # whose paths are looked at
+
+
+@uncounted_inner
+def latency_s(
+    tables: CostTables,
+    kernel_of: IntArray,
+    kernel_chip: IntArray,
+    kernel_s: FloatArray,
+    num_kernels: int,
+    traffic: Traffic,
+    end_s: FloatArray,
+    chip_free_s: FloatArray,
+) -> float:
+    """Seconds of one sample; of the sequence that takes longest, if replicas keep sequences.
+
+    Which links a sequence crosses depends on its replicas. ``end_s`` [N] and ``chip_free_s`` [D] are scratch.
+    """
+    paths = int64(1)
+    for d in range(len(traffic.stage_size) if tables.sequences > 0 else 0):
+        paths = min(paths * (traffic.stage_size[d] // gcd(paths, traffic.stage_size[d])), MOST_SEQUENCES)
+    longest_s = 0.0
+    for turn in range(min(paths, max(tables.sequences, 1))):
+        seconds = _sample_latency_s(
+            tables, kernel_of, kernel_chip, kernel_s, num_kernels, traffic, turn, end_s, chip_free_s
+        )
+        longest_s = max(longest_s, seconds)
+    return longest_s
+
+
+@uncounted_inner
+def _sample_latency_s(
+    tables: CostTables,
+    kernel_of: IntArray,
+    kernel_chip: IntArray,
+    kernel_s: FloatArray,
+    num_kernels: int,
+    traffic: Traffic,
+    turn: int,
+    end_s: FloatArray,
+    chip_free_s: FloatArray,
+) -> float:
+    """Streamed weights are prefetched and not on the path."""
+    for d in range(len(chip_free_s)):
+        chip_free_s[d] = 0.0
+    for kernel in range(num_kernels):
+        end_s[kernel] = 0.0
+    latest_s = 0.0
+    for kernel in range(num_kernels):
+        chip = kernel_chip[kernel]
+        start_s = chip_free_s[chip]
+        read = traffic.last_read[kernel]
+        while read != NONE:
+            home = traffic.read_from[read]
+            if home == NONE:
+                size = tables.tensor_bytes[tables.reader_tensor[read]]
+                start_s = max(start_s, size * tables.host_in_s_per_byte)
+            elif kernel_chip[home] == chip:
+                start_s = max(start_s, end_s[home])
+            else:
+                source, there = int64(kernel_chip[home]), int64(chip)
+                if turn > 0:
+                    source += turn % traffic.stage_size[source]
+                    there += turn % traffic.stage_size[there]
+                size = tables.tensor_bytes[tables.reader_tensor[read]]
+                start_s = max(start_s, end_s[home] + transfer_s(tables, source, there, size))
+            read = traffic.read_before[read]
+        seconds, size = kernel_s[kernel], tables.stage_chips[chip]
+        if size > 1:  # the tables have the share of its busiest chip
+            seconds *= round_of(size, tables.sequences) / turns_of(int64(0), size, tables.sequences)
+        end_s[kernel] = chip_free_s[chip] = start_s + seconds
+        latest_s = max(latest_s, end_s[kernel])
+    for k in range(len(tables.tensor_kind)):
+        if tables.tensor_is_output[k]:
+            sent_s = tables.tensor_bytes[k] * tables.host_out_s_per_byte
+            latest_s = max(latest_s, end_s[kernel_of[tables.tensor_producer[k]]] + sent_s)
+    return latest_s

@@ -13,7 +13,7 @@ from go_opt.env.cost.tables import CostTables
 from go_opt.env.kernels.numbering import seconds_of_kernels
 from go_opt.env.kernels.plain_loops import largest
 from go_opt.env.model.memory import Fit, Holdings, csr_of, fit_chips, holdings
-from go_opt.env.model.turns import round_of
+from go_opt.env.model.traffic import round_of
 from go_opt.env.simulator.package import (
     CHIP,
     EVENT,
@@ -46,6 +46,7 @@ class Assembly(NamedTuple):
     """A plan made ready to run. Axis: ``M`` kernels."""
 
     kernel_chip: IntArray  # [M] the first replica
+    chip_kernel: IntArray  # [M] kernels chip by chip, in order; once for all replicas
     kernel_s: FloatArray  # [M]
     held: Holdings  # once for all replicas, by the first
     fit: Fit
@@ -102,7 +103,7 @@ def assemble(
     package = Package(
         chips, stages, flows, deliveries, hops, others,
         lay_links(tables, setting.link_latency_s, shared[0], chips, flows, hops, others),
-        refs, chip_kernel, np.empty(num_came, np.bool_), shared,
+        refs, np.empty(num_came, np.bool_), shared,
         np.empty(16 + num_nodes, NODE),
         np.empty(16 + len(chips) + num_events, EVENT),
         np.empty(16 + len(flows) * window, np.int64),
@@ -111,7 +112,7 @@ def assemble(
         np.empty((len(chips), most_rounds, 4)), np.empty((num_links, most_rounds)),
         np.empty(num_spans, SPAN),
     )  # fmt: skip
-    return Assembly(kernel_chip, kernel_s, held, fit, package)
+    return Assembly(kernel_chip, chip_kernel, kernel_s, held, fit, package)
 
 
 @uncounted_inner

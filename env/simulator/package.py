@@ -8,7 +8,7 @@ and to the host have no hops. *Rounds* are inferences, counted from zero.
 Chips that are ``replicas`` of each other (design section 8) have their own stages, flows and
 deliveries, in consecutive rows. Rows of ``replica`` q take every ``replicas``-th inference
 from q on; each is a *turn*. Without replication every inference is a turn. Replicas keep sequences
-(:mod:`go_opt.env.model.turns`): after ``in_round`` inferences they take the same ``turns`` again.
+(:mod:`go_opt.env.model.traffic`): after ``in_round`` inferences they take the same ``turns`` again.
 
 Everything is in arrays of records, so that a compiled function takes them all in one
 :class:`Package`. Fields that end in ``begin`` and ``end`` are a range of another array.
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, Record, RecordArray, record
 from go_opt.common.compiling import int64, uncounted, uncounted_inline, uncounted_inner
-from go_opt.env.model.turns import round_of, turns_of
+from go_opt.env.model.traffic import round_of, turns_of
 
 NONE: Final = -1
 UNBOUNDED: Final = 1 << 40  # stands for "no limit" where counters are compared
@@ -45,7 +45,7 @@ CHIP: Final = record(
     "awaits_weights begun came engines_free ready_head ready_tail",
     "dependency_s free_s",
 )
-# `kernel` to `kernel_end`: places in `Package.chip_kernel`; `stream`: the flow of its weights or NONE.
+# `kernel` to `kernel_end`: places in `Assembly.chip_kernel`; `stream`: the flow of its weights or NONE.
 # `needs` and `frees`: deliveries that it reads first and last; `makes`: flows; all in `Package.refs`.
 STAGE: Final = record(
     "kernel kernel_end stream needs_begin needs_end frees_begin frees_end makes_begin makes_end", "seconds"
@@ -109,7 +109,6 @@ class Package(NamedTuple):
     others: NDArray  # OTHERS
     links: NDArray  # [L + 2] LINK
     refs: IntArray
-    chip_kernel: IntArray  # [M] kernels chip by chip, in order; once for all replicas
     came: BoolArray  # turns that arrived at deliveries of several makers, possibly out of order
     shared: NDArray  # [1] SHARED
     nodes: NDArray  # NODE: a pool for the lists

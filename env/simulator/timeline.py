@@ -19,9 +19,8 @@ from go_opt.env.model.metrics import Fidelity, Metrics
 from go_opt.env.model.timeline import Arrow, Span, Timeline
 from go_opt.env.simulator.assembly import Assembly, assemble
 from go_opt.env.simulator.engine import DEADLOCK, run
-from go_opt.env.simulator.metrics import simulate_plan
 from go_opt.env.simulator.package import CHIP_FLOW, HOST_IN, HOST_OUT, NONE, STREAM, Package
-from go_opt.env.simulator.simulate import replicas_by_chip, setting_of
+from go_opt.env.simulator.simulate import replicas_by_chip, setting_of, simulate_plan
 from go_opt.env.target import Target
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
@@ -114,7 +113,7 @@ def _ran(traced: Traced, spans: NDArray) -> _Ran:
     for is_link, resource, subject, inference, start_s, end_s in spans.tolist():
         if not is_link:
             stage = package.stages[subject]
-            kernels = package.chip_kernel[stage["kernel"] : stage["kernel_end"]]
+            kernels = traced.assembly.chip_kernel[stage["kernel"] : stage["kernel_end"]]
             times_s = start_s + np.cumsum([0.0, *traced.assembly.kernel_s[kernels]])
             times_s[-1] = end_s  # to the last bit, so that stages do not overlap
             ran.stages[subject, inference] = [
@@ -220,7 +219,7 @@ def _activations(assembly: Assembly) -> tuple[LongArray, LongArray]:
     """
     held = assembly.held
     place_of = np.empty(len(assembly.kernel_s), np.int64)
-    place_of[assembly.package.chip_kernel] = np.arange(len(place_of))
+    place_of[assembly.chip_kernel] = np.arange(len(place_of))
     during, after = np.zeros((2, len(place_of)), np.int64)
     for i, size in enumerate(held.size_bytes):
         begin, end = place_of[held.born[i]], place_of[held.dead[i]]

@@ -1,10 +1,10 @@
 """Targets: chips, links, rates, and the rules that hold."""
 
-from go_opt.env.target.chip_kind import ChipKind
 from go_opt.env.target.definition import (
     PAPER,
     Target,
     Triangle,
+    first_chips,
     load_target,
     parse_target,
     shipped_target,
@@ -12,7 +12,7 @@ from go_opt.env.target.definition import (
     target_schema,
     target_text,
 )
-from go_opt.env.target.first_chips import first_chips
+from go_opt.env.target.kinds import ChipKind
 
 __all__ = [
     "PAPER",

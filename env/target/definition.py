@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from importlib.resources import files
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
 
@@ -18,7 +20,6 @@ from go_opt.common.arrays import IntArray, LongArray
 from go_opt.common.files import read_text
 from go_opt.common.suggestion import suggestion
 from go_opt.env.gpu.figures import Collective
-from go_opt.env.target.chip_kind import CHIP_KIND, ChipKind
 from go_opt.env.target.fields import (
     ANY_TEXT,
     COUNT,
@@ -29,7 +30,6 @@ from go_opt.env.target.fields import (
     POSITIVE,
     TEXT,
     Field,
-    fields_of,
     is_natural,
     must_be,
     one_of,
@@ -38,20 +38,87 @@ from go_opt.env.target.fields import (
     rows,
     some_of,
     table,
+    table_of,
     table_schema,
 )
-from go_opt.env.target.kernel_fields import COLLECTIVE_ROWS
-from go_opt.env.target.levels import CLUSTERS, LEVELS, Level, check_levels, cluster_text
-from go_opt.env.target.simulator_parameters import (
+from go_opt.env.target.kinds import (
     ANALYTICAL_EFFECTS,
+    CHIP_KIND,
+    COLLECTIVE,
     EFFECTS,
     EFFECTS_IN_MODEL,
     PACKAGE_PARAMETERS,
+    ChipKind,
     SimulatorParameters,
 )
 from go_opt.env.target.topology import TOPOLOGIES, Topology, build_topology
 from go_opt.errors import InvalidInputError, TargetError
 from go_opt.model.kernel_patterns import PATTERNS
+
+# Clusters that ship in any size, and the target that is like one of their nodes.
+CLUSTERS: Final = {"dgx-a100": "gpu-8", "dgx-h100": "h100-sxm-8", "ethernet-a100": "gpu-8"}
+MAX_DEVICES: Final = 99_999
+_NODE: Final = 8
+_NAME: Final = re.compile(rf"({'|'.join(CLUSTERS)})-([1-9][0-9]{{0,4}})")
+
+
+@dataclass(frozen=True)
+class Level:
+    """Devices that one network joins: those of a node, or of all nodes."""
+
+    name: Annotated[str, TEXT("The level's name, such as node or cluster.")]
+    size: Annotated[int, COUNT("Devices in it.")]
+    rate_bytes_per_s: Annotated[
+        float, POSITIVE("Bytes per second that a device sends, above the first level a node.")
+    ]
+    latency_s: Annotated[float, NON_NEGATIVE("Latency of a message in seconds.")]
+    host_s_per_layer: Annotated[
+        float,
+        NON_NEGATIVE(
+            "Least seconds in which the host launches a layer, forwards and backwards (default: 0)."
+        ),
+    ] = 0.0
+
+
+def _check_levels(levels: tuple[Level, ...], num_chips: int) -> None:
+    """Raise unless there are no levels, or those of a node of ``num_chips`` and of a cluster."""
+    if not levels:
+        return
+    if len(levels) > 2:
+        raise TargetError(f"levels: {len(levels)} are given, must be 1 or 2.", field="levels")
+    if levels[0].size != num_chips:
+        raise TargetError(
+            f"levels[0].size must be the number of chips, {num_chips}, not {levels[0].size}.",
+            field="levels[0].size",
+        )
+    if not num_chips <= levels[-1].size <= MAX_DEVICES:
+        raise TargetError(
+            f"levels[1].size must be {num_chips} to {MAX_DEVICES} devices, not {levels[-1].size}.",
+            field="levels[1].size",
+        )
+
+
+def _cluster_text(name: str) -> str | None:
+    """The TOML text of a cluster of this name, such as ``dgx-a100-512``; None if it is none."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    family, devices = match[1], int(match[2])
+    chips = min(devices, _NODE)
+    text = _text_of(f"{CLUSTERS[family]}.toml")
+    power_w = re.search(r"(?m)^power_w = ([0-9]+)", text)
+    assert power_w is not None, family
+    for field, value in {
+        "name": f'"{name}"',
+        "description": f'"{devices} GPUs in nodes like {CLUSTERS[family]}, for training steps"',
+        "power_w": str(int(power_w[1]) * chips // _NODE),
+        "count": str(chips),
+    }.items():
+        text, found = re.subn(rf"(?m)^{field} = (\"[^\"]*\"|[0-9]+)", f"{field} = {value}", text, count=1)
+        assert found == 1, (family, field)
+    levels = _text_of(f"{family}.levels").replace("NODE", str(chips)).replace("CLUSTER", str(devices))
+    return f"{text}\n{levels}"
+
 
 MAX_CHIPS: Final = 4096
 SEQUENCE_WAITS: Final = "latency of a sequence"  # the bottleneck if sequences wait for their last inference
@@ -154,7 +221,7 @@ def target_names() -> tuple[str, ...]:
 
 
 def _ships(name: str) -> bool:
-    return name in target_names() or cluster_text(name, _text_of) is not None
+    return name in target_names() or _cluster_text(name) is not None
 
 
 def _text_of(file: str) -> str:
@@ -192,7 +259,7 @@ def load_target(name_or_path: str | Path) -> Target:
 def target_text(name_or_path: str | Path) -> str:
     """The TOML text of a shipped target, or of a file of your own; errors as :func:`load_target`."""
     name = str(name_or_path).removesuffix(PAPER)
-    text = cluster_text(name, _text_of)
+    text = _cluster_text(name)
     if text is not None:
         return text
     if name in target_names():
@@ -254,7 +321,7 @@ def _build(data: dict[str, Any], source: str) -> Target:
         source=source,
         simulator=SimulatorParameters(of_kinds, **{"fit_by_size": False} | package),
     )
-    check_levels(target.levels, num_chips)
+    _check_levels(target.levels, num_chips)
     rule = "constraints.triangle"
     if constraints.triangle != "off" and not constraints.acyclic:
         raise TargetError(
@@ -325,7 +392,7 @@ _HOST: Final = {
 _FIELDS: Final[dict[str, Field]] = {
     "name": TEXT("The target's name in plans."),
     "native_dtype": DTYPE("The type of floating tensors."),
-    "constraints": table(fields_of(Constraints), Constraints)("Rules of every placement."),
+    "constraints": table_of(Constraints)("Rules of every placement."),
     "kinds": rows(CHIP_KIND)("Chips are numbered in the order of their kinds."),
     "host": table(_HOST)("Both directions are shared by all chips."),
     "topology": Field(
@@ -345,7 +412,65 @@ _FIELDS: Final[dict[str, Field]] = {
     "kernel_patterns": some_of(*PATTERNS)(
         "Patterns that the runtime has as one kernel (docs/environment.md).", is_optional=True
     ),
-    "collectives": COLLECTIVE_ROWS("Collectives of several chips.", is_optional=True),
-    "levels": LEVELS("Networks of training steps: of a node, of a cluster of nodes.", is_optional=True),
+    "collectives": rows(COLLECTIVE)("Collectives of several chips.", is_optional=True),
+    "levels": rows(table_of(Level)("A level."))(
+        "Networks of training steps: of a node, of a cluster of nodes.", is_optional=True
+    ),
     "fitted_to": TEXT("The measurements that go-opt calibrate fitted figures to.", is_optional=True),
 }
+
+
+def first_chips(target: Target, count: int) -> Target:
+    """The package of chips 0 to ``count - 1``; a plan for it is one for ``target`` too.
+
+    Raises:
+      TargetError: the target has fewer chips, its plans must use all of them, or routes among
+        the first chips pass through others.
+    """
+    if not 1 <= count <= target.num_chips:
+        raise TargetError(
+            f"{count} chips of {target.name!r}, which has 1 to {target.num_chips}.", field="chips"
+        )
+    if count == target.num_chips:
+        return target
+    if target.constraints.no_skip == "all":
+        raise TargetError(f"plans for {target.name!r} use all of its chips.", field="constraints.no_skip")
+    kinds, left = [], count
+    for kind in target.kinds:
+        kinds.append(replace(kind, count=min(kind.count, left)))
+        left -= kinds[-1].count
+    return replace(
+        target,
+        kinds=tuple(kinds),
+        topology=_among_first(target, count),
+        fingerprint=hashlib.sha256(f"{target.fingerprint}:{count} chips".encode()).hexdigest(),
+    )
+
+
+def _among_first(target: Target, count: int) -> Topology:
+    topology = target.topology
+    if topology.kind == "ring" and not target.goes_forward:
+        raise TargetError(
+            f"results of {target.name!r} go around the whole ring, so it needs all chips.", field="topology"
+        )
+    kept = (topology.link_from < count) & (topology.link_to < count)
+    part = replace(
+        topology,
+        kind="chain" if topology.kind == "ring" else topology.kind,  # no result crosses the last link
+        num_chips=count,
+        link_src=tuple(name for name, keeps in zip(topology.link_src, kept, strict=True) if keeps),
+        link_dst=tuple(name for name, keeps in zip(topology.link_dst, kept, strict=True) if keeps),
+        link_from=topology.link_from[kept],
+        link_to=topology.link_to[kept],
+        rate_bytes_per_s=topology.rate_bytes_per_s[kept],
+        latency_s=topology.latency_s[kept],
+    )
+    if part.is_ring:
+        return part
+    for chip, other in product(range(count), repeat=2):
+        if topology.has_route(chip, other) and not part.has_route(chip, other):
+            raise TargetError(
+                f"the route from chip {chip} to chip {other} of {target.name!r} uses later chips.",
+                field="topology",
+            )
+    return part

@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, Final, get_type_hints
 
 from go_opt.common.suggestion import suggestion
@@ -86,17 +85,32 @@ def table_schema(fields: Fields) -> Schema:
     }
 
 
-@cache
-def fields_of(kind: type) -> Fields:
-    """The annotated fields of a dataclass."""
+def fields_of(kind: type, needed: Collection[str] = (), **stated: Field) -> dict[str, Field]:
+    """The fields of a dataclass that it annotates, or that are ``stated``.
+
+    Those with a default may be left out, but for those that are ``needed``.
+    """
     hints = get_type_hints(kind, include_extras=True)
-    found = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
-    return {name: data[0] for name, data in found.items() if data and isinstance(data[0], Field)}
+    found = {
+        one.name: stated.get(one.name, *getattr(hints[one.name], "__metadata__", (None,))[:1])
+        for one in fields(kind)
+    }
+    defaults = {one.name for one in fields(kind) if {one.default, one.default_factory} != {MISSING}}
+    return {
+        name: replace(field, is_optional=name in defaults and name not in needed)
+        for name, field in found.items()
+        if isinstance(field, Field)
+    }
 
 
 def table(fields: Fields, make: Callable[..., Any] = dict) -> Field:
     """A table, as what ``make`` returns for its fields."""
     return Field(lambda value, path: make(**read_table(value, path, fields)), table_schema(fields))
+
+
+def table_of(kind: type, **stated: Field) -> Field:
+    """A table, as a dataclass whose fields it has (:func:`fields_of`)."""
+    return table(fields_of(kind, (), **stated), kind)
 
 
 def rows(row: Field) -> Field:

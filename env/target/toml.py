@@ -12,10 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from go_opt.env.gpu.figures import Collective, KernelFigures
-from go_opt.env.target.chip_kind import ChipKind
-from go_opt.env.target.definition import Target
-from go_opt.env.target.levels import Level
-from go_opt.env.target.simulator_parameters import KindParameters, SimulatorParameters, ideal_parameters
+from go_opt.env.target.definition import Level, Target
+from go_opt.env.target.kinds import ChipKind, KindParameters, SimulatorParameters, ideal_parameters
 from go_opt.env.target.topology import Topology
 from go_opt.errors import TargetError
 

@@ -16,7 +16,7 @@ from go_opt.calibration.chip_fit import ChipFigures, ChipFit, observe
 from go_opt.calibration.package_fit import AT_BEST, Factors, fit_package, scaled
 from go_opt.calibration.samples import Sample, by_plan, fastest, noise, read_samples, write_samples
 from go_opt.env import Target, parse_target
-from go_opt.env.target.simulator_parameters import ANALYTICAL_EFFECTS
+from go_opt.env.target.kinds import ANALYTICAL_EFFECTS
 from go_opt.env.target.toml import target_to_toml
 from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.model.graph import Graph

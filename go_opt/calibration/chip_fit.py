@@ -21,14 +21,12 @@ from scipy.optimize import nnls
 from go_opt.calibration.samples import Sample
 from go_opt.common.arrays import BoolArray, FloatArray, IntArray
 from go_opt.env import Target
-from go_opt.env.copies.expanded_tables import expanded_tables, plan_tables
-from go_opt.env.copies.relays import relays_of
+from go_opt.env.copies.relays import expanded_tables, plan_tables, relays_of
 from go_opt.env.copies.stages import size_by_chip
 from go_opt.env.cost.shapes import factors_of_ops, product_shapes, shaped_op_seconds
 from go_opt.env.cost.tables import tables_with_effects
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
-from go_opt.env.target.chip_kind import ChipKind
-from go_opt.env.target.simulator_parameters import KindParameters, OpFactor, ideal_parameters
+from go_opt.env.target.kinds import ChipKind, KindParameters, OpFactor, ideal_parameters
 from go_opt.model.graph import MATRIX as IS_MATRIX
 from go_opt.model.graph import Graph
 from go_opt.model.matrix_flops import MATRIX_FLOPS

@@ -12,7 +12,7 @@ import numpy as np
 
 from go_opt.calibration.samples import Sample, by_plan
 from go_opt.env import Target, evaluate_plan
-from go_opt.env.copies.expanded_tables import plan_tables
+from go_opt.env.copies.relays import plan_tables
 from go_opt.env.model.analytical import BatchMetrics
 from go_opt.model.graph import Graph
 

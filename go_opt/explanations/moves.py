@@ -19,9 +19,9 @@ import numpy as np
 from go_opt.common.arrays import IntArray, LongArray
 from go_opt.common.units import format_bytes
 from go_opt.env import Metrics, Target, cost_tables
-from go_opt.env.copies.expanded_tables import plan_tables
+from go_opt.env.copies.relays import plan_tables
 from go_opt.env.copies.stages import Stages, stages_of, stages_of_sizes
-from go_opt.env.cost import CostTables
+from go_opt.env.cost.tables import CostTables
 from go_opt.env.evaluation import evaluate_plan, objectives_s, out_of_memory_reason, plan_makespan_s
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.env.model.metrics import objective_s

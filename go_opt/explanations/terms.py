@@ -20,8 +20,7 @@ from go_opt.common.arrays import FloatArray, IntArray, LongArray, row_pointers
 from go_opt.env import Metrics, Target, cost_tables, evaluate_plan
 from go_opt.env.copies.relays import expand_plan, relay_name
 from go_opt.env.copies.stages import size_by_chip, with_sharers
-from go_opt.env.cost import CostTables
-from go_opt.env.cost.tables import COPY_TYPE
+from go_opt.env.cost.tables import COPY_TYPE, CostTables
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.env.model.memory import Fit, Holdings, fit_chips, holdings
 from go_opt.env.model.traffic import MOST_TURNS

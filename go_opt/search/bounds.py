@@ -14,7 +14,7 @@ from go_opt.common.arrays import BoolArray, LongArray
 from go_opt.common.units import format_bytes, format_duration
 from go_opt.env import Target, cost_tables, divided_tables, loop_roles
 from go_opt.env.kernels.fusion import ALONE, MAX_GROUP_OPS, LoopRoles
-from go_opt.env.op_memory import largest_demand, op_that_runs_nowhere
+from go_opt.env.peak_memory import largest_demand, op_that_runs_nowhere
 from go_opt.errors import InfeasibleError
 from go_opt.model.dtypes import costed_dtype, size_bytes
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT, Graph, with_sequences

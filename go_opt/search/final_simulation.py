@@ -18,7 +18,7 @@ from go_opt.env import Metrics, Target, evaluate_plan
 from go_opt.env.copies.splits import planned_graph
 from go_opt.env.evaluation import with_waiting
 from go_opt.env.model.metrics import objective_s
-from go_opt.env.target.simulator_parameters import EFFECTS
+from go_opt.env.target.kinds import EFFECTS
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import Objective, OptimizeResult, Request
@@ -129,7 +129,7 @@ def _simulated(graph: Graph, target: Target, result: OptimizeResult) -> Optimize
 
 def simulated(graph: Graph, target: Target, plan: Plan, without: Iterable[str] = ()) -> Metrics:
     """Simulate one plan."""
-    from go_opt.env.simulator import simulate_plan  # loads on first use
+    from go_opt.env.simulator.simulate import simulate_plan  # loads on first use
 
     return simulate_plan(graph, target, plan, without=tuple(without))
 

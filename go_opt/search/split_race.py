@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from go_opt.env.copies.splits import split_graph
-from go_opt.env.op_memory import op_that_runs_nowhere
+from go_opt.env.peak_memory import op_that_runs_nowhere
 from go_opt.errors import GoOptError, InfeasibleError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Split

@@ -11,7 +11,7 @@ from go_opt.common.units import format_duration
 from go_opt.env import Metrics, Target, cost_tables, evaluate_plan, loop_roles
 from go_opt.env.copies.stages import stages_of
 from go_opt.env.evaluation import may_wait, with_waiting
-from go_opt.env.op_memory import op_that_runs_nowhere, why_no_plan
+from go_opt.env.peak_memory import op_that_runs_nowhere, why_no_plan
 from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan

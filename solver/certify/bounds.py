@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, FloatArray, LongArray
-from go_opt.env.cost import CostTables
+from go_opt.env.cost.tables import CostTables
 from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTION, LoopRoles, may_share
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT, Graph
 from go_opt.solver.problem.streamed_bytes import least_host_s

@@ -30,7 +30,7 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, csr, row_pointers
 from go_opt.common.compiling import compiled
-from go_opt.env.cost import CostTables
+from go_opt.env.cost.tables import CostTables
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT, Graph
 from go_opt.solver.certify.bounds import Bound, host_bounds

@@ -32,7 +32,7 @@ import numpy as np
 
 from go_opt.common.arrays import CodeArray, IntArray, LongArray
 from go_opt.common.compiling import int32, int64, uncounted, uncounted_inner
-from go_opt.env.kernels.heap import heap_pop, heap_push
+from go_opt.env.kernels.plain_loops import heap_pop, heap_push
 from go_opt.solver.certify.fits import FitScratch, fit_scratch, known_streamed, most_shed_bytes, weigh
 from go_opt.solver.certify.problem import NEVER_FITS, UnitGraph, forwarded_bytes, spare_bytes
 from go_opt.solver.certify.states import EVERYTHING, NOTHING, StatePool

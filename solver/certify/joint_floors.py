@@ -29,7 +29,7 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray, CodeArray, FloatArray, IntArray, LongArray
 from go_opt.common.compiling import compiled, int64, uncounted_inner
-from go_opt.env.cost import CostTables
+from go_opt.env.cost.tables import CostTables
 from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTION, LoopRoles
 from go_opt.model.graph import ACTIVATION, NO_PRODUCER, Graph
 from go_opt.solver.certify.build import problem_of_units

@@ -34,7 +34,7 @@ import numpy as np
 
 from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.common.compiling import int64, uncounted_inner
-from go_opt.env.cost import CostTables
+from go_opt.env.cost.tables import CostTables
 from go_opt.solver.certify.bounds import Bound
 
 NEVER_FITS: Final = -1

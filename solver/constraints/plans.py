@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, IntArray
-from go_opt.env.cost import CostTables, cost_tables
+from go_opt.env.cost.tables import CostTables, cost_tables
 from go_opt.env.kernels.fusion import fused_within_chips, loop_roles
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.plan import Candidate

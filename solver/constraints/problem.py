@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.common.arrays import FloatArray, IntArray, LongArray, row_pointers
-from go_opt.env.cost import cost_tables, kinds_that_run, why_not_on
+from go_opt.env.cost.tables import cost_tables, kinds_that_run, why_not_on
 from go_opt.env.kernels.fusion import MAX_GROUP_OPS
 from go_opt.env.kernels.numbering import kernel_seconds
 from go_opt.env.target import Target

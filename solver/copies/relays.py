@@ -19,9 +19,8 @@ import numpy as np
 from go_opt.common.arrays import IntArray, LongArray, WordArray
 from go_opt.common.compiling import compiled, compiled_inner, int64, uint64, uncounted_inner
 from go_opt.env import BatchMetrics, evaluate_batch
-from go_opt.env.copies.expanded_tables import expanded_tables
-from go_opt.env.copies.relays import Relays
-from go_opt.env.cost import CostTables
+from go_opt.env.copies.relays import Relays, expanded_tables
+from go_opt.env.cost.tables import CostTables
 from go_opt.env.kernels.plain_loops import largest
 from go_opt.env.target import Triangle
 from go_opt.model.graph import NO_PRODUCER, Graph

@@ -8,7 +8,7 @@ import numpy as np
 
 from go_opt.common.arrays import IntArray
 from go_opt.env import CostTables
-from go_opt.env.cost.routes import transfer_s
+from go_opt.env.cost.tables import transfer_s
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.model.graph import NO_PRODUCER
 

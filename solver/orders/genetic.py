@@ -2,7 +2,7 @@
 
 A genome has keys in [0, 1). For an order it has one key per kernel: list scheduling by key makes the
 order, slicing the plan. For order and kernels together it has two keys per op: one for its place, one
-for its wish to share a kernel with its producers (:mod:`go_opt.env.kernels.priority_fusion`).
+for its wish to share a kernel with its producers (:mod:`go_opt.env.kernels.fusion`).
 Gonçalves and Resende, "Biased random-key genetic algorithms for combinatorial
 optimization", J. Heuristics 2011; used with slicing by Archer et al., "Pipeline
 parallelism for neural networks", ICML 2024. Axes: ``M`` kernels, ``N`` ops.

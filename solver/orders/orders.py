@@ -12,7 +12,7 @@ import numpy as np
 
 from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.env import CostTables, depth, height, list_schedule, priority_fusion
-from go_opt.env.cost.op_quantities import bytes_out, standardise
+from go_opt.env.cost.tables import bytes_out, standardise
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.graph import Graph
 from go_opt.solver.orders.instance import OrderProblem

@@ -13,7 +13,7 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.common.topological import strong_components
-from go_opt.env.cost import kinds_that_run
+from go_opt.env.cost.tables import kinds_that_run
 from go_opt.env.kernels.schedule import list_schedule
 from go_opt.env.target import Target
 from go_opt.errors import InvalidInputError

@@ -13,7 +13,7 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray, csr
 from go_opt.common.compiling import compiled, uncounted_inner
-from go_opt.env.cost import kinds_that_run
+from go_opt.env.cost.tables import kinds_that_run
 from go_opt.env.kernels.schedule import list_schedule
 from go_opt.env.target import Target
 from go_opt.errors import PlanError

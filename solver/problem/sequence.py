@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
 from go_opt.common.compiling import compiled
-from go_opt.env.cost import CostTables
+from go_opt.env.cost.tables import CostTables
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
 

@@ -19,10 +19,9 @@ import numpy as np
 
 from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.common.compiling import int64, uncounted, uncounted_inner
-from go_opt.env.cost import CostTables
+from go_opt.env.cost.tables import CostTables
 from go_opt.env.kernels.fusion import LoopRoles
-from go_opt.env.model.execution import execute
-from go_opt.env.model.package import NONE, Package
+from go_opt.env.model.makespan import NONE, Workspace, execute
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Candidate
 from go_opt.solver.scheduling.in_sequence import (
@@ -42,7 +41,7 @@ from go_opt.solver.scheduling.schedule import (
     price,
     restore_schedule,
     schedule_of,
-    scheduling_package,
+    scheduling_workspace,
 )
 
 HOT: Final = 0.01  # initial temperature, for the logarithm of the makespan
@@ -89,7 +88,7 @@ class ScheduleAnnealing:
           sequences: in flight; 0 if the makespan alone counts.
           moves: number until the temperature reaches its final value, where it stays.
         """
-        self._package = scheduling_package(tables)
+        self._package = scheduling_workspace(tables)
         shared = np.arange(graph.num_ops, dtype=np.int32) if shared is None else shared
         self._instance = instance_of(graph, tables, roles, self._package, shared)
         present, proposed, best = (schedule_of(self._instance, *plan) for _ in range(3))
@@ -129,33 +128,33 @@ class ScheduleAnnealing:
 
 
 @uncounted
-def _start(instance: ScheduleProblem, package: Package, chain: _Chain) -> None:
+def _start(instance: ScheduleProblem, workspace: Workspace, chain: _Chain) -> None:
     present = chain.present
     for i in range(present.size[0]):
         price(instance, present, int64(present.sequence[i]))
     copy_schedule(present, chain.proposed)
     copy_schedule(present, chain.best)
-    chain.made[2] = _seconds(package, present, chain, np.inf)
+    chain.made[2] = _seconds(workspace, present, chain, np.inf)
     seconds = makespan_from(
-        instance, package, chain.proposed, chain.reached, chain.progress, chain.tail_s, np.inf
+        instance, workspace, chain.proposed, chain.reached, chain.progress, chain.tail_s, np.inf
     )
-    _accept(instance, package, chain, max(seconds, _loads_s(present, chain)))
+    _accept(instance, workspace, chain, max(seconds, _loads_s(present, chain)))
 
 
 @uncounted_inner
-def _accept(instance: ScheduleProblem, package: Package, chain: _Chain, seconds: float) -> None:
+def _accept(instance: ScheduleProblem, workspace: Workspace, chain: _Chain, seconds: float) -> None:
     """Make the proposed schedule the present one."""
     restore_schedule(chain.proposed, chain.present, chain.proposed.changed)
-    keep_progress(package, chain.proposed, chain.progress, chain.reached)
+    keep_progress(workspace, chain.proposed, chain.progress, chain.reached)
     chain.made[1] = seconds
-    fill_tails(instance, package, chain.present, chain.tail_s)
+    fill_tails(instance, workspace, chain.present, chain.tail_s)
     _trace(chain)
 
 
 @uncounted
 def _run(
     instance: ScheduleProblem,
-    package: Package,
+    workspace: Workspace,
     chain: _Chain,
     cooling: tuple[float, float],
     moves: int,
@@ -167,7 +166,7 @@ def _run(
         temperature = hot * COLD ** min(1.0, made[0] / all_moves)
         made[0] += 1.0
         if made[0] % RESEQUENCED == 0:
-            _resequence(instance, package, chain)
+            _resequence(instance, workspace, chain)
         if rng.random() < ON_PATH and path[0] > 0:
             kernel = int64(path[1 + int64(rng.random() * path[0])])
         else:
@@ -178,25 +177,25 @@ def _run(
         seconds = _loads_s(proposed, chain)
         if seconds <= at_most_s:
             makespan_s = makespan_from(
-                instance, package, proposed, chain.reached, chain.progress, chain.tail_s, at_most_s
+                instance, workspace, proposed, chain.reached, chain.progress, chain.tail_s, at_most_s
             )
             seconds = max(seconds, makespan_s)
         if seconds > at_most_s:
             restore_schedule(present, proposed, proposed.changed)
             continue
-        _accept(instance, package, chain, seconds)
+        _accept(instance, workspace, chain, seconds)
         if seconds < made[2]:
-            seconds = _seconds(package, present, chain, made[2])
+            seconds = _seconds(workspace, present, chain, made[2])
             if seconds < made[2]:
                 made[2] = seconds
                 copy_schedule(present, chain.best)
 
 
 @uncounted_inner
-def _resequence(instance: ScheduleProblem, package: Package, chain: _Chain) -> None:
+def _resequence(instance: ScheduleProblem, workspace: Workspace, chain: _Chain) -> None:
     """Order the sequence by the ends of kernels, unless that raises the makespan."""
-    proposed, run = chain.proposed, package.run
-    _seconds(package, chain.present, chain, np.inf)
+    proposed, run = chain.proposed, workspace.run
+    _seconds(workspace, chain.present, chain, np.inf)
     for i in range(proposed.size[0]):
         kernel = int64(chain.present.sequence[i])
         proposed.sequence[run[kernel].rank] = kernel
@@ -204,20 +203,20 @@ def _resequence(instance: ScheduleProblem, package: Package, chain: _Chain) -> N
     proposed.changed[0] = 0
     proposed.changed[1] = proposed.size[0]
     seconds = makespan_from(
-        instance, package, proposed, chain.reached, chain.progress, chain.tail_s, chain.made[1]
+        instance, workspace, proposed, chain.reached, chain.progress, chain.tail_s, chain.made[1]
     )
     seconds = max(seconds, _loads_s(proposed, chain))
     if seconds > chain.made[1]:
         restore_schedule(chain.present, proposed, proposed.changed)
     else:
-        _accept(instance, package, chain, seconds)
+        _accept(instance, workspace, chain, seconds)
 
 
 @uncounted_inner
-def _seconds(package: Package, schedule: Schedule, chain: _Chain, at_most_s: float) -> float:
+def _seconds(workspace: Workspace, schedule: Schedule, chain: _Chain, at_most_s: float) -> float:
     """What counts of a schedule."""
     makespan_s = execute(
-        package,
+        workspace,
         schedule.kernels,
         schedule.ops,
         schedule.sequence,

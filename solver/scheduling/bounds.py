@@ -16,9 +16,9 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, csr
 from go_opt.common.compiling import compiled
-from go_opt.env.cost import CostTables
+from go_opt.env.cost.tables import CostTables
 from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, REDUCTION, LoopRoles, may_share
-from go_opt.env.model.package import package_of
+from go_opt.env.model.makespan import workspace_of
 from go_opt.model.graph import INPUT, NO_PRODUCER, Graph
 from go_opt.solver.certify.bounds import Bound, OpFloors, host_seconds, op_floors
 from go_opt.solver.scheduling.fork_join import WINDOW, Flow, seconds_between
@@ -134,7 +134,7 @@ def _transfer_s(tables: CostTables, first: IntArray, second: IntArray) -> FloatA
     """[E] least seconds of each edge's largest tensor between two chips."""
     if tables.num_chips == 1:
         return np.zeros(len(first))
-    pairs = package_of(tables).pairs[:-1][~np.eye(tables.num_chips, dtype=np.bool_).ravel()]
+    pairs = workspace_of(tables).pairs[:-1][~np.eye(tables.num_chips, dtype=np.bool_).ravel()]
     is_made = tables.tensor_producer[tables.reader_tensor] != NO_PRODUCER
     tensor, reader = tables.reader_tensor[is_made], tables.reader_op[is_made].astype(np.int64)
     edges, edge = np.unique(

@@ -16,7 +16,7 @@ import heapq
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, FloatArray, LongArray
-from go_opt.env.cost import CostTables
+from go_opt.env.cost.tables import CostTables
 from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, REDUCTION, LoopRoles
 from go_opt.model.graph import NO_PRODUCER, Graph
 from go_opt.solver.certify.bounds import Bound, OpFloors

@@ -11,12 +11,12 @@ import numpy as np
 
 from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.common.compiling import int64, uncounted, uncounted_inner
-from go_opt.env.cost import CostTables
-from go_opt.env.kernels.heap import heap_pop, heap_push
+from go_opt.env.cost.tables import CostTables
 from go_opt.env.kernels.numbering import number_kernels
-from go_opt.env.model.package import NONE, Package
+from go_opt.env.kernels.plain_loops import heap_pop, heap_push
+from go_opt.env.model.makespan import NONE, Workspace
 from go_opt.solver.scheduling.lists import Lists, fill_sequence, find_slot, lists_of, take_slot
-from go_opt.solver.scheduling.schedule import scheduling_package
+from go_opt.solver.scheduling.schedule import scheduling_workspace
 
 
 def list_scheduling(
@@ -42,14 +42,14 @@ def list_scheduling(
     """
     shared = fusion_group if shared is None else shared
     lists = lists_of(tables, order, fusion_group, rank, fills_gaps, shared)
-    package = scheduling_package(tables)
+    workspace = scheduling_workspace(tables)
     if not queues:
-        package.pairs["links"] = 0
+        workspace.pairs["links"] = 0
     given = np.full(len(lists.placed), NONE, np.int32)
     if chips is not None:
         can_run = lists.kind_s[tables.chip_kind[chips], np.arange(len(chips))] < np.inf
         given[can_run] = chips[can_run]
-    _schedule(package, lists, given)
+    _schedule(workspace, lists, given)
     kernel_of = lists.ops["kernel"].astype(np.int32)
     placement = lists.kernels["chip"][kernel_of].astype(np.int32)
     place = np.empty(len(lists.placed), np.int64)
@@ -69,18 +69,18 @@ def earliest_finish_placement(
 
 
 @uncounted
-def _schedule(package: Package, lists: Lists, given: IntArray) -> None:
+def _schedule(workspace: Workspace, lists: Lists, given: IntArray) -> None:
     """Place every kernel, on its ``given`` chip if it has one: fill in chips, seconds and the sequence.
 
     The chip of a kernel becomes that of the kernels that share it.
     """
-    size = _begin(package, lists)
+    size = _begin(workspace, lists)
     host_s = 0.0
     place = 0
     while size > 0:
         kernel = lists.heap[0]
         size = heap_pop(lists.heap, size, lists.priority)
-        _arrivals(package, lists, kernel, host_s)
+        _arrivals(workspace, lists, kernel, host_s)
         chip = int64(0)
         end_s = np.inf
         home = lists.home[lists.sharing[kernel]]
@@ -97,12 +97,12 @@ def _schedule(package: Package, lists: Lists, given: IntArray) -> None:
         lists.home[lists.sharing[kernel]] = chip
         place += 1
         host_s = lists.chips[chip].host_s
-        size = _end(package, lists, kernel, size)
+        size = _end(workspace, lists, kernel, size)
     fill_sequence(lists)
 
 
 @uncounted_inner
-def _begin(package: Package, lists: Lists) -> int:
+def _begin(workspace: Workspace, lists: Lists) -> int:
     """Reset ``lists``, and push kernels that wait for nothing; returns the size of the heap."""
     for chip in range(len(lists.chips)):
         lists.chips[chip].first = NONE
@@ -116,8 +116,8 @@ def _begin(package: Package, lists: Lists) -> int:
         if lists.producer[tensor] < 0:
             continue
         home = lists.ops[lists.producer[tensor]].kernel
-        for r in range(package.tensors[tensor].readers, package.tensors[tensor + 1].readers):
-            reader = lists.ops[package.readers[r]].kernel
+        for r in range(workspace.tensors[tensor].readers, workspace.tensors[tensor + 1].readers):
+            reader = lists.ops[workspace.readers[r]].kernel
             lists.placed[reader].waits_for += reader != home
     size = int64(0)
     for kernel in range(len(lists.placed)):
@@ -127,7 +127,7 @@ def _begin(package: Package, lists: Lists) -> int:
 
 
 @uncounted_inner
-def _arrivals(package: Package, lists: Lists, kernel: int, host_s: float) -> None:
+def _arrivals(workspace: Workspace, lists: Lists, kernel: int, host_s: float) -> None:
     """Fill in when all reads of a kernel would be on each chip; the host's link is free at ``host_s``."""
     num_chips = len(lists.chips)
     for chip in range(num_chips):
@@ -141,14 +141,14 @@ def _arrivals(package: Package, lists: Lists, kernel: int, host_s: float) -> Non
             if producer < 0 or lists.ops[producer].kernel == kernel:
                 continue
             for chip in range(num_chips):
-                there_s = _there_s(package, lists, tensor, int64(chip), False)
+                there_s = _there_s(workspace, lists, tensor, int64(chip), False)
                 lists.chips[chip].arrival_s = max(lists.chips[chip].arrival_s, there_s)
-        for i in range(package.op_lists[op].inputs, package.op_lists[op + 1].inputs):
-            tensor = int64(package.inputs[i])
+        for i in range(workspace.op_lists[op].inputs, workspace.op_lists[op + 1].inputs):
+            tensor = int64(workspace.inputs[i])
             for chip in range(num_chips):
                 if lists.there_s[tensor, chip] == np.inf:
                     lists.chips[chip].host_s += (
-                        package.tensors[tensor].size_bytes * package.host_s_per_byte[0]
+                        workspace.tensors[tensor].size_bytes * workspace.host_s_per_byte[0]
                     )
                     lists.there_s[tensor, chip] = -lists.chips[chip].host_s  # negative until it is fetched
                 there_s = abs(lists.there_s[tensor, chip])
@@ -157,54 +157,54 @@ def _arrivals(package: Package, lists: Lists, kernel: int, host_s: float) -> Non
 
 
 @uncounted_inner
-def _there_s(package: Package, lists: Lists, tensor: int, chip: int, is_sent: bool) -> float:
+def _there_s(workspace: Workspace, lists: Lists, tensor: int, chip: int, is_sent: bool) -> float:
     """Returns when a tensor would be on a chip if sent there; ``is_sent``: send it."""
     if lists.there_s[tensor, chip] < np.inf:
         return lists.there_s[tensor, chip]
     producer = lists.ops[lists.producer[tensor]].kernel
     home, begin_s = lists.kernels[producer].chip, lists.placed[producer].end_s
-    size_bytes = package.tensors[tensor].size_bytes
+    size_bytes = workspace.tensors[tensor].size_bytes
     if home == chip or size_bytes == 0:
         return begin_s
     pair = home * len(lists.chips) + chip
-    for i in range(_num_links(package, home, chip)):
-        begin_s = max(begin_s, lists.link_free_s[_link(package, home, chip, i)])
-    there_s = begin_s + package.pairs[pair].setup_s + size_bytes * package.pairs[pair].s_per_byte
+    for i in range(_num_links(workspace, home, chip)):
+        begin_s = max(begin_s, lists.link_free_s[_link(workspace, home, chip, i)])
+    there_s = begin_s + workspace.pairs[pair].setup_s + size_bytes * workspace.pairs[pair].s_per_byte
     if is_sent:
         lists.there_s[tensor, chip] = there_s
-        for i in range(_num_links(package, home, chip)):
-            link = _link(package, home, chip, i)
-            lists.link_free_s[link] = begin_s + size_bytes * package.links[link].s_per_byte
+        for i in range(_num_links(workspace, home, chip)):
+            link = _link(workspace, home, chip, i)
+            lists.link_free_s[link] = begin_s + size_bytes * workspace.links[link].s_per_byte
     return there_s
 
 
 @uncounted_inner
-def _fetch(package: Package, lists: Lists, tensor: int, chip: int) -> None:
+def _fetch(workspace: Workspace, lists: Lists, tensor: int, chip: int) -> None:
     """Keep when an input arrives on a chip, and on no other chip unless it arrives there too."""
     fetched_s = abs(lists.there_s[tensor, chip])
     for other in range(len(lists.chips)):
         if lists.there_s[tensor, other] < 0.0:
-            lists.there_s[tensor, other] = fetched_s if package.host_multicast or other == chip else np.inf
+            lists.there_s[tensor, other] = fetched_s if workspace.host_multicast or other == chip else np.inf
 
 
 @uncounted_inner
-def _num_links(package: Package, home: int, chip: int) -> int:
+def _num_links(workspace: Workspace, home: int, chip: int) -> int:
     """Number of links on the route from one chip to another."""
-    if package.is_ring:
-        return (chip - home) % len(package.chips)
-    pair = home * len(package.chips) + chip
-    return int64(package.pairs[pair + 1].links - package.pairs[pair].links)
+    if workspace.is_ring:
+        return (chip - home) % len(workspace.chips)
+    pair = home * len(workspace.chips) + chip
+    return int64(workspace.pairs[pair + 1].links - workspace.pairs[pair].links)
 
 
 @uncounted_inner
-def _link(package: Package, home: int, chip: int, i: int) -> int:
-    if package.is_ring:
-        return min((home + i) % len(package.chips), len(package.links) - 1)
-    return int64(package.route_link[package.pairs[home * len(package.chips) + chip].links + i])
+def _link(workspace: Workspace, home: int, chip: int, i: int) -> int:
+    if workspace.is_ring:
+        return min((home + i) % len(workspace.chips), len(workspace.links) - 1)
+    return int64(workspace.route_link[workspace.pairs[home * len(workspace.chips) + chip].links + i])
 
 
 @uncounted_inner
-def _end(package: Package, lists: Lists, kernel: int, size: int) -> int:
+def _end(workspace: Workspace, lists: Lists, kernel: int, size: int) -> int:
     """Send a kernel its reads, and push the kernels that became ready; returns the size of the heap."""
     chip = lists.kernels[kernel].chip
     op = lists.kernels[kernel].first_op
@@ -213,13 +213,13 @@ def _end(package: Package, lists: Lists, kernel: int, size: int) -> int:
             tensor = int64(lists.reads[i])
             producer = lists.producer[tensor]
             if producer >= 0 and lists.ops[producer].kernel != kernel:
-                _there_s(package, lists, tensor, chip, True)
-        for i in range(package.op_lists[op].inputs, package.op_lists[op + 1].inputs):
-            _fetch(package, lists, int64(package.inputs[i]), int64(chip))
-        for i in range(package.op_lists[op].outputs, package.op_lists[op + 1].outputs):
-            tensor = int64(package.outputs[i])
-            for r in range(package.tensors[tensor].readers, package.tensors[tensor + 1].readers):
-                reader = lists.ops[package.readers[r]].kernel
+                _there_s(workspace, lists, tensor, chip, True)
+        for i in range(workspace.op_lists[op].inputs, workspace.op_lists[op + 1].inputs):
+            _fetch(workspace, lists, int64(workspace.inputs[i]), int64(chip))
+        for i in range(workspace.op_lists[op].outputs, workspace.op_lists[op + 1].outputs):
+            tensor = int64(workspace.outputs[i])
+            for r in range(workspace.tensors[tensor].readers, workspace.tensors[tensor + 1].readers):
+                reader = lists.ops[workspace.readers[r]].kernel
                 if reader == kernel:
                     continue
                 lists.placed[reader].waits_for -= 1

@@ -8,10 +8,9 @@ import numpy as np
 
 from go_opt.common.arrays import FloatArray, IntArray, LongArray, RecordArray, record
 from go_opt.common.compiling import int64, uncounted_inner
-from go_opt.env.cost import CostTables
+from go_opt.env.cost.tables import CostTables
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
-from go_opt.env.model.makespan import decisions
-from go_opt.env.model.package import NONE
+from go_opt.env.model.makespan import NONE, decisions
 from go_opt.model.plan import number_by_first_place
 
 MOST_GAPS: Final = 4096

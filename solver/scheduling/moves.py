@@ -12,7 +12,7 @@ import numpy as np
 
 from go_opt.common.compiling import int64, uncounted_inner
 from go_opt.env.kernels.fusion import ALONE, REDUCTION
-from go_opt.env.model.package import NONE
+from go_opt.env.model.makespan import NONE
 from go_opt.solver.scheduling.schedule import Schedule, ScheduleProblem, may_join, price
 
 # Shares of the moves; the rest move one kernel to another chip.

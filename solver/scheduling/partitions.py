@@ -14,7 +14,7 @@ import numpy as np
 
 from go_opt.common.arrays import FloatArray, IntArray, LongArray, csr
 from go_opt.common.compiling import compiled, int64
-from go_opt.env.cost import CostTables
+from go_opt.env.cost.tables import CostTables
 from go_opt.env.kernels.numbering import kernel_seconds
 from go_opt.model.graph import NO_PRODUCER
 

@@ -12,11 +12,10 @@ import numpy as np
 
 from go_opt.common.arrays import FloatArray, IntArray, LongArray, RecordArray, record
 from go_opt.common.compiling import uncounted_inner
-from go_opt.env.cost import CostTables
+from go_opt.env.cost.tables import CostTables
 from go_opt.env.kernels.fusion import ALONE, MATRIX_LOOP, MAX_GROUP_OPS, REDUCTION, LoopRoles
 from go_opt.env.kernels.numbering import number_kernels
-from go_opt.env.model.makespan import decisions
-from go_opt.env.model.package import NONE, Package, package_of
+from go_opt.env.model.makespan import NONE, Workspace, decisions, workspace_of
 from go_opt.model.graph import Graph
 
 NO_ROUTE_S: Final = 1e30
@@ -37,14 +36,14 @@ class ScheduleProblem(NamedTuple):
     readers: IntArray  # ops
     alike: IntArray  # [N] ops by the trip count of their loop
     tied: IntArray  # [N] the next op with the same tie, or NONE
-    op_lists: RecordArray  # [N + 1] as in the package
+    op_lists: RecordArray  # [N + 1] as in the workspace
     outputs: IntArray
     seen: RecordArray  # [K] SEEN
     sums: LongArray  # [1] number of sums so far
 
 
 class Schedule(NamedTuple):
-    """The variable part; for the records see :mod:`go_opt.env.model.package`."""
+    """The variable part; for the records see :mod:`go_opt.env.model.makespan`."""
 
     kernels: RecordArray  # [N] KERNEL
     ops: RecordArray  # [N] OP
@@ -54,19 +53,19 @@ class Schedule(NamedTuple):
     changed: LongArray  # [2] the first and the last changed place
 
 
-def scheduling_package(tables: CostTables) -> Package:
+def scheduling_workspace(tables: CostTables) -> Workspace:
     """Buffers for executions; a transfer without a route takes ``NO_ROUTE_S``, longer than any schedule."""
-    package, num_chips = package_of(tables), tables.num_chips
+    workspace, num_chips = workspace_of(tables), tables.num_chips
     source, destination = np.divmod(np.arange(num_chips**2), num_chips)
-    has_route = np.diff(package.pairs["links"]) > 0
+    has_route = np.diff(workspace.pairs["links"]) > 0
     if tables.is_ring:  # a chain has no link from its last chip to its first
-        has_route = (destination > source) | (len(package.links) == num_chips)
-    package.pairs["setup_s"][:-1][~has_route & (source != destination)] = NO_ROUTE_S
-    return package
+        has_route = (destination > source) | (len(workspace.links) == num_chips)
+    workspace.pairs["setup_s"][:-1][~has_route & (source != destination)] = NO_ROUTE_S
+    return workspace
 
 
 def instance_of(
-    graph: Graph, tables: CostTables, roles: LoopRoles, package: Package, shared: IntArray
+    graph: Graph, tables: CostTables, roles: LoopRoles, workspace: Workspace, shared: IntArray
 ) -> ScheduleProblem:
     """The fixed part of the schedules of ``graph``; ops of a number of ``shared`` [N] share a chip."""
     flow = np.zeros(graph.num_ops + 1, FLOW)
@@ -84,7 +83,7 @@ def instance_of(
         if len(ops) > 1:
             flow["tie"][ops], tied[ops[:-1]] = ops[0], ops[1:]
     seen = np.zeros(len(tables.tensor_kind), SEEN)
-    lists, sums = (package.op_lists, package.outputs), np.zeros(1, np.int64)
+    lists, sums = (workspace.op_lists, workspace.outputs), np.zeros(1, np.int64)
     return ScheduleProblem(tables, flow, producers, readers, alike, tied, *lists, seen, sums)
 
 

@@ -17,8 +17,7 @@ import numpy as np
 
 from go_opt.common.arrays import FloatArray, IntArray, LongArray, RecordArray, record
 from go_opt.common.compiling import compiled, compiled_inner, int64, uncounted_inner
-from go_opt.env.cost import CostTables
-from go_opt.env.cost.routes import transfer_s
+from go_opt.env.cost.tables import CostTables, transfer_s
 from go_opt.model.graph import INPUT, NO_PRODUCER
 from go_opt.solver.problem.sequence import KernelSequence
 from go_opt.solver.slicing.cuts import RELATIVE_TOLERANCE, least_interval

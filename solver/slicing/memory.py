@@ -20,9 +20,8 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray, csr, row_pointers
 from go_opt.common.compiling import compiled, compiled_inner, int64, uncounted, uncounted_inner
-from go_opt.env.cost import CostTables
-from go_opt.env.model.addresses import most_alive, place_buffers
-from go_opt.env.model.memory import stream_order
+from go_opt.env.cost.tables import CostTables
+from go_opt.env.model.memory import most_alive, place_buffers, stream_order
 from go_opt.model.graph import WEIGHT
 from go_opt.solver.problem.sequence import KernelSequence, unique_pairs
 

@@ -15,8 +15,7 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, csr
 from go_opt.common.compiling import compiled, compiled_inline, uncounted, uncounted_inner
-from go_opt.env.cost import CostTables
-from go_opt.env.cost.routes import hop_seconds_per_byte
+from go_opt.env.cost.tables import CostTables, hop_seconds_per_byte
 from go_opt.model.plan import Candidate
 from go_opt.solver.problem.forwarding_mode import ForwardingMode
 from go_opt.solver.problem.segment_rules import SegmentRules, latest_ends, may_be_cut

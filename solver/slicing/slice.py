@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Unpack
 import numpy as np
 
 from go_opt.common.arrays import IntArray, LongArray
-from go_opt.env.cost import CostTables
+from go_opt.env.cost.tables import CostTables
 from go_opt.model.graph import WEIGHT
 from go_opt.model.plan import Candidate
 from go_opt.solver.problem.forwarding_mode import ForwardingMode

@@ -32,7 +32,7 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray, FloatArray, LongArray, RecordArray, record
 from go_opt.common.compiling import compiled, int64, uncounted, uncounted_inner
-from go_opt.env.cost import CostTables
+from go_opt.env.cost.tables import CostTables
 from go_opt.env.model.memory import stream_order
 from go_opt.model.graph import WEIGHT
 from go_opt.solver.problem.sequence import KernelSequence

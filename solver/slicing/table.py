@@ -13,7 +13,7 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray, FloatArray, LongArray
 from go_opt.common.compiling import compiled, int64
-from go_opt.env.cost import CostTables
+from go_opt.env.cost.tables import CostTables
 from go_opt.env.kernels.plain_loops import largest
 from go_opt.solver.slicing.memory import (
     HeldWeights,

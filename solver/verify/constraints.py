@@ -12,8 +12,7 @@ from typing import Final
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
-from go_opt.env.cost import CostTables, cost_tables
-from go_opt.env.cost.tables import COPY_TYPE
+from go_opt.env.cost.tables import COPY_TYPE, CostTables, cost_tables
 from go_opt.env.target import Target
 from go_opt.model.graph import NO_PRODUCER, WEIGHT, Graph
 from go_opt.model.plan import Plan

@@ -8,7 +8,7 @@ import numpy as np
 
 from go_opt.common.arrays import LongArray
 from go_opt.env.cost.tables import COPY_TYPE
-from go_opt.env.model.addresses import MOST_BY_SIZE
+from go_opt.env.model.memory import MOST_BY_SIZE
 from go_opt.env.target import Target
 from go_opt.model.dtypes import costed_dtype, size_bytes
 from go_opt.model.graph import NO_PRODUCER, STATE, WEIGHT, Graph

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from go_opt.env.copies.cells import Held, Part, SplitGraph
+from go_opt.env.copies.parts import Held, Part, SplitGraph
 from go_opt.env.copies.pieces import Cut, Piece
 from go_opt.env.copies.splits import split_levels
 from go_opt.model.graph import (

@@ -16,7 +16,7 @@ import numpy as np
 from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.common.topological import cycle_text
 from go_opt.env.copies.relays import expand_plan
-from go_opt.env.cost import kinds_that_run, why_not_on
+from go_opt.env.cost.tables import kinds_that_run, why_not_on
 from go_opt.env.kernels.fusion import are_one_loop, loop_roles
 from go_opt.env.target import Target
 from go_opt.errors import PlanError

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import FloatArray, IntArray, LongArray, row_pointers
-from go_opt.env.cost import CostTables
-from go_opt.env.cost.routes import hop_seconds_per_byte
+from go_opt.env.cost.tables import CostTables, hop_seconds_per_byte
 from go_opt.model.graph import WEIGHT
 from go_opt.solver.problem.sequence import kernel_sequence, reads_by_kernel
 from go_opt.solver.slicing.memory import SegmentMemory, segment_memory

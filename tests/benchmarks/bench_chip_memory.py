@@ -22,7 +22,7 @@ from scipy.sparse import csr_array
 
 import go_opt
 from go_opt.common.arrays import BoolArray, FloatArray
-from go_opt.env.copies.expanded_tables import PlanTables, plan_tables
+from go_opt.env.copies.relays import PlanTables, plan_tables
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.env.model.memory import Fit, Holdings, fit_chips, holdings
 

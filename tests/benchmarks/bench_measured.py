@@ -32,8 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import go_opt
 from go_opt.costs.measured_costs import read_costs
 from go_opt.env import Target, evaluate_plan
-from go_opt.env.cost import cost_tables
-from go_opt.env.cost.op_quantities import weight_bytes
+from go_opt.env.cost.tables import cost_tables, weight_bytes
 from go_opt.env.target import parse_target
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan

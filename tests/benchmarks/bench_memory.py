@@ -25,7 +25,7 @@ import numpy as np
 
 import go_opt
 from go_opt.env import zoo_entries
-from go_opt.env.cost import CostTables, tables
+from go_opt.env.cost.tables import CostTables, tables
 from go_opt.errors import InfeasibleError
 from go_opt.model.graph import WEIGHT
 from go_opt.result import OptimizeResult

@@ -20,8 +20,8 @@ import numpy as np
 
 import go_opt
 from go_opt.env import Target, evaluate_plan, zoo_entries
-from go_opt.env.simulator import simulate_plan
-from go_opt.env.target.simulator_parameters import EFFECTS
+from go_opt.env.simulator.simulate import simulate_plan
+from go_opt.env.target.kinds import EFFECTS
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import OptimizeResult

@@ -21,12 +21,10 @@ from measuring import best_s, header
 
 from go_opt.env import evaluate_batch, load_target, load_zoo
 from go_opt.env.kernels.numbering import number_kernels
-from go_opt.env.simulator import SimulatedBatch, simulate_batch
 from go_opt.env.simulator.assembly import assemble
-from go_opt.env.simulator.engine import run
-from go_opt.env.simulator.simulate import NEVER, VALID, setting_of
-from go_opt.env.simulator.steady import step_s
-from go_opt.env.target.simulator_parameters import EFFECTS
+from go_opt.env.simulator.engine import run, step_s
+from go_opt.env.simulator.simulate import NEVER, VALID, SimulatedBatch, setting_of, simulate_batch
+from go_opt.env.target.kinds import EFFECTS
 from go_opt.solver import slice_order
 
 NEAR_1000 = (

@@ -22,7 +22,7 @@ import numpy as np
 import go_opt
 from go_opt.common.units import parse_duration_s
 from go_opt.env import zoo_entries
-from go_opt.env.simulator import simulate_plan
+from go_opt.env.simulator.simulate import simulate_plan
 from go_opt.errors import InfeasibleError
 from go_opt.model.codecs.plan_json import load_plan, save_plan
 

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 import go_opt
 from go_opt.agents.training.problems.environment import Evaluations, LocalEnvironment
 from go_opt.env import Target, load_target
-from go_opt.env.cost import tables
 from go_opt.env.cost.shapes import product_shapes, shaped_op_seconds
-from go_opt.env.simulator import simulate_plan
-from go_opt.env.target.simulator_parameters import KindParameters, SimulatorParameters
+from go_opt.env.cost.tables import tables
+from go_opt.env.simulator.simulate import simulate_plan
+from go_opt.env.target.kinds import KindParameters, SimulatorParameters
 from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Candidate, Plan

@@ -28,7 +28,7 @@ from go_opt.calibration.samples import Sample
 from go_opt.env import Target, cost_tables, evaluate_plan
 from go_opt.env.cost.shapes import product_shapes
 from go_opt.env.cost.tables import tables_with_effects
-from go_opt.env.target.simulator_parameters import ideal_parameters
+from go_opt.env.target.kinds import ideal_parameters
 from go_opt.model.graph import MATRIX, Graph
 
 TRAINING = ("mobilenet_v2", "resnet50", "squeezenet", "shufflenet", "efficientnet_b0", "xception")

@@ -24,7 +24,7 @@ import numpy as np
 
 from go_opt.bench.rivals.trial import Problem
 from go_opt.common.arrays import IntArray
-from go_opt.env.cost.routes import hop_seconds_per_byte
+from go_opt.env.cost.tables import hop_seconds_per_byte
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT
 from go_opt.solver import PlacementProblem
 from go_opt.solver.problem.problem import NO_SKIP_ALL, NO_SKIP_RULES

@@ -19,9 +19,9 @@ import numpy as np
 from go_opt.common.arrays import FloatArray, IntArray, LongArray, row_pointers
 from go_opt.common.compiling import compiled, int64
 from go_opt.env import CostTables, Target, cost_tables, greedy_fusion, list_schedule, loop_roles
-from go_opt.env.cost.routes import transfer_s
+from go_opt.env.cost.tables import transfer_s
+from go_opt.env.kernels.fusion import priority_fusion
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
-from go_opt.env.kernels.priority_fusion import priority_fusion
 from go_opt.env.model.makespan import executions
 from go_opt.model.graph import NO_PRODUCER, Graph
 from go_opt.model.plan import Candidate, Plan

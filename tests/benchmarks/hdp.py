@@ -26,7 +26,7 @@ import optax
 from flax import nnx
 
 from go_opt.common.arrays import row_pointers
-from go_opt.env.cost.op_quantities import standardise
+from go_opt.env.cost.tables import standardise
 from tests.benchmarks.go_table_kernels import Best, Kernels
 
 PLACEMENTS: Final = 4

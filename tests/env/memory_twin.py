@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from go_opt.env.model.addresses import MOST_BY_SIZE
+from go_opt.env.model.memory import MOST_BY_SIZE
 from go_opt.model.graph import INPUT, STATE, WEIGHT
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from go_opt.env import Target
 from go_opt.env.copies.relays import COPY_TYPE
 from go_opt.env.gpu.figures import KernelFigures
 from go_opt.env.target import ChipKind
-from go_opt.env.target.simulator_parameters import KindParameters, SimulatorParameters
+from go_opt.env.target.kinds import KindParameters, SimulatorParameters
 from go_opt.model.dtypes import DTYPE_BITS, DTYPES
 from go_opt.model.graph import ACTIVATION, INPUT, MATRIX, VECTOR, WEIGHT, Graph, State
 from go_opt.model.kernel_patterns import pattern_kernels

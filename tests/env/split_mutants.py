@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from go_opt.env.copies.cells import SplitGraph
+from go_opt.env.copies.parts import SplitGraph
 from go_opt.errors import GraphError
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.dtypes import DTYPES

@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.env.copies.cells import SplitGraph
 from go_opt.env.copies.divisions import JOINED_BY
+from go_opt.env.copies.parts import SplitGraph
 from go_opt.env.copies.pieces import Piece, Range
 from go_opt.env.copies.splits import JOIN, TAKE
 from go_opt.model.graph import NO_PRODUCER, STATE, Graph

@@ -8,8 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from go_opt.env import Target, cost_tables, evaluate_batch, evaluate_plan, load_target, load_zoo
-from go_opt.env.simulator import simulate_batch
-from go_opt.env.simulator.simulate import FRAGMENTED, TOO_LARGE
+from go_opt.env.simulator.simulate import FRAGMENTED, TOO_LARGE, simulate_batch
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph, with_sequences
 from go_opt.model.plan import Plan

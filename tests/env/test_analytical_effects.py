@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from go_opt.env import Target, cost_tables, evaluate_plan, load_target, load_zoo, parse_target, target_text
-from go_opt.env.simulator import simulate_plan
-from go_opt.env.target.simulator_parameters import ANALYTICAL_EFFECTS, EFFECTS, ideal_parameters
+from go_opt.env.simulator.simulate import simulate_plan
+from go_opt.env.target.kinds import ANALYTICAL_EFFECTS, EFFECTS, ideal_parameters
 from go_opt.errors import TargetError
 from tests.strategies import JIT_IS_ON, make_plan
 

@@ -13,7 +13,7 @@ from go_opt.env import cost_tables, evaluate_plan, load_target
 from go_opt.env.analytical_timeline import analytical_timeline
 from go_opt.env.copies.splits import split_graph
 from go_opt.env.gpu.figures import Collective
-from go_opt.env.simulator.metrics import simulate_plan
+from go_opt.env.simulator.simulate import simulate_plan
 from go_opt.env.target import Target
 from go_opt.errors import PlanError
 from go_opt.model.graph import Graph

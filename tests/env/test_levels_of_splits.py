@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from go_opt.env import load_target
-from go_opt.env.copies.cells import Held
-from go_opt.env.copies.part_rules import rule_of_move
+from go_opt.env.copies.parts import Held, rule_of_move
 from go_opt.env.copies.pieces import Cut, Piece
 from go_opt.env.copies.splits import planned_graph, split_graph, split_graph_and_parts, split_levels
 from go_opt.errors import PlanError

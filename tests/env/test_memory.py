@@ -11,8 +11,18 @@ from hypothesis import given, settings
 from go_opt.common.arrays import LongArray
 from go_opt.env import Target, cost_tables, evaluate_batch
 from go_opt.env.kernels.numbering import number_kernels
-from go_opt.env.model.addresses import most_alive, place_buffers, place_in_order
-from go_opt.env.model.memory import FITS, FRAGMENTED, TOO_LARGE, Fit, Holdings, fit_chips, holdings
+from go_opt.env.model.memory import (
+    FITS,
+    FRAGMENTED,
+    TOO_LARGE,
+    Fit,
+    Holdings,
+    fit_chips,
+    holdings,
+    most_alive,
+    place_buffers,
+    place_in_order,
+)
 from go_opt.env.model.traffic import NONE
 from go_opt.model.graph import Graph, with_sequences
 from go_opt.model.plan import Plan

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 
 from go_opt.env import cost_tables
-from go_opt.env.op_memory import op_activation_bytes, op_that_runs_nowhere, why_no_plan
+from go_opt.env.peak_memory import op_activation_bytes, op_that_runs_nowhere, why_no_plan
 from go_opt.explanations.uses import SplitUse
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph

@@ -1,4 +1,4 @@
-"""Relays: figures by hand, both expansions against each other, twin and simulator."""
+"""Relays: figures by hand, graphs and tables against each other, twins and simulator."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from go_opt.env import (
     load_zoo,
     loop_roles,
 )
-from go_opt.env.copies.expanded_tables import expanded_tables, plan_tables
-from go_opt.env.copies.relays import expand_plan, relay_name, relays_of
-from go_opt.env.simulator import simulate_plan
-from go_opt.env.target.simulator_parameters import EFFECTS
+from go_opt.env.copies.relays import expand_plan, expanded_tables, plan_tables, relay_name, relays_of
+from go_opt.env.simulator.simulate import simulate_plan
+from go_opt.env.target.kinds import EFFECTS
 from go_opt.errors import PlanError
 from go_opt.model.graph import NO_PRODUCER, Graph
 from go_opt.model.plan import Plan, Relay
@@ -29,6 +28,7 @@ from go_opt.solver import slice_order
 from go_opt.solver.verify.verifier import verify
 from tests.copies import no_relays, output_values, with_any_relays, with_legal_relays
 from tests.env.numpy_twin import Twin
+from tests.relay_twin import order_with_relays, reads_with_relays
 from tests.strategies import (
     JIT_IS_ON,
     TOPOLOGIES,
@@ -136,6 +136,25 @@ def test_what_the_graph_does_not_have(relay: Relay, message: str) -> None:
 
 
 # --------------------------------------------------------------------------- random plans
+
+
+@given(seed=seeds)
+@settings(max_examples=examples(100))
+def test_the_expanded_graph_is_that_of_the_twin(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    target = random_target(rng)
+    graph = random_graph(rng, int(rng.integers(1, 25)), kinds=kind_names(target))
+    plan = with_any_relays(rng, graph, target, random_plan(rng, graph, target))
+    expanded, expanded_plan = expand_plan(graph, target, plan)
+    reads = {
+        (expanded.tensor_names[k], name, elements)
+        for op, name in enumerate(expanded.op_names)
+        for k, elements in expanded.reads_of(op)
+    }
+    assert reads == reads_with_relays(graph, plan)
+    assert [expanded.op_names[op] for op in expanded_plan.order] == order_with_relays(graph, plan)
+    ends = zip(expanded.edge_src.tolist(), expanded.edge_dst.tolist(), strict=True)
+    assert all(source < reader for source, reader in ends)
 
 
 @given(seed=seeds)

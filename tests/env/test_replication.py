@@ -11,10 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from go_opt.env import Target, cost_tables, evaluate_batch, evaluate_plan, greedy_fusion, loop_roles
-from go_opt.env.copies.expanded_tables import plan_tables
-from go_opt.env.copies.relays import expand_plan
-from go_opt.env.copies.stage_tables import stage_tables
-from go_opt.env.copies.stages import stages_of
+from go_opt.env.copies.relays import expand_plan, plan_tables
+from go_opt.env.copies.stages import stage_tables, stages_of
 from go_opt.model.graph import Graph, with_sequences
 from go_opt.model.plan import Plan
 from tests.copies import with_legal_relays

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from go_opt import evaluate, verify
 from go_opt.env import Target, cost_tables, evaluate_batch, evaluate_plan
 from go_opt.env.copies.splits import unsplit_graph
-from go_opt.env.simulator import simulate_plan
+from go_opt.env.simulator.simulate import simulate_plan
 from go_opt.errors import GraphError, PlanError
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.codecs.graph_json import graph_from_dict, graph_to_dict

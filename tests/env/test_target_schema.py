@@ -15,9 +15,8 @@ from jsonschema import Draft202012Validator
 from go_opt.env import parse_target, target_names, target_text
 from go_opt.env.gpu.figures import Collective, KernelFigures
 from go_opt.env.target import ChipKind, Target, target_schema
-from go_opt.env.target.definition import Constraints
-from go_opt.env.target.levels import Level
-from go_opt.env.target.simulator_parameters import KindParameters, SimulatorParameters
+from go_opt.env.target.definition import Constraints, Level
+from go_opt.env.target.kinds import KindParameters, SimulatorParameters
 from go_opt.env.target.toml import target_to_toml
 from go_opt.env.target.topology import TOPOLOGIES
 from go_opt.errors import TargetError

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from go_opt.env.copies.cells import SplitGraph
+from go_opt.env.copies.parts import SplitGraph
 from go_opt.env.copies.splits import split_graph, split_graph_and_parts
 from go_opt.errors import PlanError
 from go_opt.model.graph import Graph

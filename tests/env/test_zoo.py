@@ -10,9 +10,16 @@ import numpy as np
 import pytest
 
 from go_opt.env import cost_tables, evaluate_plan, load_target, loop_roles
-from go_opt.env.op_memory import op_that_runs_nowhere
-from go_opt.env.zoo import SPLITS, load_zoo, shipped_bytes, zoo_entries, zoo_families
-from go_opt.env.zoo.catalogue import INDEX_NAME, graph_file_name
+from go_opt.env.peak_memory import op_that_runs_nowhere
+from go_opt.env.zoo import (
+    INDEX_NAME,
+    SPLITS,
+    graph_file_name,
+    load_zoo,
+    shipped_bytes,
+    zoo_entries,
+    zoo_families,
+)
 from go_opt.errors import ModelError
 from go_opt.model.dtypes import size_bytes
 from go_opt.model.graph import MATRIX, WEIGHT, Graph

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from go_opt.env.zoo import zoo_entry
-from go_opt.env.zoo.catalogue import INDEX_NAME, ZooEntry
+from go_opt.env.zoo import INDEX_NAME, ZooEntry, zoo_entry
 from tests.zoo_recipes.build import main
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import go_opt
-from go_opt.env.copies.expanded_tables import plan_tables
+from go_opt.env.copies.relays import plan_tables
 from go_opt.explanations import explain_plan
 from go_opt.explanations.terms import Loads, Terms
 from go_opt.model.builder import GraphBuilder

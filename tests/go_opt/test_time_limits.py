@@ -13,7 +13,7 @@ from numba.core import event
 
 import go_opt
 from go_opt.env import load_target, load_zoo
-from go_opt.env.simulator import metrics, simulate_plan
+from go_opt.env.simulator import simulate as simulator
 from go_opt.env.simulator.simulate import simulate_batch
 from go_opt.model.codecs.wire import graph_to_proto
 from go_opt.model.graph import Graph
@@ -125,17 +125,19 @@ def test_whole_ops_are_searched_even_if_their_tables_take_the_time() -> None:
 def test_a_plan_is_simulated_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """For its answer a search simulates plans again, which takes a second on large graphs."""
     simulate, graph, target = Mock(wraps=simulate_batch), toy_graph(), small_mcm(2)
-    monkeypatch.setattr(metrics, "simulate_batch", simulate)
+    monkeypatch.setattr(simulator, "simulate_batch", simulate)
     order = np.arange(graph.num_ops, dtype=np.int32)
     plan, equal = (Candidate("", np.zeros_like(order), order, order).plan(graph, target) for _ in range(2))
     seen = [
-        simulate_plan(graph, target, one, without=without) for one in (plan, plan) for without in ((), [])
+        simulator.simulate_plan(graph, target, one, without=without)
+        for one in (plan, plan)
+        for without in ((), [])
     ]
     assert all(one is seen[0] for one in seen)
     assert simulate.call_count == 1
-    simulate_plan(graph, target, plan, without=("dma",))
-    simulate_plan(graph, target, plan, seed=1)
-    simulate_plan(graph, target, equal)
+    simulator.simulate_plan(graph, target, plan, without=("dma",))
+    simulator.simulate_plan(graph, target, plan, seed=1)
+    simulator.simulate_plan(graph, target, equal)
     assert simulate.call_count == 4
 
 

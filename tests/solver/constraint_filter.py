@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
-from go_opt.env.cost import CostTables, cost_tables
+from go_opt.env.cost.tables import CostTables, cost_tables
 from go_opt.env.kernels.numbering import kernel_seconds
 from go_opt.model.graph import WEIGHT
 from go_opt.solver.copies.relays import needed_relays

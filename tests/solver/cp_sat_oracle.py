@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from go_opt.env import CostTables
-from go_opt.env.model.package import package_of
+from go_opt.env.model.makespan import workspace_of
 from go_opt.model.graph import ACTIVATION, INPUT, NO_PRODUCER, Graph
 
 UNIT_S = 1e-10  # seconds are rounded to these
@@ -92,7 +92,7 @@ def cp_sat_makespan_s(graph: Graph, tables: CostTables) -> tuple[float, bool]:
     the environment lets none do.
     """
     cp_model = pytest.importorskip("ortools.sat.python.cp_model")
-    pairs, chips = package_of(tables).pairs, range(tables.num_chips)
+    pairs, chips = workspace_of(tables).pairs, range(tables.num_chips)
     setup, s_per_byte = round(float(pairs["setup_s"][1]) / UNIT_S), float(pairs["s_per_byte"][1])
     work = np.round(tables.kernel_floor_s()[0] / UNIT_S).astype(int).tolist()
     size = np.round(tables.tensor_bytes * s_per_byte / UNIT_S).astype(int).tolist()

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.env import CostTables, cost_tables, evaluate_batch
-from go_opt.env.copies.expanded_tables import expanded_tables
-from go_opt.env.copies.relays import Relays
+from go_opt.env.copies.relays import Relays, expanded_tables
 from go_opt.solver import ForwardingMode, slice_order, slice_order_streamed
 from go_opt.solver.copies.relays import needed_relays
 from go_opt.solver.problem.op_constraints import op_constraints

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.env import CostTables, cost_tables, evaluate_batch
-from go_opt.env.copies.expanded_tables import expanded_tables
-from go_opt.env.copies.relays import Relays
+from go_opt.env.copies.relays import Relays, expanded_tables
 from go_opt.env.copies.stages import size_by_chip
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.model.builder import GraphBuilder

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 
 from go_opt.env import Target, cost_tables, evaluate_batch
-from go_opt.env.op_memory import op_activation_bytes
+from go_opt.env.peak_memory import op_activation_bytes
 from go_opt.errors import PlanError
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph

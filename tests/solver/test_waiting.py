@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 
 from go_opt.env import cost_tables
-from go_opt.env.simulator import simulate_plan
+from go_opt.env.simulator.simulate import simulate_plan
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import WEIGHT, Graph
 from go_opt.solver.problem.sequence import KernelSequence, kernel_sequence

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from go_opt.env import CostTables
-from go_opt.env.cost.routes import hop_seconds_per_byte
+from go_opt.env.cost.tables import hop_seconds_per_byte
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.model.graph import NO_PRODUCER, WEIGHT
 

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Final
 
 from go_opt.common.files import write_atomically
-from go_opt.env.op_memory import op_that_runs_nowhere
+from go_opt.env.peak_memory import op_that_runs_nowhere
 from go_opt.env.target import load_target
-from go_opt.env.zoo.catalogue import INDEX_NAME, ZooEntry, graph_file_name, zoo_families
+from go_opt.env.zoo import INDEX_NAME, ZooEntry, graph_file_name, zoo_families
 from go_opt.errors import ModelError
 from go_opt.model.codecs.wire import graph_to_proto
 from go_opt.model.dtypes import size_bytes

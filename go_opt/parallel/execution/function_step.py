@@ -15,8 +15,8 @@ import numpy as np
 from go_opt.api.inputs import whole_case
 from go_opt.common.version import VERSION
 from go_opt.env import Target
-from go_opt.env.copies.cells import Held, SplitGraph
 from go_opt.env.copies.divisions import period_in
+from go_opt.env.copies.parts import Held, SplitGraph
 from go_opt.env.copies.splits import planned_graph, split_levels
 from go_opt.errors import InvalidInputError, ModelError, PlanError
 from go_opt.extras import check_installed

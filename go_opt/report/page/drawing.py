@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from go_opt.common.arrays import csr
-from go_opt.env.cost.op_quantities import bytes_out, weight_bytes
+from go_opt.env.cost.tables import bytes_out, weight_bytes
 from go_opt.model.dtypes import DTYPES
 from go_opt.model.graph import OP_CLASSES, WEIGHT
 from go_opt.model.plan import number_by_first_place

@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from go_opt.env.copies.cells import Held, SplitGraph
 from go_opt.env.copies.divisions import JOINED_BY
+from go_opt.env.copies.parts import Held, SplitGraph
 from go_opt.env.copies.pieces import Piece, Range, piece_of, sum_name
 from go_opt.env.copies.splits import JOIN, TAKE, split_levels
 from go_opt.errors import ModelError

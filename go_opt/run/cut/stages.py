@@ -14,8 +14,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from go_opt.common.version import VERSION
-from go_opt.env.copies.expanded_tables import plan_tables
-from go_opt.env.copies.relays import relay_name, relays_of
+from go_opt.env.copies.relays import plan_tables, relay_name, relays_of
 from go_opt.env.copies.splits import planned_graph, unsplit_graph
 from go_opt.env.evaluation import evaluate_plan
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels

@@ -16,8 +16,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from go_opt.common.arrays import BoolArray, FloatArray
-from go_opt.env.cost import CostTables, cost_tables
-from go_opt.env.cost.op_quantities import bytes_out
+from go_opt.env.cost.tables import CostTables, bytes_out, cost_tables
 from go_opt.env.target import Target
 from go_opt.model.graph import MATRIX, VECTOR, Graph
 from go_opt.run.profiling.profiling import Segment

@@ -19,7 +19,7 @@ from go_opt.agents.inputs.features import NUM_EXPLORED, graph_features
 from go_opt.common.arrays import IntArray
 from go_opt.common.compiling import quick_compilation
 from go_opt.env import Target, cost_tables, evaluate_plan, greedy_fusion, load_target, loop_roles
-from go_opt.env.copies.expanded_tables import plan_tables
+from go_opt.env.copies.relays import plan_tables
 from go_opt.env.model.memory import fit_chips, holdings
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph

@@ -12,12 +12,10 @@ import numpy as np
 
 from go_opt.common.arrays import IntArray
 from go_opt.env import CostTables, cost_tables, list_schedule
-from go_opt.env.copies.stage_tables import stage_tables
-from go_opt.env.copies.stages import Stages, stages_of, stages_of_sizes
-from go_opt.env.cost.routes import hop_seconds_per_byte
-from go_opt.env.kernels.fusion import LoopRoles
+from go_opt.env.copies.stages import Stages, stage_tables, stages_of, stages_of_sizes
+from go_opt.env.cost.tables import hop_seconds_per_byte
+from go_opt.env.kernels.fusion import LoopRoles, priority_fusion
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
-from go_opt.env.kernels.priority_fusion import priority_fusion
 from go_opt.model.plan import Candidate, Plan
 from go_opt.search.methods.events import Event, Miss, Proposal, SearchView, copies_are_open
 from go_opt.solver import ForwardingMode, slice_order, slice_order_streamed

@@ -18,11 +18,10 @@ import numpy as np
 
 from go_opt.common.arrays import BoolArray, LongArray
 from go_opt.env import list_schedule
-from go_opt.env.copies.cells import SplitGraph
 from go_opt.env.copies.divisions import divisible_factors, period_in
+from go_opt.env.copies.parts import SplitGraph
 from go_opt.env.copies.splits import split_graph_and_parts, split_levels
-from go_opt.env.kernels.fusion import LoopRoles, greedy_fusion
-from go_opt.env.kernels.priority_fusion import priority_fusion
+from go_opt.env.kernels.fusion import LoopRoles, greedy_fusion, priority_fusion
 from go_opt.model.graph import INPUT, Graph
 from go_opt.model.plan import CollectiveOp, Split
 from go_opt.model.start import NO_KERNEL, OpStart, Start

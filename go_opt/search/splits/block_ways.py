@@ -30,7 +30,7 @@ from go_opt.env.copies.divisions import (
 )
 from go_opt.env.copies.pieces import part_name, sum_name
 from go_opt.env.copies.splits import split_graph_and_parts
-from go_opt.env.op_memory import op_activation_bytes, op_sram_bytes
+from go_opt.env.peak_memory import op_activation_bytes, op_sram_bytes
 from go_opt.errors import PlanError
 from go_opt.model.graph import ACTIVATION, MATRIX, NO_PRODUCER, WEIGHT, Graph, State, with_sequences
 from go_opt.model.plan import Split

@@ -16,10 +16,10 @@ import numpy as np
 
 from go_opt.env import CostTables, Target, cost_tables, fused_within_chips, loop_roles
 from go_opt.env.copies.splits import split_graph_and_parts
-from go_opt.env.cost.routes import transfer_s
+from go_opt.env.cost.tables import transfer_s
 from go_opt.env.kernels.numbering import kernel_seconds, number_kernels
 from go_opt.env.kernels.schedule import list_schedule
-from go_opt.env.op_memory import op_activation_bytes
+from go_opt.env.peak_memory import op_activation_bytes
 from go_opt.model.graph import WEIGHT, Graph, with_sequences
 from go_opt.model.plan import Split
 from go_opt.model.start import OpStart, Start

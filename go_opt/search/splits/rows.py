@@ -23,7 +23,7 @@ from go_opt.env import CostTables, Target, cost_tables
 from go_opt.env.copies.divisions import Division, divisible_factors, period_in, stops_of, touched_states
 from go_opt.env.copies.pieces import part_name
 from go_opt.env.copies.splits import JOIN
-from go_opt.env.op_memory import op_activation_bytes, op_sram_bytes
+from go_opt.env.peak_memory import op_activation_bytes, op_sram_bytes
 from go_opt.errors import PlanError
 from go_opt.model.graph import INPUT, MATRIX, NO_PRODUCER, WEIGHT, Graph
 from go_opt.model.plan import Split

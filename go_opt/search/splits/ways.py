@@ -17,7 +17,7 @@ from go_opt.env import Target, cost_tables
 from go_opt.env.copies.divisions import period_in, weight_factor
 from go_opt.env.copies.pieces import part_name
 from go_opt.env.copies.splits import split_graph
-from go_opt.env.op_memory import op_activation_bytes, op_sram_bytes
+from go_opt.env.peak_memory import op_activation_bytes, op_sram_bytes
 from go_opt.errors import PlanError
 from go_opt.model.graph import INPUT, NO_PRODUCER, WEIGHT, Graph
 from go_opt.model.plan import Split

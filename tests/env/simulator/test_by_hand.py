@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from go_opt.env import Target, parse_target
-from go_opt.env.simulator import simulate_plan
+from go_opt.env.simulator.simulate import simulate_plan
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from tests.strategies import chip_kind, make_plan, simulated_kind, simulated_package, target_toml

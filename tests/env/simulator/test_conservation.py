@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from go_opt.common.arrays import LongArray
 from go_opt.env import Target
 from go_opt.env.model.memory import FITS
-from go_opt.env.simulator import simulate_plan
 from go_opt.env.simulator.assembly import Assembly
 from go_opt.env.simulator.engine import DEADLOCK, run
 from go_opt.env.simulator.package import CHIP_FLOW, HOST_OUT, NONE, STREAM
+from go_opt.env.simulator.simulate import simulate_plan
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan

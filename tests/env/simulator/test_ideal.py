@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given, settings
 
 from go_opt.env import Target, cost_tables, evaluate_batch, greedy_fusion, load_target, load_zoo, loop_roles
-from go_opt.env.simulator import simulate_plan
-from go_opt.env.simulator.simulate import FRAGMENTED, TOO_LARGE, VALID, simulate_batch
-from go_opt.env.target.simulator_parameters import ANALYTICAL_EFFECTS, EFFECTS
+from go_opt.env.simulator.simulate import FRAGMENTED, TOO_LARGE, VALID, simulate_batch, simulate_plan
+from go_opt.env.target.kinds import ANALYTICAL_EFFECTS, EFFECTS
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.solver import placement_problem, sample, slice_order

@@ -10,7 +10,7 @@ import pytest
 
 from go_opt.env import load_target, parse_target
 from go_opt.env.simulator.simulate import setting_of
-from go_opt.env.target.simulator_parameters import (
+from go_opt.env.target.kinds import (
     EFFECTS,
     KindParameters,
     OpFactor,

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 
 from go_opt.env import Target, evaluate_plan
-from go_opt.env.simulator import simulate_plan
-from go_opt.env.simulator.simulate import replicas_by_chip
+from go_opt.env.simulator.simulate import replicas_by_chip, simulate_plan
 from go_opt.env.simulator.timeline import simulated_timeline
-from go_opt.env.target.simulator_parameters import EFFECTS
+from go_opt.env.target.kinds import EFFECTS
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan

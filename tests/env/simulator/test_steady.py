@@ -7,10 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 
 from go_opt.env import Target, cost_tables, greedy_fusion, load_target, load_zoo, loop_roles
-from go_opt.env.simulator import SimulatedBatch, simulate_batch
-from go_opt.env.simulator.engine import run
-from go_opt.env.simulator.simulate import NEVER, VALID
-from go_opt.env.simulator.steady import step_s
+from go_opt.env.simulator.engine import run, step_s
+from go_opt.env.simulator.simulate import NEVER, VALID, SimulatedBatch, simulate_batch
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.solver import slice_order

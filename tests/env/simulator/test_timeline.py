@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from go_opt.env.analytical_timeline import analytical_timeline
 from go_opt.env.model.timeline import Span, Timeline
-from go_opt.env.simulator import simulate_plan
+from go_opt.env.simulator.simulate import simulate_plan
 from go_opt.env.simulator.timeline import WEIGHTS_WAIT, simulated_timeline
 from tests.env.simulator.replicas import random_replicated
 from tests.env.simulator.test_by_hand import US, chain, package

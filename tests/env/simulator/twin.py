@@ -41,7 +41,7 @@ import numpy as np
 
 from go_opt.common.arrays import FloatArray
 from go_opt.env import Target
-from go_opt.env.target.simulator_parameters import KindParameters
+from go_opt.env.target.kinds import KindParameters
 from go_opt.model.graph import INPUT, STATE, WEIGHT, Graph
 from go_opt.model.plan import Plan
 from tests.env.memory_twin import chip_memory

@@ -13,7 +13,7 @@ from go_opt.calibration.package_fit import Factors, fit_package, scaled
 from go_opt.calibration.samples import Sample
 from go_opt.env import Target, cost_tables, evaluate_plan, load_target, parse_target
 from go_opt.env.cost.shapes import product_shapes
-from go_opt.env.target.simulator_parameters import KindParameters, OpFactor
+from go_opt.env.target.kinds import KindParameters, OpFactor
 from go_opt.env.target.toml import target_to_toml
 from go_opt.model.graph import Graph
 from tests.copies import with_legal_relays

@@ -14,7 +14,7 @@ from rich.console import Console
 from go_opt import optimize
 from go_opt.env import cost_tables, evaluate_batch, load_target, load_zoo, zoo_entries
 from go_opt.env.model.metrics import WAITING
-from go_opt.env.target.first_chips import first_chips
+from go_opt.env.target.definition import first_chips
 from go_opt.errors import PlanError
 from go_opt.explanations import PlanExplanation, explain_op, explain_plan
 from go_opt.explanations.moves import FASTER, OneMoreChip, one_more_chip

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 import go_opt
 from go_opt import from_onnx
 from go_opt.env import evaluate_plan, load_target, parse_target
-from go_opt.env.cost import cost_tables
+from go_opt.env.cost.tables import cost_tables
 from go_opt.errors import InvalidInputError
 from go_opt.model.plan import Plan
 from go_opt.run.profiling.fitting import (
