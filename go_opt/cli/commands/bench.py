@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from go_opt import api
 from go_opt.cli.commands.options import Answer, Output, TargetOption, with_options
 from go_opt.cli.inputs.interrupt import interrupts_raised
 from go_opt.common.outputs import RECORDS
 from go_opt.errors import InvalidInputError
+from go_opt.report.progress import announce_compilation
 from go_opt.result import Decide
 
 if TYPE_CHECKING:
@@ -61,7 +63,6 @@ def bench(
 
     Each run has its own process. Ctrl-C ends it with the standings so far.
     """
-    from go_opt import api
     from go_opt.bench.matches import METHODS, Match, methods_named, models_named, with_links_scaled
     from go_opt.bench.standings import standings
     from go_opt.common.units import parse_duration_s
@@ -102,7 +103,6 @@ def _play(matches: list[Match], jobs: int, out: Path | None) -> list[Record]:
     """The records in the order of the matches; Ctrl-C keeps the records so far."""
     from go_opt.bench.processes import RecordFile, play_all
     from go_opt.report.bench_tables import format_record
-    from go_opt.report.progress import announce_compilation
 
     announce_compilation()
     with ExitStack() as stack:

@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from go_opt import api
 from go_opt.cli.commands import options as opts
 from go_opt.cli.commands.options import Answer, with_options
 from go_opt.cli.inputs.interrupt import StopOnSignals
 from go_opt.cli.inputs.loading import Loading
+from go_opt.common.files import write_atomically
 from go_opt.common.outputs import DATASET, PLAN, SAMPLES, TARGET
 from go_opt.common.units import format_duration
 from go_opt.errors import InvalidInputError
 from go_opt.extras import check_installed
+from go_opt.report.progress import announce_compilation
 
 if TYPE_CHECKING:
     from go_opt.agents.training.problems.environment import Environment
@@ -46,7 +49,6 @@ class Machine:
 
     def opened(self, model: str, on: Target) -> tuple[Environment, Target, str]:
         """The environment, the target to pass to it, and its name in the samples file."""
-        from go_opt import api
 
         if (self.simulator is not None) + (self.environment is not None) + self.run != 1:
             raise InvalidInputError("give one of --simulator, --environment and --run.", field="simulator")
@@ -80,7 +82,6 @@ def costs(
 
     The header of the table says which (docs/hardware.md).
     """
-    from go_opt import api
     from go_opt.kernels.tables import predicted_rows, read_kernel_table
 
     rows = predicted_rows(read_kernel_table(kernels), api.target(target))
@@ -131,13 +132,10 @@ def calibrate(
             raise InvalidInputError("--kernels is of tables, and measures no plan.", field="kernels")
         _calibrate_kernels(machine.kernels or [], machine.processors, target, out)
         return
-    from go_opt import api
     from go_opt.calibration.calibrating import Calibration
-    from go_opt.calibration.samples import write_dataset
-    from go_opt.common.files import write_atomically
+    from go_opt.calibration.dataset import write_dataset
     from go_opt.model.codecs.plan_json import save_plan
     from go_opt.report.calibration_lines import fitted_lines
-    from go_opt.report.progress import announce_compilation
 
     on = api.target(target)
     environment, requested, name = machine.opened(model, on)
@@ -165,8 +163,6 @@ def calibrate(
 
 
 def _calibrate_kernels(files: list[Path], processors: int | None, target: str, out: Path) -> None:
-    from go_opt import api
-    from go_opt.common.files import write_atomically
     from go_opt.kernels.fitting import fitted_target
     from go_opt.kernels.tables import read_kernel_table
     from go_opt.report.calibration_lines import fitted_lines

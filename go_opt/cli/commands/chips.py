@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from go_opt import api
 from go_opt.cli.commands import options as opts
 from go_opt.cli.commands.options import Answer, with_options
 from go_opt.cli.commands.searching import Search
 from go_opt.cli.inputs.interrupt import InterruptAsks
 from go_opt.cli.inputs.loading import Loading, with_costs
+from go_opt.common.files import write_atomically
 from go_opt.common.outputs import PLAN, TARGET
 from go_opt.common.units import format_duration, parse_amount, parse_duration_s
+from go_opt.costs.remembered import costs_fact
 from go_opt.errors import InvalidInputError
+from go_opt.report.progress import announce_compilation
 from go_opt.result import Objective, Request
 
 if TYPE_CHECKING:
@@ -38,10 +42,8 @@ def chips(
     costs: opts.CostsOption = None,
 ) -> Answer:
     """Plan MODEL for several numbers of chips; the budget is for each of them."""
-    from go_opt import api
     from go_opt.api.chips import chip_counts
     from go_opt.report.parts.chip_tables import count_line, counts_table
-    from go_opt.report.progress import announce_compilation
 
     request = search.request()
     requested = None if counts is None else _parse_counts(counts)
@@ -141,8 +143,6 @@ class DesignOut:
 
     def save(self, found: Design, graph: Graph, costs: Path | None, model: str) -> None:
         """Write the package, and its plan for that file."""
-        from go_opt.common.files import write_atomically
-        from go_opt.costs.measured_costs import costs_fact
         from go_opt.env import parse_target
         from go_opt.env.copies.splits import planned_graph
         from go_opt.env.target.toml import target_to_toml
@@ -177,9 +177,7 @@ def design(
     costs: opts.CostsOption = None,
 ) -> Answer:
     """Find the links, memory or order of chips with which TARGET runs MODEL the fastest."""
-    from go_opt import api
     from go_opt.env.target import PAPER
-    from go_opt.report.progress import announce_compilation
     from go_opt.serving.links.design import design_lines, design_links, design_to_dict
 
     if target.endswith(PAPER):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from go_opt import api
 from go_opt.cli.commands import options as opts
 from go_opt.cli.commands import searching
 from go_opt.cli.commands.options import Answer, StepOptions, of_each, with_options
@@ -20,10 +20,12 @@ from go_opt.cli.inputs.loading import (
     load_with_plan,
     with_costs,
 )
-from go_opt.common.files import read_json
+from go_opt.common.files import read_json, write_atomically
 from go_opt.common.outputs import NODE_DATA, PAGE, PLAN, TRACE
+from go_opt.costs.remembered import costs_fact
 from go_opt.env.model.metrics import Fidelity
 from go_opt.errors import GraphError, InvalidInputError, ModelError, PlanError
+from go_opt.report.progress import announce_compilation
 from go_opt.result import Objective
 
 if TYPE_CHECKING:
@@ -66,8 +68,6 @@ def optimize(
     ] = False,
 ) -> Answer:
     """Find a plan for MODEL, or for several at once, and bound its distance from the optimum."""
-    from go_opt import api
-    from go_opt.costs.measured_costs import costs_fact
     from go_opt.env.copies.splits import planned_graph
     from go_opt.env.target import PAPER
     from go_opt.model.codecs.plan_json import save_plan
@@ -89,26 +89,20 @@ def optimize(
     if beginning.remember is not None and (search.fewest_chips or asked or connection.server is not None):
         problem = "a service keeps its own plans" if connection.server else "--fewest-chips is many searches"
         raise InvalidInputError(f"--remember: {problem}.", field="remember")
-    there, serving = searching.search_there(connection), None
+    searches = searching.Searches(model, beginning, costs, target, on, request, connection)
     if search.prefill is not None:
-        found = searching.prefill_here(model, search.prefill, beginning, costs, on, request, asked, there)
+        found = searches.with_prompts(search.prefill, asked)
         if written.out is not None:
             found.save(written.out)
         return _of_blocks(found)
+    serving = None
     if asked is not None:
-        searching.refuse_beside_rate(beginning)
-        costed = partial(with_costs, target=on, costs=costs)
-        serving = searching.rate_here(model, beginning, costed, on, request, asked, search.batch_dim, there)
+        serving = searches.at_rate(asked, search.batch_dim)
         whole, result = serving.graph, serving.result
     else:
-        whole = with_costs(beginning.load(model), on, costs)
-        request = replace(request, start=beginning.start_of(whole))
-        if search.fewest_chips:
-            result = searching.fewest_chips(connection, whole, target, on, rate_per_s, request)
-        elif connection.server is not None:
-            result = searching.ask_server(connection, whole, target, request)
-        else:
-            result = searching.search_here(whole, on, request, beginning.remember)
+        whole = searches.load()
+        searches = replace(searches, request=replace(request, start=beginning.start_of(whole)))
+        result = searches.on_fewest_chips(whole, rate_per_s) if search.fewest_chips else searches.best(whole)
     graph = planned_graph(whole, result.plan)
     if written.out is not None:
         claims = plan_facts(graph, result) | costs_fact(whole, costs)
@@ -118,7 +112,7 @@ def optimize(
     if serving is not None:
         facts, lines = {"serving": serving.to_dict()}, serving.lines(on.num_chips)
     elif len(models) > 1 and not search.fewest_chips:
-        sharing = searching.sharing_here(model, result, whole, beginning, on, request, there)
+        sharing = searches.in_turns(result, whole)
         if sharing is not None:
             facts, lines = sharing_to_dict(sharing, graph), sharing_lines(sharing)
             if written.out is not None and sharing.best.units and costs is None:
@@ -146,7 +140,6 @@ def evaluate(
     costs: opts.CostsOption = None,
 ) -> Answer:
     """Cost PLAN for MODEL, every chip and link; or a training step divided as --parallel says."""
-    from go_opt import api
     from go_opt.env.copies.splits import planned_graph
     from go_opt.report.tables import print_metrics
     from go_opt.result_json import metrics_to_dict
@@ -205,7 +198,6 @@ def verify(
     costs: opts.CostsOption = None,
 ) -> Answer:
     """Check PLAN for MODEL against every constraint; exit code 3 if it breaks one."""
-    from go_opt import api
     from go_opt.result_json import violations_to_dict
 
     requested = opts.read_constraints(constraints)
@@ -236,7 +228,6 @@ def diff(
     """Show the differences between two plans of a model, or of two versions of a model."""
     from dataclasses import asdict
 
-    from go_opt import api
     from go_opt.explanations.plan_diff import plan_diff
     from go_opt.model.codecs.plan_json import load_plan
     from go_opt.model.codecs.start_files import load_start
@@ -265,8 +256,7 @@ def objective_of(plan: Path) -> Objective:
 
 def _step(plan: Path, target: str | None, model: str | None) -> StepAnswer:
     """The training step of a plan, on ``target`` in place of its own."""
-    from go_opt import api
-    from go_opt.parallel.plans.answers import loaded_step
+    from go_opt.parallel.plans import loaded_step
 
     return loaded_step(plan, None if target is None else api.target(target), model)
 
@@ -287,8 +277,6 @@ def trace(
     overwrite: opts.OverwriteOption = False,
 ) -> None:
     """Write when each kernel and transfer of PLAN runs, for ui.perfetto.dev or chrome://tracing."""
-    from go_opt import api
-    from go_opt.common.files import write_atomically
     from go_opt.env.copies.splits import planned_graph
     from go_opt.env.critical_path import critical_path
     from go_opt.report.trace import trace_text
@@ -337,7 +325,6 @@ def report(
     overwrite: opts.OverwriteOption = False,
 ) -> None:
     """Write PLAN as one HTML page: its pipeline, its graph, timeline and memory, what limits it."""
-    from go_opt.common.files import write_atomically
     from go_opt.report.page import claims_of, node_data_text, page_of, step_page, subject_of
 
     ((model, plan),) = each_with_plan(given, alone=True)
@@ -380,12 +367,10 @@ def explain(
     objective: opts.PlanObjectiveOption = None,
 ) -> Answer:
     """Explain the cost of PLAN, what limits it and what would help; or why OP is on its chip."""
-    from go_opt import api
     from go_opt.explanations import OpExplanation
     from go_opt.model.codecs.plan_json import load_plan
     from go_opt.parallel.plans.answers import is_step_plan
     from go_opt.report.explanation import print_op_explanation, print_plan_explanation
-    from go_opt.report.progress import announce_compilation
     from go_opt.result_json import explanation_to_dict
 
     planned = each_with_plan(models or (), plan)
@@ -417,7 +402,6 @@ def explain(
 
 def _graph(path: Path, plan: Plan, model: str | None) -> Graph:
     """Loads the given model, or the model that the plan names."""
-    from go_opt import api
 
     if model is not None:
         return api.load(model, **vars(plan.bindings), precision=plan.precision)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from go_opt import api
 from go_opt.cli.commands import options as opts
 from go_opt.cli.commands.options import Answer, StepOptions, of_each, with_options
 from go_opt.cli.inputs.interrupt import interrupts_raised
@@ -17,6 +18,7 @@ from go_opt.cli.inputs.loading import DimOption, Sizes, each_with_plan
 from go_opt.common.files import make_folder
 from go_opt.common.outputs import COSTS, DATASET, TARGET
 from go_opt.errors import InvalidInputError
+from go_opt.report.progress import announce_compilation
 from go_opt.run.manifest import FORMATS, STEP_FORMATS, TORCH_FORMATS
 
 INFERENCES = 100  # of a run, unless another number is given
@@ -77,7 +79,6 @@ def run(
     A plan of a training step (gpt:…) runs in JAX, three steps, and is compared with the step on one device.
     """
     from go_opt.hardware import serve_environment
-    from go_opt.report.progress import announce_compilation
     from go_opt.report.run_tables import run_lines, run_to_dict, stages_table
     from go_opt.run.pipeline.inputs import save_arrays
     from go_opt.run.pipeline.results import OutputsDifferError
@@ -143,8 +144,8 @@ def run(
 
 def _run_step(model: str, plan: Path, values: Values, target: str | None) -> Answer:
     """Run a plan of a training step."""
-    from go_opt import api
-    from go_opt.parallel.execution.running import StepDiffersError, run_step
+    from go_opt.parallel.execution.results import StepDiffersError
+    from go_opt.parallel.execution.running import run_step
 
     failure, on = None, None if target is None else api.target(target)
     with interrupts_raised():  # so that no process stays behind
@@ -179,9 +180,7 @@ def export(
     dim: DimOption = None,
 ) -> None:
     """Write each stage of PLAN as an ONNX model of its own, or the plan for other tools."""
-    from go_opt import api
     from go_opt.parallel.export.exporting import export_step
-    from go_opt.report.progress import announce_compilation
     from go_opt.run.export.exporting import export as export_plan
     from go_opt.run.export.torch_export import export_torch
 
@@ -273,7 +272,6 @@ def profile(
     overwrite: opts.OverwriteOption = False,
 ) -> None:
     """Run random segments of MODEL on this machine, and write it as a target to plan for."""
-    from go_opt.report.progress import announce_compilation
     from go_opt.run.profiling.profiling import profile as measure
 
     bindings = sizes.bindings()

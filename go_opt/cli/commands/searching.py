@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import (
 
 import typer
 
+from go_opt import api
 from go_opt.cli.commands.options import (
     AnyObjective,
     BatchOption,
@@ -29,9 +30,14 @@ from go_opt.cli.commands.options import (
     StepOptions,
     read_constraints,
 )
+from go_opt.cli.inputs.interrupt import InterruptAsks, interrupts_raised
+from go_opt.cli.inputs.loading import with_costs
 from go_opt.common.units import parse_duration_s, parse_rate_per_s
+from go_opt.costs.remembered import costs_fact
 from go_opt.errors import InfeasibleError, InvalidInputError
+from go_opt.frontends.union.graphs import UNION_PREFIX, shares_of, union_name
 from go_opt.parallel.transformer import TRANSFORMER_PREFIX
+from go_opt.report.progress import SearchProgress, announce_compilation
 from go_opt.result import DEFAULT_BUDGET_S, Request, Step
 
 if TYPE_CHECKING:
@@ -170,7 +176,6 @@ class SizedSearch(Search):
 
     def named(self, models: list[str]) -> str:
         """The model, or the union of several, at the rates of ``--rates``."""
-        from go_opt.frontends.union.graphs import union_name
 
         if len(models) > 1:
             return union_name(models, self.rates)
@@ -192,9 +197,7 @@ class SizedSearch(Search):
         )
         if not is_laid_out and not StepOptions(objective, self.batch).is_step(model):
             return None
-        from go_opt import api
-        from go_opt.cli.inputs.interrupt import InterruptAsks
-        from go_opt.parallel.plans.answers import StepAnswer, searched_step
+        from go_opt.parallel.plans import StepAnswer, searched_step
 
         own = ("budget", "seed") if is_laid_out else ("objective", "batch", "budget")
         for field in fields(self):
@@ -204,22 +207,20 @@ class SizedSearch(Search):
         budget: str | None = getattr(self, "budget", None)
         budget_s = DEFAULT_BUDGET_S if budget is None else parse_duration_s(budget, "--budget")
         seed: int = getattr(self, "seed", 0)
+        sequences = 0 if is_laid_out else StepOptions("step", self.batch).sequences()
         if connection.server is not None:
             with connection.client() as client:
                 if is_laid_out:
                     return client.optimize_ranges(model, target, budget_s=budget_s, seed=seed)
-                sequences = StepOptions("step", self.batch).sequences()
                 return StepAnswer(client.optimize_step(model, target, sequences, budget_s=budget_s), model)
-        with InterruptAsks() as interrupt:
+        with InterruptAsks() as asks:
             if is_laid_out:
-                from go_opt.report.progress import announce_compilation
                 from go_opt.serving.mixed.cluster import Case
                 from go_opt.serving.mixed.search import plan_ranges
 
                 announce_compilation()
-                return plan_ranges(Case.read(model, target), budget_s, seed, interrupt.is_requested)
-            sequences = StepOptions("step", self.batch).sequences()
-            return searched_step(model, api.target(target), sequences, budget_s, interrupt.is_requested)
+                return plan_ranges(Case.read(model, target), budget_s, seed, asks.is_requested)
+            return searched_step(model, api.target(target), sequences, budget_s, asks.is_requested)
 
     def rate_per_s(self) -> float | None:
         """The requested rate; None if there is none."""
@@ -241,167 +242,182 @@ class SizedSearch(Search):
         return RateRequest(rate_per_s, limit_s, self.fewest_chips, self.tokens)
 
 
-def refuse_beside_rate(loading: StartOptions) -> None:
-    """Raise if options are given that a search for a rate does not take."""
-    for option, given in (
-        ("start", loading.start),
-        ("placement", loading.placement),
-    ):
-        if given is not None:
-            raise InvalidInputError(f"--{option} is not for --rate with batches.", field=option)
+@dataclass(frozen=True)
+class Searches:
+    """What the searches for one model have in common. They report on stderr; Ctrl-C keeps the best so far."""
 
+    model: str
+    loading: StartOptions
+    costs: Path | None
+    target: str
+    on: Target
+    request: Request
+    connection: Connection
 
-def rate_here(
-    model: str,
-    loading: StartOptions,
-    load_costs: Callable[[Graph], Graph],
-    target: Target,
-    request: Request,
-    asked: RateRequest,
-    batch_dim: str | None,
-    search: SearchOf | None,
-) -> RatePlan:
-    """Batch, window, copies and plan for a rate; reports each plan on stderr, and what batches are.
+    def load(self, loading: Loading | None = None) -> Graph:
+        """The graph with measured costs."""
+        return with_costs((loading or self.loading).load(self.model), self.on, self.costs)
 
-    Args:
-      search: for each plan; by default in this process.
-    """
-    from go_opt.cli.inputs.interrupt import InterruptAsks
-    from go_opt.report.parts.chip_tables import count_line
-    from go_opt.report.progress import announce_compilation
-    from go_opt.serving.rate.planning import plan_for_rate
+    def at_rate(self, asked: RateRequest, batch_dim: str | None) -> RatePlan:
+        """Batch, window, copies and plan for a rate; reports what batches are, too."""
+        from go_opt.report.parts.chip_tables import count_line
+        from go_opt.serving.rate.planning import plan_for_rate
 
-    name = batch_dim or batch_dimension(model, loading)
+        self._refuse_beside_rate()
+        name = batch_dim or batch_dimension(self.model, self.loading)
 
-    def load(batch: int) -> Graph:
-        dims = [] if name is None else [f"{name}={batch}"]
-        graph = load_costs(replace(loading, dim=[*(loading.dim or ()), *dims] or None).load(model))
-        if batch == 1:
-            alone = "no dimension of batches, so one input at a time"
-            batches = f"batches along dimension {name}" if name else alone
-            what = "batch: " + ("a token of each sequence in flight" if graph.states else batches)
-            typer.echo(what, err=True)
-        return graph
+        def load(batch: int) -> Graph:
+            dims = [] if name is None else [f"{name}={batch}"]
+            graph = self.load(replace(self.loading, dim=[*(self.loading.dim or ()), *dims] or None))
+            if batch == 1:
+                alone = "no dimension of batches, so one input at a time"
+                batches = f"batches along dimension {name}" if name else alone
+                what = "batch: " + ("a token of each sequence in flight" if graph.states else batches)
+                typer.echo(what, err=True)
+            return graph
 
-    def tell(batch: int, found: ChipCount) -> None:
-        typer.echo(f"batch {batch}, {count_line(found)}", err=True)
-        asks.has_plan = asks.has_plan or found.result is not None
+        def tell(batch: int, found: ChipCount) -> None:
+            typer.echo(f"batch {batch}, {count_line(found)}", err=True)
+            asks.has_plan = asks.has_plan or found.result is not None
 
-    announce_compilation()
-    with InterruptAsks() as asks:
-        stop, has_batch = asks.is_requested, name is not None
-        try:
-            return plan_for_rate(
-                load,
-                target,
-                request,
-                asked,
-                has_batch=has_batch,
-                on_count=tell,
-                should_stop=stop,
-                search=search,
-            )
-        except InfeasibleError:
-            if asks.is_requested():  # what was looked at does not serve the rate
-                raise KeyboardInterrupt from None
-            raise
-
-
-def prefill_here(
-    step: str,
-    prompt: str,
-    loading: StartOptions,
-    costs: Path | None,
-    target: Target,
-    request: Request,
-    asked: RateRequest | None,
-    search: SearchOf | None,
-) -> SavedAnswer:
-    """Prompts beside steps or apart, for a rate."""
-    from go_opt.cli.inputs.interrupt import InterruptAsks
-    from go_opt.cli.inputs.loading import with_costs
-    from go_opt.costs.measured_costs import costs_fact
-    from go_opt.frontends.union.graphs import union_name
-    from go_opt.report.progress import announce_compilation
-    from go_opt.serving.rate.prefill import plan_prefill
-    from go_opt.serving.together.sharing import costed_alone
-
-    if asked is None or asked.is_fewest:
-        raise InvalidInputError("--prefill needs --rate, and takes no --fewest-chips.", field="prefill")
-    if request.constraints:
-        problem = "--constraints and --stages are of one model, not of --prefill and a step"
-        raise InvalidInputError(f"{problem}.", field="constraints")
-    refuse_beside_rate(loading)
-    both = with_costs(loading.load(union_name([prompt, step], is_shared=True)), target, costs)
-    graphs = [costed_alone(loading.load(model), both, i) for i, model in enumerate((prompt, step), 1)]
-    announce_compilation()
-    with InterruptAsks() as interrupt:
-        return plan_prefill(
-            graphs[0],
-            graphs[1],
-            both,
-            target,
-            request,
-            asked,
-            should_stop=interrupt.is_requested,
-            search=search,
-            claims=costs_fact(both, costs),
-        )
-
-
-def sharing_here(
-    union: str,
-    at_once: OptimizeResult,
-    whole: Graph,
-    loading: Loading,
-    target: Target,
-    request: Request,
-    search: SearchOf | None,
-) -> Sharing | None:
-    """Plans each model of a union alone, for comparison; None if Ctrl-C or constraints keep it from that."""
-    from go_opt.cli.inputs.interrupt import InterruptAsks
-    from go_opt.frontends.union.graphs import shares_of
-    from go_opt.serving.together.sharing import share_package
-
-    why = "constraints are of all models at once"
-    if not any(getattr(one, "ops", None) for one in request.constraints):
-        why, alone, compared = "interrupted", replace(request, start=None), None
+        announce_compilation()
         with InterruptAsks() as asks:
-            asks.has_plan = True
+            watch: dict[str, Any] = {"on_count": tell, "should_stop": asks.is_requested}
+            watch |= {"has_batch": name is not None, "search": self._there()}
             try:
-                compared = share_package(
-                    shares_of(union), at_once, whole, loading.load, target, alone, asks.is_requested, search
-                )
+                return plan_for_rate(load, self.on, self.request, asked, **watch)
             except InfeasibleError:
-                if not asks.is_requested():
-                    raise
-        if not asks.is_requested():
-            return compared
-    typer.echo(f"turns are not compared: {why}.", err=True)
-    return None
+                if asks.is_requested():  # what was looked at does not serve the rate
+                    raise KeyboardInterrupt from None
+                raise
 
+    def with_prompts(self, prompt: str, asked: RateRequest | None) -> SavedAnswer:
+        """Prompts beside steps or apart, for a rate."""
+        from go_opt.serving.rate.prefill import plan_prefill
+        from go_opt.serving.together.sharing import costed_alone
 
-def search_there(connection: Connection) -> SearchOf | None:
-    """Asks the service for the plans of several searches; None if there is none."""
-    if connection.server is None:
+        if asked is None or asked.is_fewest:
+            raise InvalidInputError("--prefill needs --rate, and takes no --fewest-chips.", field="prefill")
+        if self.request.constraints:
+            problem = "--constraints and --stages are of one model, not of --prefill and a step"
+            raise InvalidInputError(f"{problem}.", field="constraints")
+        self._refuse_beside_rate()
+        both = replace(self, model=union_name([prompt, self.model], is_shared=True)).load()
+        first = costed_alone(self.loading.load(prompt), both, 1)
+        second = costed_alone(self.loading.load(self.model), both, 2)
+        announce_compilation()
+        with InterruptAsks() as asks:
+            watch: dict[str, Any] = {"should_stop": asks.is_requested, "search": self._there()}
+            watch["claims"] = costs_fact(both, self.costs)
+            return plan_prefill(first, second, both, self.on, self.request, asked, **watch)
+
+    def in_turns(self, at_once: OptimizeResult, whole: Graph) -> Sharing | None:
+        """Plans each model of a union alone; None if Ctrl-C or constraints keep it from that."""
+        from go_opt.serving.together.sharing import share_package
+
+        why = "constraints are of all models at once"
+        if not any(getattr(one, "ops", None) for one in self.request.constraints):
+            why, alone, compared = "interrupted", replace(self.request, start=None), None
+            shares, load = shares_of(self.model), self.loading.load
+            with InterruptAsks() as asks:
+                asks.has_plan = True
+                try:
+                    compared = share_package(
+                        shares, at_once, whole, load, self.on, alone, asks.is_requested, self._there()
+                    )
+                except InfeasibleError:
+                    if not asks.is_requested():
+                        raise
+            if not asks.is_requested():
+                return compared
+        typer.echo(f"turns are not compared: {why}.", err=True)
         return None
 
-    def search(graph: Graph, target: Target, request: Request) -> OptimizeResult:
-        from go_opt.env.target.toml import target_to_toml
-        from go_opt.search.final_simulation import on_package
+    def on_fewest_chips(self, graph: Graph, rate_per_s: float | None) -> OptimizeResult:
+        """The answer here or of the service; reports each searched number of chips."""
+        from go_opt.api.chips import fewest_chips
+        from go_opt.report.parts.chip_tables import count_line, fewest_line
 
-        with TemporaryDirectory() as folder, connection.client() as client:
-            part = Path(folder) / "part.toml"  # a part of a package is no file of its own
-            part.write_text(target_to_toml(target), "utf-8")
-            return on_package(graph, target, request, client.optimize(graph, part, request=request))
+        def tell(found: ChipCount) -> None:
+            typer.echo(count_line(found), err=True)
 
-    return search
+        if self.connection.server is not None:
+            with self.connection.client() as client:
+                fewest = client.fewest_chips(graph, self.target, self.request, rate_per_s=rate_per_s)
+            for found in fewest.tried:
+                tell(found)
+        else:
+            announce_compilation()
+            with InterruptAsks() as asks:
+                watch: dict[str, Any] = {"on_step": asks.on_step, "should_stop": asks.is_requested}
+                fewest = fewest_chips(
+                    graph, self.on, self.request, rate_per_s=rate_per_s, on_count=tell, **watch
+                )
+        typer.echo(fewest_line(fewest, self.on.num_chips), err=True)
+        return fewest.result
+
+    def best(self, graph: Graph) -> OptimizeResult:
+        """The answer of one search, here or at the service."""
+        progress = SearchProgress(self.request.minimised)
+        if self.connection.server is not None:
+            return self._asked(graph, progress)
+        announce_compilation(lambda: progress.best)
+        with InterruptAsks() as asks:
+
+            def on_step(step: Step) -> None:
+                asks.on_step(step)
+                progress.on_step(step)
+
+            watch: dict[str, Any] = {"on_step": on_step, "should_stop": asks.is_requested}
+            remember = self.loading.remember
+            return api.optimize(graph, self.on, request=self.request, remember=remember, **watch)
+
+    def _asked(self, graph: Graph, progress: SearchProgress) -> OptimizeResult:
+        """The service's answer; Ctrl-C ends its search and keeps the best plan it has sent."""
+        best, steps = None, list[Step]()
+        with (
+            self.connection.client() as client,
+            closing(client.optimize_stream(graph, self.target, request=self.request)) as updates,
+        ):
+            try:
+                with interrupts_raised():
+                    for best in updates:
+                        reached_s = best.objective_s
+                        steps.append(Step(best.method, reached_s, reached_s, best.evaluations, best.wall_s))
+                        progress.on_step(steps[-1])
+            except KeyboardInterrupt:
+                if best is None:
+                    raise
+                return replace(best, history=tuple(steps))
+        assert best is not None, "a stream without an answer raises."
+        return best
+
+    def _there(self) -> SearchOf | None:
+        """Asks the service for the plans of several searches; None if there is none."""
+        if self.connection.server is None:
+            return None
+
+        def search(graph: Graph, target: Target, request: Request) -> OptimizeResult:
+            from go_opt.env.target.toml import target_to_toml
+            from go_opt.search.final_simulation import on_package
+
+            with TemporaryDirectory() as folder, self.connection.client() as client:
+                part = Path(folder) / "part.toml"  # a part of a package is no file of its own
+                part.write_text(target_to_toml(target), "utf-8")
+                return on_package(graph, target, request, client.optimize(graph, part, request=request))
+
+        return search
+
+    def _refuse_beside_rate(self) -> None:
+        """Raise if options are given that a search for a rate does not take."""
+        for option in ("start", "placement"):
+            if getattr(self.loading, option) is not None:
+                raise InvalidInputError(f"--{option} is not for --rate with batches.", field=option)
 
 
 def batch_dimension(model: str, loading: StartOptions) -> str | None:
     """The dimension that all inputs of one or several ONNX files share as their first, if it is not bound."""
     from go_opt.frontends.onnx_frontend import read_header
-    from go_opt.frontends.union.graphs import UNION_PREFIX, shares_of
 
     files = [file for _, file in shares_of(model)] if model.startswith(UNION_PREFIX) else [model]
     if not all(file.endswith(".onnx") for file in files):
@@ -411,76 +427,3 @@ def batch_dimension(model: str, loading: StartOptions) -> str | None:
     first = {shape[0] if shape else None for shape in shapes}
     name = first.pop() if len(first) == 1 else None
     return name if isinstance(name, str) else None
-
-
-def fewest_chips(
-    connection: Connection, graph: Graph, target: str, on: Target, rate_per_s: float | None, request: Request
-) -> OptimizeResult:
-    """The answer here or of the service; reports each searched number of chips on stderr."""
-    from go_opt.api.chips import fewest_chips as search
-    from go_opt.cli.inputs.interrupt import InterruptAsks
-    from go_opt.report.parts.chip_tables import count_line, fewest_line
-    from go_opt.report.progress import announce_compilation
-
-    def tell(found: ChipCount) -> None:
-        typer.echo(count_line(found), err=True)
-
-    if connection.server is not None:
-        with connection.client() as client:
-            fewest = client.fewest_chips(graph, target, request, rate_per_s=rate_per_s)
-        for found in fewest.tried:
-            tell(found)
-    else:
-        announce_compilation()
-        with InterruptAsks() as asks:
-            watch: dict[str, Any] = {"on_step": asks.on_step, "should_stop": asks.is_requested}
-            fewest = search(graph, on, request, rate_per_s=rate_per_s, on_count=tell, **watch)
-    typer.echo(fewest_line(fewest, on.num_chips), err=True)
-    return fewest.result
-
-
-def search_here(graph: Graph, target: Target, request: Request, remember: Path | None) -> OptimizeResult:
-    """Searches in this process; ``remember`` is the folder of known plans."""
-    from go_opt import api
-    from go_opt.cli.inputs.interrupt import InterruptAsks
-    from go_opt.report.progress import SearchProgress, announce_compilation
-
-    progress = SearchProgress(request.minimised)
-    announce_compilation(lambda: progress.best)
-    with InterruptAsks() as interrupt:
-
-        def on_step(step: Step) -> None:
-            interrupt.on_step(step)
-            progress.on_step(step)
-
-        watch: dict[str, Any] = {"on_step": on_step, "should_stop": interrupt.is_requested}
-        return api.optimize(graph, target, request=request, remember=remember, **watch)
-
-
-def ask_server(connection: Connection, graph: Graph, target: str, request: Request) -> OptimizeResult:
-    """The service's answer; Ctrl-C ends its search and keeps the best plan it has sent."""
-    from go_opt.cli.inputs.interrupt import interrupts_raised
-    from go_opt.report.progress import SearchProgress
-
-    progress, steps = SearchProgress(request.minimised), list[Step]()
-    best: OptimizeResult | None = None
-    with (
-        connection.client() as client,
-        closing(client.optimize_stream(graph, target, request=request)) as updates,
-    ):
-        try:
-            with interrupts_raised():
-                for best in updates:
-                    steps.append(_as_step(best))
-                    progress.on_step(steps[-1])
-        except KeyboardInterrupt:
-            if best is None:
-                raise
-            return replace(best, history=tuple(steps))
-    assert best is not None, "a stream without an answer raises."
-    return best
-
-
-def _as_step(improvement: OptimizeResult) -> Step:
-    best_s = improvement.objective_s
-    return Step(improvement.method, best_s, best_s, improvement.evaluations, improvement.wall_s)

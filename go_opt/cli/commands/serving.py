@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from go_opt.cli.commands.options import with_options
+from go_opt.report.progress import announce_compilation
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,6 @@ def serve(
     ] = 256,
 ) -> None:
     """Serve plans, rewards and training over gRPC until SIGTERM, then drain within 5 s."""
-    from go_opt.report.progress import announce_compilation
     from go_opt.service.assembly import Assembly
     from go_opt.service.calls.admission import AdmissionLimits
     from go_opt.service.calls.security import Security

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
+from go_opt import api
 from go_opt.cli import INTERRUPTED
 from go_opt.cli.commands.options import (
     Answer,
@@ -26,6 +27,7 @@ from go_opt.cli.inputs.loading import Loading
 from go_opt.common.outputs import PLAN, RUN
 from go_opt.errors import InvalidInputError
 from go_opt.extras import check_installed
+from go_opt.report.progress import announce_compilation
 from go_opt.service.transport.address import DEFAULT_ADDRESS, parse_address
 
 if TYPE_CHECKING:
@@ -182,7 +184,6 @@ def finetune(
     workers: WorkersOption = 1,
 ) -> Answer | None:
     """Train a policy further on MODEL, and keep the best plan found."""
-    from go_opt import api
 
     options = {"samples": samples, **_keywords(training)}
     if connection.server is not None:
@@ -214,7 +215,6 @@ def _keywords(options: Training | Graphs) -> dict[str, Any]:
 
 def _run(train: Callable[..., TrainingResult], *, is_first: bool, of_one_graph: bool) -> Answer | None:
     """Train until the end or a signal; the result is the answer of host 0."""
-    from go_opt.report.progress import announce_compilation
     from go_opt.report.training import TrainingProgress, print_trained, trained_to_dict
 
     announce_compilation()

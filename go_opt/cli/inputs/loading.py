@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
+from go_opt import api
 from go_opt.common.files import read_json
+from go_opt.costs.remembered import check_remembered
 from go_opt.errors import InvalidInputError, PlanError
 from go_opt.frontends.union.graphs import UNION_PREFIX, Share, shares_of, union_name
+from go_opt.model.bindings import Bindings
+from go_opt.report.progress import announce_compilation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from go_opt.env import Target
-    from go_opt.model.bindings import Bindings
     from go_opt.model.graph import Graph
     from go_opt.model.plan import Plan
     from go_opt.model.start import Start
@@ -79,7 +82,6 @@ class Loading(Binding):
 
     def load(self, model: str) -> Graph:
         """The graph of MODEL."""
-        from go_opt import api
 
         return api.load(model, **vars(self.bindings()), precision=self.precision)
 
@@ -145,7 +147,6 @@ class PlanOptions(Loading):
         self, model: str, plan: Path | None, target: str | None, costs: Path | None
     ) -> tuple[Graph, Target, Plan]:
         """The graph of MODEL, the target and the plan."""
-        from go_opt import api
         from go_opt.search.methods.given import plan_as_it_stands
 
         if plan is not None:
@@ -214,9 +215,7 @@ def load_with_plan(
 
     The graph is the model's; :func:`planned_graph` gives the one with the parts of split ops.
     """
-    from go_opt import api
     from go_opt.model.codecs.plan_json import load_plan
-    from go_opt.report.progress import announce_compilation
 
     loaded = load_plan(plan)
     graph = api.load(model, **vars(loaded.bindings), precision=loaded.precision)
@@ -231,7 +230,7 @@ def with_costs(graph: Graph, target: Target, costs: Path | None, plan: Path | No
     Raises:
       PlanError: the plan file says that the plan was made with other costs, or with costs at all.
     """
-    from go_opt.costs.measured_costs import check_remembered, read_costs
+    from go_opt.costs.measured_costs import read_costs
 
     read = None if costs is None else read_costs(graph, costs, target)
     with_them = graph if read is None else read.graph
@@ -250,7 +249,6 @@ def _parse_bindings(
     no_state: bool = False,
 ) -> Bindings:
     """Parses what the options of these names bind."""
-    from go_opt.model.bindings import Bindings
 
     values = _parsed("value", value, _NUMBERS, "NAME=NUMBER or NAME=NUMBER,NUMBER")
     return Bindings(
