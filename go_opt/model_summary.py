@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -49,19 +49,19 @@ class ModelSummary:
     """A model; before its dimensions are bound, op types are those of the file's nodes, without work."""
 
     name: str
-    unbound: tuple[str, ...]  # dimensions that have to be bound before it can be planned
     dims: Mapping[str, int]  # those that are bound
     inputs: tuple[TensorHeader, ...]
     outputs: tuple[TensorHeader, ...]
-    ops: int | None
-    flops: float | None  # of one inference
     weight_bytes: int  # in the model's own types
     op_types: tuple[OpTypeStats, ...]  # most FLOPs first, then most ops
-    unknown_ops: tuple[UnknownOp, ...]  # whose type no rule has, with what they are taken to cost
-    states: tuple[SizedState, ...]  # in the model's own types
-    unpaired_states: tuple[str, ...]  # inputs that look like states and are none
-    bound_states: Mapping[str, str]  # as given
-    layers: tuple[Layer, ...]  # in the order of their first ops
+    unbound: tuple[str, ...] = ()  # dimensions that have to be bound before it can be planned
+    ops: int | None = None
+    flops: float | None = None  # of one inference
+    unknown_ops: tuple[UnknownOp, ...] = ()  # whose type no rule has, with what they are taken to cost
+    states: tuple[SizedState, ...] = ()  # in the model's own types
+    unpaired_states: tuple[str, ...] = ()  # inputs that look like states and are none
+    bound_states: Mapping[str, str] = field(default_factory=dict)  # as given
+    layers: tuple[Layer, ...] = ()  # in the order of their first ops
 
 
 def inspect(
@@ -105,15 +105,8 @@ def _of_header(header: OnnxHeader, dims: Mapping[str, int]) -> ModelSummary:
         dims=dict(dims),
         inputs=header.inputs,
         outputs=header.outputs,
-        ops=None,
-        flops=None,
         weight_bytes=header.weight_bytes,
         op_types=tuple(OpTypeStats(op_type, count, None) for op_type, count in counts),
-        unknown_ops=(),
-        states=(),
-        unpaired_states=(),
-        bound_states={},
-        layers=(),
     )
 
 
@@ -121,7 +114,6 @@ def _of_graph(graph: Graph, header: OnnxHeader | None) -> ModelSummary:
     layers = _layers(graph)
     return ModelSummary(
         name=graph.name,
-        unbound=(),
         dims=dict(graph.bindings.dims),
         inputs=header.inputs if header else _tensors(graph, graph.tensor_kind == INPUT),
         outputs=_tensors(graph, graph.tensor_is_output),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -23,54 +23,35 @@ if TYPE_CHECKING:
     from go_opt.explanations import OpExplanation, PlanExplanation
 
 
+FACTS: Final = ("objective", "status", "lower_bound_s", "gap", "seed", "version")  # that plan files have, too
+
+
 def result_to_dict(graph: Graph, result: OptimizeResult, native_dtype: str | None = None) -> dict[str, Any]:
     """The answer to ``optimize`` with the field names of the Python result.
 
     Args:
       native_dtype: of the target, in which states are counted; the model's own types by default.
     """
-    plan = result.plan
+    plan, decided = result.plan, {"plan", "metrics", "states", "unpaired_states", "unknown_ops"}
+    facts = {field.name: as_json(getattr(result, field.name)) for field in fields(result)}
     return {
         "model": graph.name,
         "target": plan.target,
-        "objective": result.objective,
-        "status": result.status,
-        "method": result.method,
+        **{name: value for name, value in facts.items() if name not in decided},
         **metrics_to_dict(result.metrics),
-        "simulated_interval_s": as_json(result.simulated_interval_s),
-        "simulated_makespan_s": as_json(result.simulated_makespan_s),
-        "simulation_note": result.simulation_note,
-        "dropped_methods": list(result.dropped_methods),
-        "lower_bound_s": result.lower_bound_s,
-        "bound_reason": result.bound_reason,
-        "gap": finite(result.gap),
-        "reference_s": finite(result.reference_s),
         "chips_used": plan.chips_used,
         "sequences": plan.sequences,
-        "evaluations": result.evaluations,
-        "wall_s": result.wall_s,
         "ops": graph.num_ops,
-        "seed": result.seed,
-        "version": result.version,
         **decisions_to_dict(plan),
         **names_to_dict(graph, plan),
         "states": [state._asdict() for state in sized_states(graph, native_dtype)],
         "unpaired_states": list(graph.unpaired_states),
-        "history": as_json(result.history),
     }
 
 
 def plan_facts(graph: Graph, result: OptimizeResult) -> dict[str, Any]:
     """The facts about a plan that its plan file stores besides the plan."""
-    return {
-        "objective": result.objective,
-        "status": result.status,
-        "lower_bound_s": result.lower_bound_s,
-        "gap": finite(result.gap),
-        "seed": result.seed,
-        "version": result.version,
-        **names_to_dict(graph, result.plan),
-    }
+    return {name: as_json(getattr(result, name)) for name in FACTS} | names_to_dict(graph, result.plan)
 
 
 def decisions_to_dict(plan: Plan) -> dict[str, Any]:

@@ -112,23 +112,16 @@ class SequenceSearch(NestedTrials):
         is_open = self._request.start is None and self._request.policy != ONLY
         is_short = FEWER_SHARE * (self._request.max_evaluations or math.inf) < QUICK_STEPS
         if is_open and not is_short and fewer >= 1 and self._most_beside_weights < 2 * number:
+            watch = Watch(
+                lambda step: self._take_step(replace(step, objective_s=math.inf, best_s=math.inf)),
+                lambda found: None,
+                self._must_stop,
+                self._stop,
+            )
+            request = replace(self._request_of(FEWER_SHARE), simulate=False)
             with suppress(InfeasibleError):
-                self._cut(number, self._plan_for(fewer, FEWER_SHARE))
-
-    def _plan_for(self, number: int, share: float) -> Plan:
-        """A plan for another number of sequences than is asked for.
-
-        Raises:
-          InfeasibleError: none was found.
-        """
-        watch = Watch(
-            lambda step: self._take_step(replace(step, objective_s=math.inf, best_s=math.inf)),
-            lambda found: None,
-            self._must_stop,
-            self._stop,
-        )
-        request = replace(self._request_of(share), simulate=False)
-        return self._answer(with_sequences(self._graph, number), request, watch).plan
+                found = self._answer(with_sequences(self._graph, fewer), request, watch)
+                self._cut(number, found.plan)
 
     def _try_numbers(self) -> None:
         fewest, most = self._fewest, self._most
@@ -204,15 +197,19 @@ class SequenceSearch(NestedTrials):
     def _take_stages(self, number: int, way: tuple[Split, ...], start: Start) -> OptimizeResult | None:
         """Evaluate a start as it is; None if it is not valid."""
         graph = with_sequences(split_graph(self._graph, way), number)
+        search = self._begin(graph, way, start, MOST_STARTS)
+        return None if search.best is None else self._with_splits(search.result(), way)
+
+    def _begin(self, graph: Graph, way: tuple[Split, ...], start: Start, most: int | None = None) -> Search:
+        """Take the proposals of a start, or the first ones."""
         request = replace(self._request_of(CUT_SHARE), splits=False, start=start)
-        search, found = Search(graph, self._target, request, self._take_step, self._context), None
-        for event in islice(given(search), MOST_STARTS):
+        search = Search(graph, self._target, request, self._take_step, self._context)
+        for event in islice(given(search), most):
             if search.take(event):
-                found = self._with_splits(search.result(), way)
-                self._take(found)
+                self._take(self._with_splits(search.result(), way))
             if search.is_done() or self._must_stop():
                 break
-        return found
+        return search
 
     def _cut(self, number: int, plan: Plan) -> OptimizeResult:
         """Cut the orders of a plan anew for so many sequences, with replicas and without.
@@ -221,27 +218,19 @@ class SequenceSearch(NestedTrials):
           InfeasibleError: there is no room for so many.
         """
         graph = planned_graph(self._graph, replace(plan, sequences=number))
-        failure: InfeasibleError | None = None
+        failures: list[InfeasibleError] = []
         best: OptimizeResult | None = None
         for start in self._starts(graph, plan):
             if best is not None and self._is_over:
                 break
-            request = replace(self._request_of(CUT_SHARE), splits=False, start=start)
-            search = Search(graph, self._target, request, self._take_step, self._context)
-            for event in given(search):
-                if search.take(event):
-                    self._take(self._with_splits(search.result(), plan.splits))
-                if search.is_done() or self._must_stop():
-                    break
             try:
-                found = self._with_splits(search.result(), plan.splits)
+                found = self._with_splits(self._begin(graph, plan.splits, start).result(), plan.splits)
             except InfeasibleError as error:
-                failure = failure or error
+                failures.append(error)
                 continue
             best = found if best is None or found.objective_s < best.objective_s else best
         if best is None:
-            assert failure is not None
-            raise failure
+            raise failures[0]
         return best
 
     def _starts(self, graph: Graph, plan: Plan) -> Iterator[Start]:

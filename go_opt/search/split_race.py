@@ -64,7 +64,7 @@ class SplitSearch(Trials):
         if request.fidelity == "analytical" and not op_that_runs_nowhere(graph, target):
             refuse_latency(graph, target, request, divisible)
         self._least = lower_bound(graph, target, request, divisible)
-        self._given = given_way(graph, request, divisible)
+        self._given = given_way(graph, request)
         self._rows = row_divisible(graph, target, request)
         self._blocks = open_blocks(graph, target, request)
         # Of a search that has tried other ways already, but perhaps no blocks on top of this one.

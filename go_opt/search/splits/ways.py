@@ -61,8 +61,7 @@ def divisible_ops(graph: Graph, target: Target, request: Request) -> BoolArray:
     found[[*heavy_ops(graph, target, request), *row_divisible(graph, target, request)]] = True
     found[[op for block in open_blocks(graph, target, request) for op, _ in block]] = True
     shared = chain.from_iterable(_shared_ways(graph, target, request))
-    given = (*shared, *_given_splits(graph, request))
-    found[[graph.op_index[split.op] for split in given if not split.level]] = True
+    found[[graph.op_index[split.op] for split in (*shared, *given_way(graph, request))]] = True
     return found
 
 
@@ -214,18 +213,14 @@ def ways_in_parts(
     return ways
 
 
-def given_way(graph: Graph, request: Request, divisible: BoolArray) -> tuple[Split, ...]:
-    """Of the plan to begin with, where it is one of the same ops."""
-    plan = None if request.start is None else request.start.plan
-    splits = () if plan is None else plan.splits
-    is_open = all(split.op in graph.op_index and divisible[graph.op_index[split.op]] for split in splits)
-    return splits if is_open else ()
+def given_way(graph: Graph, request: Request) -> tuple[Split, ...]:
+    """The splits of the plan to begin with; () if one of them is of another graph, or not asked for.
 
-
-def _given_splits(graph: Graph, request: Request) -> tuple[Split, ...]:
-    """The splits of the plan to begin with; () if one of them is of another graph, or not asked for."""
+    Those with replicas of what is split are for training steps.
+    """
     plan = None if request.start is None else request.start.plan
-    if plan is None or not plan.splits or not _splits_are_open(request):
+    is_open = plan is not None and _splits_are_open(request)
+    if plan is None or not is_open or any(one.level for one in plan.splits):
         return ()
     try:
         split_graph(graph, plan.splits)
