@@ -35,7 +35,7 @@ from go_opt.model.plan import Candidate, Plan
 from go_opt.solver import Solver, placement_problem, rule_tables
 from go_opt.solver.orders.instance import instance
 from go_opt.solver.propagation.modes import MAX_BACKTRACKS
-from go_opt.training_inputs import as_environment
+from go_opt.training import as_environment
 
 try:
     import gymnasium

@@ -33,7 +33,7 @@ from go_opt.common.units import parse_duration_s
 from go_opt.env import Target
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
-from go_opt.training_inputs import as_policy
+from go_opt.training import as_policy
 from tests.benchmarks import go_table_rivals as rivals
 from tests.benchmarks import hdp
 from tests.benchmarks.bench_leave_one_out import processor_clock

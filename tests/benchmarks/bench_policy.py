@@ -39,7 +39,7 @@ from go_opt.bench.rivals.searches import walk_case_of
 from go_opt.env import zoo_entries
 from go_opt.solver import place_adjacent
 from go_opt.solver.walk.walk import NUM_FEATURES, draw_walks
-from go_opt.training_inputs import as_policy, zoo_graphs
+from go_opt.training import as_policy, zoo_graphs
 
 TARGET = "mcm-6x6:paper"
 LONGEST, LONGEST_OWN, MOST_OPS = 1100, 1200, 512

@@ -21,8 +21,7 @@ from go_opt.search.methods.events import Event, Proposal
 from go_opt.search.methods.slices import widest_slices
 from go_opt.search.state import Search
 from go_opt.solver.orders.instance import instance
-from go_opt.training import SEARCHED_NAME, finetune
-from go_opt.training_inputs import as_policy
+from go_opt.training import SEARCHED_NAME, as_policy, finetune
 from tests.benchmarks.calibrate_machines import SHEET
 
 if TYPE_CHECKING:

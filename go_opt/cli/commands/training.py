@@ -153,9 +153,8 @@ def pretrain(
         return submit(connection, job, lambda client: client.pretrain(name, shared=job.shared, **options))
     folder = folder_here(out, context, connection)
     from go_opt import training as here
-    from go_opt.training_inputs import check_folder
 
-    check_folder(folder)
+    here.check_folder(folder)
     is_first = hosts.join()
 
     def train(**watched: Any) -> TrainingResult:
@@ -184,7 +183,6 @@ def finetune(
     workers: WorkersOption = 1,
 ) -> Answer | None:
     """Train a policy further on MODEL, and keep the best plan found."""
-
     options = {"samples": samples, **_keywords(training)}
     if connection.server is not None:
         name = name_at_service(context, job)
@@ -195,10 +193,9 @@ def finetune(
             lambda client: client.finetune(name, graph, from_policy=policy, shared=job.shared, **options),
         )
     from go_opt import training as here
-    from go_opt.training_inputs import check_folder
 
     folder = folder_here(out, context, connection)
-    check_folder(folder)
+    here.check_folder(folder)
     options["target"] = api.target(training.target)
     graph = loading.load(model)
 

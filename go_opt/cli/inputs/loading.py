@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -47,6 +47,8 @@ _MODELS: Final = (".onnx", ".pt2", ".mlir")  # what the names of models end with
 _WHOLE: Final = re.compile(r"(.+)=(-?[0-9]{1,20})", re.DOTALL)
 _NUMBER: Final = r"[-+]?(?:[0-9]{1,20}\.?[0-9]{0,20}|\.[0-9]{1,20})(?:[eE][-+]?[0-9]{1,3})?"
 _NUMBERS: Final = re.compile(rf"(.+)=({_NUMBER}(?:,{_NUMBER})*)", re.DOTALL)
+_PAIR: Final = re.compile(r"([^=]+)=(.*)", re.DOTALL)
+_WHOLE_FORM: Final = "NAME=VALUE with a whole number"
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,14 @@ class Sizes:
     trips: TripsOption = None
 
     def bindings(self) -> Bindings:
-        return _parse_bindings(self.dim, self.value, self.trips)
+        values = _parsed("value", self.value, _NUMBERS, "NAME=NUMBER or NAME=NUMBER,NUMBER")
+        states = _parsed("state", getattr(self, "state", None), _PAIR, "INPUT=OUTPUT")
+        return Bindings(
+            {name: int(size) for name, size in _parsed("dim", self.dim, _WHOLE, _WHOLE_FORM).items()},
+            {name: tuple(map(float, numbers.split(","))) for name, numbers in values.items()},
+            {name: int(count) for name, count in _parsed("trips", self.trips, _WHOLE, _WHOLE_FORM).items()},
+            states | ({"*": ""} if getattr(self, "no_state", False) else {}),
+        )
 
 
 @dataclass(frozen=True)
@@ -67,9 +76,6 @@ class Binding(Sizes):
 
     state: StateOption = None
     no_state: NoStateOption = False
-
-    def bindings(self) -> Bindings:
-        return _parse_bindings(**{field.name: getattr(self, field.name) for field in fields(Binding)})
 
 
 @dataclass(frozen=True)
@@ -239,28 +245,6 @@ def with_costs(graph: Graph, target: Target, costs: Path | None, plan: Path | No
     for line in read.coverage.lines() if read else ():
         typer.echo(line, err=True)
     return with_them
-
-
-def _parse_bindings(
-    dim: list[str] | None,
-    value: list[str] | None,
-    trips: list[str] | None,
-    state: list[str] | None = None,
-    no_state: bool = False,
-) -> Bindings:
-    """Parses what the options of these names bind."""
-
-    values = _parsed("value", value, _NUMBERS, "NAME=NUMBER or NAME=NUMBER,NUMBER")
-    return Bindings(
-        {name: int(size) for name, size in _parsed("dim", dim, _WHOLE, _WHOLE_FORM).items()},
-        {name: tuple(map(float, numbers.split(","))) for name, numbers in values.items()},
-        {name: int(count) for name, count in _parsed("trips", trips, _WHOLE, _WHOLE_FORM).items()},
-        _parsed("state", state, _PAIR, "INPUT=OUTPUT") | ({"*": ""} if no_state else {}),
-    )
-
-
-_PAIR: Final = re.compile(r"([^=]+)=(.*)", re.DOTALL)
-_WHOLE_FORM: Final = "NAME=VALUE with a whole number"
 
 
 def _parsed(option: str, given: list[str] | None, form: re.Pattern[str], wanted: str) -> dict[str, str]:

@@ -20,7 +20,7 @@ from go_opt.service.messages.convert import fidelity_of, target_from_proto
 from go_opt.service.messages.graphs import SentGraph
 from go_opt.service.messages.requests import request_part
 from go_opt.service.transport.address import parse_address
-from go_opt.training_inputs import as_lessons
+from go_opt.training import as_lessons
 
 if TYPE_CHECKING:
     from go_opt.agents.training.job import Progress
