@@ -133,7 +133,7 @@ def calibrate(
         _calibrate_kernels(machine.kernels or [], machine.processors, target, out)
         return
     from go_opt.calibration.calibrating import Calibration
-    from go_opt.calibration.dataset import write_dataset
+    from go_opt.calibration.samples import write_dataset
     from go_opt.model.codecs.plan_json import save_plan
     from go_opt.report.calibration_lines import fitted_lines
 

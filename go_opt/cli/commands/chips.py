@@ -17,7 +17,6 @@ from go_opt.cli.inputs.loading import Loading, with_costs
 from go_opt.common.files import write_atomically
 from go_opt.common.outputs import PLAN, TARGET
 from go_opt.common.units import format_duration, parse_amount, parse_duration_s
-from go_opt.costs.remembered import costs_fact
 from go_opt.errors import InvalidInputError
 from go_opt.report.progress import announce_compilation
 from go_opt.result import Objective, Request
@@ -143,6 +142,7 @@ class DesignOut:
 
     def save(self, found: Design, graph: Graph, costs: Path | None, model: str) -> None:
         """Write the package, and its plan for that file."""
+        from go_opt.costs.measured_costs import costs_fact
         from go_opt.env import parse_target
         from go_opt.env.copies.splits import planned_graph
         from go_opt.env.target.toml import target_to_toml

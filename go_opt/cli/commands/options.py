@@ -396,7 +396,7 @@ class StepOptions:
         self, model: str, target: str | None, plan: Path | None, *, refuses: bool = True
     ) -> StepAnswer | RangePlan:
         """The step or the ranges of a plan, or the step in the configuration of ``--parallel``."""
-        from go_opt.parallel.plans import costed_step, loaded_step
+        from go_opt.parallel.plans.answers import costed_step, loaded_step
         from go_opt.serving.mixed.plan import is_range_plan, loaded_ranges
 
         if plan is not None and is_range_plan(plan):

@@ -22,7 +22,6 @@ from go_opt.cli.inputs.loading import (
 )
 from go_opt.common.files import read_json, write_atomically
 from go_opt.common.outputs import NODE_DATA, PAGE, PLAN, TRACE
-from go_opt.costs.remembered import costs_fact
 from go_opt.env.model.metrics import Fidelity
 from go_opt.errors import GraphError, InvalidInputError, ModelError, PlanError
 from go_opt.report.progress import announce_compilation
@@ -68,6 +67,7 @@ def optimize(
     ] = False,
 ) -> Answer:
     """Find a plan for MODEL, or for several at once, and bound its distance from the optimum."""
+    from go_opt.costs.measured_costs import costs_fact
     from go_opt.env.copies.splits import planned_graph
     from go_opt.env.target import PAPER
     from go_opt.model.codecs.plan_json import save_plan
@@ -256,7 +256,7 @@ def objective_of(plan: Path) -> Objective:
 
 def _step(plan: Path, target: str | None, model: str | None) -> StepAnswer:
     """The training step of a plan, on ``target`` in place of its own."""
-    from go_opt.parallel.plans import loaded_step
+    from go_opt.parallel.plans.answers import loaded_step
 
     return loaded_step(plan, None if target is None else api.target(target), model)
 

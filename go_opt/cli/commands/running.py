@@ -144,8 +144,7 @@ def run(
 
 def _run_step(model: str, plan: Path, values: Values, target: str | None) -> Answer:
     """Run a plan of a training step."""
-    from go_opt.parallel.execution.results import StepDiffersError
-    from go_opt.parallel.execution.running import run_step
+    from go_opt.parallel.execution.running import StepDiffersError, run_step
 
     failure, on = None, None if target is None else api.target(target)
     with interrupts_raised():  # so that no process stays behind

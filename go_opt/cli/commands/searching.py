@@ -33,7 +33,6 @@ from go_opt.cli.commands.options import (
 from go_opt.cli.inputs.interrupt import InterruptAsks, interrupts_raised
 from go_opt.cli.inputs.loading import with_costs
 from go_opt.common.units import parse_duration_s, parse_rate_per_s
-from go_opt.costs.remembered import costs_fact
 from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.frontends.union.graphs import UNION_PREFIX, shares_of, union_name
 from go_opt.parallel.transformer import TRANSFORMER_PREFIX
@@ -197,7 +196,7 @@ class SizedSearch(Search):
         )
         if not is_laid_out and not StepOptions(objective, self.batch).is_step(model):
             return None
-        from go_opt.parallel.plans import StepAnswer, searched_step
+        from go_opt.parallel.plans.answers import StepAnswer, searched_step
 
         own = ("budget", "seed") if is_laid_out else ("objective", "batch", "budget")
         for field in fields(self):
@@ -293,6 +292,7 @@ class Searches:
 
     def with_prompts(self, prompt: str, asked: RateRequest | None) -> SavedAnswer:
         """Prompts beside steps or apart, for a rate."""
+        from go_opt.costs.measured_costs import costs_fact
         from go_opt.serving.rate.prefill import plan_prefill
         from go_opt.serving.together.sharing import costed_alone
 

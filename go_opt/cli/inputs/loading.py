@@ -12,7 +12,6 @@ import typer
 
 from go_opt import api
 from go_opt.common.files import read_json
-from go_opt.costs.remembered import check_remembered
 from go_opt.errors import InvalidInputError, PlanError
 from go_opt.frontends.union.graphs import UNION_PREFIX, Share, shares_of, union_name
 from go_opt.model.bindings import Bindings
@@ -236,7 +235,7 @@ def with_costs(graph: Graph, target: Target, costs: Path | None, plan: Path | No
     Raises:
       PlanError: the plan file says that the plan was made with other costs, or with costs at all.
     """
-    from go_opt.costs.measured_costs import read_costs
+    from go_opt.costs.measured_costs import check_remembered, read_costs
 
     read = None if costs is None else read_costs(graph, costs, target)
     with_them = graph if read is None else read.graph
