@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from go_opt.env import Target as Target
     from go_opt.env.model.timeline import Timeline as Timeline
     from go_opt.frontends.jax_frontend import from_jax as from_jax
+    from go_opt.frontends.jax_frontend import from_stablehlo as from_stablehlo
     from go_opt.frontends.networkx_frontend import from_networkx as from_networkx
     from go_opt.frontends.networkx_frontend import to_networkx as to_networkx
     from go_opt.frontends.onnx_frontend import OnnxModel as OnnxModel
     from go_opt.frontends.onnx_frontend import from_onnx as from_onnx
-    from go_opt.frontends.stablehlo_frontend import from_stablehlo as from_stablehlo
     from go_opt.frontends.torch_frontend import from_torch as from_torch
     from go_opt.hardware import Measured as Measured
     from go_opt.hardware import serve_environment as serve_environment

@@ -71,7 +71,7 @@ def load(
 
         return _without(name, bindings, load_graph_json(Path(name), precision))
     if suffix == ".mlir":
-        from go_opt.frontends.stablehlo_frontend import load_stablehlo
+        from go_opt.frontends.jax_frontend import load_stablehlo
 
         return load_stablehlo(path, bindings, precision)
     if suffix == ".pt2":

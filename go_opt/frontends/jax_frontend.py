@@ -1,6 +1,6 @@
 """JAX functions as graphs: traced to a jaxpr, calls inlined, loops unrolled, constants folded.
 
-The rules are documented in ``docs/importers.md``.
+StableHLO text is read by jaxlib and walked as a jaxpr. The rules are documented in ``docs/importers.md``.
 """
 
 from __future__ import annotations
@@ -9,13 +9,23 @@ import inspect
 import re
 from collections.abc import Callable, Collection, Mapping
 from itertools import islice
+from pathlib import Path
 from typing import Any, Literal
 
+from go_opt.common.files import read_text
 from go_opt.errors import GoOptError, ModelError
 from go_opt.extras import check_installed
-from go_opt.frontends.jax.states import pairs_by_position, result_facts, states_of
-from go_opt.frontends.jax.walk import Walker, dtype_name
-from go_opt.frontends.recording.binding import Trips
+from go_opt.frontends.jax.open_dims import bound
+from go_opt.frontends.jax.stablehlo import MAX_TEXT_BYTES, Reader, argument_names, functions_of, parsed
+from go_opt.frontends.jax.states import (
+    aliased,
+    pairs_by_position,
+    result_facts,
+    result_paths,
+    states_of,
+)
+from go_opt.frontends.jax.walk import dtype_name, graph_of
+from go_opt.frontends.recording.binding import refused_as
 from go_opt.frontends.recording.recorder import Recorder, Value
 from go_opt.frontends.recording.states import Facts
 from go_opt.model.bindings import Bindings
@@ -50,31 +60,27 @@ def from_jax(
     Raises:
       ModelError: the function cannot be traced or holds what has no cost.
     """
-    graph_name = name if name is not None else _function_name(fn)
+    graph_name = name if name is not None else str(getattr(fn, "__name__", type(fn).__name__))
     check_installed("from_jax", "jax")
     weights = _weight_positions(args, weight_argnums)
     closed, of_result = _trace(fn, args, graph_name)
     recorder = Recorder()
     by_position = _arguments(recorder, fn, args, weights)
-    arguments = [value for values in by_position for value in values]
     results = _results(closed, of_result)
     bindings = Bindings.of(trips=trips, states=pairs_by_position(state or {}, by_position, results))
     found = states_of(by_position, results, bindings.states, weight_argnums and weights)
-    walker = Walker(
+    return graph_of(
+        closed,
         recorder,
-        max_scan_length=max_scan_length,
+        recorder.varied([value for values in by_position for value in values], found.reads),
+        [name for result in results.values() for name in result],
+        found,
+        name=graph_name,
+        bindings=bindings,
         precision=precision,
+        max_scan_length=max_scan_length,
         constant_names=_constant_names(fn),
-        trips=Trips(trips or {}),
     )
-    outputs = walker.run(closed, recorder.varied(arguments, found.reads), "")
-    walker.trips.check()
-    names = (name for result in results.values() for name in result)
-    return recorder.build(graph_name, dict(zip(names, outputs, strict=True)), found, precision, bindings)
-
-
-def _function_name(fn: Callable[..., Any]) -> str:
-    return str(getattr(fn, "__name__", type(fn).__name__))
 
 
 def _weight_positions(args: tuple[Any, ...], weight_argnums: Collection[int] | None) -> set[int]:
@@ -152,3 +158,87 @@ def _argument_names(fn: Callable[..., Any], count: int) -> list[str]:
         parameters = []
     named = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return [named[i] if i < len(named) else f"arg{i}" for i in range(count)]
+
+
+def from_stablehlo(
+    text: str,
+    *,
+    name: str | None = None,
+    weight_argnums: Collection[int] | None = None,
+    max_scan_length: int = 512,
+    dims: Mapping[str, int] | None = None,
+    trips: Mapping[str, int] | None = None,
+    states: Mapping[str, str] | None = None,
+    precision: Precision = "native",
+) -> Graph:
+    """The graph of a StableHLO module, such as ``jax.jit(f).lower(...).as_text(debug_info=True)``.
+
+    Args:
+      name: name of the graph, the module's by default.
+      weight_argnums: positions of the arguments of ``main`` that are weights; by default those
+        whose name is an entry of a container (``params['w']``), which text with debug info has.
+      max_scan_length: loops are unrolled up to this many steps; longer ones are refused.
+      dims: sizes of the open dimensions of arguments, as ``argument[axis]``.
+      trips: as :func:`go_opt.from_jax`.
+      states: argument -> the result that is its value in the next step, as :func:`go_opt.load`, beside
+        arguments whose buffers become results, and those that names show.
+
+    Raises:
+      ModelError: the text is no StableHLO module, or holds what has no cost.
+    """
+    check_installed("StableHLO", "jax")
+    bindings = Bindings.of(dims, trips=trips, states=states)
+    module = parsed(text)
+    with refused_as("the StableHLO module cannot be imported"):
+        names = argument_names(functions_of(module))
+        module = bound(module, names, bindings.dims)
+        functions = functions_of(module)
+        weights = (
+            {i for i, of in enumerate(names) if of[-1] == "]"}
+            if weight_argnums is None
+            else set(weight_argnums)
+        )
+        if not weights <= set(range(len(names))):
+            raise ModelError(f"weight_argnums: main has the arguments 0 to {len(names) - 1}.")
+        jaxpr = Reader(functions).function("main")
+        recorder = Recorder()
+        arguments = [
+            recorder.source(
+                of,
+                variable.aval.shape,
+                dtype_name(variable.aval.dtype, f"argument {of!r}"),
+                "weight" if i in weights else "input",
+            )
+            for i, (of, variable) in enumerate(zip(names, jaxpr.invars, strict=True))
+        ]
+        facts = result_facts(result_paths(functions["main"]), jaxpr.outvars)
+        results, pairs = list(facts), aliased(module, functions["main"])
+        exact = {str(arguments[i].tensor): results[j] for i, j in pairs.items()}
+        by_position = [[value] for value in arguments]
+        found = states_of(by_position, {0: facts}, bindings.states, weight_argnums and weights, exact)
+        attributes = module.operation.attributes
+        title = attributes["sym_name"].value.removeprefix("jit_") if "sym_name" in attributes else "main"
+        return graph_of(
+            jaxpr,
+            recorder,
+            recorder.varied(arguments, found.reads | (exact.keys() & set(found.unpaired))),
+            results,
+            found,
+            name=title if name is None else name,
+            bindings=bindings,
+            precision=precision,
+            max_scan_length=max_scan_length,
+        )
+
+
+def load_stablehlo(path: str | Path, bindings: Bindings, precision: Precision) -> Graph:
+    """The graph of a ``.mlir`` file."""
+    text = read_text(path, "StableHLO file", ModelError, max_bytes=MAX_TEXT_BYTES)
+    return from_stablehlo(
+        text,
+        name=Path(path).stem,
+        dims=bindings.dims,
+        trips=bindings.trips,
+        states=bindings.states,
+        precision=precision,
+    )

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from go_opt.errors import ModelError
 from go_opt.frontends.recording.binding import refused_as
 from go_opt.model.bindings import Bindings, Numbers
-from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph, NodeWithoutOp, Precision, check_precision
 
 if TYPE_CHECKING:
@@ -68,19 +67,13 @@ def import_onnx(
 
     with _readable(source):
         lowered = lower_model(source, bindings, checkpoint)
-        builder = GraphBuilder(lowered.file.name, precision=precision, bindings=bindings)
-        for value in lowered.inputs:
-            builder.add_tensor(value.tensor, value.elements, value.dtype, "input")
+        names = [output.name for output in lowered.model.graph.output]
+        outputs = dict(zip(names, lowered.outputs, strict=True))
         found = lowered.states(bindings)
-        names = (output.name for output in lowered.model.graph.output)
-        outputs = dict(zip(names, (value.tensor for value in lowered.outputs), strict=True))
-        unknown = lowered.program.emit(builder, outputs, found.states)
-        graph = builder.build()
+        graph = lowered.program.build(lowered.file.name, outputs, found, precision, bindings)
         calls = [NodeWithoutOp(name, "inlined", None) for name in called_functions(lowered.file.model)]
         absent = (*calls, *lowered.program.nodes_without_op(graph))
-        return replace(
-            graph, nodes_without_op=absent, unknown_ops=unknown, unpaired_states=found.unpaired
-        ), lowered
+        return replace(graph, nodes_without_op=absent), lowered
 
 
 def _readable(source: str | os.PathLike[str] | onnx.ModelProto) -> AbstractContextManager[None]:

@@ -153,8 +153,12 @@ class GraphBuilder:
         check_scope(scope, f"state {read!r}")
         self._states.append(NamedState(read, next, scope))
 
-    def build(self) -> Graph:
-        """Validate, drop weights and inputs that nothing reads, sort topologically, and freeze."""
+    def build(self, tensor_order: Sequence[str] = ()) -> Graph:
+        """Validate, drop weights and inputs that nothing reads, sort topologically, and freeze.
+
+        Args:
+          tensor_order: names of the first tensors of the graph; others follow in the order of definition.
+        """
         if not self._ops:
             raise GraphError(f"graph {self._name!r} has no ops.")
         self._states = [self._computed(state) for state in self._states]
@@ -166,7 +170,8 @@ class GraphBuilder:
         self._check_states()
         paths = cache(self._paths)
         writes = [self._connect(state, paths) for state in self._states]
-        graph = self._freeze(topological_order(self._successors(), [op.name for op in self._ops]))
+        order = topological_order(self._successors(), [op.name for op in self._ops])
+        graph = self._freeze(order, {name: i for i, name in enumerate(tensor_order)})
         return with_op_rules(self._with_states(graph, writes), self._op_rules(graph))
 
     def _check_states(self) -> None:
@@ -279,13 +284,12 @@ class GraphBuilder:
 
         return [row(name) for name in graph.op_names]
 
-    def _freeze(self, order: Sequence[int]) -> Graph:
+    def _freeze(self, order: Sequence[int], rank: Mapping[str, int]) -> Graph:
         ops = [self._ops[i] for i in order]
         position = np.empty(len(order), dtype=np.int64)
         position[list(order)] = np.arange(len(order))
-        tensors = [
-            t for t in self._tensors.values() if t.producer != NO_PRODUCER or t.readers or t.kind == STATE
-        ]
+        made = sorted(self._tensors.values(), key=lambda t: rank.get(t.name, len(rank)))
+        tensors = [t for t in made if t.producer != NO_PRODUCER or t.readers or t.kind == STATE]
         rows = [sorted((int(position[op]), touched) for op, touched in t.readers.items()) for t in tensors]
         flat = [entry for row in rows for entry in row]
         return Graph(

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 from go_opt.env.copies.splits import split_graph
 from go_opt.errors import GraphError, ModelError
-from go_opt.frontends.jax_frontend import from_jax
+from go_opt.frontends.jax_frontend import from_jax, from_stablehlo
 from go_opt.frontends.networkx_frontend import from_networkx, to_networkx
-from go_opt.frontends.stablehlo_frontend import from_stablehlo
 from go_opt.model.codecs.graph_json import graph_from_dict, graph_to_dict
 from go_opt.model.graph import DATA_MOVEMENT, INPUT, MATRIX, NO_PRODUCER, VECTOR, WEIGHT, Graph
 from go_opt.search.splits.block_ways import blocks_of, splits_of_blocks

@@ -15,9 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 
-from go_opt.frontends.jax_frontend import from_jax
+from go_opt.frontends.jax_frontend import from_jax, from_stablehlo
 from go_opt.frontends.recording.recorder import Value
-from go_opt.frontends.stablehlo_frontend import from_stablehlo
 from go_opt.frontends.torch_frontend import from_torch
 from go_opt.model.graph import WEIGHT, Graph
 from go_opt.model.rule import Affine, Dimension, Product, Rule, product_of

@@ -9,7 +9,8 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -25,9 +26,20 @@ from go_opt.frontends.jax.primitives import (
     rule_attributes,
 )
 from go_opt.frontends.recording.binding import Trips
-from go_opt.frontends.recording.recorder import RecordedOp, Recorder, Result, Value, joined, live_ops
+from go_opt.frontends.recording.recorder import (
+    RecordedOp,
+    Recorder,
+    Result,
+    Value,
+    joined,
+    live_ops,
+    outside_reads,
+    work_of,
+)
+from go_opt.frontends.recording.states import FoundStates
+from go_opt.model.bindings import Bindings
 from go_opt.model.dtypes import DTYPE_BITS, DTYPES, IS_FLOATING, costs_the_same, dtype_code
-from go_opt.model.graph import OP_CLASSES, Precision
+from go_opt.model.graph import Graph, Precision
 from go_opt.model.op_costs import OpCost, is_elementwise
 
 # The equation does not determine the cost: it has its own kernel or program, or state.
@@ -63,24 +75,16 @@ _SCALARS: Final[Mapping[str, Callable[..., Any]]] = {
 }
 
 
+@dataclass
 class Walker:
     """Turns equations into recorded ops; constants are folded, views and calls add no op."""
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        *,
-        max_scan_length: int,
-        precision: Precision,
-        constant_names: Mapping[int, str],
-        trips: Trips,
-    ) -> None:
-        self.recorder = recorder
-        self.trips = trips
-        self.loops = set[str]()  # scopes, which the steps follow
-        self._constant_names = constant_names  # by id; arrays that the function closes over
-        self.max_scan_length = max_scan_length
-        self._precision = precision
+    recorder: Recorder
+    trips: Trips
+    max_scan_length: int
+    _precision: Precision
+    _constant_names: Mapping[int, str]  # by id; arrays that the function closes over
+    loops: set[str] = field(default_factory=set)  # scopes, which the steps follow
 
     def run(self, jaxpr: Any, arguments: Sequence[Value], scope: str) -> list[Value]:
         """Walk a jaxpr, closed or open, and return the values of its outputs."""
@@ -182,6 +186,32 @@ def _places(name: str, params: Mapping[str, Any], value: Value, seen: Sequence[i
         return None
     last = range(len(seen) - len(value.shape), len(seen))
     return tuple(params.get("broadcast_dimensions", last))
+
+
+def graph_of(
+    jaxpr: Any,
+    recorder: Recorder,
+    arguments: Sequence[Value],
+    results: Iterable[str],
+    found: FoundStates,
+    *,
+    name: str,
+    bindings: Bindings,
+    precision: Precision,
+    max_scan_length: int,
+    constant_names: Mapping[int, str] = MappingProxyType({}),
+) -> Graph:
+    """The graph of a jaxpr whose arguments are recorded.
+
+    Args:
+      results: names of its outputs.
+      constant_names: by id, of arrays that the function closes over.
+    """
+    trips = Trips(bindings.trips)
+    walker = Walker(recorder, trips, max_scan_length, precision, constant_names)
+    outputs = walker.run(jaxpr, arguments, "")
+    trips.check()
+    return recorder.build(name, dict(zip(results, outputs, strict=True)), found, precision, bindings)
 
 
 def clean_stack(stack: str) -> str:
@@ -391,14 +421,16 @@ def _cond(
     for branch in branches:
         ops, outputs = _branch(walker, branch, operands, name)
         arms.append(ops)
-        reads += _outside_reads(ops, outputs)
-    dearest = max(arms, key=_flops)
-    op_class = min((op.op_class for op in dearest), key=OP_CLASSES.index, default="data_movement")
+        returned = [(value.tensor, value.touched) for value in outputs if value.tensor is not None]
+        inside = {tensor for op in ops for tensor, _, _ in op.writes}
+        reads += outside_reads(ops) + [read for read in returned if read[0] not in inside]
+    dearest = max(arms, key=lambda ops: work_of(ops)[1])
+    op_class, flops = work_of(dearest)
     heaviest = max(dearest, key=lambda op: op.flops, default=None)
     return walker.recorder.op(
         name,
         "If",
-        OpCost(op_class, _flops(dearest), ()),
+        OpCost(op_class, flops, ()),
         heaviest.dtype if heaviest is not None else results[0][1],
         reads,
         results,
@@ -415,17 +447,6 @@ def _branch(
     ops = walker.recorder.ops[start:]
     del walker.recorder.ops[start:]
     return live_ops(ops, [value.tensor for value in outputs if value.tensor is not None]), outputs
-
-
-def _outside_reads(ops: Sequence[RecordedOp], outputs: Sequence[Value]) -> list[tuple[str, int | None]]:
-    inside = {tensor for op in ops for tensor, _, _ in op.writes}
-    reads = [read for op in ops for read in op.reads]
-    reads += [(value.tensor, value.touched) for value in outputs if value.tensor is not None]
-    return [read for read in reads if read[0] not in inside]
-
-
-def _flops(ops: Sequence[RecordedOp]) -> float:
-    return sum(op.flops for op in ops)
 
 
 def _loop_scope(walker: Walker, kind: str, length: int | None, scope: str) -> tuple[str, int]:

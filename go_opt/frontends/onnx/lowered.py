@@ -11,7 +11,7 @@ from typing import Final
 
 import onnx
 
-from go_opt.errors import ModelError
+from go_opt.errors import GraphError, ModelError
 from go_opt.frontends.onnx.inference.dims import DimTable, with_values
 from go_opt.frontends.onnx.inference.file import ModelFile, read_model
 from go_opt.frontends.onnx.inference.shapes import ShapeInference
@@ -90,6 +90,10 @@ def _lowered(
         scope.activation(info.name, info.type.tensor_type.elem_type, table.shape_of_input(info))
         for info in inputs
     )
+    for value in values:
+        if value.tensor in scope.program.sources:
+            raise GraphError(f"tensor {value.tensor!r} is defined twice.")
+        scope.program.sources[value.tensor] = value.elements, value.dtype, "input"
     scope.lower(model.graph)
     trips.check()
     outputs = tuple(scope.lookup(output.name) for output in model.graph.output)

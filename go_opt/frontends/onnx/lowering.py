@@ -39,13 +39,13 @@ from go_opt.frontends.onnx.program import (
     is_alias,
     is_foldable,
     is_standard,
-    sharding_rule,
+    rule_attributes,
 )
 from go_opt.frontends.onnx.structure import GraphReads, body_prefix, inputs_behind, ordered_nodes
 from go_opt.frontends.recording.binding import Trips, flags
-from go_opt.frontends.recording.recorder import RecordedOp, unknown_op
+from go_opt.frontends.recording.recorder import Read, RecordedOp, outside_reads, work_of
 from go_opt.model.graph import UnknownOp
-from go_opt.model.op_costs import OpSignature, is_view, op_cost
+from go_opt.model.op_costs import OpCost, OpSignature, is_view, op_cost
 from go_opt.model.rules.views import trailing, viewed_steps
 
 # A relaid or still quantised weight is stored once: its readers take it as it is.
@@ -117,7 +117,7 @@ class Scope:
     def constant(self, name: str, elem_type: int, shape: Shape, read: Callable[[], NDArray | None]) -> Value:
         """A weight, or something computed from weights alone."""
         value = make_value(self.prefix + name, elem_type, shape, read=read)
-        self.program.constants[value.tensor] = (value.elements, value.dtype)
+        self.program.sources[value.tensor] = (value.elements, value.dtype, "weight")
         self.bind(name, value)
         return value
 
@@ -223,26 +223,18 @@ class Scope:
             return
         shapes_in = tuple(None if value is None else value.shape for value in inputs)
         shapes_out = tuple(value.shape for value in outputs)
-        rule = sharding_rule(
-            node, inputs, [None if kind is None else kind[1] for kind in kinds], self.context.opset
-        )
         cost = op_cost(OpSignature(node.op_type, shapes_in, shapes_out, plain_attributes(node)))
-        read = [
-            (value, touched)
+        reads = [
+            (value.tensor, touched)
             for value, touched in zip(inputs, cost.touched, strict=True)
             # Arguments such as axes or pads are baked into the kernel.
             if value is not None and not (touched == 0 and value.is_constant)
         ]
-        reads = tuple((value.tensor, touched) for value, touched in read)
-        unknown = unknown_op(name, node.op_type, cost)
-        self.emit(name, node.op_type, cost.op_class, cost.flops, reads, inputs, outputs, unknown)
-        op = self.program.ops.pop()
-        dtype = computed_in(node.op_type, inputs) or op.dtype
-        if rule is not None:
-            present = [value for value in inputs if value is not None]
-            places = [i for i, value in enumerate(present) if any(value is one for one, _ in read)]
-            op = replace(op, rule=(rule.of_operands(places), tuple(present[i].tensor for i in places)))
-        self.program.ops.append(replace(op, dtype=dtype))
+        self.emit(name, node.op_type, cost, reads, inputs, outputs, dtype=computed_in(node.op_type, inputs))
+        shapes = [None if kind is None else kind[1] for kind in kinds]
+        attributes = rule_attributes(node, inputs, shapes, self.context.opset)
+        if attributes is not None:
+            self.program.set_rule(node.op_type, attributes, inputs, shapes_out)
 
     def _lower_alias(
         self, node: onnx.NodeProto, inputs: Sequence[Value | None], kinds: Sequence[tuple[int, Shape] | None]
@@ -258,20 +250,17 @@ class Scope:
         self,
         name: str,
         op_type: str,
-        op_class: str,
-        flops: float,
-        reads: tuple[tuple[str, int | None], ...],
+        cost: OpCost,
+        reads: Sequence[Read],
         inputs: Sequence[Value | None],
         outputs: Sequence[Value],
         unknown: tuple[UnknownOp, ...] = (),
+        dtype: str | None = None,
     ) -> None:
-        """Add an op that computes in its first floating type, of the outputs first."""
+        """Add an op; without a type it computes in its first floating one, of the outputs first."""
         dtypes = [value.dtype for value in (*outputs, *inputs) if value is not None]
-        dtype = next((name for name in dtypes if "float" in name), dtypes[0])
-        writes = tuple((value.tensor, value.elements, value.dtype) for value in outputs)
-        self.program.ops.append(
-            RecordedOp(name, op_type, op_class, flops, dtype, reads, writes, unknown=unknown)
-        )
+        dtype = dtype or next((name for name in dtypes if "float" in name), dtypes[0])
+        self.program.record(name, op_type, cost, dtype, reads, outputs, unknown)
         baked = [value.tensor for value in inputs if value is not None and value.is_constant]
         for tensor in (*baked, *(tensor for tensor, _ in reads)):
             self.program.readers.setdefault(tensor, set()).add(name)
@@ -287,19 +276,16 @@ class Scope:
         """Type and shape of each output; None for unknown ones that nothing reads."""
         kinds: list[tuple[int, Shape] | None] = []
         for position, output in enumerate(node.output):
-            kind = complete(merged(inferred.get(output, (0, None)), self._stated_type(output)))
+            info, stated = self._stated.get(output), (0, None)
+            if info is not None:
+                stated = info.type.tensor_type.elem_type, self.context.dims.resolve(info)
+            kind = complete(merged(inferred.get(output, (0, None)), stated))
             if kind is None and known is not None:
                 kind = type_of((known() or [None] * len(node.output))[position])
             if kind is None and output and output not in self._unread:
                 raise ModelError(self._unknown_shape(name, node, inputs))
             kinds.append(kind if output else None)
         return kinds
-
-    def _stated_type(self, output: str) -> PartialType:
-        info = self._stated.get(output)
-        if info is None:
-            return 0, None
-        return info.type.tensor_type.elem_type, self.context.dims.resolve(info)
 
     def _unknown_shape(self, name: str, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> str:
         domain = "" if is_standard(node) else node.domain
@@ -309,14 +295,11 @@ class Scope:
         for value in inputs:
             if value is not None and is_argument(value) and value.read() is None:
                 return f"{label} needs the values of {value.tensor!r}, which the model file does not hold."
-        open_dims = [name for output in node.output for name in self._open_dims(output)]
+        infos = [self._stated[output] for output in node.output if output in self._stated]
+        open_dims = [name for info in infos for name in self.context.dims.unbound(info)]
         if open_dims:
             return f"{label} has an output of unknown size: use `{flags(open_dims)}`."
         return f"{label} has no known output shape: it depends on values known only at run time."
-
-    def _open_dims(self, output: str) -> list[str]:
-        info = self._stated.get(output)
-        return [] if info is None else self.context.dims.unbound(info)
 
 
 def _places(node: onnx.NodeProto, source: Value, shape: Shape) -> Sequence[int] | None:
@@ -329,7 +312,7 @@ def _places(node: onnx.NodeProto, source: Value, shape: Shape) -> Sequence[int] 
 
 @dataclass(frozen=True)
 class _Body:
-    program: Program
+    ops: Sequence[RecordedOp]
     outputs: tuple[Value, ...]
     op_class: str
     flops: float  # of one trip
@@ -359,7 +342,8 @@ def _lower_if(scope: Scope, name: str, node: onnx.NodeProto, inputs: Sequence[Va
         for output, value in zip(node.output, dearer.outputs, strict=True)
     ]
     unknown = tuple(row for body in bodies for row in _unknown(body, 1))
-    scope.emit(name, "If", dearer.op_class, dearer.flops, tuple(reads.items()), inputs, outputs, unknown)
+    cost = OpCost(dearer.op_class, dearer.flops, ())
+    scope.emit(name, "If", cost, list(reads.items()), inputs, outputs, unknown)
 
 
 def _inline(scope: Scope, name: str, node: onnx.NodeProto, branch: onnx.GraphProto) -> None:
@@ -374,18 +358,9 @@ def _inline(scope: Scope, name: str, node: onnx.NodeProto, branch: onnx.GraphPro
 def _lower_loop(scope: Scope, name: str, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> None:
     """State goes in and out; the other outputs of the body are stacked over the trips."""
     trips = _trip_count(scope, name, inputs)
-    body_graph = _graph(name, node, "body")
     state = [_required(name, node, inputs, i) for i in range(2, len(inputs))]
-    kinds = [
-        (TensorProto.INT64, ()),
-        (TensorProto.BOOL, ()),
-        *((value.elem_type, value.shape) for value in state),
-    ]
-    body = _lower_body(scope, name, "", body_graph, _formals(name, body_graph, kinds))
-    results = body.outputs[1:]
-    _check_state(name, node, state, results[: len(state)])
-    shapes = [value.shape if i < len(state) else (trips, *value.shape) for i, value in enumerate(results)]
-    _emit_repeated(scope, name, node, inputs, body, trips, results, shapes)
+    counts = [(TensorProto.INT64, ()), (TensorProto.BOOL, ())]
+    _repeat(scope, name, node, inputs, counts, state, [], trips)
 
 
 def _lower_scan(scope: Scope, name: str, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> None:
@@ -393,59 +368,78 @@ def _lower_scan(scope: Scope, name: str, node: onnx.NodeProto, inputs: Sequence[
     if scope.context.opset < 9:
         raise ModelError(f"op {name!r} (Scan) is of opset 8, whose batched form is not supported.")
     attributes = plain_attributes(node)
-    body_graph = _graph(name, node, "body")
     scanned = int(attributes.get("num_scan_inputs", 1))
     values = [_required(name, node, inputs, i) for i in range(len(inputs))]
     states = len(values) - scanned
     if scanned < 1 or states < 0:
         raise ModelError(f"op {name!r} (Scan) scans {scanned} of {len(values)} inputs.")
-    in_axes = attributes.get("scan_input_axes", [0] * scanned)
-    slices = [
-        _without_axis(name, value.shape, axis) for value, axis in zip(values[states:], in_axes, strict=True)
-    ]
-    trips = values[states].shape[in_axes[0]]
-    shapes_in = [*(value.shape for value in values[:states]), *slices]
-    kinds = [(value.elem_type, shape) for value, shape in zip(values, shapes_in, strict=True)]
-    body = _lower_body(scope, name, "", body_graph, _formals(name, body_graph, kinds))
-    _check_state(name, node, values[:states], body.outputs[:states])
-    out_axes = attributes.get("scan_output_axes", [0] * (len(body.outputs) - states))
-    shapes = [
-        *(value.shape for value in body.outputs[:states]),
-        *(
-            _with_axis(value.shape, axis, trips)
-            for value, axis in zip(body.outputs[states:], out_axes, strict=True)
-        ),
-    ]
-    _emit_repeated(scope, name, node, inputs, body, trips, body.outputs, shapes)
+    slices, trips = list[tuple[int, Shape]](), 0
+    for value, axis in zip(values[states:], attributes.get("scan_input_axes", [0] * scanned), strict=True):
+        shape = list(value.shape)
+        if not -len(shape) <= axis < len(shape):
+            raise ModelError(f"op {name!r} (Scan) scans axis {axis} of a tensor of rank {len(shape)}.")
+        size = shape.pop(axis)
+        trips = trips if slices else size
+        slices.append((value.elem_type, tuple(shape)))
+    axes = attributes.get("scan_output_axes")
+    _repeat(scope, name, node, values, [], values[:states], slices, trips, axes)
 
 
-def _emit_repeated(
+def _repeat(
     scope: Scope,
     name: str,
     node: onnx.NodeProto,
     inputs: Sequence[Value | None],
-    body: _Body,
+    counts: Sequence[tuple[int, Shape]],
+    state: Sequence[Value],
+    slices: Sequence[tuple[int, Shape]],
     trips: int,
-    results: Sequence[Value],
-    shapes: Sequence[Shape],
+    axes: Sequence[int] | None = None,
 ) -> None:
-    """Emit one op that costs the body times the trips."""
+    """Emit one op that costs the body times the trips.
+
+    Args:
+      counts, state, slices: what the body takes, with the types of counts, which a Loop has, and of slices.
+      axes: of the outputs along which the results of trips lie; the first ones by default.
+    """
+    kinds = [*counts, *((value.elem_type, value.shape) for value in state), *slices]
+    graph = _graph(name, node, "body")
+    if len(graph.input) != len(kinds):
+        raise ModelError(f"op {name!r}: its body takes {len(graph.input)} inputs, not {len(kinds)}.")
+    formals = {info.name: kind for info, kind in zip(graph.input, kinds, strict=True)}
+    body = _lower_body(scope, name, "", graph, formals)
+    results = body.outputs[1:] if counts else body.outputs  # a Loop's condition comes first
+    for old, new in zip(state, results[: len(state)], strict=True):
+        if old.shape != new.shape:
+            raise ModelError(
+                f"op {name!r} ({node.op_type}) changes the shape of its state"
+                f" from {list(old.shape)} to {list(new.shape)}."
+            )
+    shapes = [value.shape for value in results]
+    stacked = range(len(state), len(results))
+    for i, axis in zip(stacked, [0] * len(stacked) if axes is None else axes, strict=True):
+        place = axis % (len(shapes[i]) + 1)
+        shapes[i] = (*shapes[i][:place], trips, *shapes[i][place:])
     reads: dict[str, int | None] = {
         tensor: None if touched is None else touched * trips for tensor, touched in body.reads.items()
     }
-    reads |= {value.tensor: None for value in inputs if value is not None and not _is_parameter(value, node)}
+    read = (value for value in inputs if value is not None)
+    # A known trip count or start condition is read by no kernel.
+    reads |= {
+        one.tensor: None for one in read if not (counts and one.is_constant and one.shape in ((), (1,)))
+    }
     outputs = [
         scope.activation(output, value.elem_type, shape)
         for output, value, shape in zip(node.output, results, shapes, strict=True)
         if output
     ]
-    flops, unknown = body.flops * trips, _unknown(body, trips)
-    scope.emit(name, node.op_type, body.op_class, flops, tuple(reads.items()), inputs, outputs, unknown)
+    cost = OpCost(body.op_class, body.flops * trips, ())
+    scope.emit(name, node.op_type, cost, list(reads.items()), inputs, outputs, _unknown(body, trips))
 
 
 def _unknown(body: _Body, trips: int) -> tuple[UnknownOp, ...]:
     """The ops of a body whose types no rule has."""
-    return tuple(row._replace(flops=row.flops * trips) for op in body.program.ops for row in op.unknown)
+    return tuple(row._replace(flops=row.flops * trips) for op in body.ops for row in op.unknown)
 
 
 def _lower_body(
@@ -460,14 +454,17 @@ def _lower_body(
     own = {inner.activation(formal, *kind).tensor for formal, kind in formals.items()}
     inner.lower(graph)
     outputs = tuple(inner.lookup(output.name) for output in graph.output)
-    program = inner.program
-    scope.program.add_part(program, name)
-    reads = program.external_reads()
+    ops = inner.program.ops
+    scope.program.add_part(inner.program, name)
+    reads: dict[str, int | None] = {}
+    for tensor, touched in outside_reads(ops):
+        before = reads.get(tensor, 0)
+        reads[tensor] = None if touched is None or before is None else before + touched
     # A body may return a tensor that none of its ops reads.
     reads |= {value.tensor: None for value in outputs}
-    written = {tensor for op in program.ops for tensor, _, _ in op.writes}
-    outside = {tensor: touched for tensor, touched in reads.items() if tensor not in own | written}
-    return _Body(program, outputs, program.op_class, program.flops, outside)
+    inside = own.union(tensor for op in ops for tensor, _, _ in op.writes)
+    outside = {tensor: touched for tensor, touched in reads.items() if tensor not in inside}
+    return _Body(ops, outputs, *work_of(ops), outside)
 
 
 def _prefix(scope: Scope, name: str) -> str:
@@ -499,28 +496,6 @@ def _required(name: str, node: onnx.NodeProto, inputs: Sequence[Value | None], p
     return value
 
 
-def _formals(
-    name: str, graph: onnx.GraphProto, kinds: Sequence[tuple[int, Shape]]
-) -> dict[str, tuple[int, Shape]]:
-    if len(graph.input) != len(kinds):
-        raise ModelError(f"op {name!r}: its body takes {len(graph.input)} inputs, not {len(kinds)}.")
-    return {info.name: kind for info, kind in zip(graph.input, kinds, strict=True)}
-
-
-def _check_state(name: str, node: onnx.NodeProto, before: Sequence[Value], after: Sequence[Value]) -> None:
-    for old, new in zip(before, after, strict=True):
-        if old.shape != new.shape:
-            raise ModelError(
-                f"op {name!r} ({node.op_type}) changes the shape of its state"
-                f" from {list(old.shape)} to {list(new.shape)}."
-            )
-
-
-def _is_parameter(value: Value, node: onnx.NodeProto) -> bool:
-    """Whether a Loop's input is a known trip count or start condition, which no kernel reads."""
-    return node.op_type == "Loop" and value.is_constant and value.shape in ((), (1,)) and value.elements == 1
-
-
 def _union(reads: Sequence[Mapping[str, int | None]]) -> dict[str, int | None]:
     union: dict[str, int | None] = {}
     for one in reads:
@@ -528,18 +503,6 @@ def _union(reads: Sequence[Mapping[str, int | None]]) -> dict[str, int | None]:
             before: Any = union.get(tensor, 0)
             union[tensor] = None if touched is None or before is None else max(touched, before)
     return union
-
-
-def _without_axis(name: str, shape: Shape, axis: int) -> Shape:
-    if not -len(shape) <= axis < len(shape):
-        raise ModelError(f"op {name!r} (Scan) scans axis {axis} of a tensor of rank {len(shape)}.")
-    axis %= len(shape)
-    return shape[:axis] + shape[axis + 1 :]
-
-
-def _with_axis(shape: Shape, axis: int, size: int) -> Shape:
-    axis %= len(shape) + 1
-    return (*shape[:axis], size, *shape[axis:])
 
 
 _Lower = Callable[[Scope, str, onnx.NodeProto, Sequence[Value | None]], None]

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import onnx
 
 from go_opt.frontends.onnx.inference.shapes import is_argument, plain_attributes
 from go_opt.frontends.onnx.inference.values import Shape, Value
-from go_opt.frontends.recording.recorder import RecordedOp, add_ops, live_ops
-from go_opt.model.builder import GraphBuilder
-from go_opt.model.graph import OP_CLASSES, Graph, NamedState, NodeWithoutOp, UnknownOp
+from go_opt.frontends.recording.recorder import Recorder
+from go_opt.model.graph import Graph, NodeWithoutOp
 from go_opt.model.op_costs import is_view
-from go_opt.model.rule import Rule
-from go_opt.model.rules.views import rule_of_views
 
 
 @dataclass(frozen=True)
@@ -30,39 +27,16 @@ class AbsentNode:
 
 
 @dataclass
-class Program:
-    """Ops in a topological order, with the constants they refer to."""
+class Program(Recorder):
+    """The ops of a model, under its own names of ops and tensors, and what became of other nodes."""
 
-    ops: list[RecordedOp] = field(default_factory=list)
-    constants: dict[str, tuple[int, str]] = field(default_factory=dict)  # name -> (elements, dtype)
     absent: list[AbsentNode] = field(default_factory=list)
     readers: dict[str, set[str]] = field(default_factory=dict)  # tensor -> ops that read or contain it
     values: dict[tuple[str, str], Value] = field(default_factory=dict)  # (prefix of its graph, name)
 
-    @property
-    def flops(self) -> float:
-        return sum(op.flops for op in self.ops)
-
-    @property
-    def op_class(self) -> str:
-        """The class of the most demanding op; data movement if there are only views."""
-        present = {op.op_class for op in self.ops}
-        return next((name for name in OP_CLASSES if name in present), OP_CLASSES[-1])
-
-    def external_reads(self) -> dict[str, int | None]:
-        """Tensors that ops read and none of them writes -> elements touched by all reads."""
-        written = {name for op in self.ops for name, _, _ in op.writes}
-        reads: dict[str, int | None] = {}
-        for op in self.ops:
-            for name, touched in op.reads:
-                if name not in written:
-                    before = reads.get(name, 0)
-                    reads[name] = None if touched is None or before is None else before + touched
-        return reads
-
     def add_part(self, part: Program, op: str) -> None:
         """Record that the nodes of a body are part of an op; the body's ops are not kept."""
-        self.constants |= part.constants
+        self.sources |= part.sources
         self.values |= part.values
         names = [*(node.name for node in part.absent), *(inner.name for inner in part.ops)]
         self.absent += [AbsentNode(name, "merged", op=op) for name in names]
@@ -82,26 +56,6 @@ class Program:
             rows.append(NodeWithoutOp(node.name, node.became, ops.pop() if len(ops) == 1 else None))
         dead = (op.name for op in self.ops if op.name not in graph.op_index)
         return (*rows, *(NodeWithoutOp(name, "unused", None) for name in dead))
-
-    def emit(
-        self, builder: GraphBuilder, outputs: Mapping[str, str], states: Sequence[NamedState]
-    ) -> tuple[UnknownOp, ...]:
-        """Add constants, states and the ops that outputs depend on; returns ops that no rule knows.
-
-        Args:
-          outputs: the model's name of each -> its tensor. Next values of states are among them, but are not
-            sent to the host.
-        """
-        for name, (elements, dtype) in self.constants.items():
-            builder.add_tensor(name, elements, dtype, "weight")
-        unknown = add_ops(builder, live_ops(self.ops, outputs.values()))
-        for state in states:
-            builder.add_state(state.read, outputs.get(state.next, state.next), state.scope)
-        kept = {state.next for state in states}
-        for output, tensor in outputs.items():
-            if output not in kept:
-                builder.mark_output(tensor)
-        return unknown
 
 
 # Never constant, whatever they read.
@@ -167,12 +121,12 @@ _PARAMETERS: Final[Mapping[str, tuple[tuple[int, str], ...]]] = {
 }
 
 
-def sharding_rule(
+def rule_attributes(
     node: onnx.NodeProto, inputs: Sequence[Value | None], outputs: Sequence[Shape | None], opset: int
-) -> Rule | None:
-    """The sharding rule of a node, with an operand for each present input; None if it is not known."""
-    written = tuple(shape for shape in outputs if shape is not None)
-    if written != tuple(outputs[: len(written)]):  # a result that nothing reads stands before one
+) -> dict[str, Any] | None:
+    """The attributes of a node in the table of sharding rules; None if they are not known."""
+    written = [shape for shape in outputs if shape is not None]
+    if written != [*outputs[: len(written)]]:  # a result that nothing reads stands before one
         return None
     attributes = plain_attributes(node)
     for place, name in _PARAMETERS.get(node.op_type, ()):
@@ -188,5 +142,4 @@ def sharding_rule(
         attributes["axes"] = list(range(attributes.get("axis", 1) % rank, rank))
     if node.op_type == "DFT" and opset < _DFT_OF_LAST_AXIS:
         attributes.setdefault("axis", 1)
-    views = [None if one is None else (one.shape, one.steps) for one in inputs]
-    return rule_of_views(node.op_type, views, written, attributes)
+    return attributes

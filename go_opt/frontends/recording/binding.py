@@ -1,11 +1,16 @@
-"""Numbers that a caller gives to what a model leaves open, the options that give them, and refusals."""
+"""Numbers that a caller gives to what a model leaves open, what follows from them, and refusals."""
 
 from __future__ import annotations
 
+import ast
+import math
+import operator
+import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import ClassVar
+from fractions import Fraction
+from typing import Any, ClassVar, Final
 
 from go_opt.errors import GoOptError, ModelError
 from go_opt.model.graph import MAX_ELEMENTS
@@ -55,6 +60,90 @@ def check_dims(bindings: Mapping[str, int]) -> None:
 def flags(names: Iterable[str]) -> str:
     """The options of the command line that bind the dimensions."""
     return " ".join(f"--dim {shlex.quote(name)}=VALUE" for name in names)
+
+
+_OPERATORS: Final[Mapping[type, Callable[[Fraction, Fraction], Any]]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+# As SymPy, PyTorch and TensorFlow write them.
+_FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
+    **dict.fromkeys(("floor", "floortoint"), math.floor),
+    **dict.fromkeys(("ceil", "ceiling", "ceiltoint"), math.ceil),
+    **dict.fromkeys(("int", "trunc", "trunctoint"), math.trunc),
+    **dict.fromkeys(("mod", "pythonmod"), operator.mod),
+    **dict.fromkeys(("cleandiv", "floordiv"), operator.floordiv),
+    **dict.fromkeys(("inttruediv", "rational"), operator.truediv),
+    "abs": abs,
+    "add": lambda *terms: sum(terms),
+    "ceildiv": lambda number, by: math.ceil(number / by),
+    "integer": lambda number: number,
+    "max": max,
+    "min": min,
+    "mul": lambda *factors: math.prod(factors),
+    "pow": lambda base, power: base**power if abs(power) <= _MOST_POWER else None,
+    "round": round,
+}
+_MOST_POWER: Final = 64
+_MOST_TEXT: Final = 1_000  # of an expression
+_SYMBOL: Final = re.compile(r"Symbol\('(\w+)'[^()]*\)")
+
+
+def value_of(expression: str, symbols: Mapping[str, int]) -> Fraction | None:
+    """The number of an expression, such as ``2*s0`` or ``floor(n/2 - 1/2) + 1``; None if it has none.
+
+    SymPy writes ``Mul(Integer(2), Symbol('s0', integer=True))``.
+    """
+    tree = _parsed(expression)
+    try:
+        return None if tree is None else _evaluated(tree, symbols)
+    except (ZeroDivisionError, OverflowError, TypeError, RecursionError):
+        return None
+
+
+def symbols_of(expression: str) -> set[str]:
+    """The symbols in an expression."""
+    tree = _parsed(expression)
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} if tree else set()
+    return names - {name for name in names if name.lower() in _FUNCTIONS and name != expression}
+
+
+def _parsed(expression: str) -> ast.expr | None:
+    if len(expression) > _MOST_TEXT:
+        return None
+    try:
+        return ast.parse(_SYMBOL.sub(r"\1", expression.strip()), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _evaluated(node: ast.expr, symbols: Mapping[str, int]) -> Fraction | None:
+    function: Callable[..., Any] | None = None
+    arguments: list[ast.expr] = []
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return _limited(node.value)
+    if isinstance(node, ast.Name):
+        return None if node.id not in symbols else Fraction(symbols[node.id])
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
+        function = operator.neg if isinstance(node.op, ast.USub) else operator.pos
+        arguments = [node.operand]
+    elif isinstance(node, ast.BinOp):
+        function, arguments = _OPERATORS.get(type(node.op)), [node.left, node.right]
+    elif isinstance(node, ast.Call) and not node.keywords:
+        name = getattr(node.func, "id", getattr(node.func, "attr", ""))  # floor, math.floor
+        function, arguments = _FUNCTIONS.get(name.lower()), node.args
+    numbers = [_evaluated(argument, symbols) for argument in arguments] if function else []
+    return None if function is None or None in numbers or not numbers else _limited(function(*numbers))
+
+
+def _limited(number: Any) -> Fraction | None:
+    """The number, unless it is larger than any size."""
+    exact = Fraction(number)
+    return exact if abs(exact) <= MAX_ELEMENTS and exact.denominator <= MAX_ELEMENTS else None
 
 
 @contextmanager

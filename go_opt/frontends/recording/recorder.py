@@ -11,7 +11,7 @@ from go_opt.errors import ModelError
 from go_opt.frontends.recording.states import FoundStates
 from go_opt.model.bindings import Bindings
 from go_opt.model.builder import GraphBuilder
-from go_opt.model.graph import Graph, Precision, UnknownOp
+from go_opt.model.graph import OP_CLASSES, Graph, Precision, UnknownOp
 from go_opt.model.op_costs import OpCost
 from go_opt.model.rule import Rule
 from go_opt.model.rules.views import Steps, rule_of_views, viewed_steps
@@ -47,28 +47,16 @@ def live_ops(ops: Sequence[RecordedOp], wanted: Iterable[str]) -> list[RecordedO
     return live[::-1]
 
 
-def unknown_op(name: str, op_type: str, cost: OpCost) -> tuple[UnknownOp, ...]:
-    """The op, if no rule has its type."""
-    return () if cost.is_known else (UnknownOp(name, op_type, float(cost.flops)),)
+def work_of(ops: Sequence[RecordedOp]) -> tuple[str, float]:
+    """Class of the most demanding of some ops, data movement if there is none, and the FLOPs of all."""
+    classes = (op.op_class for op in ops)
+    return min(classes, key=OP_CLASSES.index, default=OP_CLASSES[-1]), sum(op.flops for op in ops)
 
 
-def add_ops(builder: GraphBuilder, ops: Iterable[RecordedOp]) -> tuple[UnknownOp, ...]:
-    """Hand the ops to the builder; returns those whose types no rule has."""
-    unknown: list[UnknownOp] = []
-    for op in ops:
-        unknown += op.unknown
-        builder.add_op(
-            op.name,
-            op.op_type,
-            op.op_class,
-            flops=op.flops,
-            dtype=op.dtype,
-            reads=op.reads,
-            writes=op.writes,
-        )
-        if op.rule is not None:
-            builder.set_rule(op.name, *op.rule)
-    return tuple(unknown)
+def outside_reads(ops: Sequence[RecordedOp]) -> list[Read]:
+    """The reads of ops, but for those of what one of them writes."""
+    inside = {tensor for op in ops for tensor, _, _ in op.writes}
+    return [read for op in ops for read in op.reads if read[0] not in inside]
 
 
 @dataclass(frozen=True)
@@ -105,7 +93,7 @@ class Recorder:
     """Ops and source tensors in program order, under unique names."""
 
     ops: list[RecordedOp] = field(default_factory=list)
-    _sources: dict[str, tuple[int, str, str]] = field(default_factory=dict)  # (elements, dtype, kind)
+    sources: dict[str, tuple[int, str, str]] = field(default_factory=dict)  # (elements, dtype, kind)
     _folded: dict[Any, list[Value]] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
     _next_suffix: dict[str, int] = field(default_factory=dict)
@@ -127,7 +115,7 @@ class Recorder:
     ) -> Value:
         """A tensor that no op produces."""
         name = self.unique(base)
-        self._sources[name] = (math.prod(shape), dtype, kind)
+        self.sources[name] = (math.prod(shape), dtype, kind)
         return Value(shape, dtype, kind, name)
 
     def folded(self, base: str, key: Any, results: Sequence[Result]) -> list[Value]:
@@ -161,10 +149,26 @@ class Recorder:
             Value(shape, result_dtype, "activation", name if len(results) == 1 else f"{name}:{i}")
             for i, (shape, result_dtype) in enumerate(results)
         ]
-        writes = tuple((str(value.tensor), value.elements, value.dtype) for value in values)
-        row = RecordedOp(name, op_type, cost.op_class, float(cost.flops), dtype, tuple(reads), writes)
-        self.ops.append(replace(row, unknown=unknown + unknown_op(name, op_type, cost)))
+        self.record(name, op_type, cost, dtype, reads, values, unknown)
         return values
+
+    def record(
+        self,
+        name: str,
+        op_type: str,
+        cost: OpCost,
+        dtype: str,
+        reads: Iterable[Read],
+        writes: Iterable[Any],
+        unknown: tuple[UnknownOp, ...] = (),
+    ) -> None:
+        """Record one op under a name that is free; ``writes`` are values, of an importer's own class."""
+        written = tuple((str(value.tensor), value.elements, value.dtype) for value in writes)
+        unknown += () if cost.is_known else (UnknownOp(name, op_type, float(cost.flops)),)
+        flops = float(cost.flops)
+        self.ops.append(
+            RecordedOp(name, op_type, cost.op_class, flops, dtype, tuple(reads), written, unknown)
+        )
 
     def kernel(
         self,
@@ -177,7 +181,12 @@ class Recorder:
         ruled: tuple[str, Mapping[str, Any], Sequence[Value | None], Sequence[tuple[int, ...]]] | None = None,
     ) -> list[Value]:
         """Record an op that reads ``inputs``, with the rule that :meth:`set_rule` finds for ``ruled``."""
-        reads = self._reads(inputs, cost.touched or (None,) * len(inputs))
+        reads: list[Read] = []
+        for value, touched in zip(inputs, cost.touched or (None,) * len(inputs), strict=True):
+            # Neither literals nor constants of which it touches no element.
+            if value.tensor is not None and not (touched == 0 and value.is_constant):
+                limits = [limit for limit in (touched, value.touched) if limit is not None]
+                reads.append((value.tensor, min(limits, default=None)))
         values = self.op(base, op_type, cost, dtype, reads, results)
         if ruled is not None:
             self.set_rule(*ruled)
@@ -187,13 +196,13 @@ class Recorder:
         self,
         op_type: str,
         attributes: Mapping[str, Any],
-        inputs: Sequence[Value | None],
+        inputs: Sequence[Any],
         written: Sequence[tuple[int, ...]],
     ) -> None:
         """Give the op that was recorded last the sharding rule of the table, if it has one.
 
         Args:
-          inputs: None for an absent one.
+          inputs: values, of an importer's own class; None for an absent one.
           written: the shapes of its results.
         """
         op = self.ops[-1]
@@ -206,20 +215,10 @@ class Recorder:
             row = rule.of_operands(operands), tuple(str(tensors[i]) for i in operands)
             self.ops[-1] = replace(op, rule=row)
 
-    def _reads(self, inputs: Sequence[Value], touched: Sequence[int | None]) -> list[Read]:
-        """The reads of a kernel, without literals and constants of which it touches no element."""
-        reads: list[Read] = []
-        for value, requested in zip(inputs, touched, strict=True):
-            if value.tensor is None or (requested == 0 and value.is_constant):
-                continue
-            limits = [limit for limit in (requested, value.touched) if limit is not None]
-            reads.append((value.tensor, min(limits, default=None)))
-        return reads
-
     def build(
         self,
         name: str,
-        outputs: Mapping[str, Value],
+        outputs: Mapping[str, Any],
         found: FoundStates,
         precision: Precision,
         bindings: Bindings,
@@ -227,11 +226,11 @@ class Recorder:
         """The graph of all ops that an output or the next value of a state depends on.
 
         Args:
-          outputs: by names of the model, with which ``found`` names next values; a state without one never
-            changes, and one whose next value is a literal is none.
+          outputs: values, of an importer's own class, by names of the model, with which ``found`` names next
+            values; a state without one never changes, and one whose next value is a literal is none.
         """
         builder = GraphBuilder(name, precision=precision, bindings=bindings)
-        for source, (elements, dtype, kind) in self._sources.items():
+        for source, (elements, dtype, kind) in self.sources.items():
             builder.add_tensor(source, elements, dtype, kind)
         for state in found.states:
             following = outputs[state.next].tensor if state.next in outputs else state.read
@@ -239,17 +238,30 @@ class Recorder:
                 builder.add_state(state.read, following, state.scope)
         kept = {state.next for state in found.states}
         wanted = [str(value.tensor) for value in outputs.values() if value.kind == "activation"]
-        unknown = add_ops(builder, live_ops(self.ops, wanted))
+        unknown: list[UnknownOp] = []
+        for op in live_ops(self.ops, wanted):
+            unknown += op.unknown
+            builder.add_op(
+                op.name,
+                op.op_type,
+                op.op_class,
+                flops=op.flops,
+                dtype=op.dtype,
+                reads=op.reads,
+                writes=op.writes,
+            )
+            if op.rule is not None:
+                builder.set_rule(op.name, *op.rule)
         for output, value in outputs.items():
             if output not in kept and value.kind == "activation":
                 builder.mark_output(str(value.tensor))
-        return replace(builder.build(), unknown_ops=unknown, unpaired_states=found.unpaired)
+        return replace(builder.build(), unknown_ops=tuple(unknown), unpaired_states=found.unpaired)
 
     def varied(self, arguments: Iterable[Value], names: Collection[str]) -> list[Value]:
         """The arguments; those of these names are no constants, which are computed with ahead of time."""
         for name in names:
-            elements, dtype, _ = self._sources[name]
-            self._sources[name] = (elements, dtype, "input")
+            elements, dtype, _ = self.sources[name]
+            self.sources[name] = (elements, dtype, "input")
         return [replace(value, kind="input") if value.tensor in names else value for value in arguments]
 
 

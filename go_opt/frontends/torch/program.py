@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import json
-import math
 import os
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Final, NamedTuple
 
 from go_opt.errors import ModelError
+from go_opt.frontends.recording.binding import value_of
 
 _SCHEMA_MAJOR = 8
 _MOST_BYTES: Final = 32 << 20  # about 2 kB a node; parsed, the text takes up to 25 times as much
@@ -220,25 +219,6 @@ def _keys(context: str | None, count: int) -> Sequence[str]:
     return [str(i) for i in range(count)]
 
 
-# Sizes are written as SymPy's `srepr`: Add(Integer(1), Symbol('s0', integer=True)).
-_FUNCTIONS: Final[Mapping[str, Callable[..., float]]] = {
-    "Add": lambda *terms: sum(terms),
-    "CeilToInt": math.ceil,
-    "CleanDiv": lambda a, b: a // b,
-    "FloorDiv": lambda a, b: a // b,
-    "FloorToInt": math.floor,
-    "Integer": lambda value: value,
-    "IntTrueDiv": lambda a, b: a / b,
-    "Max": max,
-    "Min": min,
-    "Mod": lambda a, b: a % b,
-    "Mul": lambda *factors: math.prod(factors),
-    "Pow": lambda a, b: a**b,
-    "PythonMod": lambda a, b: a % b,
-    "Rational": lambda a, b: a / b,
-}
-
-
 class Sizes:
     """Numbers for the sizes of a program: the user's for bound dimensions, else those of the example."""
 
@@ -282,26 +262,15 @@ class Sizes:
         expression = size["as_expr"]
         if expression.get("hint") and not self._is_bound:
             return int(expression["hint"]["as_int"])
-        return int(self._value(ast.parse(expression["expr_str"], mode="eval").body, where))
-
-    def _value(self, node: ast.expr, where: str) -> float:
-        if isinstance(node, ast.Constant) and isinstance(node.value, int):
-            return node.value
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            return -self._value(node.operand, where)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            if node.func.id == "Symbol" and isinstance(node.args[0], ast.Constant):
-                return self._symbol_value(str(node.args[0].value), where)
-            if node.func.id in _FUNCTIONS:
-                return _FUNCTIONS[node.func.id](*(self._value(argument, where) for argument in node.args))
-        raise ModelError(f"{where} has the size {ast.unparse(node)}, which from_torch cannot compute.")
-
-    def _symbol_value(self, symbol: str, where: str) -> int:
-        if symbol not in self._symbols:
-            raise ModelError(
-                f"{where} has a size that depends on values: bind dimension {symbol!r}.", field="dims"
-            )
-        return self._symbols[symbol]
+        text = expression["expr_str"]
+        value = value_of(text, self._symbols)
+        if value is None:
+            unknown = [one for one in re.findall(r"Symbol\('(\w+)'", text) if one not in self._symbols]
+            if unknown:
+                problem = f"{where} has a size that depends on values: bind dimension {unknown[0]!r}."
+                raise ModelError(problem, field="dims")
+            raise ModelError(f"{where} has the size {text}, which from_torch cannot compute.")
+        return int(value)
 
 
 def _all_sizes(graph: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from go_opt.errors import ModelError
 from go_opt.model.bindings import Bindings
 from go_opt.model.builder import GraphBuilder
-from go_opt.model.codecs.graph_columns import with_tensor_order
 from go_opt.model.dtypes import DTYPES
 from go_opt.model.graph import NO_PRODUCER, OP_CLASSES, TENSOR_KINDS, WEIGHT, Graph, UnknownOp
 
@@ -141,8 +140,7 @@ def union(
             order += [names[k] for k in new]
             _add(builder, graph, prefix, names, new)
             named = {k: names[k] for k in np.flatnonzero(graph.tensor_kind == WEIGHT).tolist()}
-    made = with_tensor_order(builder.build(), order)
-    return replace(made, unknown_ops=tuple(unknown), unpaired_states=tuple(unpaired))
+    return replace(builder.build(order), unknown_ops=tuple(unknown), unpaired_states=tuple(unpaired))
 
 
 def _add(builder: GraphBuilder, graph: Graph, prefix: str, names: Sequence[str], new: Sequence[int]) -> None:

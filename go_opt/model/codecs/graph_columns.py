@@ -7,7 +7,6 @@ tensors at once. The builder then reports which rule a message breaks.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -161,37 +160,3 @@ def _between(values: Sequence[float], low: float, high: float, dtype: type) -> N
 def _codes(dtypes: Sequence[str]) -> CodeArray:
     code = {dtype: dtype_code(dtype) for dtype in set(dtypes)}
     return np.array([code[dtype] for dtype in dtypes], np.int8)
-
-
-def with_tensor_order(graph: Graph, names: Sequence[str]) -> Graph:
-    """The same graph with its tensors in the order of ``names``; other tensors follow in their order."""
-    rank = {name: i for i, name in enumerate(names)}
-    order = sorted(range(graph.num_tensors), key=lambda k: rank.get(graph.tensor_names[k], len(rank)))
-    if order == list(range(graph.num_tensors)):
-        return graph
-    moved = np.argsort(order).tolist()
-    rules = tuple(
-        row
-        and row._replace(
-            operands=tuple(moved[k] for k in row.operands), results=tuple(moved[k] for k in row.results)
-        )
-        for row in graph.op_rules
-    )
-    starts, ends = graph.reader_ptr[:-1], graph.reader_ptr[1:]
-    reads = np.concatenate([np.arange(starts[k], ends[k]) for k in order]).astype(np.int64)
-    return replace(
-        graph,
-        tensor_names=tuple(graph.tensor_names[k] for k in order),
-        tensor_elements=frozen(graph.tensor_elements[order]),
-        tensor_dtype=frozen(graph.tensor_dtype[order]),
-        tensor_kind=frozen(graph.tensor_kind[order]),
-        tensor_producer=frozen(graph.tensor_producer[order]),
-        tensor_is_output=frozen(graph.tensor_is_output[order]),
-        reader_ptr=frozen(np.concatenate([[0], np.cumsum((ends - starts)[order])]).astype(np.int64)),
-        reader_op=frozen(graph.reader_op[reads]),
-        reader_elements=frozen(graph.reader_elements[reads]),
-        op_rules=rules,
-        states=tuple(
-            state._replace(read=moved[state.read], next=moved[state.next]) for state in graph.states
-        ),
-    )

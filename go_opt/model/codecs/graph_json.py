@@ -9,7 +9,6 @@ from typing import Any, Final, cast, get_args
 from go_opt.errors import GraphError
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.codecs.fields import Fields, bindings_from, bindings_to_dict, shown
-from go_opt.model.codecs.graph_columns import with_tensor_order
 from go_opt.model.codecs.rules import add_rule, rule_row
 from go_opt.model.dtypes import DTYPES
 from go_opt.model.graph import (
@@ -76,7 +75,7 @@ def graph_from_dict(data: Any) -> Graph:
     if writes:
         tensor, producer = next((rows[0][0], op) for op, rows in writes.items())
         raise GraphError(f"tensor {tensor!r}: its producer {producer!r} is not an op.", field="producer")
-    graph = with_tensor_order(builder.build(), [tensor.text("name") for tensor in tensors])
+    graph = builder.build([tensor.text("name") for tensor in tensors])
     absent = (_named("node", i, row) for i, row in enumerate(fields.objects("nodes_without_op", [])))
     unknown = (_named("unknown op", i, row) for i, row in enumerate(fields.objects("unknown_ops", [])))
     return replace(

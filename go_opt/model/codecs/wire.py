@@ -1,7 +1,7 @@
 """Lossless conversion of graphs and plans to and from protobuf messages of package ``go_opt.v1``.
 
 Untrusted messages are checked by the same rules as other inputs: those of
-:class:`go_opt.model.builder.GraphBuilder` and :func:`go_opt.model.codecs.plan_fields.plan_from_fields`.
+:class:`go_opt.model.builder.GraphBuilder` and :func:`go_opt.model.codecs.plan_json.plan_from_fields`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from go_opt.errors import GraphError, InvalidInputError, PlanError
 from go_opt.model.bindings import Bindings
 from go_opt.model.builder import MAX_FLOPS, GraphBuilder
 from go_opt.model.codecs.fields import bindings_from
-from go_opt.model.codecs.graph_columns import graph_from_columns, with_tensor_order
-from go_opt.model.codecs.plan_fields import plan_from_fields, refuse_clones
-from go_opt.model.codecs.plan_json import plan_to_dict
+from go_opt.model.codecs.graph_columns import graph_from_columns
+from go_opt.model.codecs.plan_json import plan_from_fields, plan_to_dict, refuse_clones
 from go_opt.model.codecs.rules import rules_from_proto, rules_to_proto
 from go_opt.model.dtypes import DTYPES
 from go_opt.model.graph import (
@@ -205,8 +204,7 @@ def _built_graph(message: graph_pb2.Graph, precision: Precision, bindings: Bindi
             measured_s=op.measured_s,
             excluded_kinds=op.excluded_kinds,
         )
-    graph = builder.build()
-    return graph if graph.tensor_names == tensor_names else with_tensor_order(graph, tensor_names)
+    return builder.build(tensor_names)
 
 
 def plan_to_proto(plan: Plan) -> plan_pb2.Plan:

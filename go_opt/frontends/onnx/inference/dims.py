@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import math
-import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from fractions import Fraction
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -16,40 +13,10 @@ from onnx import helper, numpy_helper
 from go_opt.errors import ModelError
 from go_opt.frontends.onnx.inference.file import MAX_VALUE_ELEMENTS
 from go_opt.frontends.onnx.inference.values import MAX_AXES
-from go_opt.frontends.recording.binding import check_dims, flags
-from go_opt.model.graph import MAX_ELEMENTS
+from go_opt.frontends.recording.binding import check_dims, flags, symbols_of, value_of
 
 PartialShape = tuple[int | None, ...]
 
-_OPERATORS: Final[Mapping[type, Callable[[Fraction, Fraction], Any]]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
-# As sympy, PyTorch and TensorFlow write them.
-_FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
-    "floor": math.floor,
-    "ceil": math.ceil,
-    "ceiling": math.ceil,
-    "trunc": math.trunc,
-    "round": round,
-    "abs": abs,
-    "int": math.trunc,
-    "max": max,
-    "min": min,
-    "mod": operator.mod,
-    "pythonmod": operator.mod,
-    "floordiv": operator.floordiv,
-    "cleandiv": operator.floordiv,
-    "inttruediv": operator.truediv,
-    "ceildiv": lambda number, by: math.ceil(number / by),
-    "ceiltoint": math.ceil,
-    "floortoint": math.floor,
-    "trunctoint": math.trunc,
-}
 _NO_NAMES: Final = frozenset({"", "?", "-1", "*", "None", "none", "unknown"})  # several are not one size
 
 
@@ -109,7 +76,7 @@ class DimTable:
         """The bound dimensions that no input has; their sizes are known only at run time."""
         known = {name for info in inputs for name in _symbols(info)}
         # "past + 1" is resolved from "past", which another input may not name alone.
-        known |= {part for name in known for part in _parts(name)}
+        known |= {part for name in known for part in symbols_of(name)}
         known |= {
             f"{info.name}[{position}]"
             for info in inputs
@@ -142,7 +109,7 @@ class DimTable:
     def to_bind(self, inputs: Sequence[Any]) -> tuple[str, ...]:
         """The dimensions to bind; not those that follow from others, such as ``past + 1`` from ``past``."""
         names = dict.fromkeys(name for info in inputs for name in self.unbound(info))
-        open_parts = {name: _parts(name) - self._bindings.keys() for name in names}
+        open_parts = {name: symbols_of(name) - self._bindings.keys() for name in names}
         return tuple(
             name for name, parts in open_parts.items() if not parts or name in parts or parts - names.keys()
         )
@@ -163,41 +130,8 @@ class DimTable:
                 raise ModelError(f"tensor {tensor!r}: dimension {position} is negative ({dim.dim_value}).")
             return int(dim.dim_value)
         name = _dim_name(tensor, position, dim)
-        size = self._bindings.get(name)
-        return self._evaluate(name) if size is None else size
-
-    def _evaluate(self, expression: str) -> int | None:
-        """Exporters write dimensions such as ``2*s0`` or ``floor(n/2 - 1/2) + 1``; None if it is no size."""
-        tree = _parsed(expression)
-        try:
-            size = None if tree is None else self._evaluate_node(tree)
-        except (ZeroDivisionError, TypeError, RecursionError):
-            return None
+        size = self._bindings[name] if name in self._bindings else value_of(name, self._bindings)
         return None if size is None or size.denominator != 1 or size < 0 else int(size)
-
-    def _evaluate_node(self, node: ast.expr) -> Fraction | None:
-        if isinstance(node, ast.Constant) and type(node.value) is int:
-            return _limited(node.value)
-        if isinstance(node, ast.Name):
-            return None if node.id not in self._bindings else Fraction(self._bindings[node.id])
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
-            number = self._evaluate_node(node.operand)
-            return None if number is None else -number if isinstance(node.op, ast.USub) else number
-        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-            return self._applied(_OPERATORS[type(node.op)], [node.left, node.right])
-        if (
-            isinstance(node, ast.Call)
-            and not node.keywords
-            and isinstance(node.func, ast.Name | ast.Attribute)
-        ):
-            name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr  # math.floor
-            function = _FUNCTIONS.get(name.lower())
-            return None if function is None else self._applied(function, node.args)
-        return None
-
-    def _applied(self, function: Callable[..., Any], arguments: Sequence[ast.expr]) -> Fraction | None:
-        numbers = [self._evaluate_node(argument) for argument in arguments]
-        return None if None in numbers or not numbers else _limited(function(*numbers))
 
 
 def _dim_name(tensor: str, position: int, dim: Any) -> str:
@@ -210,33 +144,12 @@ def _is_number(dim: Any) -> bool:
     return bool(dim.HasField("dim_value")) and dim.dim_value != -1
 
 
-def _limited(number: Any) -> Fraction | None:
-    """The number, unless it is larger than any size."""
-    exact = Fraction(number)
-    return exact if abs(exact) <= MAX_ELEMENTS and exact.denominator <= MAX_ELEMENTS else None
-
-
 def _symbols(info: Any) -> list[str]:
     return [
         _dim_name(info.name, position, dim)
         for position, dim in enumerate(info.type.tensor_type.shape.dim)
         if not _is_number(dim)
     ]
-
-
-def _parsed(expression: str) -> ast.expr | None:
-    if len(expression) > 200:
-        return None
-    try:
-        return ast.parse(expression.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
-def _parts(expression: str) -> set[str]:
-    tree = _parsed(expression)
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} if tree else set()
-    return names - {name for name in names if name.lower() in _FUNCTIONS and name != expression}
 
 
 def with_values(

@@ -47,6 +47,10 @@ class Value:
         return math.prod(self.shape)
 
     @property
+    def kind(self) -> str:
+        return "weight" if self.is_constant else "activation"
+
+    @property
     def dtype(self) -> str:
         return _DTYPE_OF[self.elem_type]
 
