@@ -15,8 +15,7 @@ from go_opt.common.arrays import BoolArray, IntArray, LongArray
 from go_opt.frontends.onnx_frontend import OnnxHeader, TensorHeader, read_header
 from go_opt.model.bindings import Bindings, Numbers
 from go_opt.model.dtypes import DTYPES, size_bytes
-from go_opt.model.graph import INPUT, WEIGHT, Graph, UnknownOp
-from go_opt.model.shapes import tensor_shapes
+from go_opt.model.graph import INPUT, WEIGHT, Graph, UnknownOp, tensor_shapes
 from go_opt.model.states import SizedState, sized_states
 
 if TYPE_CHECKING:

@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 
 from go_opt.env.copies.pieces import reach_of
 from go_opt.model.builder import GraphBuilder
-from go_opt.model.graph import WEIGHT, Graph
+from go_opt.model.graph import WEIGHT, Graph, tensor_shapes
 from go_opt.model.op_costs import OpSignature
 from go_opt.model.rule import Affine, places
 from go_opt.model.rules.table import rule_of
-from go_opt.model.shapes import tensor_shapes
 from go_opt.search.splits.block_ways import blocks_of
 from go_opt.search.splits.rows import row_shapes, rows_by_op
 

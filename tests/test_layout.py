@@ -74,7 +74,7 @@ WIDE_FOLDERS: Final = {
     "frontends.jax": 13,
     "frontends.onnx": 8,
     "frontends.onnx.inference": 18,
-    "frontends.recording": 18,
+    "frontends.recording": 16,
     "model": 81,
     "model.codecs": 23,
     "report": 30,

@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
-from itertools import islice, takewhile
+from itertools import accumulate, islice, pairwise, takewhile
+from operator import mul
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, get_args
 from weakref import WeakKeyDictionary
@@ -24,7 +25,7 @@ from go_opt.common.arrays import BoolArray, CodeArray, FloatArray, IntArray, Lon
 from go_opt.errors import GraphError, ModelError
 from go_opt.model.bindings import NO_BINDINGS, Bindings
 from go_opt.model.dtypes import DTYPES
-from go_opt.model.rule import Access, Rule, fault_of
+from go_opt.model.rule import Access, Rule, Shape, fault_of
 
 OP_CLASSES: Final = ("matrix", "vector", "data_movement")
 MATRIX, VECTOR, DATA_MOVEMENT = range(3)
@@ -293,20 +294,9 @@ class Graph:
         digest = hashlib.sha256(b"go_opt.v1.Graph")
         for names in (self.op_names, self.op_types, self.tensor_names, DTYPES):
             digest.update("\0".join(names).encode() + b"\1")
-        for array in (
-            self.op_class,
-            self.op_flops,
-            self.op_dtype,
-            self.tensor_elements,
-            self.tensor_dtype,
-            self.tensor_kind,
-            self.tensor_producer,
-            self.tensor_is_output,
-            self.reader_ptr,
-            self.reader_op,
-            self.reader_elements,
-        ):
-            digest.update(np.ascontiguousarray(array).tobytes() + b"\2")
+        for column in fields(self):
+            if isinstance(array := getattr(self, column.name), np.ndarray):
+                digest.update(np.ascontiguousarray(array).tobytes() + b"\2")
         for mapping in (self.measured_s, self.excluded):
             for kind in sorted(mapping):
                 digest.update(kind.encode() + b"\3" + mapping[kind].tobytes())
@@ -355,17 +345,13 @@ def with_op_rules(graph: Graph, rules: Sequence[OpRule | None]) -> Graph:
         if row is None:
             continue
         if id(row.rule) not in known:
-            known[id(row.rule)] = _fault_and_elements(row.rule)
+            fault = fault_of(row.rule)
+            sizes = [] if fault else [math.prod(row.rule.shape(access)) for access in row.rule.results]
+            known[id(row.rule)] = fault, sizes
         read, written = reads[starts[op] : starts[op + 1]], outputs[pointers[op] : pointers[op + 1]]
         if fault := _misfit(row, read, written, elements, *known[id(row.rule)]):
             raise GraphError(f"op {graph.op_names[op]!r}: rule{fault}.", field="rule")
     return replace(graph, op_rules=tuple(rules))
-
-
-def _fault_and_elements(rule: Rule) -> tuple[str, list[int]]:
-    """What is wrong with a rule, or the elements of its results."""
-    fault = fault_of(rule)
-    return fault, [] if fault else [math.prod(rule.shape(access)) for access in rule.results]
 
 
 def _misfit(
@@ -403,3 +389,50 @@ def check_number(what: str, value: float, limit: float) -> None:
         raise GraphError(f"{what} must be a number, not {value!r}.")
     if not 0 <= value <= limit:
         raise GraphError(f"{what} must be between 0 and {limit:.4g}, not {str(value)[:40]}.")
+
+
+@lru_cache(maxsize=16)
+def tensor_shapes(graph: Graph) -> Mapping[int, Shape]:
+    """The dimensions of tensors that all ops with a rule see.
+
+    A tensor that some op sees in part, or whose rows are no axis for some op, is left out.
+    """
+    seen: dict[int, dict[Shape, None]] = {}
+    for row in graph.op_rules:
+        if row is not None:
+            tensors, accesses = row.operands + row.results, row.rule.operands + row.rule.results
+            for k, access in zip(tensors, accesses, strict=True):
+                seen.setdefault(k, {})[row.rule.shape(access)] = None
+    elements = graph.tensor_elements.tolist()
+    shapes = {k: common_shape(views) for k, views in seen.items()}
+    return MappingProxyType(
+        {k: shape for k, shape in shapes.items() if shape and math.prod(shape) == elements[k]}
+    )
+
+
+def common_shape(shapes: Iterable[Shape]) -> Shape:
+    """The axes that all views of a tensor have; () unless its rows are an axis of each of them.
+
+    An axis is known by the numbers of blocks before it and of elements along it, which a reshaping of other
+    axes does not change: the tokens of ``[1, T, H * W]`` are those of ``[1, T, H, W]``.
+    """
+    shape, *others = found = list(dict.fromkeys(shapes))
+    if not others:
+        return shape
+    if len({math.prod(one) for one in found}) > 1:  # some op reads a part
+        return ()
+    stops = sorted(set.intersection(*({1, *accumulate(one, mul)} for one in found)))
+    common = tuple(after // before for before, after in pairwise(stops) if before)
+    return common if len(common) > 1 and all(row_axis(one, common) is not None for one in found) else ()
+
+
+def row_axis(view: Shape, shape: Shape) -> int | None:
+    """The axis of a view along which the rows lie, the second-to-last axis of ``shape``; None if none is."""
+    if len(shape) < 2:
+        return None
+    if view == shape:
+        return len(view) - 2
+    outer, number = math.prod(shape[:-2]), shape[-2]
+    before = accumulate(view, mul, initial=1)
+    found = (i for i, blocks in enumerate(before) if blocks == outer and view[i : i + 1] == (number,))
+    return next(found, None)

@@ -151,16 +151,17 @@ def _matmul_nbits(inputs: InputShapes, outputs: Sequence[Shape], attributes: Map
     return matmul_flops(1, math.prod(outputs[0]), 1, contracted)
 
 
-def _einsum(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> float:
-    return einsum_flops(str(attributes.get("equation", "")), inputs)
+def _recurrent(*of_gates: int) -> Formula:
+    """Layers of cells; along the axes ``of_gates`` of the weight of inputs lie directions and gates."""
 
+    def flops(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> float:
+        # X is [steps, batch, inputs] (or batch first). Every step multiplies by W and R of each direction.
+        rows, first = math.prod(_shape(inputs, 0)[:2]), _shape(inputs, 1)
+        gates = math.prod(first[axis] for axis in of_gates if axis < len(first)) if first else 1
+        weights = math.prod(first) + math.prod(_shape(inputs, 2))
+        return matmul_flops(1, rows, 1, weights) + 4.0 * rows * gates
 
-def _recurrent(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> float:
-    # X is [steps, batch, inputs] (or batch first). Every step multiplies by W and R of each direction.
-    rows = math.prod(_shape(inputs, 0)[:2])
-    gates = math.prod(_shape(inputs, 1)[:2])
-    weights = math.prod(_shape(inputs, 1)) + math.prod(_shape(inputs, 2))
-    return matmul_flops(1, rows, 1, weights) + 4.0 * rows * gates
+    return flops
 
 
 def _scored(rows: int, columns: float, heads: int, width: int, width_out: int) -> float:
@@ -268,13 +269,6 @@ def _grouped_attention(inputs: InputShapes, outputs: Sequence[Shape], attributes
     return _scored(batch * rows, seen, heads, width, width) + 3.0 * turned
 
 
-def _quantised_lstm(inputs: InputShapes, outputs: Sequence[Shape], attributes: Mapping[str, Any]) -> float:
-    # As _recurrent, with weights [directions, inputs, gates].
-    rows, first = math.prod(_shape(inputs, 0)[:2]), _shape(inputs, 1)
-    weights = math.prod(first) + math.prod(_shape(inputs, 2))
-    return matmul_flops(1, rows, 1, weights) + 4.0 * rows * math.prod((*first[:1], *first[-1:]))
-
-
 # The product and at most one bias, without a fused activation or scale: the shape of a product follows from
 # its FLOPs (go_opt.env.cost.shapes).
 MATRIX_FLOPS: Final[Mapping[str, Formula]] = {
@@ -284,7 +278,7 @@ MATRIX_FLOPS: Final[Mapping[str, Formula]] = {
     "ConvTranspose": _conv_transpose,
     "DeformConv": _conv(weight=1, bias=3),
     "QLinearConv": _conv(weight=3, bias=8),
-    "Einsum": _einsum,
+    "Einsum": lambda inputs, outputs, given: einsum_flops(str(given.get("equation", "")), inputs),
     **dict.fromkeys(("FusedGemm", "Gemm"), _gemm),
     **dict.fromkeys(("DynamicQuantizeMatMul", "FusedMatMul", "MatMul", "MatMulInteger"), _matmul),
     **dict.fromkeys(("MatMulInteger16", "MatMulIntegerToFloat", "QGemm", "QLinearMatMul"), _matmul),
@@ -301,6 +295,6 @@ MATRIX_FLOPS: Final[Mapping[str, Formula]] = {
     "QOrderedLongformerAttention": _projected_attention(2, bias=4),
     "MoE": _experts(2, 4, 6, bits=8),
     "QMoE": _experts(2, 5, 8, bits=4),
-    **dict.fromkeys(("GRU", "LSTM", "RNN"), _recurrent),
-    "DynamicQuantizeLSTM": _quantised_lstm,
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), _recurrent(0, 1)),
+    "DynamicQuantizeLSTM": _recurrent(0, -1),
 }

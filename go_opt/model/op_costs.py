@@ -46,7 +46,8 @@ def op_cost(signature: OpSignature) -> OpCost:
     if op_class == "matrix":
         flops = MATRIX_FLOPS[op_type](signature.input_shapes, signature.output_shapes, signature.attributes)
         return OpCost(op_class, float(flops), touched)
-    if op_class == "data_movement" or _is_nearest_resize(signature):
+    mode = signature.attributes.get("mode", "nearest")
+    if op_class == "data_movement" or (op_type in ("Resize", "Upsample") and mode == "nearest"):
         return OpCost("data_movement", 0.0, touched)
     return OpCost(op_class, float(_vector_flops(signature)), touched, is_known_type(op_type))
 
@@ -224,13 +225,6 @@ def _touch_chosen(signature: OpSignature, touched: list[int | None]) -> None:
         shape = shapes[position] if position < len(shapes) else None
         if shape and shape[axis] == rows and rows:
             touched[position] = math.prod(shape) // rows * min(rows, chosen)
-
-
-def _is_nearest_resize(signature: OpSignature) -> bool:
-    return (
-        signature.op_type in ("Resize", "Upsample")
-        and signature.attributes.get("mode", "nearest") == "nearest"
-    )
 
 
 def _vector_flops(signature: OpSignature) -> float:

@@ -13,9 +13,8 @@ from go_opt import from_networkx, from_onnx, to_networkx
 from go_opt.errors import GraphError
 from go_opt.model.codecs.graph_json import graph_from_dict, graph_to_dict
 from go_opt.model.codecs.wire import graph_from_proto, graph_to_proto
-from go_opt.model.graph import Graph
+from go_opt.model.graph import Graph, common_shape, row_axis
 from go_opt.model.rule import Shape
-from go_opt.model.shapes import common_shape, row_axis
 from go_opt.search.splits.rows import batch_of, row_shapes
 from tests.exports import info, integers, model, node, weight
 from tests.shaped import SAME_ROW, ShapedBuilder, Window, heads_of, shapes_of, windows_of

@@ -72,21 +72,16 @@ def primitive_cost(
     primitive: str, params: Mapping[str, Any], inputs: Sequence[Shape], outputs: Sequence[Shape]
 ) -> OpCost:
     """The cost of one execution; ``touched`` is in the order of ``inputs``."""
+    all_of_each = (None,) * len(inputs)
     if primitive in _MATRIX_FLOPS:
         flops = _MATRIX_FLOPS[primitive](params, inputs, outputs)
-        return OpCost("matrix", flops, (None,) * len(inputs))
+        return OpCost("matrix", flops, all_of_each)
     if primitive in FACTORISATION_FLOPS:
-        return OpCost("vector", FACTORISATION_FLOPS[primitive](inputs), (None,) * len(inputs))
+        return OpCost("vector", FACTORISATION_FLOPS[primitive](inputs), all_of_each)
     if primitive in _VECTOR_FLOPS:
-        return OpCost("vector", _VECTOR_FLOPS[primitive](params, inputs, outputs), (None,) * len(inputs))
+        return OpCost("vector", _VECTOR_FLOPS[primitive](params, inputs, outputs), all_of_each)
     if primitive in _MOVES:
-        return OpCost("data_movement", 0.0, (None,) * len(inputs))
-    return _table_cost(primitive, params, inputs, outputs)
-
-
-def _table_cost(
-    primitive: str, params: Mapping[str, Any], inputs: Sequence[Shape], outputs: Sequence[Shape]
-) -> OpCost:
+        return OpCost("data_movement", 0.0, all_of_each)
     order = _OPERAND_ORDER.get(primitive, tuple(range(len(inputs))))
     attributes = {"kernel_shape": params["window_dimensions"]} if "window_dimensions" in params else {}
     attributes |= {"equation": params["equation"]} if "equation" in params else {}
@@ -190,8 +185,8 @@ def rule_attributes(
 ) -> tuple[str, _Attributes] | None:
     """The op type in the table of rules, and the attributes; None if the table has no such op."""
     op_type = _TYPE.get(primitive, onnx_type(primitive))
-    make = _windows if primitive.startswith("reduce_window") else _ATTRIBUTES.get(primitive, _none)
-    attributes = make(params, inputs)
+    make = _windows if primitive.startswith("reduce_window") else _ATTRIBUTES.get(primitive)
+    attributes = {} if make is None else make(params, inputs)
     if attributes is None or not op_type:
         return None
     is_spread = any(one != 1 for one in attributes.get("lhs_dilation", ()))
@@ -285,10 +280,6 @@ def _axis(parameter: str, default: int = -1) -> _Maker:
 
 def _axes(parameter: str) -> _Maker:
     return lambda params, inputs: {"axes": _integers(params[parameter])}
-
-
-def _none(params: _Parameters, inputs: Sequence[Value]) -> _Attributes:
-    return {}
 
 
 def _integers(numbers: Iterable[Any]) -> list[int]:

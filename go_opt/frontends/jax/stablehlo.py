@@ -190,14 +190,11 @@ def places(kind: str, op: Any) -> dict[str, Any]:
         return {"padding_config": tuple(zip(*sizes, strict=True))}
     if kind == "scatter":
         return {"dimension_numbers": _scatter(op), "reduction": combiner(op)}
-    make = {"gather": _gather, "torch_index_select": _selection}.get(kind)
-    return {} if make is None else {"dimension_numbers": make(op)}
+    if kind == "gather":
+        from jaxlib.mlir.dialects import stablehlo
 
-
-def _gather(op: Any) -> Any:
-    from jaxlib.mlir.dialects import stablehlo
-
-    return stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
+        return {"dimension_numbers": stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])}
+    return {"dimension_numbers": _selection(op)} if kind == "torch_index_select" else {}
 
 
 def _scatter(op: Any) -> Any:
@@ -491,7 +488,9 @@ class _Scope:
             operands = [operands[0], operands[2], operands[1]]
         elif kind in ("reduce", "reduce_window"):
             operands = operands[: len(operands) // 2]
-            name = _combined(op, _REDUCTIONS if kind == "reduce" else _WINDOWS)
+            # Of a region that matches none, elements are joined in some other way.
+            names, other = (_REDUCTIONS, "argmax") if kind == "reduce" else (_WINDOWS, "reduce_window")
+            name = names.get(combiner(op), other)
             if kind == "reduce_window":
                 params.update(windows(op, len(aval_of(operands[0]).shape), "base_dilation"))
                 name = cumulative(name, params, aval_of(operands[0]).shape)
@@ -530,8 +529,3 @@ def _constant(value: Any) -> Literal | None:
         number = getattr(splat, "value", 0.0)  # complex numbers have no `value`
         return Literal(aval, number)
     return Literal(aval, aval)
-
-
-def _combined(op: Any, names: Mapping[str, str]) -> str:
-    """The primitive for a reduction's region; ``argmax`` or ``reduce_window`` if none matches."""
-    return names.get(combiner(op), "argmax" if op.name == "stablehlo.reduce" else "reduce_window")

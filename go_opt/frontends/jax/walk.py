@@ -26,16 +26,7 @@ from go_opt.frontends.jax.primitives import (
     rule_attributes,
 )
 from go_opt.frontends.recording.binding import Trips
-from go_opt.frontends.recording.recorder import (
-    RecordedOp,
-    Recorder,
-    Result,
-    Value,
-    joined,
-    live_ops,
-    outside_reads,
-    work_of,
-)
+from go_opt.frontends.recording.recorder import Recorder, Result, Value, joined
 from go_opt.frontends.recording.states import FoundStates
 from go_opt.model.bindings import Bindings
 from go_opt.model.dtypes import DTYPE_BITS, DTYPES, IS_FLOATING, costs_the_same, dtype_code
@@ -106,9 +97,9 @@ class Walker:
             return env[atom]
         if atom.aval.shape:
             return self._constant(atom.val)
-        return Value(
-            (), dtype_name(atom.aval.dtype, "a literal"), "literal", None, scalar=_python_scalar(atom.val)
-        )
+        array, dtype = np.asarray(atom.val), dtype_name(atom.aval.dtype, "a literal")
+        number = array.item() if array.dtype.kind in "biuf" else None
+        return Value((), dtype, "literal", None, scalar=number)
 
     def _equation(self, equation: Any, inputs: list[Value], scope: str) -> list[Value]:
         name, params = normal_name(equation.primitive.name), equation.params
@@ -116,7 +107,11 @@ class Walker:
         if name in CALLS:
             return self.run(params[CALLS[name]], inputs, scope)
         if name == "custom_linear_solve":
-            return self.run(params["jaxprs"].solve, _solve_arguments(params["const_lengths"], inputs), scope)
+            # The constants of the solve itself (other programs are derivatives), then right-hand sides.
+            lengths = params["const_lengths"]
+            start = lengths.matvec + lengths.vecmat
+            given = [*inputs[start : start + lengths.solve], *inputs[sum(lengths) :]]
+            return self.run(params["jaxprs"].solve, given, scope)
         if name in _SILENT and not equation.outvars:
             return []
         if name not in CONTROL_FLOW:
@@ -155,7 +150,9 @@ class Walker:
         is_scalar = all(shape == () for shape, _ in results)
         if inputs and all(value.tensor is None for value in inputs):
             if is_scalar or is_elementwise(onnx_type(name)):
-                scalar = _folded_scalar(name, inputs)
+                scalars = [value.scalar for value in inputs]
+                is_known = name in _SCALARS and None not in scalars
+                scalar = _SCALARS[name](*scalars) if is_known else None
                 return [Value(shape, dtype, "literal", None, scalar=scalar) for shape, dtype in results]
             if any(value.scalar is None for value in inputs):
                 return self.recorder.folded(joined(scope, name), None, results)
@@ -240,24 +237,6 @@ def dtype_name(dtype: Any, where: str) -> str:
 def results_of(variables: Iterable[Any], where: str) -> list[Result]:
     """Shape and type of each variable."""
     return [(tuple(variable.aval.shape), dtype_name(variable.aval.dtype, where)) for variable in variables]
-
-
-def _solve_arguments(const_lengths: Any, inputs: Sequence[Value]) -> list[Value]:
-    """The constants of the solve itself (the other programs are derivatives), then the right-hand sides."""
-    start = const_lengths.matvec + const_lengths.vecmat
-    return [*inputs[start : start + const_lengths.solve], *inputs[sum(const_lengths) :]]
-
-
-def _python_scalar(value: Any) -> Any:
-    array = np.asarray(value)
-    return array.item() if array.dtype.kind in "biuf" else None
-
-
-def _folded_scalar(name: str, inputs: Sequence[Value]) -> Any:
-    scalars = [value.scalar for value in inputs]
-    if name not in _SCALARS or any(scalar is None for scalar in scalars):
-        return None
-    return _SCALARS[name](*scalars)
 
 
 def _check_importable(name: str, equation: Any, scope: str) -> None:
@@ -379,8 +358,11 @@ def _trip_count(params: Mapping[str, Any], inputs: Sequence[Value], limit: int) 
     if counter_variable not in carried or compare.outvars != condition.outvars:
         return None
     position = carried.index(counter_variable)
-    if bound_atom in carried and not _is_invariant(params, carried.index(bound_atom)):
-        return None
+    states = body.invars[params["body_nconsts"] :]
+    if bound_atom in carried:
+        place = carried.index(bound_atom)
+        if body.outvars[place] is not states[place]:  # it changes
+            return None
     bound = bound_atom.val if hasattr(bound_atom, "val") else known[bound_atom]
     counter, step = known[counter_variable], _counter_step(params, body, position)
     if counter is None or bound is None or step is None:
@@ -389,11 +371,6 @@ def _trip_count(params: Mapping[str, Any], inputs: Sequence[Value], limit: int) 
     while length <= limit and goes_on(counter, bound):
         counter, length = counter + step, length + 1
     return length
-
-
-def _is_invariant(params: Mapping[str, Any], position: int) -> bool:
-    body = params["body_jaxpr"].jaxpr
-    return body.outvars[position] is body.invars[params["body_nconsts"] + position]
 
 
 def _counter_step(params: Mapping[str, Any], body: Any, position: int) -> Any:
@@ -417,36 +394,17 @@ def _cond(
         taken = min(max(int(predicate.scalar), 0), len(branches) - 1)
         return walker.run(branches[taken], operands, scope)
     name = joined(scope, "cond")
-    arms, reads = [], [] if predicate.tensor is None else [(predicate.tensor, predicate.touched)]
+    bodies, reads = [], [] if predicate.tensor is None else [(predicate.tensor, predicate.touched)]
     for branch in branches:
-        ops, outputs = _branch(walker, branch, operands, name)
-        arms.append(ops)
+        start = len(walker.recorder.ops)
+        outputs = walker.run(branch, operands, name)
         returned = [(value.tensor, value.touched) for value in outputs if value.tensor is not None]
-        inside = {tensor for op in ops for tensor, _, _ in op.writes}
-        reads += outside_reads(ops) + [read for read in returned if read[0] not in inside]
-    dearest = max(arms, key=lambda ops: work_of(ops)[1])
-    op_class, flops = work_of(dearest)
-    heaviest = max(dearest, key=lambda op: op.flops, default=None)
-    return walker.recorder.op(
-        name,
-        "If",
-        OpCost(op_class, flops, ()),
-        heaviest.dtype if heaviest is not None else results[0][1],
-        reads,
-        results,
-        unknown=tuple(row for ops in arms for op in ops for row in op.unknown),
-    )
-
-
-def _branch(
-    walker: Walker, branch: Any, operands: Sequence[Value], scope: str
-) -> tuple[list[RecordedOp], list[Value]]:
-    """The live ops of a branch, removed from the recorder again, and its outputs."""
-    start = len(walker.recorder.ops)
-    outputs = walker.run(branch, operands, scope)
-    ops = walker.recorder.ops[start:]
-    del walker.recorder.ops[start:]
-    return live_ops(ops, [value.tensor for value in outputs if value.tensor is not None]), outputs
+        bodies.append(walker.recorder.body(start, returned))
+        reads += bodies[-1].reads
+    dearest = max(bodies, key=lambda body: body.cost.flops)
+    unknown = tuple(row for body in bodies for row in body.unknown)
+    dtype = dearest.dtype or results[0][1]
+    return walker.recorder.op(name, "If", dearest.cost, dtype, reads, results, unknown)
 
 
 def _loop_scope(walker: Walker, kind: str, length: int | None, scope: str) -> tuple[str, int]:

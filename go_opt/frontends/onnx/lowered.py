@@ -155,9 +155,15 @@ def states_by_ops(
             if name in source and following < len(node.output):
                 old_of.setdefault(node.output[following], set()).add(source[name])
                 computed.update({source[name]} if node.op_type in _COMPUTES else ())
+
+    def is_next(old: Facts, following: Facts) -> bool:
+        """Whether the shapes allow it; what is appended is not longer than what is kept."""
+        is_kept = 2 * math.prod(old.shape) >= math.prod(following.shape)
+        return old.dtype not in _COUNTS and is_kept and fits(old, following)
+
     found = {}
     for name, facts in outputs.items():
-        olds = [old for old in old_of.get(name, ()) if old in computed and _is_next(inputs[old], facts)]
+        olds = [old for old in old_of.get(name, ()) if old in computed and is_next(inputs[old], facts)]
         if len(olds) == 1:
             found[name] = olds[0]
     times = Counter(found.values())
@@ -169,9 +175,3 @@ def _places(node: onnx.NodeProto) -> Iterable[tuple[int, int]]:
     if node.op_type == "Concat":
         return [(i, 0) for i in range(len(node.input))]
     return _OLD_AND_NEXT.get((node.domain.removesuffix("ai.onnx"), node.op_type), ())
-
-
-def _is_next(old: Facts, following: Facts) -> bool:
-    """Whether the shapes allow it; what is appended is not longer than what is kept."""
-    is_kept = 2 * math.prod(old.shape) >= math.prod(following.shape)
-    return old.dtype not in _COUNTS and is_kept and fits(old, following)

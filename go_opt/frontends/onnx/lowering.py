@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -43,7 +43,7 @@ from go_opt.frontends.onnx.program import (
 )
 from go_opt.frontends.onnx.structure import GraphReads, body_prefix, inputs_behind, ordered_nodes
 from go_opt.frontends.recording.binding import Trips, flags
-from go_opt.frontends.recording.recorder import Read, RecordedOp, outside_reads, work_of
+from go_opt.frontends.recording.recorder import Body
 from go_opt.model.graph import UnknownOp
 from go_opt.model.op_costs import OpCost, OpSignature, is_view, op_cost
 from go_opt.model.rules.views import trailing, viewed_steps
@@ -251,7 +251,7 @@ class Scope:
         name: str,
         op_type: str,
         cost: OpCost,
-        reads: Sequence[Read],
+        reads: Iterable[tuple[str, int | None]],
         inputs: Sequence[Value | None],
         outputs: Sequence[Value],
         unknown: tuple[UnknownOp, ...] = (),
@@ -276,7 +276,8 @@ class Scope:
         """Type and shape of each output; None for unknown ones that nothing reads."""
         kinds: list[tuple[int, Shape] | None] = []
         for position, output in enumerate(node.output):
-            info, stated = self._stated.get(output), (0, None)
+            info = self._stated.get(output)
+            stated: PartialType = (0, None)
             if info is not None:
                 stated = info.type.tensor_type.elem_type, self.context.dims.resolve(info)
             kind = complete(merged(inferred.get(output, (0, None)), stated))
@@ -310,15 +311,6 @@ def _places(node: onnx.NodeProto, source: Value, shape: Shape) -> Sequence[int] 
     return [order.index(axis) for axis in range(len(order))]
 
 
-@dataclass(frozen=True)
-class _Body:
-    ops: Sequence[RecordedOp]
-    outputs: tuple[Value, ...]
-    op_class: str
-    flops: float  # of one trip
-    reads: Mapping[str, int | None]  # tensors around the body -> elements touched in one trip
-
-
 def _lower_if(scope: Scope, name: str, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> None:
     condition = _required(name, node, inputs, 0)
     branches = (_graph(name, node, "else_branch"), _graph(name, node, "then_branch"))
@@ -335,15 +327,18 @@ def _lower_if(scope: Scope, name: str, node: onnx.NodeProto, inputs: Sequence[Va
         raise ModelError(
             f"{str(error).rstrip('.')}, in a branch of op {name!r} (If) whose condition is not known{hint}."
         ) from error
-    dearer = max(bodies, key=lambda body: body.flops)
-    reads = {condition.tensor: None, **_union([body.reads for body in bodies])}
+    dearer, results = max(bodies, key=lambda body: body[0].cost.flops)
+    reads: dict[str, int | None] = {condition.tensor: None}
+    for body, _ in bodies:
+        for tensor, touched in body.reads:
+            before = reads.get(tensor, 0)
+            reads[tensor] = None if touched is None or before is None else max(touched, before)
     outputs = [
         scope.activation(output, value.elem_type, value.shape)
-        for output, value in zip(node.output, dearer.outputs, strict=True)
+        for output, value in zip(node.output, results, strict=True)
     ]
-    unknown = tuple(row for body in bodies for row in _unknown(body, 1))
-    cost = OpCost(dearer.op_class, dearer.flops, ())
-    scope.emit(name, "If", cost, list(reads.items()), inputs, outputs, unknown)
+    unknown = tuple(row for body, _ in bodies for row in body.unknown)
+    scope.emit(name, "If", dearer.cost, reads.items(), inputs, outputs, unknown)
 
 
 def _inline(scope: Scope, name: str, node: onnx.NodeProto, branch: onnx.GraphProto) -> None:
@@ -407,8 +402,8 @@ def _repeat(
     if len(graph.input) != len(kinds):
         raise ModelError(f"op {name!r}: its body takes {len(graph.input)} inputs, not {len(kinds)}.")
     formals = {info.name: kind for info, kind in zip(graph.input, kinds, strict=True)}
-    body = _lower_body(scope, name, "", graph, formals)
-    results = body.outputs[1:] if counts else body.outputs  # a Loop's condition comes first
+    body, results = _lower_body(scope, name, "", graph, formals)
+    results = results[1:] if counts else results  # a Loop's condition comes first
     for old, new in zip(state, results[: len(state)], strict=True):
         if old.shape != new.shape:
             raise ModelError(
@@ -420,9 +415,7 @@ def _repeat(
     for i, axis in zip(stacked, [0] * len(stacked) if axes is None else axes, strict=True):
         place = axis % (len(shapes[i]) + 1)
         shapes[i] = (*shapes[i][:place], trips, *shapes[i][place:])
-    reads: dict[str, int | None] = {
-        tensor: None if touched is None else touched * trips for tensor, touched in body.reads.items()
-    }
+    reads = {tensor: None if touched is None else touched * trips for tensor, touched in body.reads}
     read = (value for value in inputs if value is not None)
     # A known trip count or start condition is read by no kernel.
     reads |= {
@@ -433,19 +426,17 @@ def _repeat(
         for output, value, shape in zip(node.output, results, shapes, strict=True)
         if output
     ]
-    cost = OpCost(body.op_class, body.flops * trips, ())
-    scope.emit(name, node.op_type, cost, list(reads.items()), inputs, outputs, _unknown(body, trips))
-
-
-def _unknown(body: _Body, trips: int) -> tuple[UnknownOp, ...]:
-    """The ops of a body whose types no rule has."""
-    return tuple(row._replace(flops=row.flops * trips) for op in body.ops for row in op.unknown)
+    cost = replace(body.cost, flops=body.cost.flops * trips)
+    unknown = tuple(row._replace(flops=row.flops * trips) for row in body.unknown)
+    scope.emit(name, node.op_type, cost, reads.items(), inputs, outputs, unknown)
 
 
 def _lower_body(
     scope: Scope, name: str, branch: str, graph: onnx.GraphProto, formals: Mapping[str, tuple[int, Shape]]
-) -> _Body:
+) -> tuple[Body, tuple[Value, ...]]:
     """Lower a body of the op ``name`` into a separate program, whose ops are summed up, not kept.
+
+    Reads are of tensors around the body, with the elements touched in one trip. Outputs are returned as well.
 
     Args:
       branch: tells the names of one of several bodies from those of the others.
@@ -454,17 +445,14 @@ def _lower_body(
     own = {inner.activation(formal, *kind).tensor for formal, kind in formals.items()}
     inner.lower(graph)
     outputs = tuple(inner.lookup(output.name) for output in graph.output)
-    ops = inner.program.ops
     scope.program.add_part(inner.program, name)
+    body = Body.of(inner.program.ops, [(value.tensor, None) for value in outputs])
     reads: dict[str, int | None] = {}
-    for tensor, touched in outside_reads(ops):
-        before = reads.get(tensor, 0)
-        reads[tensor] = None if touched is None or before is None else before + touched
-    # A body may return a tensor that none of its ops reads.
-    reads |= {value.tensor: None for value in outputs}
-    inside = own.union(tensor for op in ops for tensor, _, _ in op.writes)
-    outside = {tensor: touched for tensor, touched in reads.items() if tensor not in inside}
-    return _Body(ops, outputs, *work_of(ops), outside)
+    for tensor, touched in body.reads:
+        if tensor not in own:
+            before = reads.get(tensor, 0)
+            reads[tensor] = None if touched is None or before is None else before + touched
+    return body._replace(reads=list(reads.items())), outputs
 
 
 def _prefix(scope: Scope, name: str) -> str:
@@ -494,15 +482,6 @@ def _required(name: str, node: onnx.NodeProto, inputs: Sequence[Value | None], p
     if value is None:
         raise ModelError(f"op {name!r} ({node.op_type}) lacks its input {position}.")
     return value
-
-
-def _union(reads: Sequence[Mapping[str, int | None]]) -> dict[str, int | None]:
-    union: dict[str, int | None] = {}
-    for one in reads:
-        for tensor, touched in one.items():
-            before: Any = union.get(tensor, 0)
-            union[tensor] = None if touched is None or before is None else max(touched, before)
-    return union
 
 
 _Lower = Callable[[Scope, str, onnx.NodeProto, Sequence[Value | None]], None]

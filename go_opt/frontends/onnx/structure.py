@@ -153,15 +153,15 @@ def body_prefix(name: str, names: Sequence[str]) -> str:
     Args:
       names: of the node's graph, sorted.
     """
+
+    def begins_one(prefix: str) -> bool:
+        return any(name.startswith(prefix) for name in names[bisect_left(names, prefix) :][:1])
+
     path, i = name, 0
-    while (i and path in names) or _begins_one(f"{path}/", names):
+    while (i and path in names) or begins_one(f"{path}/"):
         i += 1
         path = f"{name}_{i}"
     return f"{path}/"
-
-
-def _begins_one(prefix: str, names: Sequence[str]) -> bool:
-    return any(name.startswith(prefix) for name in names[bisect_left(names, prefix) :][:1])
 
 
 def name_nodes(model: onnx.ModelProto) -> None:

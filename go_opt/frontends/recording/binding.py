@@ -9,7 +9,9 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, ClassVar, Final
 
 from go_opt.errors import GoOptError, ModelError
@@ -93,32 +95,37 @@ _MOST_TEXT: Final = 1_000  # of an expression
 _SYMBOL: Final = re.compile(r"Symbol\('(\w+)'[^()]*\)")
 
 
-def value_of(expression: str, symbols: Mapping[str, int]) -> Fraction | None:
-    """The number of an expression, such as ``2*s0`` or ``floor(n/2 - 1/2) + 1``; None if it has none.
+@dataclass(frozen=True)
+class Expression:
+    """A size as exporters write it, such as ``2*s0`` or ``floor(n/2 - 1/2) + 1``.
 
     SymPy writes ``Mul(Integer(2), Symbol('s0', integer=True))``.
     """
-    tree = _parsed(expression)
-    try:
-        return None if tree is None else _evaluated(tree, symbols)
-    except (ZeroDivisionError, OverflowError, TypeError, RecursionError):
-        return None
 
+    text: str
 
-def symbols_of(expression: str) -> set[str]:
-    """The symbols in an expression."""
-    tree = _parsed(expression)
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} if tree else set()
-    return names - {name for name in names if name.lower() in _FUNCTIONS and name != expression}
+    @cached_property
+    def _tree(self) -> ast.expr | None:
+        if len(self.text) > _MOST_TEXT:
+            return None
+        try:
+            return ast.parse(_SYMBOL.sub(r"\1", self.text.strip()), mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return None
 
+    @property
+    def symbols(self) -> set[str]:
+        """The symbols in it."""
+        nodes = ast.walk(self._tree) if self._tree else ()
+        names = {node.id for node in nodes if isinstance(node, ast.Name)}
+        return names - {name for name in names if name.lower() in _FUNCTIONS and name != self.text}
 
-def _parsed(expression: str) -> ast.expr | None:
-    if len(expression) > _MOST_TEXT:
-        return None
-    try:
-        return ast.parse(_SYMBOL.sub(r"\1", expression.strip()), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+    def value(self, symbols: Mapping[str, int]) -> Fraction | None:
+        """The number that it is; None if it is none, or not known."""
+        try:
+            return None if self._tree is None else _evaluated(self._tree, symbols)
+        except (ZeroDivisionError, OverflowError, TypeError, RecursionError):
+            return None
 
 
 def _evaluated(node: ast.expr, symbols: Mapping[str, int]) -> Fraction | None:

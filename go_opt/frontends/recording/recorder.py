@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from go_opt.errors import ModelError
 from go_opt.frontends.recording.states import FoundStates
@@ -47,16 +47,31 @@ def live_ops(ops: Sequence[RecordedOp], wanted: Iterable[str]) -> list[RecordedO
     return live[::-1]
 
 
-def work_of(ops: Sequence[RecordedOp]) -> tuple[str, float]:
-    """Class of the most demanding of some ops, data movement if there is none, and the FLOPs of all."""
-    classes = (op.op_class for op in ops)
-    return min(classes, key=OP_CLASSES.index, default=OP_CLASSES[-1]), sum(op.flops for op in ops)
+class Body(NamedTuple):
+    """Ops that are part of one, summed up."""
 
+    cost: OpCost  # the class of the most demanding op, data movement if there is none; FLOPs of all
+    dtype: str | None  # of the op with most FLOPs
+    reads: list[Read]  # of what none of the ops writes
+    unknown: tuple[UnknownOp, ...]  # ops whose types no rule has
 
-def outside_reads(ops: Sequence[RecordedOp]) -> list[Read]:
-    """The reads of ops, but for those of what one of them writes."""
-    inside = {tensor for op in ops for tensor, _, _ in op.writes}
-    return [read for op in ops for read in op.reads if read[0] not in inside]
+    @staticmethod
+    def of(ops: Sequence[RecordedOp], returned: Sequence[Read]) -> Body:
+        """The ops of a body that returns tensors, which are read even if none of its ops does so."""
+        op_class = min((op.op_class for op in ops), key=OP_CLASSES.index, default=OP_CLASSES[-1])
+        heaviest = max(ops, key=lambda op: op.flops, default=None)
+        inside = {tensor for op in ops for tensor, _, _ in op.writes}
+        return Body(
+            OpCost(op_class, sum(op.flops for op in ops), ()),
+            None if heaviest is None else heaviest.dtype,
+            [
+                read
+                for reads in (*(op.reads for op in ops), returned)
+                for read in reads
+                if read[0] not in inside
+            ],
+            tuple(row for op in ops for row in op.unknown),
+        )
 
 
 @dataclass(frozen=True)
@@ -151,6 +166,12 @@ class Recorder:
         ]
         self.record(name, op_type, cost, dtype, reads, values, unknown)
         return values
+
+    def body(self, start: int, returned: Sequence[Read]) -> Body:
+        """Take the ops from ``start`` on out of the recording; those that nothing depends on do not count."""
+        ops = live_ops(self.ops[start:], [tensor for tensor, _ in returned])
+        del self.ops[start:]
+        return Body.of(ops, returned)
 
     def record(
         self,

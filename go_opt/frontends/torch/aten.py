@@ -107,23 +107,10 @@ def _chain(attributes: Mapping[str, Any], shapes: Sequence[Shape], outputs: Sequ
     return einsum_flops(f"{','.join(terms)}->{result}", shapes)
 
 
-def _tensordot(attributes: Mapping[str, Any], shapes: Sequence[Shape], outputs: Sequence[Shape]) -> float:
-    summed = [shapes[0][axis] for axis in attributes.get("dims_self", ())]
-    return 2.0 * float(math.prod(outputs[0]) * math.prod(summed))
-
-
-def _bilinear(attributes: Mapping[str, Any], shapes: Sequence[Shape], outputs: Sequence[Shape]) -> float:
-    return einsum_flops("...a,oab,...b->...o", [shapes[0], shapes[2], shapes[1]])
-
-
 def _conv_backward(attributes: Mapping[str, Any], shapes: Sequence[Shape], outputs: Sequence[Shape]) -> float:
     """The gradients of the operand and of the weight each cost as much as the convolution."""
     wanted: int = sum(attributes.get("output_mask", [True, True])[:2])
     return wanted * conv_flops(math.prod(shapes[0]), math.prod(shapes[2][1:]))
-
-
-def _conv_tbc(attributes: Mapping[str, Any], shapes: Sequence[Shape], outputs: Sequence[Shape]) -> float:
-    return conv_flops(math.prod(outputs[0]), math.prod(shapes[1][:2]))
 
 
 def _stft(attributes: Mapping[str, Any], shapes: Sequence[Shape], outputs: Sequence[Shape]) -> float:
@@ -134,12 +121,18 @@ def _stft(attributes: Mapping[str, Any], shapes: Sequence[Shape], outputs: Seque
 
 
 _PRODUCTS: Final[Mapping[str, _Formula]] = {
-    "bilinear": _bilinear,
+    "bilinear": lambda attributes, shapes, outputs: einsum_flops(
+        "...a,oab,...b->...o", [shapes[0], shapes[2], shapes[1]]
+    ),
     "chain_matmul": _chain,
-    "conv_tbc": _conv_tbc,
+    "conv_tbc": lambda attributes, shapes, outputs: conv_flops(
+        math.prod(outputs[0]), math.prod(shapes[1][:2])
+    ),
     "convolution_backward": _conv_backward,
     "linalg_multi_dot": _chain,
-    "tensordot": _tensordot,
+    "tensordot": lambda attributes, shapes, outputs: (
+        2.0 * math.prod((*outputs[0], *(shapes[0][axis] for axis in attributes.get("dims_self", ()))))
+    ),
 }
 _VECTORS: Final[Mapping[str, _Formula]] = {
     **dict.fromkeys(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import IO, Any, Final, NamedTuple
 
 from go_opt.errors import ModelError
-from go_opt.frontends.recording.binding import value_of
+from go_opt.frontends.recording.binding import Expression
 
 _SCHEMA_MAJOR = 8
 _MOST_BYTES: Final = 32 << 20  # about 2 kB a node; parsed, the text takes up to 25 times as much
@@ -29,7 +29,10 @@ def read_program(source: str | os.PathLike[str] | IO[bytes]) -> dict[str, Any]:
     try:
         with zipfile.ZipFile(source) as archive:
             names = [name for name in archive.namelist() if _PROGRAM.search(name)]
-            text = _unpacked(archive, names[0]) if len(names) == 1 else b""
+            text = b""
+            if len(names) == 1:
+                with archive.open(names[0]) as entry:  # the size that it declares may be false
+                    text = entry.read(_MOST_BYTES + 1)
         is_too_long = len(text) > _MOST_BYTES
         program = json.loads(text) if names and text and not is_too_long else {}
     except OSError as error:
@@ -50,12 +53,6 @@ def read_program(source: str | os.PathLike[str] | IO[bytes]) -> dict[str, Any]:
             "export the model with a newer torch."
         )
     return program
-
-
-def _unpacked(archive: zipfile.ZipFile, name: str) -> bytes:
-    """The content of an entry, up to one byte more than is read; the size it declares may be false."""
-    with archive.open(name) as entry:
-        return entry.read(_MOST_BYTES + 1)
 
 
 _DTYPES: Final[Mapping[int, str]] = {
@@ -231,7 +228,8 @@ class Sizes:
         graph = program["graph_module"]["graph"]
         self._is_bound = bool(dims)
         self._symbols = dict[str, int]()  # symbol -> size
-        for size in _all_sizes(graph):
+        sizes = (size for meta in graph["tensor_values"].values() for size in meta["sizes"])
+        for size in (*sizes, *graph["sym_int_values"].values()):
             symbol = _symbol(size)
             if symbol and size["as_expr"].get("hint"):
                 self._symbols[symbol] = int(size["as_expr"]["hint"]["as_int"])
@@ -263,7 +261,7 @@ class Sizes:
         if expression.get("hint") and not self._is_bound:
             return int(expression["hint"]["as_int"])
         text = expression["expr_str"]
-        value = value_of(text, self._symbols)
+        value = Expression(text).value(self._symbols)
         if value is None:
             unknown = [one for one in re.findall(r"Symbol\('(\w+)'", text) if one not in self._symbols]
             if unknown:
@@ -271,11 +269,6 @@ class Sizes:
                 raise ModelError(problem, field="dims")
             raise ModelError(f"{where} has the size {text}, which from_torch cannot compute.")
         return int(value)
-
-
-def _all_sizes(graph: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    sizes = [size for meta in graph["tensor_values"].values() for size in meta["sizes"]]
-    return [size for size in (*sizes, *graph["sym_int_values"].values()) if "as_expr" in size]
 
 
 def _symbol(size: Mapping[str, Any]) -> str:

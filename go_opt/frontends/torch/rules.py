@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from go_opt.frontends.recording.recorder import Value
-from go_opt.frontends.torch.aten import permutation
+from go_opt.frontends.torch.aten import TRANSPOSES, permutation
 from go_opt.model.op_costs import is_elementwise
 
 Shape = tuple[int, ...]
@@ -73,10 +73,6 @@ def _reduced(op_type: str = "") -> _Maker:
     return make
 
 
-def _maximum(op: Ruled) -> Ruled | None:
-    return op._replace(attributes={}) if len(op.inputs) > 1 else _reduced()(op)
-
-
 def _sizes(attributes: _Attributes, name: str, axes: int, default: Sequence[int]) -> list[int]:
     """One number for each axis; one given number is for all."""
     given = attributes.get(name)
@@ -127,11 +123,6 @@ def _adaptive_pool(op: Ruled) -> Ruled:
 
 def _normalised(op: Ruled) -> Ruled:
     return op._replace(attributes={"axes": [*range(-len(op.attributes["normalized_shape"]), 0)]})
-
-
-def _batch_norm(op: Ruled) -> Ruled | None:
-    """At inference; in training, statistics are taken of the whole batch."""
-    return None if op.attributes.get("training") else op._replace(attributes={"axis": 1})
 
 
 def _groups(name: str) -> _Maker:
@@ -289,7 +280,8 @@ _MAKERS: Final[Mapping[str, _Maker]] = {
     **dict.fromkeys(
         ("batch_norm", "cudnn_batch_norm", "native_batch_norm", "native_batch_norm_legit",
          "native_batch_norm_legit_no_training"),
-        _batch_norm,
+        # At inference; in training, statistics are taken of the whole batch.
+        lambda op: None if op.attributes.get("training") else op._replace(attributes={"axis": 1}),
     ),
     "group_norm": _groups("num_groups"),
     "native_group_norm": _groups("group"),
@@ -297,7 +289,9 @@ _MAKERS: Final[Mapping[str, _Maker]] = {
     "prelu": _of_channels,
     **dict.fromkeys(_REDUCTIONS, _reduced()),
     **dict.fromkeys(_WHOLE_REDUCTIONS, _reduced("ReduceProd")),
-    **dict.fromkeys(("max", "min"), _maximum),
+    **dict.fromkeys(
+        ("max", "min"), lambda op: op._replace(attributes={}) if len(op.inputs) > 1 else _reduced()(op)
+    ),
     **dict.fromkeys(
         ("argsort", "cummax", "cummin", "cumprod", "cumsum", "log_softmax", "logcumsumexp", "one_hot",
          "softmax", "sort", "topk"),
@@ -319,10 +313,7 @@ _MAKERS: Final[Mapping[str, _Maker]] = {
     **dict.fromkeys(("constant_pad_nd", "pad"), _padded()),
     **{f"reflection_pad{axes}d": _padded("reflect") for axes in (1, 2, 3)},
     **{f"replication_pad{axes}d": _padded("edge") for axes in (1, 2, 3)},
-    **{
-        name: _transposed(name)
-        for name in ("movedim", "numpy_T", "permute", "swapaxes", "swapdims", "t", "transpose")
-    },
+    **{name: _transposed(name) for name in TRANSPOSES},
     "embedding": _with(axis=0),
     "index": _indexed,
     "repeat": _tiled,

@@ -88,7 +88,8 @@ class Walker:
                 if value is not before:
                     self._write(tensor, value, names, joined(node.module, name))
             return
-        self._check(node, name)
+        if node.graphs or name in aten.REFUSED:
+            raise ModelError(f"op {joined(node.module, name)!r}: from_torch cannot cost {node.target!r}.")
         outputs = [tensor for tensor in node.outputs if tensor in names.used] or [node.outputs[0]]
         results = [self.result(names.tensors, tensor) for tensor in outputs]
         values = self._values(node, name, inputs, results)
@@ -104,10 +105,6 @@ class Walker:
                 names.windows.update(outputs)
         if writes:
             self._write(node.tensors[0][1], values[0], names, joined(node.module, name))
-
-    def _check(self, node: Node, name: str) -> None:
-        if node.graphs or name in aten.REFUSED:
-            raise ModelError(f"op {joined(node.module, name)!r}: from_torch cannot cost {node.target!r}.")
 
     def _wrapped(self, node: Node, inputs: Sequence[Value]) -> tuple[list[Value], Iterable[Value]]:
         kind = node.target.rpartition(".")[2]
@@ -141,7 +138,9 @@ class Walker:
         if name in aten.DROPOUTS:
             return not node.attributes.get("train", False)
         if name in aten.TRANSPOSES:
-            return _moves_nothing(name, node.attributes, source.shape)
+            order = aten.permutation(name, node.attributes, len(source.shape))
+            moved = [axis for axis in order if source.shape[axis] != 1]
+            return moved == sorted(moved)
         is_whole = name in ("slice", "narrow", "cat", "split", "chunk") and shape == source.shape
         return name in aten.VIEWS or (is_whole and len(inputs) == 1)
 
@@ -182,25 +181,18 @@ class Walker:
         root = names.root[target]
         if target in names.windows:
             names.values[target] = value
-            value = self._written_part(names.values[root], value, op_name)
+            part, whole = value, names.values[root]
+            result: Result = (whole.shape, whole.dtype)
+            if whole.is_constant and part.is_constant:
+                value = self._recorder.folded(op_name, None, [result])[0]
+            else:
+                cost, read = OpCost("data_movement", 0.0, ()), [whole, part]
+                value = self._recorder.kernel(op_name, "ScatterND", cost, whole.dtype, read, [result])[0]
         for name, source in names.root.items():
             if source == root and name not in names.windows:
                 shape, dtype = names.values[name].shape, names.values[name].dtype
                 steps = viewed_steps(value.shape, value.steps, shape)
                 names.values[name] = replace(value, shape=shape, dtype=dtype, steps=steps)
-
-    def _written_part(self, whole: Value, part: Value, op_name: str) -> Value:
-        result: Result = (whole.shape, whole.dtype)
-        if whole.is_constant and part.is_constant:
-            return self._recorder.folded(op_name, None, [result])[0]
-        cost = OpCost("data_movement", 0.0, ())
-        return self._recorder.kernel(op_name, "ScatterND", cost, whole.dtype, [whole, part], [result])[0]
-
-
-def _moves_nothing(name: str, attributes: Mapping[str, Any], shape: Sequence[int]) -> bool:
-    """Whether a transposition moves only axes of size 1."""
-    moved = [axis for axis in aten.permutation(name, attributes, len(shape)) if shape[axis] != 1]
-    return moved == sorted(moved)
 
 
 def _computed_dtype(inputs: Sequence[Value], results: Sequence[Result]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, asdict, fields
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeGuard, cast, get_args
@@ -73,7 +73,7 @@ def _entry(value: Any) -> Any:
     """An element of a list in a plan, as JSON types."""
     if isinstance(value, str | int):
         return value
-    row = value._asdict() if isinstance(value, tuple) else asdict(value)
+    row = asdict(value) if is_dataclass(value) else value._asdict()
     return {name: list(one) if isinstance(one, tuple) else one for name, one in row.items()}
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from go_opt.model.matrix_flops import FACTORISATION_FLOPS
 from go_opt.model.op_costs import ELEMENTWISE, OpSignature, names
 from go_opt.model.rule import Rule, Shape
-from go_opt.model.rules import elements, moves, products, windows
+from go_opt.model.rules import elements, products, windows
 from go_opt.model.rules.maker import NoRuleError, RuleMaker
 
 _ATTRIBUTES: Final = frozenset(
@@ -97,20 +97,20 @@ _TYPES: Final[Mapping[_Maker, str]] = {
     windows.pooled_whole: "GlobalAveragePool GlobalLpPool GlobalMaxPool",
     windows.sliced: "Slice",
     windows.padded: "Pad",
-    moves.halved: "glu",
-    moves.transposed: "Transpose",
-    moves.joined: "Concat",
-    moves.parted: "Split",
-    moves.tiled: "Tile",
-    moves.resized: "Resize Upsample",
-    moves.gathered: "Gather",
-    moves.gathered_elements: "GatherElements ScatterElements",
-    moves.gathered_nd: "GatherND",
-    moves.scattered: "ScatterND",
-    moves.gathered_slices: "gather",
-    moves.scattered_slices: "scatter",
-    moves.depth_to_space: "DepthToSpace SpaceToDepth",
-    moves.sampled: "GridSample",
+    elements.halved: "glu",
+    elements.transposed: "Transpose",
+    elements.joined: "Concat",
+    elements.parted: "Split",
+    elements.tiled: "Tile",
+    elements.resized: "Resize Upsample",
+    elements.gathered: "Gather",
+    elements.gathered_elements: "GatherElements ScatterElements",
+    elements.gathered_nd: "GatherND",
+    elements.scattered: "ScatterND",
+    elements.gathered_slices: "gather",
+    elements.scattered_slices: "scatter",
+    elements.depth_to_space: "DepthToSpace SpaceToDepth",
+    elements.sampled: "GridSample",
 }
 _RULES: Final[Mapping[str, _Maker]] = {
     # random_bits follow from a key, and parts of them would be equal.

@@ -88,7 +88,8 @@ def rule_of_views(
     for place, steps in enumerate(present):
         if rule is not None and steps and _are_apart(steps):
             # With copies that no loop runs over alone it has more elements than its tensor, as readers see.
-            rule = in_order_of_tensor(rule, place, steps) or (rule if _has_copies(steps) else None)
+            has_copies = any(_has_steps(pieces) and any(step == 0 for _, step in pieces) for pieces in steps)
+            rule = in_order_of_tensor(rule, place, steps) or (rule if has_copies else None)
     return rule
 
 
@@ -101,10 +102,6 @@ def _without_copies(shape: Shape, steps: Steps) -> Shape:
 
 def _has_steps(pieces: Pieces) -> bool:
     return any(step for _, step in pieces)
-
-
-def _has_copies(steps: tuple[Pieces, ...]) -> bool:
-    return any(_has_steps(pieces) and any(step == 0 for _, step in pieces) for pieces in steps)
 
 
 def _are_apart(steps: tuple[Pieces, ...]) -> bool:

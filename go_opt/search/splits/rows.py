@@ -25,10 +25,9 @@ from go_opt.env.copies.pieces import part_name
 from go_opt.env.copies.splits import JOIN
 from go_opt.env.peak_memory import op_activation_bytes, op_sram_bytes
 from go_opt.errors import PlanError
-from go_opt.model.graph import INPUT, MATRIX, NO_PRODUCER, WEIGHT, Graph
+from go_opt.model.graph import INPUT, MATRIX, NO_PRODUCER, WEIGHT, Graph, tensor_shapes
 from go_opt.model.plan import Split
 from go_opt.model.rule import Shape, places
-from go_opt.model.shapes import tensor_shapes
 from go_opt.model.start import OpStart, Start
 from go_opt.solver.problem.replica_allocation import allocated_chips
 

@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 from go_opt.errors import ModelError
 from go_opt.frontends.onnx.inference.file import MAX_VALUE_ELEMENTS
 from go_opt.frontends.onnx.inference.values import MAX_AXES
-from go_opt.frontends.recording.binding import check_dims, flags, symbols_of, value_of
+from go_opt.frontends.recording.binding import Expression, check_dims, flags
 
 PartialShape = tuple[int | None, ...]
 
@@ -76,7 +76,7 @@ class DimTable:
         """The bound dimensions that no input has; their sizes are known only at run time."""
         known = {name for info in inputs for name in _symbols(info)}
         # "past + 1" is resolved from "past", which another input may not name alone.
-        known |= {part for name in known for part in symbols_of(name)}
+        known |= {part for name in known for part in Expression(name).symbols}
         known |= {
             f"{info.name}[{position}]"
             for info in inputs
@@ -109,7 +109,7 @@ class DimTable:
     def to_bind(self, inputs: Sequence[Any]) -> tuple[str, ...]:
         """The dimensions to bind; not those that follow from others, such as ``past + 1`` from ``past``."""
         names = dict.fromkeys(name for info in inputs for name in self.unbound(info))
-        open_parts = {name: symbols_of(name) - self._bindings.keys() for name in names}
+        open_parts = {name: Expression(name).symbols - self._bindings.keys() for name in names}
         return tuple(
             name for name, parts in open_parts.items() if not parts or name in parts or parts - names.keys()
         )
@@ -130,7 +130,7 @@ class DimTable:
                 raise ModelError(f"tensor {tensor!r}: dimension {position} is negative ({dim.dim_value}).")
             return int(dim.dim_value)
         name = _dim_name(tensor, position, dim)
-        size = self._bindings[name] if name in self._bindings else value_of(name, self._bindings)
+        size = self._bindings[name] if name in self._bindings else Expression(name).value(self._bindings)
         return None if size is None or size.denominator != 1 or size < 0 else int(size)
 
 

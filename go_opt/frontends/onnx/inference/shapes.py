@@ -39,7 +39,7 @@ class ShapeInference:
         self._opset_imports = [helper.make_opsetid(name, version) for name, version in self.versions.items()]
         # Per instance: the answer depends on the opsets of the model.
         self.schema = functools.cache(self._schema)
-        self._type = functools.cache(_tensor_type)
+        self._type = functools.cache(helper.make_tensor_type_proto)
 
     def _schema(self, domain: str, op_type: str) -> Any:
         """The definition of an op in the model's opset; None where onnx has none."""
@@ -71,7 +71,9 @@ class ShapeInference:
                 inferred |= self._through_function_body(schema, node, types, data)
         except Exception as error:
             # The extension raises types of its own, per version of onnx, derived from Exception alone.
-            raise ModelError(f"op {name!r} ({node.op_type}): {_first_sentence(error)}") from error
+            text = (str(error).strip() or type(error).__name__).splitlines()[0]
+            reason = text.split("] ", 1)[-1].rstrip(".")
+            raise ModelError(f"op {name!r} ({node.op_type}): {reason}.") from error
         return {output: _partial(name, node, kind) for output, kind in inferred.items()}
 
     def _added_outputs(
@@ -141,10 +143,6 @@ def is_argument(value: Value) -> bool:
     return value.is_constant and len(value.shape) <= 1 and value.elements <= limit
 
 
-def _tensor_type(elem_type: int, shape: Shape) -> onnx.TypeProto:
-    return helper.make_tensor_type_proto(elem_type, shape)
-
-
 def _domain(name: str) -> str:
     return "" if name == "ai.onnx" else name
 
@@ -171,11 +169,6 @@ def _partial(name: str, node: onnx.NodeProto, kind: Any) -> PartialType:
     return kind.tensor_type.elem_type, tuple(
         dim.dim_value if dim.HasField("dim_value") else None for dim in dims
     )
-
-
-def _first_sentence(error: Exception) -> str:
-    text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return text.split("] ", 1)[-1].rstrip(".") + "."
 
 
 Values = tuple[NDArray | None, ...]
@@ -243,7 +236,8 @@ def evaluate(node: onnx.NodeProto, arrays: Sequence[NDArray | None], opset: int)
         # The reference implementations raise whatever NumPy does on unsuited arrays;
         # a value that cannot be had is reported where it is needed.
         return None
-    return tuple(_small(result) for result in results)
+    arrays_out = map(np.asarray, results)
+    return tuple(array if array.size <= MAX_VALUE_ELEMENTS else None for array in arrays_out)
 
 
 def plain_attributes(node: onnx.NodeProto) -> dict[str, Any]:
@@ -270,11 +264,6 @@ def constant_attribute(attributes: Mapping[str, Any]) -> NDArray | None:
         if name in ("value_string", "value_strings"):
             return np.asarray(value, dtype=object)
     return None
-
-
-def _small(result: Any) -> NDArray | None:
-    array = np.asarray(result)
-    return array if array.size <= MAX_VALUE_ELEMENTS else None
 
 
 def pick(compute: Callable[[], Sequence[NDArray | None] | None], position: int) -> NDArray | None:
