@@ -52,7 +52,7 @@ def from_onnx(
 
 
 def import_onnx(
-    source: str | os.PathLike[str] | onnx.ModelProto,
+    source: str | os.PathLike[str] | onnx.ModelProto | bytes,
     bindings: Bindings,
     precision: Precision,
     checkpoint: Callable[[], None] = lambda: None,
@@ -76,7 +76,7 @@ def import_onnx(
         return replace(graph, nodes_without_op=absent), lowered
 
 
-def _readable(source: str | os.PathLike[str] | onnx.ModelProto) -> AbstractContextManager[None]:
+def _readable(source: object) -> AbstractContextManager[None]:
     name = repr(str(source)) if isinstance(source, str | os.PathLike) else "in memory"
     return refused_as(f"the ONNX model {name} is malformed")
 
@@ -106,23 +106,8 @@ class OnnxModel:
         return Bindings.of(self.dims, self.values, self.trips, self.states)
 
     def graph(self, checkpoint: Callable[[], None] = lambda: None) -> Graph:
-        """The graph of the model.
-
-        Args:
-          checkpoint: called before each node; a GoOptError that it raises ends the import.
-
-        Raises:
-          ModelError, GraphError: one sentence that names the op, tensor or dimension at fault.
-        """
-        import onnx
-        from google.protobuf.message import DecodeError
-
-        try:
-            model = onnx.load_model_from_string(self.file)
-        except (DecodeError, ValueError, RuntimeError):
-            message = "the file is truncated or not an ONNX model, or its bodies are nested too deep."
-            raise ModelError(message, field="file") from None
-        return import_onnx(model, self.bindings, self.precision, checkpoint)[0]
+        """The graph of the model; arguments and errors as for :func:`import_onnx`."""
+        return import_onnx(self.file, self.bindings, self.precision, checkpoint)[0]
 
 
 Size = int | str  # a number, or the name of a dimension that is not bound

@@ -47,16 +47,11 @@ class LoweredModel:
 
 
 def lower_model(
-    source: str | os.PathLike[str] | onnx.ModelProto, bindings: Bindings, checkpoint: Callable[[], None]
+    source: str | os.PathLike[str] | onnx.ModelProto | bytes,
+    bindings: Bindings,
+    checkpoint: Callable[[], None],
 ) -> LoweredModel:
-    """Walk a model whose open dimensions, inputs and loops are bound.
-
-    Args:
-      checkpoint: called before each node; what it raises ends the import.
-
-    Raises:
-      ModelError, GraphError: one sentence that names the op, tensor or dimension at fault.
-    """
+    """Walk a model whose open dimensions, inputs and loops are bound; errors as of :func:`from_onnx`."""
     lowered = _lowered(source, bindings, checkpoint, frozenset())
     weights = {tensor.name for tensor in lowered.model.graph.initializer}
     held = lowered.states(bindings).reads & weights
@@ -65,7 +60,7 @@ def lower_model(
 
 
 def _lowered(
-    source: str | os.PathLike[str] | onnx.ModelProto | ModelFile,
+    source: str | os.PathLike[str] | onnx.ModelProto | bytes | ModelFile,
     bindings: Bindings,
     checkpoint: Callable[[], None],
     held: frozenset[str],

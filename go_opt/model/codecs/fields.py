@@ -26,7 +26,7 @@ class Fields:
 
     def text(self, key: str, default: Any = _REQUIRED) -> str:
         value = self._value(key, default)
-        if not isinstance(value, str) or not _is_encodable(value):
+        if not isinstance(value, str) or not is_encodable(value):
             raise self._wrong(key, "a string", value)
         return value
 
@@ -52,7 +52,7 @@ class Fields:
 
     def texts(self, key: str, default: Any = _REQUIRED) -> list[str]:
         value = self._value(key, default)
-        if not is_list(value) or not all(isinstance(entry, str) and _is_encodable(entry) for entry in value):
+        if not is_list(value) or not all(isinstance(entry, str) and is_encodable(entry) for entry in value):
             raise self._wrong(key, "a list of strings", value)
         return list(value)
 
@@ -67,7 +67,7 @@ class Fields:
         value = self._value(key, default)
         if not isinstance(value, Mapping):
             raise self._wrong(key, "an object", value)
-        if not all(isinstance(name, str) and _is_encodable(name) for name in value):
+        if not all(isinstance(name, str) and is_encodable(name) for name in value):
             raise self._wrong(key, "an object whose keys are strings", value)
         return Fields(f"{self.where}: {key!r}", value)
 
@@ -125,9 +125,9 @@ def is_list(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 
-def _is_encodable(text: str) -> bool:
+def is_encodable(text: str) -> bool:
     """Whether ``text`` has a UTF-8 form; a lone surrogate from a JSON escape has none."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def bindings_to_dict(bindings: Bindings) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, asdict, fields, is_dataclass
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, TypeGuard, cast, get_args
+from typing import Any, Final, cast, get_args
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from go_opt.common.files import read_json, write_atomically
 from go_opt.common.outputs import PLAN
 from go_opt.errors import PlanError
 from go_opt.model.bindings import Bindings
-from go_opt.model.codecs.fields import bindings_from, bindings_to_dict, shown
+from go_opt.model.codecs.fields import bindings_from, bindings_to_dict, is_encodable, shown
 from go_opt.model.graph import Graph, Precision, Rewrite
 from go_opt.model.plan import Plan, Relay, Split, number_by_first_place
 
@@ -73,7 +73,7 @@ def _entry(value: Any) -> Any:
     """An element of a list in a plan, as JSON types."""
     if isinstance(value, str | int):
         return value
-    row = asdict(value) if is_dataclass(value) else value._asdict()
+    row = value._asdict() if hasattr(value, "_asdict") else asdict(value)
     return {name: list(one) if isinstance(one, tuple) else one for name, one in row.items()}
 
 
@@ -289,7 +289,7 @@ def int_array(field: str, values: object, low: int, high: int) -> IntArray:
 
 def text(field: str, value: object) -> str:
     """A string that UTF-8 can encode."""
-    if not _is_utf8(value):
+    if not isinstance(value, str) or not is_encodable(value):
         raise _error(field, "must be text that UTF-8 can hold")
     return value
 
@@ -340,11 +340,6 @@ def _precision(value: object) -> Precision:
     if value not in get_args(Precision):
         raise _error("precision", f"must be one of {', '.join(get_args(Precision))}")
     return cast("Precision", value)
-
-
-def _is_utf8(value: object) -> TypeGuard[str]:
-    # A JSON escape can be a lone surrogate, which UTF-8 cannot encode.
-    return isinstance(value, str) and (value.isascii() or not any("\ud800" <= c <= "\udfff" for c in value))
 
 
 def _error(field: str, problem: str) -> PlanError:

@@ -9,7 +9,7 @@ minor. A factor is its name; a dimension that is read through a window is an obj
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from go_opt.errors import GraphError
 from go_opt.model.builder import GraphBuilder
@@ -19,6 +19,8 @@ from go_opt.model.rule import FACTOR_KINDS, NO_FACTOR, Access, Affine, Factor, F
 
 if TYPE_CHECKING:
     from go_opt.proto import graph_pb2
+
+_LOOPS: Final = ("factor", "window")  # fields of an Affine that may be NO_FACTOR
 
 
 def rule_row(graph: Graph, op: int) -> dict[str, Any]:
@@ -50,10 +52,8 @@ def rule_row(graph: Graph, op: int) -> dict[str, Any]:
 def _piece_row(piece: int | Affine, names: Sequence[str]) -> Any:
     if not isinstance(piece, Affine):
         return names[piece]
-    of_factors = {
-        field: names[i] for field in ("factor", "window") if (i := getattr(piece, field)) != NO_FACTOR
-    }
-    return of_factors | {field: getattr(piece, field) for field in ("stride", "dilation", "before", "size")}
+    given = {name: of for name, of in piece._asdict().items() if name not in _LOOPS}
+    return {name: names[of] for name in _LOOPS if (of := getattr(piece, name)) != NO_FACTOR} | given
 
 
 def add_rule(builder: GraphBuilder, op: Fields) -> None:
@@ -140,22 +140,12 @@ def _add_rule(rule: Rule, message: graph_pb2.Rule) -> None:
                 pieces = row.dimensions.add().pieces
                 for piece in dimension:
                     if isinstance(piece, Affine):
-                        pieces.add().window.MergeFrom(_window(piece))
+                        given = {
+                            name: of for name, of in piece._asdict().items() if name not in _LOOPS or of >= 0
+                        }
+                        pieces.add(window=given)
                     else:
                         pieces.add(factor=piece)
-
-
-def _window(piece: Affine) -> graph_pb2.Window:
-    from go_opt.proto import graph_pb2
-
-    loops = {"factor": piece.factor, "window": piece.window}
-    return graph_pb2.Window(
-        **{name: place for name, place in loops.items() if place != NO_FACTOR},
-        stride=piece.stride,
-        dilation=piece.dilation,
-        before=piece.before,
-        size=piece.size,
-    )
 
 
 def rules_from_proto(message: graph_pb2.Graph, graph: Graph) -> Graph:
@@ -203,6 +193,5 @@ def _piece_of(message: graph_pb2.Piece) -> int | Affine:
     if not message.HasField("window"):
         return message.factor
     row = message.window
-    factor = row.factor if row.HasField("factor") else NO_FACTOR
-    window = row.window if row.HasField("window") else NO_FACTOR
-    return Affine(factor, window, row.stride, row.dilation, row.before, row.size)
+    missing = {name: NO_FACTOR for name in _LOOPS if not row.HasField(name)}
+    return Affine(**{name: getattr(row, name) for name in Affine._fields} | missing)

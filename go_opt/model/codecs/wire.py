@@ -143,24 +143,18 @@ def graph_from_proto(message: graph_pb2.Graph) -> Graph:
     try:
         precision = precision_from_proto(message.precision, GraphError)
         bindings = bindings_from_proto(message, "graph", GraphError)
+        for op in message.unknown_ops:
+            check_number(f"unknown op {op.name!r}: flops", op.flops, MAX_FLOPS)
         graph = graph_from_columns(message, precision, bindings) or _built_graph(message, precision, bindings)
         return replace(
             rules_from_proto(message, graph),
             unpaired_states=tuple(message.unpaired_states),
-            unknown_ops=_unknown_from_proto(message.unknown_ops),
+            unknown_ops=tuple(UnknownOp(op.name, op.op_type, op.flops) for op in message.unknown_ops),
         )
     except GraphError:
         raise
     except InvalidInputError as error:
         raise GraphError(str(error), field=error.field) from None
-
-
-def _unknown_from_proto(messages: Iterable[graph_pb2.UnknownOp]) -> tuple[UnknownOp, ...]:
-    """Ops of unknown type; raises GraphError if the work of one is no number of an op's range."""
-    messages = tuple(messages)
-    for op in messages:
-        check_number(f"unknown op {op.name!r}: flops", op.flops, MAX_FLOPS)
-    return tuple(UnknownOp(op.name, op.op_type, op.flops) for op in messages)
 
 
 def _built_graph(message: graph_pb2.Graph, precision: Precision, bindings: Bindings) -> Graph:

@@ -20,10 +20,11 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from go_opt.frontends.onnx.inference.values import make_value
-from go_opt.frontends.onnx.program import sharding_rule
+from go_opt.frontends.onnx.program import rule_attributes
 from go_opt.model.op_costs import OpSignature
 from go_opt.model.rule import NO_FACTOR, Access, Affine, Rule, fault_of
 from go_opt.model.rules.table import rule_of
+from go_opt.model.rules.views import rule_of_views
 
 Array = NDArray[Any]
 Operands = Sequence[Any]  # arrays; None for an absent one
@@ -166,7 +167,10 @@ def rule_from_importer(node: Node, results: Sequence[Array]) -> Rule | None:
         for i, one in enumerate(node.operands)
     ]
     proto = helper.make_node(node.op_type, [f"x{i}" for i in range(len(values))], ["y"], **node.attributes)
-    return sharding_rule(proto, values, [y.shape for y in results], node.opset)
+    shapes = [y.shape for y in results]
+    attributes = rule_attributes(proto, values, shapes, node.opset)
+    views = [None if one is None else (one.shape, one.steps) for one in values]
+    return None if attributes is None else rule_of_views(node.op_type, views, shapes, attributes)
 
 
 def _taken(elements: Array, sizes: Sequence[int], axis: int, ranges: Sequence[tuple[int, int]]) -> Array:

@@ -71,8 +71,10 @@ class ModelFile:
         return loaded
 
 
-def read_model(source: str | os.PathLike[str] | onnx.ModelProto) -> ModelFile:
-    """Parse a file, or take a model in memory; external files with weights may be missing."""
+def read_model(source: str | os.PathLike[str] | onnx.ModelProto | bytes) -> ModelFile:
+    """Parse a file or its bytes, or take a model in memory; external files with weights may be missing."""
+    if isinstance(source, bytes):
+        source = _parsed(source, "the file", field="file")
     if isinstance(source, onnx.ModelProto):
         loaded = ModelFile(source.graph.name or "onnx", source, None)
     elif isinstance(source, str | os.PathLike):
@@ -104,12 +106,16 @@ def _parse(path: Path) -> onnx.ModelProto:
         raise ModelError(f"model file {str(path)!r} is not a regular file.")
     if is_too_large:
         raise ModelError(f"model file {str(path)!r} is larger than 2 GiB, the limit of ONNX.")
+    return _parsed(data, f"model file {str(path)!r}")
+
+
+def _parsed(data: bytes, what: str, field: str = "") -> onnx.ModelProto:
+    """The model in the bytes of ``what``; raises ModelError."""
     try:
         return onnx.load_model_from_string(data)
-    except (DecodeError, ValueError, RuntimeError) as error:
-        raise ModelError(
-            f"model file {str(path)!r} is truncated or not an ONNX model, or its bodies are nested too deep."
-        ) from error
+    except (DecodeError, ValueError, RuntimeError):
+        problem = "is truncated or not an ONNX model, or its bodies are nested too deep"
+        raise ModelError(f"{what} {problem}.", field=field) from None
 
 
 def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
