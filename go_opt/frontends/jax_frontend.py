@@ -15,15 +15,15 @@ from typing import Any, Literal
 from go_opt.common.files import read_text
 from go_opt.errors import GoOptError, ModelError
 from go_opt.extras import check_installed
-from go_opt.frontends.jax.open_dims import bound
-from go_opt.frontends.jax.stablehlo import MAX_TEXT_BYTES, Reader, argument_names, functions_of, parsed
-from go_opt.frontends.jax.states import (
+from go_opt.frontends.jax.bindings import (
     aliased,
+    bound,
     pairs_by_position,
     result_facts,
     result_paths,
     states_of,
 )
+from go_opt.frontends.jax.stablehlo import MAX_TEXT_BYTES, Reader, argument_names, functions_of, parsed
 from go_opt.frontends.jax.walk import dtype_name, graph_of
 from go_opt.frontends.recording.binding import refused_as
 from go_opt.frontends.recording.recorder import Recorder, Value

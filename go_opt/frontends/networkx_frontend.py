@@ -8,7 +8,7 @@ All attributes are optional; defaults are in brackets.
 - Node: ``op_type``, an ONNX name if there is one ("Unknown"); ``op_class``, "matrix", "vector" or
   "data_movement" (by ``op_type``); ``flops`` (0); ``dtype`` of the op, its outputs and weights ("float32");
   ``measured_s``, chip kind -> seconds; ``excluded_kinds``; ``rule``, its sharding rule, as
-  :mod:`go_opt.model.codecs.rules` writes it (none: the op is never split).
+  :mod:`go_opt.model.codecs.graph_json` writes it (none: the op is never split).
 - Outputs of a node: ``outputs``, tensor -> elements, or the elements of one tensor (one tensor of 0);
   ``output_dtypes``, tensor -> dtype; ``graph_outputs``, those the host reads (all of a sink, else none).
 - ``weight_elements``, size of one weight ``<node>.weight``; ``weights``, ``inputs``, tensor -> ``{elements,

@@ -32,7 +32,7 @@ from go_opt.model.graph import (
     with_op_rules,
 )
 from go_opt.model.rule import Rule
-from go_opt.model.states import Paths, Write, check_scope, write_of
+from go_opt.model.states import WRITES_A_PART, Paths, check_scope
 
 MAX_FLOPS = 1e30  # the sum over ops must stay finite and exact enough to compare
 
@@ -172,7 +172,13 @@ class GraphBuilder:
         writes = [self._connect(state, paths) for state in self._states]
         order = topological_order(self._successors(), [op.name for op in self._ops])
         graph = self._freeze(order, {name: i for i, name in enumerate(tensor_order)})
-        return with_op_rules(self._with_states(graph, writes), self._op_rules(graph))
+        place = graph.tensor_index
+        states = (
+            State(place[state.read], place[state.next], state.scope, *write)
+            for state, write in zip(self._states, writes, strict=True)
+        )
+        graph = replace(graph, states=tuple(sorted(states)))
+        return with_op_rules(graph, self._op_rules(graph))
 
     def _check_states(self) -> None:
         read = [state.read for state in self._states]
@@ -201,47 +207,38 @@ class GraphBuilder:
             self._successors(), (op for a, b in zip(old, new, strict=True) for op in (*a.readers, b.producer))
         )
 
-    def _connect(self, state: NamedState, paths: Callable[[], Paths]) -> Write:
-        """Make the ops that touch a state readers of it, and put them in order."""
+    def _connect(self, state: NamedState, paths: Callable[[], Paths]) -> tuple[bool, int, int]:
+        """Make the ops that touch a state readers of it, and put them in order.
+
+        Returns the last fields of :class:`State`: how its next value is written.
+        """
         what = f"state {state.read!r}"
         old, new = self._find(state.read, what), self._find(state.next, what)
         if old.producer != NO_PRODUCER:
             raise GraphError(f"{what} is computed by op {self._ops[old.producer].name!r}.", field="states")
         old.kind = STATE
         if new is old:
-            return Write(in_place=True, written=0, buffers=1)
+            return True, 0, 1
         if new.dtype != old.dtype:
             raise GraphError(f"{what} and its next value {state.next!r} differ in type.", field="states")
-        writer, reads_it = self._ops[new.producer], old.readers.get(new.producer, 0) > 0
-        operands = [self._find(name, what) for name, _ in writer.reads]
-        others = max((one.readers[new.producer] for one in operands if one is not old), default=0)
-        write = write_of(
-            new.producer,
-            writer.op_type,
-            reads_it,
-            (old.elements, old.readers),
-            (new.elements, new.readers),
-            others,
-            paths,
-        )
-        for op in (new.producer, *(new.readers if write.in_place else ())):
-            old.readers.setdefault(op, 0)
-        for op in write.late:
-            name = f"{self._ops[op].name} before {new.name}"
-            self._define(name, 0, DTYPES[old.dtype], ACTIVATION, op)
-            self._tensors[name].readers[new.producer] = 0
-            paths().add(op, new.producer)
-        return write
-
-    def _with_states(self, graph: Graph, writes: Sequence[Write]) -> Graph:
-        if not writes:
-            return graph
-        place = graph.tensor_index
-        rows = (
-            State(place[state.read], place[state.next], state.scope, *write[:3])
-            for state, write in zip(self._states, writes, strict=True)
-        )
-        return replace(graph, states=tuple(sorted(rows)))
+        op = new.producer
+        writer, operands = self._ops[op], [self._find(name, what) for name, _ in self._ops[op].reads]
+        of_part = old.readers.get(op, 0) > 0 and writer.op_type in WRITES_A_PART
+        others = set(old.readers) - {op, *(new.readers if of_part else ())}
+        late, buffers = paths().late(op, others) if others else ([], 1)
+        in_place, written = of_part and buffers == 1, new.elements
+        if in_place:
+            largest = max((one.readers[op] for one in operands if one is not old), default=0)
+            grown = new.elements - old.elements
+            written = min(grown if grown > 0 else largest, new.elements)
+        for reader in (op, *(new.readers if in_place else ())):
+            old.readers.setdefault(reader, 0)
+        for reader in late:
+            name = f"{self._ops[reader].name} before {new.name}"
+            self._define(name, 0, DTYPES[old.dtype], ACTIVATION, reader)
+            self._tensors[name].readers[op] = 0
+            paths().add(reader, op)
+        return in_place, written, buffers
 
     def _define(self, name: str, elements: int, dtype: str, kind: int, producer: int) -> None:
         if name in self._tensors:

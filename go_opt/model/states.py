@@ -7,7 +7,7 @@ writes. Only where a reader of the old value needs the next value, both are kept
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Final, NamedTuple, get_args
@@ -44,15 +44,6 @@ class SizedState(NamedTuple):
     scope: Scope
     bytes: int  # of the longer of the two
     where: str  # "chip", or "host": an input and an output of each step
-
-
-class Write(NamedTuple):
-    """How the next value of a state is written."""
-
-    in_place: bool
-    written: int  # elements
-    buffers: int  # 2: the old value is needed until the next one is complete
-    late: tuple[int, ...] = ()  # readers of the old value that must come before the writer
 
 
 def check_scope(scope: str, what: str) -> None:
@@ -133,42 +124,6 @@ def _as_inputs(graph: Graph, out: Sequence[State]) -> Graph:
     )
 
 
-def write_of(
-    writer: int,
-    writer_type: str,
-    reads_it: bool,
-    old: tuple[int, Collection[int]],
-    new: tuple[int, Collection[int]],
-    others: int,
-    paths: Callable[[], Paths],
-) -> Write:
-    """How op ``writer`` writes the next value of a state.
-
-    Args:
-      reads_it: whether the writer reads the old value.
-      old, new: elements and readers of the old and the next value.
-      others: elements of the largest other operand of the writer.
-      paths: those of the graph, asked for only if other ops read the old value.
-    """
-    changes_a_part = reads_it and writer_type in WRITES_A_PART
-    own = {writer, *(new[1] if changes_a_part else ())}
-    late, buffers = _late_readers(writer, set(old[1]) - own, paths)
-    if buffers > 1 or not changes_a_part:
-        return Write(False, new[0], buffers, late)
-    grown = new[0] - old[0]
-    return Write(True, min(grown if grown > 0 else others, new[0]), 1, late)
-
-
-def _late_readers(writer: int, readers: set[int], paths: Callable[[], Paths]) -> tuple[tuple[int, ...], int]:
-    """Readers that no path leads from to the writer, and 2 buffers if one lies behind the writer."""
-    if not readers:
-        return (), 1
-    known = paths()
-    if any(known.leads(writer, reader) for reader in readers):
-        return (), 2
-    return tuple(sorted(reader for reader in readers if not known.leads(reader, writer))), 1
-
-
 class Paths:
     """Which of the ops ``ends`` paths of a graph lead to, while edges are added.
 
@@ -196,6 +151,12 @@ class Paths:
     def leads(self, op: int, end: int) -> bool:
         """Whether a path leads from an op to another one, of ``ends``."""
         return bool(self._reached[op] & self._bit[end])
+
+    def late(self, writer: int, readers: Iterable[int]) -> tuple[list[int], int]:
+        """Readers that no path leads from to the writer, and 2 buffers if one lies behind the writer."""
+        if any(self.leads(writer, reader) for reader in readers):
+            return [], 2
+        return sorted(reader for reader in readers if not self.leads(reader, writer)), 1
 
     def add(self, op: int, end: int) -> None:
         """Add an edge between two ops."""

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from go_opt.errors import GraphError, PlanError
 from go_opt.model.bindings import Bindings
 from go_opt.model.builder import GraphBuilder
-from go_opt.model.codecs.graph_columns import graph_from_columns
 from go_opt.model.codecs.plan_json import plan_to_dict
 from go_opt.model.codecs.wire import (
     _built_graph,
+    graph_from_columns,
     graph_from_proto,
     graph_to_proto,
     plan_from_proto,

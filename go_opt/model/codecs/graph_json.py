@@ -1,15 +1,20 @@
-"""The exact JSON form of a graph: readable rows of ops and tensors, validated when read."""
+"""The exact JSON form of a graph: readable rows of ops and tensors, validated when read.
+
+The field ``rule`` of an op, here and in networkx, is its sharding rule. It has ``factors``, rows of name,
+kind and size, and ``operands`` and ``results``, rows of ``tensor`` and ``dimensions``: for each a list of
+factors, major to minor. A factor is its name; a dimension that is read through a window is an object of
+``factor``, ``window``, ``stride``, ``dilation``, ``before`` and ``size``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, cast, get_args
 
 from go_opt.errors import GraphError
 from go_opt.model.builder import GraphBuilder
-from go_opt.model.codecs.fields import Fields, bindings_from, bindings_to_dict, shown
-from go_opt.model.codecs.rules import add_rule, rule_row
+from go_opt.model.codecs.fields import Fields, bindings_from, bindings_to_dict, is_list, shown
 from go_opt.model.dtypes import DTYPES
 from go_opt.model.graph import (
     ACTIVATION,
@@ -22,9 +27,11 @@ from go_opt.model.graph import (
     Scope,
     UnknownOp,
 )
+from go_opt.model.rule import FACTOR_KINDS, NO_FACTOR, Access, Affine, Factor, FactorKind, Rule
 from go_opt.model.states import named_state
 
 FORMAT: Final = "go_opt.v1.Graph"
+LOOPS: Final = ("factor", "window")  # fields of an Affine that may be NO_FACTOR
 
 
 def graph_to_dict(graph: Graph) -> dict[str, Any]:
@@ -116,7 +123,7 @@ def _op_row(graph: Graph, op: int) -> dict[str, Any]:
         ],
         "measured_s": graph.measured_of(op),
         "excluded_kinds": graph.excluded_of(op),
-        **rule_row(graph, op),
+        **_rule_row(graph, op),
     }
 
 
@@ -175,4 +182,94 @@ def _add_op(builder: GraphBuilder, op: Fields, writes: dict[str, list[tuple[str,
         measured_s=op.numbers("measured_s", {}),
         excluded_kinds=op.texts("excluded_kinds", []),
     )
-    add_rule(builder, op)
+    _add_rule(builder, op)
+
+
+def _rule_row(graph: Graph, op: int) -> dict[str, Any]:
+    """The field ``rule`` of an op as JSON types; empty if its rule is not known."""
+    found = graph.rule_of(op)
+    if found is None:
+        return {}
+    rule = found.rule
+    names = [factor.name for factor in rule.factors]
+
+    def rows(tensors: Sequence[int], accesses: Sequence[Access]) -> list[dict[str, Any]]:
+        return [
+            {
+                "tensor": graph.tensor_names[k],
+                "dimensions": [[_piece_row(piece, names) for piece in dimension] for dimension in access],
+            }
+            for k, access in zip(tensors, accesses, strict=True)
+        ]
+
+    return {
+        "rule": {
+            "factors": [factor._asdict() for factor in rule.factors],
+            "operands": rows(found.operands, rule.operands),
+            "results": rows(found.results, rule.results),
+        }
+    }
+
+
+def _piece_row(piece: int | Affine, names: Sequence[str]) -> Any:
+    if not isinstance(piece, Affine):
+        return names[piece]
+    given = {name: of for name, of in piece._asdict().items() if name not in LOOPS}
+    return {name: names[of] for name in LOOPS if (of := getattr(piece, name)) != NO_FACTOR} | given
+
+
+def _add_rule(builder: GraphBuilder, op: Fields) -> None:
+    """Give an op the rule that :func:`_rule_row` adds to its fields, if there is one.
+
+    Raises:
+      GraphError: the rule is not of these types.
+    """
+    if "rule" not in op.values:
+        return
+    row = Fields(f"{op.where}: rule", op.table("rule").values)
+    factors = tuple(
+        Factor(one.text("name"), _kind(one), one.integer("size"))
+        for one in (Fields(f"{row.where}: factors", factor) for factor in row.objects("factors"))
+    )
+    places = {factor.name: i for i, factor in enumerate(factors)}
+    operands = [_access(Fields(row.where, one), places) for one in row.objects("operands")]
+    results = [_access(Fields(row.where, one), places) for one in row.objects("results")]
+    rule = Rule(factors, tuple(access for _, access in operands), tuple(access for _, access in results))
+    builder.set_rule(op.text("name"), rule, [name for name, _ in operands], [name for name, _ in results])
+
+
+def _kind(row: Fields) -> FactorKind:
+    kind = row.text("kind")
+    for known in FACTOR_KINDS:
+        if kind == known:
+            return known
+    raise GraphError(f"{row.where}: 'kind' must be one of {', '.join(FACTOR_KINDS)}, not {shown(kind)}.")
+
+
+def _access(row: Fields, places: Mapping[str, int]) -> tuple[str, Access]:
+    tensor, dimensions = row.text("tensor"), row.values.get("dimensions", ())
+    if not is_list(dimensions) or not all(is_list(dimension) for dimension in dimensions):
+        raise GraphError(f"{row.where}: 'dimensions' must be a list of lists, not {shown(dimensions)}.")
+    access = tuple(tuple(_piece(row, piece, places) for piece in dimension) for dimension in dimensions)
+    return tensor, access
+
+
+def _piece(row: Fields, piece: Any, places: Mapping[str, int]) -> int | Affine:
+    """The factor that a text names, or the window that an object describes."""
+    if not isinstance(piece, Mapping):
+        return _place(row, piece, places)
+    fields = Fields(f"{row.where}: window", piece)
+    before = fields.values.get("before", 0)
+    if isinstance(before, bool) or not isinstance(before, int):
+        raise GraphError(f"{fields.where}: 'before' must be a whole number, not {shown(before)}.")
+    factor, window = (
+        _place(row, piece[field], places) if field in piece else NO_FACTOR for field in ("factor", "window")
+    )
+    stride, dilation, size = (fields.integer(field) for field in ("stride", "dilation", "size"))
+    return Affine(factor, window, stride, dilation, before, size)
+
+
+def _place(row: Fields, name: Any, places: Mapping[str, int]) -> int:
+    if not isinstance(name, str) or name not in places:
+        raise GraphError(f"{row.where} has no factor {shown(name)}.", field="rule")
+    return places[name]

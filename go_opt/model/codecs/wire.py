@@ -1,37 +1,47 @@
 """Lossless conversion of graphs and plans to and from protobuf messages of package ``go_opt.v1``.
 
-Untrusted messages are checked by the same rules as other inputs: those of
-:class:`go_opt.model.builder.GraphBuilder` and :func:`go_opt.model.codecs.plan_json.plan_from_fields`.
+A graph message that breaks no rule is decoded column by column, all ops or tensors at once: the fast path.
+For others the builder says which rule they break. Untrusted messages are checked by the same rules as other
+inputs: those of :class:`go_opt.model.builder.GraphBuilder` and
+:func:`go_opt.model.codecs.plan_json.plan_from_fields`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
+from go_opt.common.arrays import CodeArray, IntArray, LongArray, frozen
 from go_opt.errors import GraphError, InvalidInputError, PlanError
 from go_opt.model.bindings import Bindings
 from go_opt.model.builder import MAX_FLOPS, GraphBuilder
 from go_opt.model.codecs.fields import bindings_from
-from go_opt.model.codecs.graph_columns import graph_from_columns
+from go_opt.model.codecs.graph_json import LOOPS
 from go_opt.model.codecs.plan_json import plan_from_fields, plan_to_dict, refuse_clones
-from go_opt.model.codecs.rules import rules_from_proto, rules_to_proto
-from go_opt.model.dtypes import DTYPES
+from go_opt.model.dtypes import DTYPES, dtype_code
 from go_opt.model.graph import (
     ACTIVATION,
+    MAX_ELEMENTS,
     NO_PRODUCER,
     OP_CLASSES,
+    STATE,
     TENSOR_KINDS,
     Graph,
+    OpRule,
     Precision,
     Scope,
     UnknownOp,
+    by_kind,
     check_number,
+    with_op_rules,
 )
 from go_opt.model.plan import Plan
+from go_opt.model.rule import FACTOR_KINDS, NO_FACTOR, Affine, Factor, Rule
 
 if TYPE_CHECKING:
     from go_opt.proto import graph_pb2, plan_pb2
@@ -46,6 +56,9 @@ _PLAN_FIELDS: Final = (
     *("placement", "order", "fusion_group", "replication", "provenance", "op_provenance", "forwards"),
     *("host_states", "graph_fingerprint", "target_fingerprint", "target", "model"),
 )
+_Columns = dict[str, Any]  # of arrays, by field of Graph
+_NO_FIELD: Final = 2**31  # no int32 of a message has this value
+_NO_KINDS: Final[Mapping[str, bool]] = MappingProxyType({})
 _SPLIT_FIELDS: Final = ("op", "factor", "parts", "collective", "bucket", "level")
 
 
@@ -108,7 +121,7 @@ def graph_to_proto(graph: Graph) -> graph_pb2.Graph:
     _tensors_to_proto(graph, message)
     for state in graph.states:
         message.states.add(read=state.read, next=state.next, scope=1 + _SCOPES.index(state.scope))
-    rules_to_proto(graph, message)
+    _rules_to_proto(graph, message)
     return message
 
 
@@ -147,7 +160,7 @@ def graph_from_proto(message: graph_pb2.Graph) -> Graph:
             check_number(f"unknown op {op.name!r}: flops", op.flops, MAX_FLOPS)
         graph = graph_from_columns(message, precision, bindings) or _built_graph(message, precision, bindings)
         return replace(
-            rules_from_proto(message, graph),
+            _rules_from_proto(message, graph),
             unpaired_states=tuple(message.unpaired_states),
             unknown_ops=tuple(UnknownOp(op.name, op.op_type, op.flops) for op in message.unknown_ops),
         )
@@ -155,6 +168,131 @@ def graph_from_proto(message: graph_pb2.Graph) -> Graph:
         raise
     except InvalidInputError as error:
         raise GraphError(str(error), field=error.field) from None
+
+
+def graph_from_columns(message: graph_pb2.Graph, precision: Precision, bindings: Bindings) -> Graph | None:
+    """The graph of a message; None if a rule is broken, if ops or reads are unsorted, or if it has states."""
+    try:
+        _require(not message.states)
+        op_names, op_types, ops = _ops(message)
+        tensor_names, tensors = _tensors(message, len(op_names))
+        columns: _Columns = {field: frozen(column) for field, column in (ops | tensors).items()}
+        return Graph(
+            name=message.name,
+            op_names=op_names,
+            op_types=op_types,
+            tensor_names=tensor_names,
+            bindings=bindings,
+            precision=precision,
+            **_by_chip_kind(message),
+            **columns,
+        )
+    except (_Unfit, InvalidInputError, OverflowError):
+        return None
+
+
+class _Unfit(Exception):
+    """The message needs the builder."""
+
+
+def _require(holds: object) -> None:
+    if not holds:
+        raise _Unfit
+
+
+def _ops(message: graph_pb2.Graph) -> tuple[tuple[str, ...], tuple[str, ...], _Columns]:
+    _require(message.ops)
+    rows = [(op.name, op.op_type, op.op_class, op.flops, op.dtype) for op in message.ops]
+    names, types, classes, flops, dtypes = zip(*rows, strict=True)
+    _require(all(names))
+    _require(len(set(names)) == len(names))
+    columns = {
+        "op_class": _between(classes, 1, len(OP_CLASSES), np.int8) - np.int8(1),
+        "op_flops": _between(flops, 0, MAX_FLOPS, np.float64),
+        "op_dtype": _codes(dtypes),
+    }
+    return names, types, columns
+
+
+def _tensors(message: graph_pb2.Graph, num_ops: int) -> tuple[tuple[str, ...], _Columns]:
+    rows = [
+        (
+            tensor.name,
+            tensor.elements,
+            tensor.dtype,
+            tensor.kind,
+            # HasField is slow, and needed only for a zero.
+            tensor.producer or (0 if tensor.HasField("producer") else _NO_FIELD),
+            tensor.is_output,
+        )
+        for tensor in message.tensors
+    ]
+    names, elements, dtypes, kinds, producers, is_output = zip(*rows, strict=True) if rows else [()] * 6
+    _require(len(set(names)) == len(names))
+    has_producer = np.array(producers, np.int64) != _NO_FIELD
+    producer = np.full(len(rows), NO_PRODUCER, np.int32)
+    producer[has_producer] = _between([p for p in producers if p != _NO_FIELD], 0, num_ops - 1, np.int32)
+    kind = _between(kinds, 1, STATE, np.int8) - np.int8(1)
+    _require(np.array_equal(has_producer, kind == ACTIVATION))
+    columns = {
+        "tensor_elements": _between(elements, 0, MAX_ELEMENTS, np.int64),
+        "tensor_dtype": _codes(dtypes),
+        "tensor_kind": kind,
+        "tensor_producer": producer,
+        "tensor_is_output": np.array(is_output, np.bool_) & has_producer,
+    }
+    counts, reads = _reads(message, elements, producer, num_ops)
+    is_kept = has_producer | (counts > 0)
+    if not is_kept.all():
+        names = tuple(name for name, kept in zip(names, is_kept.tolist(), strict=True) if kept)
+        columns = {field: column[is_kept] for field, column in columns.items()}
+    pointers = np.concatenate([[0], np.cumsum(counts[is_kept])]).astype(np.int64)
+    return tuple(names), columns | reads | {"reader_ptr": pointers}
+
+
+def _reads(
+    message: graph_pb2.Graph, elements: Sequence[int], producer: IntArray, num_ops: int
+) -> tuple[LongArray, _Columns]:
+    """The number of readers of each tensor, and the columns of all reads."""
+    readers = [tensor.readers for tensor in message.tensors]
+    rows = [
+        (reader.op, reader.elements or (0 if reader.HasField("elements") else size))
+        for size, row in zip(elements, readers, strict=True)
+        for reader in row
+    ]
+    op_rows, touched_rows = zip(*rows, strict=True) if rows else ((), ())
+    op = _between(op_rows, 0, num_ops - 1, np.int32)
+    touched = _between(touched_rows, 0, MAX_ELEMENTS, np.int64)
+    counts = np.array([len(row) for row in readers], np.int64)
+    tensor = np.repeat(np.arange(len(counts)), counts)
+    _require((op > producer[tensor]).all())  # the ops are in topological order
+    _require(((np.diff(op) > 0) | (np.diff(tensor) > 0)).all())  # ascending and unique in a row
+    size = np.array(elements, np.int64)[tensor]
+    return counts, {"reader_op": op, "reader_elements": np.minimum(touched, size)}
+
+
+def _by_chip_kind(message: graph_pb2.Graph) -> dict[str, Any]:
+    measured_s = [op.measured_s for op in message.ops]
+    seconds = [value for row in measured_s if row for value in row.values()]
+    _between(seconds, 0, MAX_FLOPS, np.float64)
+    excluded = [
+        dict.fromkeys(op.excluded_kinds, True) if op.excluded_kinds else _NO_KINDS for op in message.ops
+    ]
+    return {
+        "measured_s": by_kind(measured_s, np.nan, np.float64),
+        "excluded": by_kind(excluded, False, np.bool_),
+    }
+
+
+def _between(values: Sequence[float], low: float, high: float, dtype: type) -> NDArray[Any]:
+    array = np.array(values, np.float64 if dtype is np.float64 else np.int64)
+    _require(((low <= array) & (array <= high)).all())  # NaN fails every comparison
+    return array.astype(dtype, copy=False)
+
+
+def _codes(dtypes: Sequence[str]) -> CodeArray:
+    code = {dtype: dtype_code(dtype) for dtype in set(dtypes)}
+    return np.array([code[dtype] for dtype in dtypes], np.int8)
 
 
 def _built_graph(message: graph_pb2.Graph, precision: Precision, bindings: Bindings) -> Graph:
@@ -199,6 +337,90 @@ def _built_graph(message: graph_pb2.Graph, precision: Precision, bindings: Bindi
             excluded_kinds=op.excluded_kinds,
         )
     return builder.build(tensor_names)
+
+
+def _rules_to_proto(graph: Graph, message: graph_pb2.Graph) -> None:
+    """Add the rules of a graph to its message, each distinct one once."""
+    if not graph.op_rules:
+        return
+    places: dict[Rule, int] = {}
+    for op, found in zip(message.ops, graph.op_rules, strict=True):
+        if found is None:
+            continue
+        if found.rule not in places:
+            places[found.rule] = len(places) + 1
+            _add_rule(found.rule, message.rules.add())
+        op.rule = places[found.rule]
+        op.operands.extend(found.operands)
+        op.results.extend(found.results)
+
+
+def _add_rule(rule: Rule, message: graph_pb2.Rule) -> None:
+    for factor in rule.factors:
+        kind: Any = 1 + FACTOR_KINDS.index(factor.kind)
+        message.factors.add(name=factor.name, kind=kind, size=factor.size)
+    for accesses, rows in ((rule.operands, message.operands), (rule.results, message.results)):
+        for access in accesses:
+            row = rows.add()
+            for dimension in access:
+                pieces = row.dimensions.add().pieces
+                for piece in dimension:
+                    if isinstance(piece, Affine):
+                        given = {
+                            name: of for name, of in piece._asdict().items() if name not in LOOPS or of >= 0
+                        }
+                        pieces.add(window=given)
+                    else:
+                        pieces.add(factor=piece)
+
+
+def _rules_from_proto(message: graph_pb2.Graph, graph: Graph) -> Graph:
+    """The graph of a message with the rules in it.
+
+    Raises:
+      GraphError: a rule does not fit its op.
+    """
+    if not message.rules:
+        return graph
+    known = [_rule(row) for row in message.rules]
+    names = [tensor.name for tensor in message.tensors]
+    valid, place = set(range(len(names))), []
+    if tuple(names) != graph.tensor_names:  # those that nothing reads are dropped
+        place = [graph.tensor_index.get(name, NO_FACTOR) for name in names]
+    found: dict[str, OpRule] = {}
+    for op in message.ops:
+        if not op.rule:
+            continue
+        operands, results = tuple(op.operands), tuple(op.results)
+        if not 0 < op.rule <= len(known) or not valid.issuperset(operands + results):
+            raise GraphError(f"op {op.name!r}: rule names a rule or tensor that is not there.", field="rule")
+        if place:
+            operands, results = (tuple(place[k] for k in row) for row in (operands, results))
+        found[op.name] = OpRule(known[op.rule - 1], operands, results)
+    rules = [found.get(name) for name in graph.op_names]
+    return with_op_rules(graph, rules)
+
+
+def _rule(message: graph_pb2.Rule) -> Rule:
+    kinds = dict(enumerate(FACTOR_KINDS, start=1))
+    factors = []
+    for factor in message.factors:
+        if factor.kind not in kinds:
+            raise GraphError(f"rule: {factor.kind} is no number of the enum FactorKind.", field="rule")
+        factors.append(Factor(factor.name, kinds[factor.kind], factor.size))
+    operands, results = (
+        tuple(tuple(tuple(map(_piece_of, dim.pieces)) for dim in row.dimensions) for row in rows)
+        for rows in (message.operands, message.results)
+    )
+    return Rule(tuple(factors), operands, results)
+
+
+def _piece_of(message: graph_pb2.Piece) -> int | Affine:
+    if not message.HasField("window"):
+        return message.factor
+    row = message.window
+    missing = {name: NO_FACTOR for name in LOOPS if not row.HasField(name)}
+    return Affine(**{name: getattr(row, name) for name in Affine._fields} | missing)
 
 
 def plan_to_proto(plan: Plan) -> plan_pb2.Plan:

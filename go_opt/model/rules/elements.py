@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from go_opt.model.op_costs import names
@@ -51,20 +51,20 @@ def per_channel(op: RuleMaker) -> None:
     op.write_all(tuple(dimensions))
 
 
-def _along(op: RuleMaker, axes: set[int]) -> None:
-    """A result element needs all elements along ``axes``."""
-    shape = op.outputs[0]
-    dimensions = tuple(
-        op.factor(f"d{i}", "whole" if i in axes else "parallel", size) for i, size in enumerate(shape)
-    )
-    op.read_rest(dimensions, start=0)
-    op.write_all(dimensions)
+def along(axes_of: Callable[[RuleMaker, int], Iterable[int]]) -> Callable[[RuleMaker], None]:
+    """A result element needs all elements along the ``axes`` that are listed, else those for its rank."""
 
+    def make(op: RuleMaker) -> None:
+        shape, listed = op.outputs[0], op.attributes.get("axes")
+        rank = len(shape)
+        axes = {axis % max(1, rank) for axis in (axes_of(op, rank) if listed is None else listed)}
+        dimensions = tuple(
+            op.factor(f"d{i}", "whole" if i in axes else "parallel", size) for i, size in enumerate(shape)
+        )
+        op.read_rest(dimensions, start=0)
+        op.write_all(dimensions)
 
-def along_axis(op: RuleMaker) -> None:
-    rank = len(op.outputs[0])
-    axes = op.attributes.get("axes")
-    _along(op, {axis % rank for axis in axes} if axes is not None else {op.axis(rank)})
+    return make
 
 
 def fourier(op: RuleMaker) -> None:
@@ -77,17 +77,6 @@ def fourier(op: RuleMaker) -> None:
         _or_whole(op, name, one, shared, dimensions) for name, one in (("x", shape), ("y", result))
     )
     op.read_whole()
-
-
-def along_rest(op: RuleMaker) -> None:
-    """All axes from one on, or those that are listed."""
-    rank = len(op.outputs[0])
-    axes = op.attributes.get("axes")
-    _along(op, {axis % rank for axis in axes} if axes is not None else set(range(op.axis(rank), rank)))
-
-
-def along_last(op: RuleMaker) -> None:
-    _along(op, {len(op.outputs[0]) - 1})
 
 
 def normalised_images(op: RuleMaker) -> None:
@@ -104,15 +93,6 @@ def normalised_images(op: RuleMaker) -> None:
             (size,) = op.input(place)
             op.reads[place] = (op.exact(size, channel if size == channels else of_group),)
     op.write_all(dimensions)
-
-
-def of_planes(op: RuleMaker) -> None:
-    """What a result is depends on where it lies along the last two axes."""
-    _along(op, {len(op.outputs[0]) - 2, len(op.outputs[0]) - 1})
-
-
-def channels_mixed(op: RuleMaker) -> None:
-    _along(op, {1})
 
 
 # Partial results of these are added, or joined by max or min.

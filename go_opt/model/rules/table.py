@@ -9,7 +9,7 @@ weight and result ("NC01", "OI01", "NC01"), as JAX's do. ``gather`` and ``scatte
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from go_opt.model.matrix_flops import FACTORISATION_FLOPS
@@ -68,12 +68,14 @@ _Maker = Callable[[RuleMaker], None]
 _TYPES: Final[Mapping[_Maker, str]] = {
     elements.outer: "addr",
     elements.per_channel: "BatchNormalization DequantizeLinear QuantizeLinear",
-    elements.along_axis: "CumProd CumSum Hardmax LogSoftmax LpNormalization Softmax Sort",
-    elements.along_rest: "LayerNormalization RMSNormalization SimplifiedLayerNormalization rev",
-    elements.along_last: "SkipLayerNormalization SkipSimplifiedLayerNormalization",
+    elements.along(lambda op, rank: [op.axis(rank)]): "CumProd CumSum Hardmax LogSoftmax LpNormalization "
+    "Softmax Sort",
+    elements.along(lambda op, rank: range(op.axis(rank), rank)): "LayerNormalization RMSNormalization "
+    "SimplifiedLayerNormalization rev",
+    elements.along(lambda op, rank: [rank - 1]): "SkipLayerNormalization SkipSimplifiedLayerNormalization",
+    elements.along(lambda op, rank: [rank - 2, rank - 1]): "Trilu",  # what counts is the place in a matrix
+    elements.along(lambda op, rank: [1]): "LRN",
     elements.normalised_images: "GroupNormalization InstanceNormalization",
-    elements.channels_mixed: "LRN",
-    elements.of_planes: "Trilu",
     elements.fourier: "DFT",
     elements.reduced: "ArgMax ArgMin ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean "
     "ReduceMin ReduceProd ReduceSum ReduceSumSquare",
@@ -91,7 +93,7 @@ _TYPES: Final[Mapping[_Maker, str]] = {
     products.attention: "Attention MultiHeadAttention",
     products.grouped_attention: "GroupQueryAttention",
     windows.convolution: "Conv ConvInteger FusedConv",
-    windows.convolution_of_third: "QLinearConv",
+    partial(windows.convolution, weight=3): "QLinearConv",
     windows.transposed_convolution: "ConvTranspose",
     windows.pooled: "AveragePool LpPool MaxPool QLinearAveragePool",
     windows.pooled_whole: "GlobalAveragePool GlobalLpPool GlobalMaxPool",

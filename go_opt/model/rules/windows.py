@@ -81,10 +81,6 @@ def _window(
     return place, of_window, (Affine(along, within, stride, dilation, before, size),)
 
 
-def convolution_of_third(op: RuleMaker) -> None:
-    convolution(op, 3)
-
-
 def transposed_convolution(op: RuleMaker) -> None:
     """Each element of the image is multiplied by a window of the weight [in, out / groups, window]."""
     image, kernel, result = op.input(0), op.input(1), op.outputs[0]

@@ -204,11 +204,6 @@ def _normalised(inputs: Values, attributes: Attributes) -> list[Kind]:
     return [whole, by_row, by_row, whole]
 
 
-def _simplified(inputs: Values, attributes: Attributes) -> list[Kind]:
-    (whole,) = _same(inputs, attributes)
-    return [whole, (_FLOAT, (*whole[1][:-1], 1))]
-
-
 def _embedded(inputs: Values, attributes: Attributes) -> list[Kind]:
     ids, table = at(inputs, 0).shape, at(inputs, 2)
     whole = (table.elem_type, (*ids, table.shape[-1]))
@@ -282,7 +277,7 @@ _TYPES: Final[Mapping[_Rule, str]] = {
     _same: "BiasGelu BiasSoftmax FastGelu Gelu GroupNorm Inverse LongformerAttention MoE QLinearLeakyRelu "
     "QLinearSigmoid QLinearSoftmax QMoE QOrderedGelu QOrderedLayerNormalization "
     "QOrderedLongformerAttention QuickGelu RotaryEmbedding",
-    _normalised: "SkipLayerNormalization SkipSimplifiedLayerNormalization",
+    _normalised: "SimplifiedLayerNormalization SkipLayerNormalization SkipSimplifiedLayerNormalization",
     _columns: "MatMulNBits MatMulBnb4 MatMulFpQ4",
     projected: "Attention DecoderMaskedSelfAttention QAttention",
     _dropout: "BiasDropout",
@@ -299,7 +294,6 @@ _TYPES: Final[Mapping[_Rule, str]] = {
     _concatenated: "QLinearConcat",
     _chosen: "QLinearWhere",
     _quantised: "QuantizeLinear",
-    _simplified: "SimplifiedLayerNormalization",
 }
 _OWN: Final[Mapping[str, _Rule]] = {
     **{op_type: rule for rule, types in _TYPES.items() for op_type in types.split()},
