@@ -76,7 +76,7 @@ WIDE_FOLDERS: Final = {
     "frontends.onnx.inference": 18,
     "frontends.recording": 16,
     "model": 81,
-    "model.codecs": 23,
+    "model.codecs": 22,
     "report": 30,
     "report.parts": 39,
     "result": 11,
