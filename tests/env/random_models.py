@@ -32,9 +32,10 @@ class RandomModel:
         self._product("first")
         for i in range(1, num_ops):
             self._op(f"op{i}")
-        read = {self._builder.resolve(name) for name in self._read}
+        sources = {name: self._builder._sources.get(name, name) for name in self._shapes}  # of views
+        read = {sources[name] for name in self._read if name in sources}
         for name in self._shapes:
-            if self._builder.resolve(name) not in read or rng.random() < 0.2:
+            if sources[name] not in read or rng.random() < 0.2:
                 self._builder.mark_output(name)
 
     def graph(self) -> Graph:
