@@ -51,7 +51,7 @@ COMPLEX_FUNCTIONS: Final = {
     "solver.slicing.table:_fill": 17,
 }
 WIDE_FOLDERS: Final = {
-    "agents.decoding": 17,
+    "agents.decoding": 16,
     "agents.inputs": 20,
     "agents.policy": 15,
     "agents.training": 8,
@@ -89,7 +89,7 @@ WIDE_FOLDERS: Final = {
     "service.transport": 14,
     "solver": 29,
     "solver.certify": 10,
-    "solver.orders": 16,
+    "solver.orders": 15,
     "solver.problem": 40,
     "solver.propagation": 11,
     "solver.propagation.propagators": 34,

@@ -13,7 +13,6 @@ Axes: ``R`` rows of keys, ``S`` plans, ``N`` ops, ``M`` kernels, ``F`` features 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, get_args
 
@@ -21,8 +20,9 @@ import numpy as np
 
 from go_opt.agents.decoding.walk_case import WalkCase, walk_case
 from go_opt.agents.inputs.features import NUM_EXPLORED
-from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray
+from go_opt.common.arrays import BoolArray, FloatArray
 from go_opt.errors import InfeasibleError, InvalidInputError
+from go_opt.model.plan import Candidate
 from go_opt.solver.orders.cheapest import cheapest_slicing
 from go_opt.solver.orders.instance import OrderProblem
 from go_opt.solver.orders.orders import schedule
@@ -68,27 +68,12 @@ class Walked(NamedTuple):
     is_cut: BoolArray  # [M]
 
 
-@dataclass(frozen=True, eq=False)
-class Decoded:
-    """Plans, and how they were placed."""
+class Decoded(NamedTuple):
+    """A plan, and how it was placed."""
 
-    placement: IntArray  # [S, N]
-    order: IntArray  # [S, N]
-    fusion_group: IntArray  # [S, N]
-    is_repaired: BoolArray  # [S] whether FIX moved a kernel of the walk, or no slicing fits
-    walks: tuple[Walked, ...]  # [S]; none for slice_cheapest
-    misses: int | None  # for the next call
-
-    def chosen(self, samples: LongArray) -> Decoded:
-        """Those of ``samples``."""
-        return Decoded(
-            self.placement[samples],
-            self.order[samples],
-            self.fusion_group[samples],
-            self.is_repaired[samples],
-            tuple(self.walks[s] for s in samples) if self.walks else (),
-            self.misses,
-        )
+    plan: Candidate
+    is_repaired: bool  # whether FIX moved a kernel of the walk, or no slicing fits
+    walk: Walked | None = None  # none for slice_cheapest
 
 
 def decode(
@@ -99,8 +84,10 @@ def decode(
     seed: int = 0,
     draws: int = 1,
     misses: int | None = None,
-) -> Decoded:
-    """``S = R * draws`` plans, grouped by row of keys; deterministic for a seed.
+) -> tuple[list[Decoded], int | None]:
+    """``S = R * draws`` plans, grouped by row of keys, and ``misses`` for the next call.
+
+    Deterministic for a seed.
 
     Args:
       draws: placements per row of keys; must be 1 for ``slice_cheapest``, which draws nothing.
@@ -114,52 +101,21 @@ def decode(
     if draws > 1 and mode != "walk":
         raise InvalidInputError(f"draws is {draws}, must be 1: {mode} draws nothing.", field="draws")
     keys = zip(decisions.schedule_priority, decisions.fusion_priority, strict=True)
-    parts = []
+    plans: list[Decoded] = []
     for r, (schedule_priority, fusion_priority) in enumerate(keys):
         group, order = schedule(instance, schedule_priority, fusion_priority)
-        if mode == "walk":
-            rng = np.random.default_rng((seed, r))
-            part = _walked(instance, order, group, decisions, draws, rng, misses)
-            misses = part.misses
-        else:
+        if mode == "slice_cheapest":
             cheapest = cheapest_slicing(instance, order, group)
-            fits_nowhere = np.array([cheapest.expected_s == np.inf])
-            part = Decoded(cheapest.placement[None], order[None], group[None], fits_nowhere, (), misses)
-        parts.append(part)
-    return _joined(parts)
-
-
-def _joined(parts: Sequence[Decoded]) -> Decoded:
-    """The plans of all ``parts``."""
-    return Decoded(
-        np.concatenate([part.placement for part in parts]),
-        np.concatenate([part.order for part in parts]),
-        np.concatenate([part.fusion_group for part in parts]),
-        np.concatenate([part.is_repaired for part in parts]),
-        tuple(walk for part in parts for walk in part.walks),
-        parts[-1].misses,
-    )
-
-
-def _walked(
-    instance: OrderProblem,
-    order: IntArray,
-    group: IntArray,
-    decisions: Decisions,
-    draws: int,
-    rng: np.random.Generator,
-    misses: int | None,
-) -> Decoded:
-    """Walks of the kernels ``group`` [N] along ``order`` [N]."""
-    case = walk_case(instance, order, group)
-    drawn = case.draw(decisions.walk_weights, decisions.walk_head, draws, rng, misses)
-    if (drawn.placement < 0).any():
-        raise InfeasibleError("no placement was found that uses the chips it must and may use.")
-    return Decoded(
-        drawn.placement[:, case.units.unit_of_op],
-        np.tile(order, (draws, 1)),
-        np.tile(group, (draws, 1)),
-        drawn.is_repaired,
-        tuple(Walked(case, is_cut) for is_cut in drawn.is_cut),
-        drawn.misses,
-    )
+            plans.append(Decoded(cheapest, cheapest.expected_s == np.inf))
+            continue
+        case, rng = walk_case(instance, order, group), np.random.default_rng((seed, r))
+        drawn = case.draw(decisions.walk_weights, decisions.walk_head, draws, rng, misses)
+        if (drawn.placement < 0).any():
+            raise InfeasibleError("no placement was found that uses the chips it must and may use.")
+        misses = drawn.misses
+        for placement, is_repaired, is_cut in zip(
+            drawn.placement[:, case.units.unit_of_op], drawn.is_repaired, drawn.is_cut, strict=True
+        ):
+            plan = Candidate("policy: placement", placement, order, group)
+            plans.append(Decoded(plan, bool(is_repaired), Walked(case, is_cut)))
+    return plans, misses

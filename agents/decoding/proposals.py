@@ -24,10 +24,12 @@ from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.env import Target
 from go_opt.errors import InfeasibleError
 from go_opt.model.graph import Graph
+from go_opt.model.plan import Candidate
 from go_opt.solver.orders.instance import OrderProblem
 from go_opt.solver.orders.orders import schedule
 
 WALKS_AT_A_TIME: Final = 8
+NOWHERE: Final = np.zeros(0, np.int32)  # the placement of plans that have none yet
 
 
 class Advice(NamedTuple):
@@ -37,30 +39,21 @@ class Advice(NamedTuple):
     directions: NDArray[np.float32]  # [N, F] that keys are perturbed along
 
 
-class PolicyPlan(NamedTuple):
-    """An order with kernels; without a placement, the search slices it at least cost."""
-
-    method: str
-    order: IntArray  # [N]
-    fusion_group: IntArray  # [N]
-    placement: IntArray | None  # [N]
-
-
 def advice(policy: Callable[[GraphFeatures], Outputs], graph: Graph, target: Target) -> Advice:
     """The outputs of ``policy`` for ``graph`` on ``target``, from one forward pass."""
     features = graph_features(graph, target)
     return Advice(policy(features), rows_to_ops(features, features.exploration))
 
 
-def policy_plans(advised: Advice, instance: OrderProblem, seed: int) -> Iterator[PolicyPlan]:
-    """Endless plans, deterministic for a ``seed``.
+def policy_plans(advised: Advice, instance: OrderProblem, seed: int) -> Iterator[Candidate]:
+    """Endless plans, deterministic for a ``seed``; those without a placement are to be sliced at least cost.
 
     First come the policy's means. Then each round has a pair of the policy's keys, a pair of the prior's,
     and a walk of the default order.
     """
     outputs = advised.outputs
     group, order = schedule(instance, outputs.schedule_key, outputs.fusion_key)
-    yield PolicyPlan("policy", order, group, None)
+    yield _unplaced("policy", order, group)
     walks = _walks(instance, outputs, (seed, 1))
     rng = np.random.default_rng(seed)
     space = key_space(advised.directions)
@@ -73,7 +66,7 @@ def policy_plans(advised: Advice, instance: OrderProblem, seed: int) -> Iterator
         yield from islice(walks, 1)
 
 
-def own_plans(advised: Advice, instance: OrderProblem, seed: int) -> Iterator[PolicyPlan]:
+def own_plans(advised: Advice, instance: OrderProblem, seed: int) -> Iterator[Candidate]:
     """Endless plans whose order, kernels and placement all come from the policy; seeded.
 
     First come its means, then keys drawn in pairs. Ends at an order without a valid placement.
@@ -91,12 +84,12 @@ def own_plans(advised: Advice, instance: OrderProblem, seed: int) -> Iterator[Po
 
 def _pair(
     method: str, instance: OrderProblem, space: KeySpace, outputs: Outputs, rng: np.random.Generator
-) -> Iterator[PolicyPlan]:
+) -> Iterator[Candidate]:
     """Two draws of opposite noise."""
     schedule_key, fusion_key = _drawn_keys(space, outputs, rng)
     for i in range(2):
         group, order = schedule(instance, schedule_key[i], fusion_key[i])
-        yield PolicyPlan(method, order, group, None)
+        yield _unplaced(method, order, group)
 
 
 def _drawn_keys(space: KeySpace, outputs: Outputs, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
@@ -109,7 +102,7 @@ def _drawn_keys(space: KeySpace, outputs: Outputs, rng: np.random.Generator) -> 
     return schedule_key, draw_keys(space, outputs.fusion_key, fusion_log_std, normals)
 
 
-def _walks(instance: OrderProblem, outputs: Outputs, seed: tuple[int, int]) -> Iterator[PolicyPlan]:
+def _walks(instance: OrderProblem, outputs: Outputs, seed: tuple[int, int]) -> Iterator[Candidate]:
     """Placements of the default order and kernels; they may stream weights.
 
     Yields nothing if excluded chip kinds leave the default order without a valid placement.
@@ -125,10 +118,14 @@ def _walks(instance: OrderProblem, outputs: Outputs, seed: tuple[int, int]) -> I
 
 def _decoded(
     instance: OrderProblem, decisions: Decisions, draws: int, rng: np.random.Generator, misses: int | None
-) -> Generator[PolicyPlan, None, int | None]:
+) -> Generator[Candidate, None, int | None]:
     """Returns ``misses`` for the next call."""
     seed = int(rng.integers(2**31))
-    decoded = decode(instance, decisions, "walk", seed=seed, draws=draws, misses=misses)
-    for placement, order, group in zip(decoded.placement, decoded.order, decoded.fusion_group, strict=True):
-        yield PolicyPlan("policy: placement", order, group, placement)
-    return decoded.misses
+    decoded, misses = decode(instance, decisions, "walk", seed=seed, draws=draws, misses=misses)
+    yield from (each.plan for each in decoded)
+    return misses
+
+
+def _unplaced(method: str, order: IntArray, fusion_group: IntArray) -> Candidate:
+    """An order with kernels, which the search slices at least cost."""
+    return Candidate(method, NOWHERE, order, fusion_group)

@@ -288,9 +288,7 @@ def _best(known: Candidate | None, step: Step) -> Candidate | None:
             i = int(np.argmin(episodes.interval_s))
             interval_s = float(episodes.interval_s[i])
             if np.isfinite(interval_s) and (known is None or interval_s < known.expected_s):
-                decoded = episodes.decoded
-                rows = decoded.placement[i], decoded.order[i], decoded.fusion_group[i]
-                known = Candidate(METHOD, *rows, expected_s=interval_s)
+                known = replace(episodes.decoded[i].plan, method=METHOD, expected_s=interval_s)
     return known
 
 

@@ -176,7 +176,7 @@ class Candidate:
     """A plan that a method has found, of the graph and target at hand; it may be invalid, or have no gain."""
 
     method: str
-    placement: IntArray  # [N] first chip of each op's stage
+    placement: IntArray  # [N] first chip of each op's stage; [0] where only order and kernels are given
     order: IntArray  # [N] ops in execution order
     fusion_group: IntArray  # [N] kernel of each op
     replication: IntArray | None = None  # [N] chips of each op's stage; None: one each

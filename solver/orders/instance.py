@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -20,8 +21,16 @@ class OrderProblem:
     target: Target
     tables: CostTables
     roles: LoopRoles
-    order: IntArray  # [N] the order of storage
-    fusion_group: IntArray  # [N] greedy fusion along it
+
+    @cached_property
+    def order(self) -> IntArray:
+        """[N] the order of storage."""
+        return np.arange(self.graph.num_ops, dtype=np.int32)
+
+    @cached_property
+    def fusion_group(self) -> IntArray:
+        """[N] greedy fusion along it."""
+        return greedy_fusion(self.roles, self.order)
 
     @property
     def is_adjacent(self) -> bool:
@@ -36,6 +45,4 @@ class OrderProblem:
 
 def instance(graph: Graph, target: Target) -> OrderProblem:
     """Returns ``graph`` on ``target`` with cost tables and default fusion."""
-    roles = loop_roles(graph, target.kernel_patterns)
-    order = np.arange(graph.num_ops, dtype=np.int32)
-    return OrderProblem(graph, target, cost_tables(graph, target), roles, order, greedy_fusion(roles, order))
+    return OrderProblem(graph, target, cost_tables(graph, target), loop_roles(graph, target.kernel_patterns))

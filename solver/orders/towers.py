@@ -7,7 +7,7 @@ no other path of chips leads where they go. Axis ``N`` ops.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -18,16 +18,14 @@ from go_opt.model.graph import Graph
 LARGE: Final = 0.05  # share of the work: smaller parts are no towers
 
 
-class Towers(NamedTuple):
-    """An order, and what slicing along it asks for."""
+def towers(graph: Graph, tables: CostTables) -> tuple[IntArray, CostTables, IntArray] | None:
+    """Returns an order by towers of ``graph``, and what slicing along it asks for; ``None`` without two.
 
-    order: IntArray  # [N] one tower after the other, then all other ops
-    tables: CostTables  # without what readers outside a tower take from all towers but the last
-    rising: IntArray  # [2, T - 1] last op of a tower and first op of the next one, which share no chip
-
-
-def towers(graph: Graph, tables: CostTables) -> Towers | None:
-    """Returns the towers of ``graph``; ``None`` if there are not at least two."""
+    Returns:
+      [N] one tower after the other, then all other ops; the tables without what readers outside a tower take
+      from all towers but the last; [2, T - 1] the last op of a tower and the first op of the next one, which
+      share no chip.
+    """
     tower, num_towers = _tower_of(graph, np.where(tables.can_run, tables.op_s, np.inf).min(axis=0))
     if num_towers < 2:
         return None
@@ -37,7 +35,7 @@ def towers(graph: Graph, tables: CostTables) -> Towers | None:
     keeps = (
         (producer < 0) | (tower[producer] == tower[tables.reader_op]) | (tower[producer] >= num_towers - 1)
     )
-    return Towers(order, tables.with_reads(keeps), np.stack([order[ends - 1], order[ends]]))
+    return order, tables.with_reads(keeps), np.stack([order[ends - 1], order[ends]])
 
 
 def _tower_of(graph: Graph, work_s: FloatArray) -> tuple[LongArray, int]:

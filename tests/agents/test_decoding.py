@@ -16,7 +16,7 @@ from go_opt.solver.orders.instance import OrderProblem, instance
 from go_opt.solver.orders.orders import schedule
 from go_opt.solver.verify.verifier import verify
 from go_opt.solver.walk.walk import NUM_FEATURES, score_walks
-from tests.strategies import examples, make_plan, random_graph, random_target, seeds, small_mcm, toy_graph
+from tests.strategies import examples, random_graph, random_target, seeds, small_mcm, toy_graph
 
 
 def random_case(seed: int, num_ops: int = 20) -> tuple[OrderProblem, Decisions]:
@@ -49,12 +49,12 @@ def neutral_decisions(instance: OrderProblem) -> Decisions:
 
 def test_neutral_decisions_give_the_defaults() -> None:
     case = instance(toy_graph(), small_mcm(3))
-    decoded = decode(case, neutral_decisions(case), "slice_cheapest")
-    assert decoded.order.tolist() == [[0, 1, 2, 3, 4, 5]]
-    assert decoded.fusion_group.tolist() == [[0, 1, 1, 2, 2, 3]]
+    ((plan, _, _),), _ = decode(case, neutral_decisions(case), "slice_cheapest")
+    assert plan.order.tolist() == [0, 1, 2, 3, 4, 5]
+    assert plan.fusion_group.tolist() == [0, 1, 1, 2, 2, 3]
     sliced = slice_order(case.tables, case.order, case.fusion_group, passing="adjacent")
     assert sliced is not None
-    np.testing.assert_array_equal(decoded.placement[0], sliced.placement)
+    np.testing.assert_array_equal(plan.placement, sliced.placement)
 
 
 def test_schedule_of_two_branches_by_hand() -> None:
@@ -76,11 +76,13 @@ def test_schedule_of_two_branches_by_hand() -> None:
 @given(seed=seeds)
 def test_every_plan_keeps_every_static_rule(mode: Mode, seed: int) -> None:
     case, decisions = random_case(seed)
-    decoded = decode(case, decisions, mode, seed=seed, draws=2 if mode == "walk" else 1)
-    for s in range(len(decoded.placement)):
-        order, group = decoded.order[s], decoded.fusion_group[s]
+    draws = 2 if mode == "walk" else 1
+    decoded, _ = decode(case, decisions, mode, seed=seed, draws=draws)
+    assert len(decoded) == draws
+    for candidate, _, _ in decoded:
+        order, group = candidate.order, candidate.fusion_group
         assert number_kernels(order, group).max() + 1 == len(np.unique(group))
-        plan = make_plan(case.graph, case.target, decoded.placement[s], order=order, fusion_group=group)
+        plan = candidate.plan(case.graph, case.target)
         assert [v for v in verify(case.graph, case.target, plan) if v.constraint != "memory"] == []
 
 
@@ -88,13 +90,15 @@ def test_every_plan_keeps_every_static_rule(mode: Mode, seed: int) -> None:
 def test_same_seed_same_plans_and_rows_in_order(mode: Mode) -> None:
     case, _ = random_case(3, 40)
     decisions = random_decisions(np.random.default_rng(0), case, rows=3)
-    first, again = (decode(case, decisions, mode, seed=5) for _ in range(2))
-    for name in ("placement", "order", "fusion_group", "is_repaired"):
-        np.testing.assert_array_equal(getattr(first, name), getattr(again, name))
+    (first, _), (again, _) = (decode(case, decisions, mode, seed=5) for _ in range(2))
+    for one, other in zip(first, again, strict=True):
+        assert one.is_repaired == other.is_repaired
+        for name in ("placement", "order", "fusion_group"):
+            np.testing.assert_array_equal(getattr(one.plan, name), getattr(other.plan, name))
     for r in range(3):
         group, order = schedule(case, decisions.schedule_priority[r], decisions.fusion_priority[r])
-        np.testing.assert_array_equal(first.order[r], order)
-        np.testing.assert_array_equal(first.fusion_group[r], group)
+        np.testing.assert_array_equal(first[r].plan.order, order)
+        np.testing.assert_array_equal(first[r].plan.fusion_group, group)
 
 
 def test_modes_that_draw_nothing_draw_once() -> None:
@@ -110,12 +114,14 @@ def test_modes_that_draw_nothing_draw_once() -> None:
 def test_walks_are_what_was_drawn(seed: int) -> None:
     """A placement is the walk's own, unless FIX repaired it; a kernel's head is the mean of its ops'."""
     case, decisions = random_case(seed)
-    decoded = decode(case, decisions, "walk", seed=seed, draws=4)
-    assert len(decoded.walks) == 4
-    for s, (walk, is_cut) in enumerate(decoded.walks):
-        kernel_of = number_kernels(decoded.order[s], decoded.fusion_group[s])
+    decoded, _ = decode(case, decisions, "walk", seed=seed, draws=4)
+    assert len(decoded) == 4
+    for plan, is_repaired, walked in decoded:
+        assert walked is not None
+        walk, is_cut = walked
+        kernel_of = number_kernels(plan.order, plan.fusion_group)
         own = np.cumsum(is_cut)[kernel_of]
-        assert decoded.is_repaired[s] == (own != decoded.placement[s]).any()
+        assert is_repaired == (own != plan.placement).any()
         head = [decisions.walk_head[kernel_of == m].mean() for m in range(len(is_cut))]
         expected = score_walks(walk.problem, decisions.walk_weights, np.array(head), is_cut[None])
         got = walk.gradient(decisions.walk_weights, decisions.walk_head, is_cut[None])
@@ -129,6 +135,7 @@ def test_walks_are_what_was_drawn(seed: int) -> None:
 def test_cheapest_does_not_fit() -> None:
     # Six ops of 1000-byte activations on chips of 900 bytes.
     case = instance(toy_graph(), small_mcm(3, sram_bytes=900))
-    decoded = decode(case, neutral_decisions(case), "slice_cheapest")
-    assert decoded.is_repaired.all()
-    assert not evaluate_batch(case.tables, decoded.placement, decoded.order, decoded.fusion_group).fits[0]
+    ((plan, is_repaired, _),), _ = decode(case, neutral_decisions(case), "slice_cheapest")
+    assert is_repaired
+    rows = (row[None] for row in (plan.placement, plan.order, plan.fusion_group))
+    assert not evaluate_batch(case.tables, *rows).fits[0]

@@ -9,7 +9,7 @@ import pytest
 
 from go_opt.agents.decoding import proposals
 from go_opt.agents.decoding.decode import Outputs
-from go_opt.agents.decoding.proposals import Advice, PolicyPlan, advice, policy_plans
+from go_opt.agents.decoding.proposals import Advice, advice, policy_plans
 from go_opt.agents.inputs.features import NUM_EXPLORED, GraphFeatures, graph_features
 from go_opt.env import Target, load_target
 from go_opt.model.builder import GraphBuilder
@@ -44,14 +44,14 @@ def advised(on: OrderProblem, seed: int | None = 5) -> Advice:
     return advice(lambda features: said, on.graph, on.target)
 
 
-def drawn(on: OrderProblem, seed: int, count: int = 20) -> list[PolicyPlan]:
+def drawn(on: OrderProblem, seed: int, count: int = 20) -> list[Candidate]:
     return list(islice(policy_plans(advised(on), on, seed), count))
 
 
-def assert_same(plan: PolicyPlan, other: PolicyPlan) -> None:
+def assert_same(plan: Candidate, other: Candidate) -> None:
     assert plan.method == other.method
-    for array, twin in zip(plan[1:], other[1:], strict=True):
-        np.testing.assert_array_equal(array, twin)
+    for part in ("placement", "order", "fusion_group"):
+        np.testing.assert_array_equal(getattr(plan, part), getattr(other, part))
 
 
 def test_methods_take_turns(branchy: OrderProblem) -> None:
@@ -73,11 +73,11 @@ def test_first_come_the_means(branchy: OrderProblem) -> None:
     group, order = schedule(branchy, said.schedule_key, said.fusion_key)
     np.testing.assert_array_equal(mean.order, order)
     np.testing.assert_array_equal(mean.fusion_group, group)
-    assert mean.placement is None
+    assert not len(mean.placement)
 
 
 def test_walks_are_of_the_default_order_and_differ(branchy: OrderProblem) -> None:
-    walks = [plan for plan in drawn(branchy, seed=0, count=60) if plan.placement is not None]
+    walks = [plan for plan in drawn(branchy, seed=0, count=60) if len(plan.placement)]
     assert len({plan.placement.tobytes() for plan in walks}) > 2
     for plan in walks:
         np.testing.assert_array_equal(plan.order, branchy.order)
@@ -120,10 +120,10 @@ def test_every_placement_is_valid(target: Target) -> None:
     on = instance(graph, target)
     said = outputs(graph.num_ops, 1)
     plans = policy_plans(advice(lambda features: said, graph, target), on, seed=0)
-    placed = [plan for plan in islice(plans, 60) if plan.placement is not None]
+    placed = [plan for plan in islice(plans, 60) if len(plan.placement)]
     assert len(placed) > 10
     for plan in placed:
-        full = Candidate("test", plan.placement, plan.order, plan.fusion_group).plan(graph, target)
+        full = plan.plan(graph, target)
         assert [v.message for v in verify(graph, target, full) if v.constraint != "memory"] == []
 
 

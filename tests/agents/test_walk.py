@@ -204,6 +204,6 @@ def test_weights_whose_walks_never_fit_have_a_plan_after_some_samples(
     advised = advice(lambda features: of_graph, graph, target)
     on = problem.instance
     for plans, number in ((policy_plans(advised, on, 0), 100), (own_plans(advised, on, 1), 20)):
-        walked = [plan for plan in islice(plans, number) if plan.placement is not None]
+        walked = [plan for plan in islice(plans, number) if len(plan.placement)]
         rows = (np.array([getattr(plan, part) for plan in walked]) for part in PARTS)
         assert evaluate_batch(on.tables, *rows).fits.any()

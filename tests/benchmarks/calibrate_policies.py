@@ -12,10 +12,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
-from go_opt.agents.decoding.proposals import Advice, PolicyPlan, advice, policy_plans
+from go_opt.agents.decoding.proposals import Advice, advice, policy_plans
 from go_opt.model.codecs.plan_json import names_to_dict, save_plan
 from go_opt.model.graph import Graph
-from go_opt.model.plan import Plan
+from go_opt.model.plan import Candidate, Plan
 from go_opt.result import Request
 from go_opt.search.methods.events import Event, Proposal
 from go_opt.search.methods.slices import widest_slices
@@ -49,8 +49,8 @@ def proposed(graph: Graph, advised: Advice, seed: int, count: int) -> list[Plan]
     return [plan for _, _, plan in sorted(found.values(), key=lambda row: row[:2])[:count]]
 
 
-def _events(search: Search, plan: PolicyPlan) -> Iterator[Event]:
-    if plan.placement is None:
+def _events(search: Search, plan: Candidate) -> Iterator[Event]:
+    if not len(plan.placement):
         yield from widest_slices(search, plan.method, plan.order, plan.fusion_group)
     else:
         rows = plan.placement, plan.order, plan.fusion_group

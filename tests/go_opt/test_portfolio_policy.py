@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from go_opt.agents.decoding.decode import Outputs
-from go_opt.agents.decoding.proposals import Advice, PolicyPlan, advice
+from go_opt.agents.decoding.proposals import Advice, advice
 from go_opt.agents.inputs.features import NUM_EXPLORED
 from go_opt.env import Target, load_target
 from go_opt.errors import InfeasibleError, InvalidInputError, PolicyError
 from go_opt.model.graph import Graph
+from go_opt.model.plan import Candidate
 from go_opt.result import OptimizeResult, Request, Step
 from go_opt.search import optimizer, portfolio
 from go_opt.search.finish.leaner import FEWER
@@ -283,10 +284,10 @@ def test_the_answer_says_when_it_won(
     best = search(graph, target, "none", max_evaluations=300, seed=1, replication=False)
     assert "random" in best.method
 
-    def plans(*_: Any) -> Iterator[PolicyPlan]:
+    def plans(*_: Any) -> Iterator[Candidate]:
         plan = best.plan
         while True:
-            yield PolicyPlan("policy: placement", plan.order, plan.fusion_group, plan.placement)
+            yield Candidate("policy: placement", plan.placement, plan.order, plan.fusion_group)
 
     asking()
     monkeypatch.setattr(guesses, "policy_plans", plans)

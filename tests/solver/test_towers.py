@@ -53,10 +53,11 @@ def test_each_tower_has_chips_of_its_own(seed: int) -> None:
     tables = cost_tables(graph, target)
     apart = towers(graph, tables)
     assert apart is not None
-    found = np.array(tower_of)[apart.order]
+    order, apart_tables, rising = apart
+    found = np.array(tower_of)[order]
     assert np.count_nonzero(found[1:] != found[:-1]) == len(heights)  # one after the other
     one_each = np.arange(graph.num_ops, dtype=np.int32)
-    slicing = slice_order(apart.tables, apart.order, one_each, passing="adjacent", rising=apart.rising)
+    slicing = slice_order(apart_tables, order, one_each, passing="adjacent", rising=rising)
     assert slicing is not None
     assert (broken_rules(placement_problem(graph, target), slicing.placement[None]) == NONE).all()
     chips = [set(slicing.placement[np.array(tower_of) == tower]) for tower in range(len(heights))]

@@ -23,7 +23,7 @@ class Episodes:
     lesson: Lesson
     schedule_key: FloatArray  # [S, N]
     fusion_key: FloatArray  # [S, N]
-    decoded: Decoded
+    decoded: list[Decoded]  # [S]
     interval_s: FloatArray  # [S] infinite where invalid
     reward: FloatArray  # [S]
 
@@ -31,9 +31,8 @@ class Episodes:
         """The lesson's ``elites``, best first; none if they gain nothing."""
         best = labels(self.reward, self.lesson.elites)
         rows = (self.schedule_key[best], self.fusion_key[best])
-        return Episodes(
-            self.lesson, *rows, self.decoded.chosen(best), self.interval_s[best], self.reward[best]
-        )
+        decoded = [self.decoded[s] for s in best]
+        return Episodes(self.lesson, *rows, decoded, self.interval_s[best], self.reward[best])
 
 
 def play(
@@ -48,13 +47,16 @@ def play(
 
     ``misses``: see :meth:`~go_opt.agents.decoding.walk_case.WalkCase.draw`.
     """
-    schedule_key, fusion_key = _keys(case, outputs, lesson, seed)
-    decoded = _decode(case, outputs, lesson, (schedule_key, fusion_key), seed, misses)
-    answer = session.evaluate(decoded.placement, decoded.order, decoded.fusion_group)
+    keys = _keys(case, outputs, lesson, seed)
+    # Without keys of their own all samples are draws of one order.
+    rows, draws = (lesson.samples, 1) if lesson.draws_keys else (1, lesson.samples)
+    decisions = Decisions(keys[0][:rows], keys[1][:rows], outputs.walk_weights, outputs.walk_head)
+    decoded, _ = decode(case.instance, decisions, lesson.mode, seed=seed, draws=draws, misses=misses)
+    parts = ("placement", "order", "fusion_group")
+    answer = session.evaluate(*(np.stack([getattr(each.plan, part) for each in decoded]) for part in parts))
     return Episodes(
         lesson,
-        schedule_key,
-        fusion_key,
+        *keys,
         decoded,
         np.where(answer.valid, answer.objective_s, np.inf),
         _reward(answer, case.reference_s),
@@ -83,25 +85,6 @@ def _keys(case: Case, outputs: Outputs, lesson: Lesson, seed: int) -> tuple[Floa
         drawn = draw_keys(case.key_space, mean, log_std, normals) if decided else None
         keys.append(np.zeros((lesson.samples, len(mean))) if drawn is None else drawn)
     return keys[0], keys[1]
-
-
-def _decode(
-    case: Case,
-    outputs: Outputs,
-    lesson: Lesson,
-    keys: tuple[FloatArray, FloatArray],
-    seed: int,
-    misses: int | None,
-) -> Decoded:
-    """Without keys of their own all samples are draws of one order."""
-    rows, draws = (lesson.samples, 1) if lesson.draws_keys else (1, lesson.samples)
-    decisions = Decisions(
-        schedule_priority=keys[0][:rows],
-        fusion_priority=keys[1][:rows],
-        walk_weights=outputs.walk_weights,
-        walk_head=outputs.walk_head,
-    )
-    return decode(case.instance, decisions, lesson.mode, seed=seed, draws=draws, misses=misses)
 
 
 # Smaller gains are noise: graphs on which all plans are alike teach nothing.

@@ -115,7 +115,7 @@ def _metrics(batches: Sequence[Batch]) -> dict[str, float]:
         metrics[f"best_reward/{name}"] = float(np.mean([each.reward.max() for each in played]))
         metrics[f"label_log_prob/{name}"] = float(np.mean([batch.label_log_prob[i] for batch in batches]))
         metrics[f"invalid_share/{name}"] = float(np.mean([np.isinf(e.interval_s).mean() for e in played]))
-        metrics[f"repaired_share/{name}"] = float(np.mean([e.decoded.is_repaired.mean() for e in played]))
+        metrics[f"repaired_share/{name}"] = float(np.mean([d.is_repaired for e in played for d in e.decoded]))
     return metrics
 
 
@@ -138,7 +138,7 @@ def mean_log_prob(case: Case, outputs: Outputs, episodes: Episodes) -> tuple[flo
             total += float(density.log_density.mean())
             to_mean += weight @ density.to_mean
             gradient.exploration_log_std[row] += weight @ density.to_log_std
-    for walk in episodes.decoded.walks:
+    for walk in filter(None, (each.walk for each in episodes.decoded)):
         of_walk = walk.case.gradient(outputs.walk_weights, outputs.walk_head, walk.is_cut[None])
         total += float(of_walk.log_prob[0]) / count
         gradient.walk_weights[:] += of_walk.weights / count

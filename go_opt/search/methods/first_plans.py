@@ -204,7 +204,8 @@ def sliced_towers(start: Start) -> Iterator[Event]:
     search = start.search
     apart = towers(search.graph, cost_tables(search.graph, search.target))
     if apart is not None:
-        yield from slices_of_towers(search, "slice: towers", apart, start.kernels_along(apart.order))
+        group = start.kernels_along(apart[0])
+        yield from slices_of_towers(search, "slice: towers", *apart, group)
 
 
 def _earliest_finish(search: SearchView, name: str, order: IntArray, group: IntArray) -> Proposal:

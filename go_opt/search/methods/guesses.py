@@ -8,9 +8,10 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.agents.decoding.proposals import Advice, PolicyPlan, own_plans, policy_plans
+from go_opt.agents.decoding.proposals import Advice, own_plans, policy_plans
 from go_opt.common.arrays import IntArray
 from go_opt.env import list_schedule
+from go_opt.model.plan import Candidate
 from go_opt.search.methods.events import Event, NoPlan, Proposal, SearchView, Waiting, waiting_until
 from go_opt.search.methods.slices import widest_slices
 from go_opt.solver import earliest_finish_placement
@@ -73,9 +74,9 @@ def until_advised(search: SearchView, advice: Future[Advice | None]) -> Iterator
     return waiting_until(lambda: advice.done() or search.is_late)
 
 
-def _policy_plan(search: SearchView, plan: PolicyPlan) -> Iterator[Event]:
+def _policy_plan(search: SearchView, plan: Candidate) -> Iterator[Event]:
     """A policy's plan as it is; where only order and kernels are given, placed for the objective."""
-    if plan.placement is not None:
+    if len(plan.placement):
         yield Proposal(plan.method, plan.placement, plan.order, plan.fusion_group)
     elif search.request.objective == "latency":
         tables = search.tables

@@ -23,7 +23,6 @@ from go_opt.solver.constraints.plans import constrained_fusion
 from go_opt.solver.copies.relays import relayed_terms
 from go_opt.solver.orders.arrivals import by_arrival
 from go_opt.solver.orders.cheapest import charged_slicing, streams_weights
-from go_opt.solver.orders.towers import Towers
 from go_opt.solver.problem.replica_allocation import allocated_chips
 from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.slicing.slice import slice_order_forwarded, slice_order_replicated
@@ -102,13 +101,13 @@ def slices(search: SearchView, method: str, order: IntArray, group: IntArray) ->
             yield reallocated(search, search.best_plan, method + ALLOTTED)
 
 
-def slices_of_towers(search: SearchView, method: str, apart: Towers, group: IntArray) -> Iterator[Event]:
+def slices_of_towers(
+    search: SearchView, method: str, order: IntArray, tables: CostTables, rising: IntArray, group: IntArray
+) -> Iterator[Event]:
     """The cheapest slicing without relays that gives each tower chips of its own."""
     asked = search.rules.get("rising")
-    rising = apart.rising if asked is None else np.concatenate([asked, apart.rising], axis=1)
-    yield from _cheapest(
-        search, method, apart.order, group, is_relayed=False, tables=apart.tables, rising=rising
-    )
+    rising = rising if asked is None else np.concatenate([asked, rising], axis=1)
+    yield from _cheapest(search, method, order, group, is_relayed=False, tables=tables, rising=rising)
 
 
 def widest_slices(search: SearchView, method: str, order: IntArray, group: IntArray) -> Iterator[Event]:

@@ -35,6 +35,4 @@ def test_labels_are_whole_samples() -> None:
     assert found.reward.tolist() == [7 / 8, 6 / 8, 5 / 8]
     for name in ("schedule_key", "fusion_key", "interval_s"):
         np.testing.assert_array_equal(getattr(found, name), getattr(played, name)[[7, 6, 5]])
-    for name in ("placement", "order", "fusion_group"):
-        np.testing.assert_array_equal(getattr(found.decoded, name), getattr(played.decoded, name)[[7, 6, 5]])
-    assert found.decoded.walks == tuple(played.decoded.walks[s] for s in (7, 6, 5))
+    assert all(found.decoded[i] is played.decoded[s] for i, s in enumerate((7, 6, 5)))

@@ -37,8 +37,11 @@ def test_it_is_the_sum_of_what_was_drawn(lesson: Lesson) -> None:
     outputs = random_outputs(np.random.default_rng(0), of)
     episodes = played(of, outputs, lesson, 0)
     expected = np.zeros(lesson.samples)
-    for s, (case, is_cut) in enumerate(episodes.decoded.walks):
-        kernel_of = number_kernels(episodes.decoded.order[s], episodes.decoded.fusion_group[s])
+    for s, (plan, _, walked) in enumerate(episodes.decoded):
+        if walked is None:
+            continue
+        case, is_cut = walked
+        kernel_of = number_kernels(plan.order, plan.fusion_group)
         assert (kernel_of == case.problem.kernel_of).all()
         head = [outputs.walk_head[kernel_of == m].mean() for m in range(len(is_cut))]
         expected[s] = score_walks(case.problem, outputs.walk_weights, np.array(head), is_cut[None]).log_prob[
