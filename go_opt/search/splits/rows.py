@@ -126,10 +126,11 @@ def rows_of_way(graph: Graph, way: tuple[Split, ...]) -> Rows:
 
 
 PARTS: Final = (2, 4, 8)
-CLEARLY: Final = 0.95  # of the latency of whole ops, at most, by the estimate
+CLEARLY: Final = 0.95  # of the latency of whole ops, or the interval of stages apart, at most
 FILLED: Final = 3 / 4  # of a memory, at most, with the weights of a run or stage
 # Of a link, at most, for what ends a run, in times the work of a chip when all share it.
 LINK_SHARES: Final = (1.25, 2.0, math.inf)
+_ROUNDING: Final = 1e-6
 
 
 def row_ways(
@@ -328,8 +329,8 @@ def chips_of_stages(
 ) -> tuple[LongArray, LongArray]:
     """The first chip and the number of chips of each op's stage: as many as the stages [N] have work for."""
     _, stage = np.unique(stages, return_inverse=True)
-    stage = np.minimum(stage, target.num_chips - 1)
     op_s = cost_tables(split, target).kernel_floor_s().min(axis=0)
+    stage = joined_stages(np.bincount(stage, weights=op_s).tolist(), target.num_chips)[stage]
     sizes = allocated_chips(np.bincount(stage, weights=op_s).astype(np.float64), target.num_chips)
     size, chip = sizes[stage], (np.cumsum(sizes) - sizes)[stage]
     if not replicates:
@@ -338,6 +339,38 @@ def chips_of_stages(
             chip[here] += (share / op_s[here].sum() * size[here]).astype(np.int64)
         size = np.ones_like(size)
     return chip, size
+
+
+def joined_stages(work_s: Sequence[float], num_chips: int) -> LongArray:
+    """The stage [S] of each of ``S`` stages once small ones that follow each other share a chip.
+
+    They are joined where there are too few chips, or where the chips that this leaves for others make the
+    interval clearly shorter.
+    """
+    few, many = sum(work_s) / num_chips, sum(work_s)  # chips for `many` seconds each do, for `few` hardly
+    while many > few * (1.0 + _ROUNDING):
+        interval_s = (few + many) / 2
+        _, chips = _joined(work_s, interval_s)
+        few, many = (few, interval_s) if chips <= num_chips else (interval_s, many)
+    apart_s = math.inf
+    if len(work_s) <= num_chips:
+        work = np.array(work_s)
+        apart_s = float((work / allocated_chips(work, num_chips)).max())
+    joined, _ = _joined(work_s, many)
+    return joined if many < CLEARLY * apart_s else np.arange(len(work_s))
+
+
+def _joined(work_s: Sequence[float], interval_s: float) -> tuple[LongArray, int]:
+    """Stages joined as long as one chip does their work in ``interval_s``, and the chips that all take."""
+    joined: list[float] = []
+    stage = np.zeros(len(work_s), np.int64)
+    for number, seconds in enumerate(work_s):
+        if joined and joined[-1] + seconds <= interval_s:
+            joined[-1] += seconds
+        else:
+            joined.append(seconds)
+        stage[number] = len(joined) - 1
+    return stage, sum(math.ceil(seconds / interval_s) for seconds in joined)
 
 
 def _stages(graph: Graph, split: Graph, way: tuple[Split, ...], tables: CostTables) -> dict[str, int]:
