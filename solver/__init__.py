@@ -32,11 +32,13 @@ if TYPE_CHECKING:
     from go_opt.solver.propagation.modes import sample as sample
     from go_opt.solver.propagation.propagators.tables import rule_tables as rule_tables
     from go_opt.solver.propagation.search import Solver as Solver
-    from go_opt.solver.scheduling import ScheduleAnnealing as ScheduleAnnealing
-    from go_opt.solver.scheduling import earliest_finish_placement as earliest_finish_placement
-    from go_opt.solver.scheduling import list_scheduling as list_scheduling
-    from go_opt.solver.scheduling import upward_ranks as upward_ranks
+    from go_opt.solver.scheduling.annealing import ScheduleAnnealing as ScheduleAnnealing
     from go_opt.solver.scheduling.bounds import latency_bound as latency_bound
+    from go_opt.solver.scheduling.list_scheduling import (
+        earliest_finish_placement as earliest_finish_placement,
+    )
+    from go_opt.solver.scheduling.list_scheduling import list_scheduling as list_scheduling
+    from go_opt.solver.scheduling.list_scheduling import upward_ranks as upward_ranks
     from go_opt.solver.slicing.slice import greedy_slicing as greedy_slicing
     from go_opt.solver.slicing.slice import slice_order as slice_order
     from go_opt.solver.slicing.slice import slice_order_streamed as slice_order_streamed

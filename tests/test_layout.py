@@ -45,7 +45,7 @@ COMPLEX_FUNCTIONS: Final = {
     "solver.certify.build:_walks": 17,
     "solver.certify.chains:_extend": 25,
     "solver.certify.fits:least_streamed_on_chip": 21,
-    "solver.scheduling.fork_join:_fits_on": 16,
+    "solver.scheduling.bounds:_fits_on": 16,
     "solver.slicing.cuts:fewest_chips": 17,
     "solver.slicing.replicated:fewest_replicated": 22,
     "solver.slicing.table:_fill": 17,

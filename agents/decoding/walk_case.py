@@ -18,8 +18,7 @@ from go_opt.common.arrays import BoolArray, FloatArray, IntArray
 from go_opt.env import CostTables, evaluate_batch
 from go_opt.solver import PlacementProblem, fix, place_adjacent, placement_problem
 from go_opt.solver.orders.instance import OrderProblem
-from go_opt.solver.walk.problem import WalkProblem, walk_problem
-from go_opt.solver.walk.walk import draw_walks, score_walks
+from go_opt.solver.walk.walk import WalkProblem, draw_walks, score_walks, walk_problem
 
 
 class Drawn(NamedTuple):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -15,6 +17,7 @@ CodeArray = NDArray[np.int8]  # kinds and other small enumerations
 WordArray = NDArray[np.uint64]  # bitsets
 RecordArray = NDArray[np.void]  # rows with named fields
 Record = Any  # a row of a RecordArray: its fields are attributes
+_Fields = TypeVar("_Fields")
 
 
 def frozen(values: ArrayLike, dtype: DTypeLike | None = None) -> NDArray[Any]:
@@ -44,3 +47,30 @@ def record(integers: str, floats: str = "") -> np.dtype:
     fields: list[tuple[str, type]] = [(name, np.int64) for name in integers.split()]
     fields += [(name, np.float64) for name in floats.split()]
     return np.dtype((np.record, fields))  # np.record: fields are attributes in plain Python too
+
+
+def allocated(fields: Callable[..., _Fields], sizes: Mapping[str, int], **given: Any) -> _Fields:
+    """A named tuple of arrays of zeros, of which each has its shape with its type.
+
+    ``Annotated[LongArray, "U, 2"]`` has two numbers for each unit, of which there are ``sizes["U"]``.
+
+    Args:
+      given: fields that are anything else.
+    """
+    zeros = {
+        name: np.zeros([sizes[axis] if axis in sizes else int(axis) for axis in shape.split(", ")], dtype)
+        for name, (dtype, shape) in _shapes(fields).items()
+        if name not in given
+    }
+    return fields(**zeros, **given)
+
+
+@cache
+def _shapes(fields: Callable[..., Any]) -> dict[str, tuple[DTypeLike, str]]:
+    """The type of the elements and the shape of each field with a shape."""
+    hints = get_type_hints(fields, include_extras=True)
+    return {
+        name: (get_args(get_args(hint.__origin__)[1])[0], hint.__metadata__[0])
+        for name, hint in hints.items()
+        if get_origin(hint) is Annotated
+    }

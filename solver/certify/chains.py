@@ -26,11 +26,9 @@ Segments that certainly do not fit a chip's memory are excluded.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
-import numpy as np
-
-from go_opt.common.arrays import CodeArray, IntArray, LongArray
+from go_opt.common.arrays import CodeArray, IntArray, LongArray, allocated
 from go_opt.common.compiling import int32, int64, uncounted, uncounted_inner
 from go_opt.env.kernels.plain_loops import heap_pop, heap_push
 from go_opt.solver.certify.fits import FitScratch, fit_scratch, known_streamed, most_shed_bytes, weigh
@@ -45,77 +43,47 @@ MOST_STREAMED: Final = 2**61
 class ChainSearch(NamedTuple):
     """Scratch of the dynamic program. Axes: ``S`` states, ``Y`` labels, ``D`` chips, ``U`` units."""
 
-    by_low: IntArray  # [S] states by least work, without dead ones
-    num_sorted: LongArray  # [2] entries of by_low; number of pool states already added
-    near: IntArray  # [S] states of the last chains of find_chain, and states split from them
-    num_near: LongArray  # [2] entries of near; number of pool states already added
-    open_state: IntArray  # [S] by_low or near without states that labels cannot improve
-    floor: LongArray  # [S] least work of open_state, ascending
-    low: LongArray  # [S] least work, given the forced work on other chips
-    high: LongArray  # [S] most work, given the forced work on other chips
-    cut: LongArray  # [S]
-    best: LongArray  # [S] most work on any level so far …
-    best_streamed: LongArray  # [S] … streamed bytes of its label …
-    best_resident: LongArray  # [S] … and its resident weight bytes
-    least_streaming_work: LongArray  # [S] work of the label that streams least …
-    least_streaming_bytes: LongArray  # [S] … its streamed bytes …
-    least_streaming_resident: LongArray  # [S] … and its resident weight bytes
-    low_bytes: LongArray  # [S] resident weight bytes required; with fewer, too many stream
-    high_bytes: LongArray  # [S] most weight bytes of all chips so far
-    num_labels: IntArray  # [S] on this level
-    label: LongArray  # [S] the last label
-    label_state: IntArray  # [Y]
-    label_work: LongArray  # [Y]
-    label_reach: LongArray  # [Y] work including the next segment, minus the cut
-    label_before: LongArray  # [Y] previous label of the chain
-    label_older: LongArray  # [Y] previous label of the same state
-    label_streamed: LongArray  # [Y] bytes of all segments so far, if they share the host's link
-    label_resident: LongArray  # [Y] most resident weight bytes of these segments
-    label_chips: LongArray  # [Y] most chips of the next segment, with replication open
-    queue: LongArray  # [Y] heap of the labels of a level
-    waiting: IntArray  # [S] indices of open_state that a later label may improve
-    level_end: LongArray  # [D + 2] labels up to and including each level; zero for levels not reached
-    chain: IntArray  # [D + 1] states of the chain found
-    context: CodeArray  # [D + 1, U] see :mod:`go_opt.solver.certify.states`
+    by_low: Annotated[IntArray, "S"]  # states by least work, without dead ones
+    num_sorted: Annotated[LongArray, "2"]  # entries of by_low; number of pool states already added
+    near: Annotated[IntArray, "S"]  # states of the last chains of find_chain, and states split from them
+    num_near: Annotated[LongArray, "2"]  # entries of near; number of pool states already added
+    open_state: Annotated[IntArray, "S"]  # by_low or near without states that labels cannot improve
+    floor: Annotated[LongArray, "S"]  # least work of open_state, ascending
+    low: Annotated[LongArray, "S"]  # least work, given the forced work on other chips
+    high: Annotated[LongArray, "S"]  # most work, given the forced work on other chips
+    cut: Annotated[LongArray, "S"]
+    best: Annotated[LongArray, "S"]  # most work on any level so far …
+    best_streamed: Annotated[LongArray, "S"]  # … streamed bytes of its label …
+    best_resident: Annotated[LongArray, "S"]  # … and its resident weight bytes
+    least_streaming_work: Annotated[LongArray, "S"]  # work of the label that streams least …
+    least_streaming_bytes: Annotated[LongArray, "S"]  # … its streamed bytes …
+    least_streaming_resident: Annotated[LongArray, "S"]  # … and its resident weight bytes
+    low_bytes: Annotated[LongArray, "S"]  # resident weight bytes required; with fewer, too many stream
+    high_bytes: Annotated[LongArray, "S"]  # most weight bytes of all chips so far
+    num_labels: Annotated[IntArray, "S"]  # on this level
+    label: Annotated[LongArray, "S"]  # the last label
+    label_state: Annotated[IntArray, "Y"]
+    label_work: Annotated[LongArray, "Y"]
+    label_reach: Annotated[LongArray, "Y"]  # work including the next segment, minus the cut
+    label_before: Annotated[LongArray, "Y"]  # previous label of the chain
+    label_older: Annotated[LongArray, "Y"]  # previous label of the same state
+    label_streamed: Annotated[LongArray, "Y"]  # bytes of all segments so far, if they share the host's link
+    label_resident: Annotated[LongArray, "Y"]  # most resident weight bytes of these segments
+    label_chips: Annotated[LongArray, "Y"]  # most chips of the next segment, with replication open
+    queue: Annotated[LongArray, "Y"]  # heap of the labels of a level
+    waiting: Annotated[IntArray, "S"]  # indices of open_state that a later label may improve
+    level_end: Annotated[LongArray, "D + 2"]  # labels up to each level; zero for those not reached
+    chain: Annotated[IntArray, "D + 1"]  # states of the chain found
+    context: Annotated[CodeArray, "D + 1, U"]  # see :mod:`go_opt.solver.certify.states`
     fits: FitScratch
 
 
 def chain_search(graph: UnitGraph, capacity: int) -> ChainSearch:
     """Returns scratch for ``capacity`` states."""
-    most_labels = 8 * capacity
-    return ChainSearch(
-        by_low=np.zeros(capacity, np.int32),
-        num_sorted=np.zeros(2, np.int64),
-        near=np.zeros(capacity, np.int32),
-        num_near=np.zeros(2, np.int64),
-        open_state=np.zeros(capacity, np.int32),
-        floor=np.zeros(capacity, np.int64),
-        low=np.zeros(capacity, np.int64),
-        high=np.zeros(capacity, np.int64),
-        cut=np.zeros(capacity, np.int64),
-        best=np.zeros(capacity, np.int64),
-        best_streamed=np.zeros(capacity, np.int64),
-        least_streaming_work=np.zeros(capacity, np.int64),
-        least_streaming_bytes=np.zeros(capacity, np.int64),
-        best_resident=np.zeros(capacity, np.int64),
-        least_streaming_resident=np.zeros(capacity, np.int64),
-        low_bytes=np.zeros(capacity, np.int64),
-        high_bytes=np.zeros(capacity, np.int64),
-        num_labels=np.zeros(capacity, np.int32),
-        label=np.zeros(capacity, np.int64),
-        label_state=np.zeros(most_labels, np.int32),
-        label_work=np.zeros(most_labels, np.int64),
-        label_reach=np.zeros(most_labels, np.int64),
-        label_chips=np.zeros(most_labels, np.int64),
-        label_before=np.zeros(most_labels, np.int64),
-        label_older=np.zeros(most_labels, np.int64),
-        label_streamed=np.zeros(most_labels, np.int64),
-        label_resident=np.zeros(most_labels, np.int64),
-        queue=np.zeros(most_labels, np.int64),
-        waiting=np.zeros(capacity, np.int32),
-        level_end=np.zeros(graph.num_chips + 2, np.int64),
-        chain=np.zeros(graph.num_chips + 1, np.int32),
-        context=np.zeros((graph.num_chips + 1, graph.num_units), np.int8),
+    return allocated(
+        ChainSearch,
+        {"S": capacity, "Y": 8 * capacity, "U": graph.num_units}
+        | {"D + 1": graph.num_chips + 1, "D + 2": graph.num_chips + 2},
         fits=fit_scratch(graph, capacity),
     )
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import numpy as np
 
-from go_opt.common.arrays import IntArray, LongArray
+from go_opt.common.arrays import IntArray, LongArray, allocated
 from go_opt.common.compiling import int64, uncounted, uncounted_inner
 from go_opt.solver.certify.problem import NEVER_FITS, UnitGraph
 from go_opt.solver.certify.states import StatePool
@@ -19,32 +19,27 @@ PAIR, THEN_FREE, STREAMED, RESIDENT = range(4)  # columns of ``known``, adjacent
 class FitScratch(NamedTuple):
     """Scratch and cached results of :func:`least_streamed_on_chip`. Axes as in ``UnitGraph``."""
 
-    stamp: LongArray  # [1]
-    seen_tensor: LongArray  # [K] stamp of the last pair that counted it
-    seen_input: LongArray  # [I]
-    seen_weight: LongArray  # [G]
-    dies: LongArray  # [U] stamp of the last pair in which something …
-    dying_bytes: LongArray  # [U] … is alive up to and with this unit
-    known: LongArray  # [C, 4] pairs of states, their free units then, streamed and resident bytes
-    weighed: IntArray  # [S] free units of each state when its weights were summed
-    low_bytes: LongArray  # [S] weights that its smallest down-set reads
-    high_bytes: LongArray  # [S] weights that its largest down-set reads
+    stamp: Annotated[LongArray, "1"]
+    seen_tensor: Annotated[LongArray, "K"]  # stamp of the last pair that counted it
+    seen_input: Annotated[LongArray, "I"]
+    seen_weight: Annotated[LongArray, "G"]
+    dies: Annotated[LongArray, "U"]  # stamp of the last pair in which something …
+    dying_bytes: Annotated[LongArray, "U"]  # … is alive up to and with this unit
+    known: Annotated[LongArray, "C, 4"]  # pairs of states, their free units then, streamed and resident bytes
+    weighed: Annotated[IntArray, "S"]  # free units of each state when its weights were summed
+    low_bytes: Annotated[LongArray, "S"]  # weights that its smallest down-set reads
+    high_bytes: Annotated[LongArray, "S"]  # weights that its largest down-set reads
 
 
 def fit_scratch(graph: UnitGraph, capacity: int = 0) -> FitScratch:
     """Returns fresh scratch for ``capacity`` states of ``graph``."""
     size = CACHE_SIZE if graph.counts_memory else 0
-    return FitScratch(
-        stamp=np.zeros(1, np.int64),
-        seen_tensor=np.zeros(len(graph.enter_bytes), np.int64),
-        seen_input=np.zeros(len(graph.input_bytes), np.int64),
-        seen_weight=np.zeros(len(graph.stored_bytes), np.int64),
-        dies=np.zeros(graph.num_units, np.int64),
-        dying_bytes=np.zeros(graph.num_units, np.int64),
+    return allocated(
+        FitScratch,
+        {"K": len(graph.enter_bytes), "I": len(graph.input_bytes), "G": len(graph.stored_bytes)}
+        | {"U": graph.num_units, "S": capacity},
         known=np.full((size, 4), UNKNOWN, np.int64),
         weighed=np.full(capacity, UNKNOWN, np.int32),
-        low_bytes=np.zeros(capacity, np.int64),
-        high_bytes=np.zeros(capacity, np.int64),
     )
 
 

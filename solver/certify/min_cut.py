@@ -15,11 +15,11 @@ is Dinic's algorithm (E. A. Dinic, 1970); stopped early, it still gives a lower 
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import numpy as np
 
-from go_opt.common.arrays import BoolArray, CodeArray, IntArray, LongArray
+from go_opt.common.arrays import BoolArray, CodeArray, IntArray, LongArray, allocated
 from go_opt.common.compiling import int64, uncounted, uncounted_inner
 from go_opt.solver.certify.problem import UnitGraph
 
@@ -33,24 +33,24 @@ SOURCE, SINK = np.arange(2)
 class Workspace(NamedTuple):
     """Scratch of splitting, and of one flow problem. Axes: ``U`` units, ``V`` nodes, ``A`` arcs."""
 
-    side: CodeArray  # [U] FREE, INSIDE or OUTSIDE
-    free: IntArray  # [U] the free units first
-    mark: LongArray  # [U] stamp of the last walk that reached the unit
-    stack: IntArray  # [U]
-    is_taken: BoolArray  # [U]
-    context_units: LongArray  # [4] free units by their context …
-    context_ticks: LongArray  # [4] … and their work
-    node_of: LongArray  # [U] node of each free unit
-    tensor_seen: LongArray  # [K] stamp of the last flow problem that counted the tensor
-    stamp: LongArray  # [1]
-    first_arc: IntArray  # [V]
-    next_arc: IntArray  # [A] of the same node; arc a ^ 1 is the reverse of arc a
-    head: IntArray  # [A]
-    room: LongArray  # [A] residual capacity
-    level: IntArray  # [V]
-    current: IntArray  # [V] arc to try next
-    queue: IntArray  # [V]
-    path: IntArray  # [V] arcs
+    side: Annotated[CodeArray, "U"]  # FREE, INSIDE or OUTSIDE
+    free: Annotated[IntArray, "U"]  # the free units first
+    mark: Annotated[LongArray, "U"]  # stamp of the last walk that reached the unit
+    stack: Annotated[IntArray, "U"]
+    is_taken: Annotated[BoolArray, "U"]
+    context_units: Annotated[LongArray, "4"]  # free units by their context …
+    context_ticks: Annotated[LongArray, "4"]  # … and their work
+    node_of: Annotated[LongArray, "U"]  # node of each free unit
+    tensor_seen: Annotated[LongArray, "K"]  # stamp of the last flow problem that counted the tensor
+    stamp: Annotated[LongArray, "1"]
+    first_arc: Annotated[IntArray, "V"]
+    next_arc: Annotated[IntArray, "A"]  # of the same node; arc a ^ 1 is the reverse of arc a
+    head: Annotated[IntArray, "A"]
+    room: Annotated[LongArray, "A"]  # residual capacity
+    level: Annotated[IntArray, "V"]
+    current: Annotated[IntArray, "V"]  # arc to try next
+    queue: Annotated[IntArray, "V"]
+    path: Annotated[IntArray, "V"]  # arcs
 
 
 def workspace(graph: UnitGraph) -> Workspace:
@@ -58,26 +58,7 @@ def workspace(graph: UnitGraph) -> Workspace:
     num_units, num_tensors = graph.num_units, len(graph.tensor_bytes)
     nodes = num_units + num_tensors + 2
     arcs = 2 * (num_tensors + len(graph.reader) + len(graph.successor) + num_units) + 2
-    return Workspace(
-        side=np.zeros(num_units, np.int8),
-        free=np.zeros(num_units, np.int32),
-        mark=np.zeros(num_units, np.int64),
-        stack=np.zeros(num_units, np.int32),
-        is_taken=np.zeros(num_units, np.bool_),
-        context_units=np.zeros(4, np.int64),
-        context_ticks=np.zeros(4, np.int64),
-        node_of=np.zeros(num_units, np.int64),
-        tensor_seen=np.zeros(num_tensors, np.int64),
-        stamp=np.zeros(1, np.int64),
-        first_arc=np.zeros(nodes, np.int32),
-        next_arc=np.zeros(arcs, np.int32),
-        head=np.zeros(arcs, np.int32),
-        room=np.zeros(arcs, np.int64),
-        level=np.zeros(nodes, np.int32),
-        current=np.zeros(nodes, np.int32),
-        queue=np.zeros(nodes, np.int32),
-        path=np.zeros(nodes, np.int32),
-    )
+    return allocated(Workspace, {"U": num_units, "K": num_tensors, "V": nodes, "A": arcs})
 
 
 @uncounted

@@ -17,11 +17,11 @@ bit ``u % 64`` of word ``u // 64``.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import numpy as np
 
-from go_opt.common.arrays import BoolArray, CodeArray, IntArray, LongArray
+from go_opt.common.arrays import BoolArray, CodeArray, IntArray, LongArray, allocated
 from go_opt.common.compiling import int32, int64, uncounted, uncounted_inner
 from go_opt.solver.certify.min_cut import (
     FREE,
@@ -43,47 +43,34 @@ NOTHING, EVERYTHING, ANYTHING = range(3)  # the first states
 class StatePool(NamedTuple):
     """All states, in order of creation."""
 
-    inside: LongArray  # [S, W]
-    outside: LongArray  # [S, W]
-    pulled: LongArray  # [S, W] adjacent: inside with its readers and their ancestors
-    last_inside: IntArray  # [S] last word of inside (adjacent: pulled) that is not zero
-    first_outside: IntArray  # [S] first word of outside that is not zero
-    low: LongArray  # [S] least work of a down-set of the state
-    high: LongArray  # [S] most work of a down-set of the state
-    pulled_low: LongArray  # [S, MOST_STEPS] adjacent: least work done 1, 2, … chips later
-    pushed_high: LongArray  # [S, MOST_STEPS] adjacent: most work done 1, 2, … chips earlier
-    cut: LongArray  # [S] lower bound on the cut's ticks
-    cut_bytes: LongArray  # [S] lower bound on the cut's bytes
-    need: LongArray  # [S] without overlap: lower bound on work plus cut
-    give: LongArray  # [S] without overlap: upper bound on work minus cut
-    num_free: IntArray  # [S] 0: a single down-set
-    crosses: LongArray  # [S, X] relayed: tensors produced inside, with a reader not inside
-    ends: LongArray  # [S, X] relayed: tensors read outside
-    num_states: LongArray  # [1]
+    inside: Annotated[LongArray, "S, W"]
+    outside: Annotated[LongArray, "S, W"]
+    pulled: Annotated[LongArray, "S, A"]  # adjacent: inside with its readers and their ancestors
+    last_inside: Annotated[IntArray, "S"]  # last word of inside (adjacent: pulled) that is not zero
+    first_outside: Annotated[IntArray, "S"]  # first word of outside that is not zero
+    low: Annotated[LongArray, "S"]  # least work of a down-set of the state
+    high: Annotated[LongArray, "S"]  # most work of a down-set of the state
+    pulled_low: Annotated[LongArray, "S, P"]  # adjacent: least work done 1, 2, … chips later
+    pushed_high: Annotated[LongArray, "S, P"]  # adjacent: most work done 1, 2, … chips earlier
+    cut: Annotated[LongArray, "S"]  # lower bound on the cut's ticks
+    cut_bytes: Annotated[LongArray, "S"]  # lower bound on the cut's bytes
+    need: Annotated[LongArray, "S"]  # without overlap: lower bound on work plus cut
+    give: Annotated[LongArray, "S"]  # without overlap: upper bound on work minus cut
+    num_free: Annotated[IntArray, "S"]  # 0: a single down-set
+    crosses: Annotated[LongArray, "S, X"]  # relayed: tensors produced inside, with a reader not inside
+    ends: Annotated[LongArray, "S, X"]  # relayed: tensors read outside
+    num_states: Annotated[LongArray, "1"]
 
 
 def state_pool(graph: UnitGraph, capacity: int) -> StatePool:
     """Returns a pool for ``capacity`` states with the first three: nothing, everything, any down-set."""
     words = (graph.num_units + 63) // 64
     tensor_words = (len(graph.tensor_bytes) + 63) // 64 if graph.passing == RELAYED else 0
-    steps = MOST_STEPS if graph.passing == ADJACENT else 0
-    pool = StatePool(
-        inside=np.zeros((capacity, words), np.int64),
-        outside=np.zeros((capacity, words), np.int64),
-        pulled=np.zeros((capacity, words if graph.passing == ADJACENT else 0), np.int64),
-        last_inside=np.zeros(capacity, np.int32),
-        first_outside=np.zeros(capacity, np.int32),
-        low=np.zeros(capacity, np.int64),
-        high=np.zeros(capacity, np.int64),
-        pulled_low=np.zeros((capacity, steps), np.int64),
-        pushed_high=np.zeros((capacity, steps), np.int64),
-        cut=np.zeros(capacity, np.int64),
-        cut_bytes=np.zeros(capacity, np.int64),
-        need=np.zeros(capacity, np.int64),
-        give=np.zeros(capacity, np.int64),
-        num_free=np.zeros(capacity, np.int32),
-        crosses=np.zeros((capacity, tensor_words), np.int64),
-        ends=np.zeros((capacity, tensor_words), np.int64),
+    is_adjacent = graph.passing == ADJACENT
+    pool = allocated(
+        StatePool,
+        {"S": capacity, "W": words, "X": tensor_words}
+        | {"A": words if is_adjacent else 0, "P": MOST_STEPS if is_adjacent else 0},
         num_states=np.full(1, 3, np.int64),
     )
     all_units = _packed(np.ones(graph.num_units, np.bool_), words)

@@ -14,7 +14,6 @@ from itertools import starmap
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray
-from go_opt.common.topological import cycle_text
 from go_opt.env.copies.relays import expand_plan
 from go_opt.env.cost.tables import kinds_that_run, why_not_on
 from go_opt.env.kernels.fusion import are_one_loop, loop_roles
@@ -25,8 +24,13 @@ from go_opt.model.plan import Plan
 from go_opt.solver.problem.user_constraints import UserConstraint
 from go_opt.solver.verify.constraints import broken_constraints
 from go_opt.solver.verify.memory import broken_memory
-from go_opt.solver.verify.relays import broken_relays, shape_of_relays
-from go_opt.solver.verify.stages import broken_stages, pairs_in_turn, stages_in
+from go_opt.solver.verify.stages import (
+    broken_relays,
+    broken_stages,
+    pairs_in_turn,
+    shape_of_relays,
+    stages_in,
+)
 
 
 @dataclass(frozen=True)
@@ -181,8 +185,10 @@ def _chip_cycle(target: Target, source: IntArray, reader: IntArray) -> Iterator[
     while free := {chip for chip in left if not waits[chip] & left}:
         left -= free
     if left:
-        names = [f"chip {chip}" for chip in range(target.num_chips)]
-        cycle = cycle_text([sorted(waits[chip]) for chip in range(target.num_chips)], left, names)
+        walked = [min(left)]  # each waits for one that is left
+        while (chip := min(waits[walked[-1]] & left)) not in walked:
+            walked.append(chip)
+        cycle = " -> ".join(f"'chip {one}'" for one in (*walked[walked.index(chip) :], chip))
         yield Violation("acyclic", f"results go around in a circle of chips: {cycle}.")
 
 

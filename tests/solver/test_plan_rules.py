@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from go_opt.common.arrays import IntArray
 from go_opt.model.plan import Plan
-from go_opt.solver.verify.plan_rules import plan_rules
+from go_opt.solver.verify.rule_check import plan_rules
 from go_opt.solver.verify.verifier import verify
 from tests.strategies import (
     TOPOLOGIES,

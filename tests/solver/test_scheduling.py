@@ -22,8 +22,8 @@ from go_opt.solver import (
     list_scheduling,
     upward_ranks,
 )
-from go_opt.solver.scheduling.fork_join import PRECISION
-from go_opt.solver.scheduling.partitions import linked_kernels, partition
+from go_opt.solver.scheduling.bounds import PRECISION
+from go_opt.solver.scheduling.list_scheduling import linked_kernels, partition
 from go_opt.solver.scheduling.schedule import plan_arrays
 from go_opt.solver.verify.verifier import verify
 from tests.env.test_makespan import US, in_us, measured_graph

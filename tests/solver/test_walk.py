@@ -11,8 +11,7 @@ from hypothesis import given, settings
 
 from go_opt.errors import InvalidInputError
 from go_opt.solver.orders.instance import instance
-from go_opt.solver.walk.problem import WalkProblem, walk_problem
-from go_opt.solver.walk.walk import NUM_FEATURES, draw_walks, score_walks
+from go_opt.solver.walk.walk import NUM_FEATURES, WalkProblem, draw_walks, score_walks, walk_problem
 from tests.solver.walk_twin import WalkTwin
 from tests.strategies import (
     examples,

@@ -43,7 +43,7 @@ from go_opt.solver import (
 from go_opt.solver.orders.cheapest import charged_slicing, streams_weights
 from go_opt.solver.orders.genetic import AS_BY_DEFAULT, Keys, decoded, genetic_search, order_keys
 from go_opt.solver.propagation.modes import Rule
-from go_opt.solver.walk.problem import walk_problem
+from go_opt.solver.walk.walk import walk_problem
 
 GENOMES: Final = 10_000  # of a genetic search, unless time or evaluations end it earlier
 

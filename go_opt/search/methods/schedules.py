@@ -22,7 +22,7 @@ from go_opt.search.methods.events import Event, Miss, Proposal, SearchView, wait
 from go_opt.search.methods.first_plans import Start
 from go_opt.search.methods.slices import joined_kernels
 from go_opt.solver import Colocate, Forbid, Pin, ScheduleAnnealing, Stages, list_scheduling, upward_ranks
-from go_opt.solver.scheduling.partitions import linked_kernels, partition
+from go_opt.solver.scheduling.list_scheduling import linked_kernels, partition
 
 SWEEPS: Final = 32  # moves for each kernel in the first partitions, then twice as many each turn
 PARTITIONS_SHARE: Final = 0.1  # of the time left

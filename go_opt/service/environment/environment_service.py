@@ -48,7 +48,7 @@ from go_opt.service.messages.convert import chosen, target_from_proto
 from go_opt.service.messages.graphs import PER_OP, SentGraph
 from go_opt.service.messages.requests import parsed, request_part
 from go_opt.solver.orders.instance import instance
-from go_opt.solver.verify.plan_rules import plan_rules
+from go_opt.solver.verify.rule_check import plan_rules
 from go_opt.solver.verify.verifier import verify
 
 _ID_BYTES: Final = 16

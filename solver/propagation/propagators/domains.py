@@ -10,11 +10,11 @@ is noted in ``state[CONTRADICTION]``; until it is undone, domains may still be n
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import numpy as np
 
-from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, WordArray
+from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, WordArray, allocated
 from go_opt.common.compiling import int64, uint64, uncounted, uncounted_inner
 
 # Fields of ``Store.state``.
@@ -33,37 +33,37 @@ ALL_BITS: Final = uint64(2**64 - 1)
 class Store(NamedTuple):
     """The mutable state of one search. Everything is allocated once."""
 
-    domain: WordArray  # [U, W] open chips of each unit
-    low: LongArray  # [U] lowest chip of the domain; stale while the domain is empty
-    high: LongArray  # [U] highest chip, likewise
-    size: LongArray  # [U] chips in the domain
-    support: LongArray  # [D] units to which the chip is open
-    occupied: LongArray  # [D] units to which only this chip is open
-    decided: LongArray  # [U] units with one open chip, in the order in which they were decided
-    trail_unit: IntArray  # [T] unit, word and old bits of each write
-    trail_word: IntArray  # [T]
-    trail_bits: WordArray  # [T]
-    mark: LongArray  # [V + 1, 3] trail size, decided units, highest low before a decision
-    choice_unit: LongArray  # [V] the unit of each decision
-    choice: WordArray  # [V, W] the chips of each decision
-    queue: LongArray  # [U] ring of units whose domain changed
-    is_queued: BoolArray  # [U]
-    is_linked: BoolArray  # [U] True if the chip graph contains the unit
-    link_edges: LongArray  # [D, D] edges from a unit decided on a to one decided on b
-    links: WordArray  # [D, W] the chips b of row a with such an edge, without a itself
-    reach: WordArray  # [D, W] chips that a leads to
-    far: WordArray  # [D, W] chips that a reaches by a detour, so a direct dependency is forbidden
-    into: WordArray  # [D, W] chips that lead to b
-    far_into: WordArray  # [D, W] the inverse of far
-    above: WordArray  # [U, W] chips of the decided ancestors of each unit
-    below: WordArray  # [U, W] chips of the decided descendants of each unit
-    long_links: LongArray  # [D^2 / 2, 2] links a -> b that skip at least one chip
-    server: LongArray  # [D] the unit matched to the chip, or -1: a hint, not trailed
-    served: LongArray  # [U] the chip matched to the unit, or -1
-    asked_by: LongArray  # [U] scratch of the search for a server
-    chip_queue: LongArray  # [D] scratch, likewise
-    limit_seen: LongArray  # [C, 3] support, occupied and restores at the last check of each limit
-    state: LongArray  # [13] the fields named above
+    domain: WordArray  # open chips of each unit
+    low: Annotated[LongArray, "U"]  # lowest chip of the domain; stale while the domain is empty
+    high: Annotated[LongArray, "U"]  # highest chip, likewise
+    size: Annotated[LongArray, "U"]  # chips in the domain
+    support: Annotated[LongArray, "D"]  # units to which the chip is open
+    occupied: Annotated[LongArray, "D"]  # units to which only this chip is open
+    decided: Annotated[LongArray, "U"]  # units with one open chip, in the order in which they were decided
+    trail_unit: Annotated[IntArray, "T"]  # unit, word and old bits of each write
+    trail_word: Annotated[IntArray, "T"]
+    trail_bits: Annotated[WordArray, "T"]
+    mark: Annotated[LongArray, "V + 1, 3"]  # trail size, decided units, highest low before a decision
+    choice_unit: Annotated[LongArray, "V"]  # the unit of each decision
+    choice: Annotated[WordArray, "V, W"]  # the chips of each decision
+    queue: Annotated[LongArray, "U"]  # ring of units whose domain changed
+    is_queued: Annotated[BoolArray, "U"]
+    is_linked: Annotated[BoolArray, "U"]  # True if the chip graph contains the unit
+    link_edges: Annotated[LongArray, "D, D"]  # edges from a unit decided on a to one decided on b
+    links: Annotated[WordArray, "D, W"]  # the chips b of row a with such an edge, without a itself
+    reach: Annotated[WordArray, "D, W"]  # chips that a leads to
+    far: Annotated[WordArray, "D, W"]  # chips that a reaches by a detour, so a direct dependency is forbidden
+    into: Annotated[WordArray, "D, W"]  # chips that lead to b
+    far_into: Annotated[WordArray, "D, W"]  # the inverse of far
+    above: Annotated[WordArray, "U, W"]  # chips of the decided ancestors of each unit
+    below: Annotated[WordArray, "U, W"]  # chips of the decided descendants of each unit
+    long_links: Annotated[LongArray, "D^2 / 2, 2"]  # links a -> b that skip at least one chip
+    server: Annotated[LongArray, "D"]  # the unit matched to the chip, or -1: a hint, not trailed
+    served: Annotated[LongArray, "U"]  # the chip matched to the unit, or -1
+    asked_by: Annotated[LongArray, "U"]  # scratch of the search for a server
+    chip_queue: Annotated[LongArray, "D"]  # scratch, likewise
+    limit_seen: Annotated[LongArray, "C, 3"]  # support, occupied and restores at the last check of each limit
+    state: Annotated[LongArray, "13"]  # the fields named above
 
 
 def new_store(
@@ -72,40 +72,15 @@ def new_store(
     """Returns a store with the domains ``allowed`` [U, W]; ``max_decisions`` defaults to two per unit."""
     num_units, num_words = allowed.shape
     num_decisions = 2 * num_units if max_decisions is None else max_decisions
-    # Every write removes a chip, so the trail never exceeds this size; untouched pages cost nothing.
-    trail_size = num_units * num_chips
-    store = Store(
+    store = allocated(
+        Store,
+        # Every write removes a chip, so the trail never exceeds T; untouched pages cost nothing.
+        {"U": num_units, "D": num_chips, "W": num_words, "T": num_units * num_chips, "C": num_limits}
+        | {"V": num_decisions, "V + 1": num_decisions + 1, "D^2 / 2": num_chips * num_chips // 2},
         domain=allowed.copy(),
-        low=np.zeros(num_units, np.int64),
-        high=np.zeros(num_units, np.int64),
-        size=np.zeros(num_units, np.int64),
-        support=np.zeros(num_chips, np.int64),
-        occupied=np.zeros(num_chips, np.int64),
-        decided=np.zeros(num_units, np.int64),
-        trail_unit=np.empty(trail_size, np.int32),
-        trail_word=np.empty(trail_size, np.int32),
-        trail_bits=np.empty(trail_size, np.uint64),
-        mark=np.zeros((num_decisions + 1, 3), np.int64),
-        choice_unit=np.zeros(num_decisions, np.int64),
-        choice=np.zeros((num_decisions, num_words), np.uint64),
-        queue=np.zeros(num_units, np.int64),
-        is_queued=np.zeros(num_units, np.bool_),
-        is_linked=np.zeros(num_units, np.bool_),
-        link_edges=np.zeros((num_chips, num_chips), np.int64),
-        links=np.zeros((num_chips, num_words), np.uint64),
-        reach=np.zeros((num_chips, num_words), np.uint64),
-        far=np.zeros((num_chips, num_words), np.uint64),
-        into=np.zeros((num_chips, num_words), np.uint64),
-        far_into=np.zeros((num_chips, num_words), np.uint64),
-        above=np.zeros((num_units, num_words), np.uint64),
-        below=np.zeros((num_units, num_words), np.uint64),
-        long_links=np.zeros((num_chips * num_chips // 2, 2), np.int64),
         server=np.full(num_chips, -1, np.int64),
         served=np.full(num_units, -1, np.int64),
-        asked_by=np.zeros(num_units, np.int64),
-        chip_queue=np.zeros(num_chips, np.int64),
         limit_seen=np.full((num_limits, 3), -1, np.int64),
-        state=np.zeros(13, np.int64),
     )
     store.state[MAX_BACKTRACKS] = UNLIMITED
     _count(store)
