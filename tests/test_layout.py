@@ -80,7 +80,6 @@ WIDE_FOLDERS: Final = {
     "report": 30,
     "report.parts": 39,
     "result": 11,
-    "run.cut": 9,
     "run.pipeline": 11,
     "search.methods": 24,
     "search.splits": 10,

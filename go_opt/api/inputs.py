@@ -18,7 +18,7 @@ from go_opt.model.codecs.plan_json import load_plan
 from go_opt.model.graph import Graph, Precision, check_precision
 from go_opt.model.plan import Plan
 from go_opt.model.states import without_states
-from go_opt.parallel.transformer import TRANSFORMER_PREFIX
+from go_opt.parallel.configuration import TRANSFORMER_PREFIX
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -19,8 +19,7 @@ from go_opt.env.gpu.figures import Collective
 from go_opt.env.gpu.forms import GpuKernels, Products
 from go_opt.errors import TargetError
 from go_opt.model.dtypes import DTYPE_BITS, dtype_code
-from go_opt.parallel.configuration import RECOMPUTE, Configuration
-from go_opt.parallel.transformer import Transformer
+from go_opt.parallel.configuration import RECOMPUTE, Configuration, Transformer
 
 Product = tuple[float, float, float, float]  # batch, rows, inner, columns
 

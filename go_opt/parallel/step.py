@@ -22,10 +22,11 @@ from go_opt.parallel.block import Block, Machine, block_of, message_s
 from go_opt.parallel.configuration import (
     RECOMPUTE,
     Configuration,
+    Transformer,
     check_configuration,
     parse_configuration,
+    parse_transformer,
 )
-from go_opt.parallel.transformer import Transformer, parse_transformer
 
 _OPTIMIZER_BYTES = 40.0  # a parameter: gradient, moments and weights in float32, read and written
 _MOMENT_BYTES = 12.0  # a parameter in float32: weight and two moments

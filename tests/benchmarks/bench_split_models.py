@@ -30,8 +30,7 @@ from go_opt.env.copies.splits import split_graph
 from go_opt.errors import InfeasibleError, ModelError, PlanError
 from go_opt.model.plan import Plan, Split
 from go_opt.run.export.exporting import export
-from go_opt.run.pipeline.check import MOST_DIFFERENCE, difference, whole_outputs
-from go_opt.run.pipeline.inputs import random_inputs
+from go_opt.run.pipeline.check import MOST_DIFFERENCE, difference, random_inputs, whole_outputs
 from go_opt.search.splits.block_ways import blocks_of, is_open, splits_of_blocks
 from go_opt.search.splits.rows import rows_by_op, split_along, steps_of
 from tests.exports import LIGHT, run_stages, saved

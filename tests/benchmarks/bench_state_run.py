@@ -34,7 +34,7 @@ from go_opt.env.copies.splits import planned_graph
 from go_opt.env.target import parse_target
 from go_opt.model.plan import Plan
 from go_opt.run.export.exporting import export
-from go_opt.run.pipeline.inputs import random_inputs
+from go_opt.run.pipeline.check import random_inputs
 from go_opt.run.pipeline.layout import Layout
 from go_opt.run.pipeline.running import ALONE, expected_outputs, run_on
 from go_opt.run.pipeline.workers import Workers, started

@@ -15,10 +15,10 @@ import numpy as np
 from go_opt.env import load_target
 from go_opt.errors import InvalidInputError
 from go_opt.parallel import Case, Configuration, cost_step
+from go_opt.parallel.configuration import pairs_text
 from go_opt.parallel.execution.running import MOST_DEVICES, StepRun, run_step
 from go_opt.parallel.plans.answers import StepAnswer
 from go_opt.parallel.step import Step
-from go_opt.parallel.transformer import pairs_text
 
 
 def random_answer(rng: np.random.Generator) -> StepAnswer:

@@ -150,7 +150,7 @@ def test_import_is_light(user_env: dict[str, str]) -> None:
 
 def test_what_runs_stages_loads_no_kernels(user_env: dict[str, str]) -> None:
     """A plan starts a process for each chip, a step one for each rank."""
-    code = "import go_opt.run.pipeline.worker, go_opt.parallel.execution.worker"
+    code = "import go_opt.run.pipeline.workers, go_opt.parallel.execution.worker"
     assert imported_after(code, user_env) == {"jax", "numpy"}
 
 

@@ -28,7 +28,7 @@ from go_opt import api
 from go_opt.common.outputs import FileKind, check_output
 from go_opt.common.units import json_line
 from go_opt.errors import GoOptError, InfeasibleError, InvalidInputError
-from go_opt.parallel.transformer import TRANSFORMER_PREFIX
+from go_opt.parallel.configuration import TRANSFORMER_PREFIX
 from go_opt.result import Objective
 from go_opt.service.transport.address import DEFAULT_ADDRESS
 

@@ -80,7 +80,7 @@ def run(
     """
     from go_opt.hardware import serve_environment
     from go_opt.report.run_tables import run_lines, run_to_dict, stages_table
-    from go_opt.run.pipeline.inputs import save_arrays
+    from go_opt.run.pipeline.check import save_arrays
     from go_opt.run.pipeline.results import OutputsDifferError
     from go_opt.run.pipeline.running import run_plan
     from go_opt.run.profiling.measured_machine import MeasuredMachine

@@ -35,7 +35,7 @@ from go_opt.cli.inputs.loading import with_costs
 from go_opt.common.units import parse_duration_s, parse_rate_per_s
 from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.frontends.union.graphs import UNION_PREFIX, shares_of, union_name
-from go_opt.parallel.transformer import TRANSFORMER_PREFIX
+from go_opt.parallel.configuration import TRANSFORMER_PREFIX
 from go_opt.report.progress import SearchProgress, announce_compilation
 from go_opt.result import DEFAULT_BUDGET_S, Request, Step
 

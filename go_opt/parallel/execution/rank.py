@@ -185,12 +185,8 @@ class State:
             lambda gradients: {name: one.sum(0) for name, one in gradients.items()}, out_shardings=spec
         )
 
-    def update(self, gradients: dict[str, Array], step: int) -> None:
-        """Step ``step`` of Adam, which counts from one."""
-        self.weights, self.moments = self.updated(gradients, step)
-
     def updated(self, gradients: dict[str, Array], step: int) -> Any:
-        """The weights and moments behind a step."""
+        """The weights and moments behind step ``step`` of Adam, which counts from one."""
         return self._update(self.weights, gradients, self.moments, float(step))
 
     @cached_property
@@ -206,35 +202,25 @@ class State:
         return jax.jit(all_of, out_shardings=(shardings("weight"), moments))
 
 
-class Messages:
-    """What a rank calls together with one other rank, which waits for it."""
+def _together(layout: Meshed, array: Array, peer: int, what: str) -> Array:
+    """A call that a rank makes together with a peer, which waits for it.
 
-    def __init__(self, layout: Meshed) -> None:
-        self._layout = layout
+    Args:
+      array: what to ``send`` or ``add``; to ``receive``, one that lies like it.
 
-    def send(self, array: Array, peer: int) -> None:
-        """Give an array to a peer, which receives it."""
-        self._together(array, peer, "send")
-
-    def receive(self, like: Array, peer: int) -> Array:
-        """The array that a peer sends, which lies like ``like``."""
-        return self._together(like, peer, "receive")
-
-    def add(self, array: Array, peer: int) -> Array:
-        """The sum of both ranks' arrays."""
-        return self._together(array, peer, "add")
-
-    def _together(self, array: Array, peer: int, what: str) -> Array:
-        rank = self._layout.rank
-        low, high = sorted((rank, peer))
-        spec = PartitionSpec("pair", *array.sharding.spec)
-        mesh = _pair_mesh(self._layout.exported["mesh"], low, high)
-        parts = [_put(np.asarray(shard.data)[None], shard) for shard in array.addressable_shards]
-        both = jax.make_array_from_single_device_arrays((2, *array.shape), NamedSharding(mesh, spec), parts)
-        sender = rank if what == "send" else peer
-        got = _call(mesh, spec, "add" if what == "add" else sender == low)(both)
-        found = [_put(np.asarray(shard.data)[0], shard) for shard in got.addressable_shards]
-        return jax.make_array_from_single_device_arrays(array.shape, array.sharding, found)
+    Returns:
+      What the peer sends, or the sum of both ranks' arrays.
+    """
+    rank = layout.rank
+    low, high = sorted((rank, peer))
+    spec = PartitionSpec("pair", *array.sharding.spec)
+    mesh = _pair_mesh(layout.exported["mesh"], low, high)
+    parts = [_put(np.asarray(shard.data)[None], shard) for shard in array.addressable_shards]
+    both = jax.make_array_from_single_device_arrays((2, *array.shape), NamedSharding(mesh, spec), parts)
+    sender = rank if what == "send" else peer
+    got = _call(mesh, spec, "add" if what == "add" else sender == low)(both)
+    found = [_put(np.asarray(shard.data)[0], shard) for shard in got.addressable_shards]
+    return jax.make_array_from_single_device_arrays(array.shape, array.sharding, found)
 
 
 def _put(values: np.ndarray, like: Any) -> Array:
@@ -280,7 +266,6 @@ class Rank:
     ) -> None:
         self._model, self._chosen, self._rank = model, chosen, rank
         self._layout = Meshed(exported, rank)
-        self._messages = Messages(self._layout)
         tokens, last = exported["BATCH"] * model.sequence, len(exported["STAGES"]) - 1
         self._passes = {
             number: Passes(StageOf(model, layers, number == 0, number == last, tokens), self._layout, chosen)
@@ -321,8 +306,8 @@ class Rank:
         gradients = self._state.summed(sums)
         ends = (0, self._chosen.pipeline - 1)
         if self._chosen.pipeline > 1 and self._rank in ends:  # both have the table of tokens
-            gradients["table"] = self._messages.add(gradients["table"], ends[self._rank == 0])
-        self._state.update(gradients, number)
+            gradients["table"] = _together(self._layout, gradients["table"], ends[self._rank == 0], "add")
+        self._state.weights, self._state.moments = self._state.updated(gradients, number)
         return loss, gradients
 
     def compile(self) -> None:
@@ -348,15 +333,15 @@ class Rank:
         peers = {one.peer for one in actions if one.kind in ("send", "receive")}
         peers |= {ends[self._rank == 0]} if pipeline > 1 and self._rank in ends else set()
         for peer in sorted(peers):
-            self._messages.add(self._hidden, peer)
+            _together(self._layout, self._hidden, peer, "add")
 
     def _act(self, action: Action) -> float:
         """Run a pass, or take part in a message; returns the loss of a micro-batch, zero of other actions."""
         key = action.stage, action.micro_batch, action.is_backward
         if action.kind == "send":
-            self._messages.send(self._given.pop(key), action.peer)
+            _together(self._layout, self._given.pop(key), action.peer, action.kind)
         elif action.kind == "receive":
-            self._given[key] = self._messages.receive(self._hidden, action.peer)
+            self._given[key] = _together(self._layout, self._hidden, action.peer, action.kind)
         elif action.is_backward:
             self._backward(action.stage, action.micro_batch)
         else:

@@ -17,13 +17,13 @@ from go_opt.common.units import format_bytes
 from go_opt.env import Target
 from go_opt.errors import EnvironmentFailedError, InvalidInputError
 from go_opt.extras import check_installed
+from go_opt.parallel.configuration import pairs_text
 from go_opt.parallel.execution.processes import Action, Job, difference, run_processes
 from go_opt.parallel.export.exporting import JAX_FILE, checked_shardings, jax_text
 from go_opt.parallel.export.shardings import Shardings
 from go_opt.parallel.plans.answers import StepAnswer, loaded_step
 from go_opt.parallel.schedule import simulate
 from go_opt.parallel.step import Step
-from go_opt.parallel.transformer import pairs_text
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 
 from go_opt.common.version import VERSION
 from go_opt.env import Target
+from go_opt.parallel.configuration import pairs_text
 from go_opt.parallel.export.shardings import Parameter, Shardings, Spec
 from go_opt.parallel.plans.answers import StepAnswer, loaded_step
-from go_opt.parallel.transformer import pairs_text
 from go_opt.run.export.folder import check_can_run, check_free, write_export
 from go_opt.run.manifest import STEP_FORMATS, StepManifest, check_formats
 

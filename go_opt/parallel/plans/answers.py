@@ -14,13 +14,12 @@ from go_opt.common.outputs import PLAN, TRACE
 from go_opt.common.units import format_bytes, format_duration, format_ratio
 from go_opt.env import Target, load_target
 from go_opt.errors import InvalidInputError, PlanError
-from go_opt.parallel.configuration import Configuration, parse_configuration
+from go_opt.parallel.configuration import Configuration, pairs_text, parse_configuration
 from go_opt.parallel.plans.checks import check_division, check_step
 from go_opt.parallel.plans.explaining import TERMS, Drawing, drawing_of, gains, kinds_text
 from go_opt.parallel.schedule import MOST_PASSES, simulate
 from go_opt.parallel.search import StepPlan, plan_step
 from go_opt.parallel.step import Case, Layers, Step, cost_step
-from go_opt.parallel.transformer import pairs_text
 from go_opt.solver import Violation
 
 _MOST_TRACED: Final = MOST_PASSES // 100  # passes of a trace, a hundred bytes each

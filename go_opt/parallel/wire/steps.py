@@ -5,29 +5,25 @@ Errors name the field of the request at fault, from ``step``, ``step_plan`` or `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 from google.protobuf.message import Message
 
 from go_opt.env import Target
 from go_opt.errors import InvalidInputError, PlanError
 from go_opt.parallel import Case, Configuration, Machine, Step, StepPlan, Transformer, cost_step, plan_step
-from go_opt.parallel.configuration import RECOMPUTE, ZERO, Recompute, Schedule
+from go_opt.parallel.configuration import MAX_COUNT, RECOMPUTE, TRANSFORMER_PREFIX, ZERO, pairs_text
 from go_opt.parallel.plans.answers import StepAnswer
 from go_opt.parallel.plans.checks import check_division
 from go_opt.parallel.schedule import simulate
 from go_opt.parallel.step import Layers
-from go_opt.parallel.transformer import MAX_COUNT, TRANSFORMER_PREFIX, pairs_text
 from go_opt.proto import optimizer_pb2, step_pb2
+from go_opt.service.messages.convert import value_of
+from go_opt.service.messages.requests import request_part
 
-# An enum's number is the index of its name here; 0, "unspecified", means the default.
-_SCHEDULES: Final[tuple[Schedule, ...]] = ("1f1b", "1f1b", "gpipe", "interleaved")
-_RECOMPUTE: Final[tuple[Recompute, ...]] = ("full", "full", "attention", "none")
 _OF_SEARCH: Final = ("step", "target", "objective", "budget_s")  # fields of a request for a step
-_Name = TypeVar("_Name", bound=str)
 
 
 def answer_search(
@@ -75,15 +71,15 @@ def case_from_proto(message: step_pb2.TrainingStep, target: Target) -> Case:
       InvalidInputError: a size is missing or out of range, or the target has no levels.
     """
     model = transformer_from_proto(message.model, "step.model")
-    with inside("target", keeps_name=False):
+    with request_part("target"):
         machine = Machine(target)
-    with inside("step"):
+    with request_part("step", step_pb2.TrainingStep):
         return Case(model, machine, _count(message, "batch"))
 
 
 def transformer_from_proto(message: step_pb2.Transformer, path: str) -> Transformer:
     """The model in the field ``path`` of a request; raises InvalidInputError: a size is out of range."""
-    with inside(path):
+    with request_part(path, step_pb2.Transformer):
         given: dict[str, Any] = {}
         for field in fields(Transformer):
             value = _count(message, field.name)
@@ -94,8 +90,8 @@ def transformer_from_proto(message: step_pb2.Transformer, path: str) -> Transfor
 def plan_to_proto(step: Step) -> step_pb2.StepPlan:
     """The message for how a step is divided; :func:`step_from_proto` is the inverse."""
     chosen = vars(step.chosen) | {
-        "schedule": _SCHEDULES.index(step.chosen.schedule, 1),
-        "recompute": _RECOMPUTE.index(step.chosen.recompute, 1),
+        "schedule": f"PIPELINE_SCHEDULE_{step.chosen.schedule.upper()}",
+        "recompute": f"RECOMPUTE_{step.chosen.recompute.upper()}",
     }
     layers = [step_pb2.RankLayers(**dict(zip(RECOMPUTE, row, strict=True))) for row in step.layers]
     return step_pb2.StepPlan(configuration=step_pb2.StepConfiguration(**chosen), layers=layers)
@@ -107,12 +103,12 @@ def step_from_proto(message: step_pb2.StepPlan, case: Case) -> Step:
     Raises:
       InvalidInputError: model, batch or devices cannot be divided so.
     """
-    with inside("step_plan.configuration"):
+    with request_part("step_plan.configuration", step_pb2.StepConfiguration):
         chosen = _configuration(message.configuration)
         even = cost_step(case, chosen)
     if not message.layers:
         return even
-    with inside("step_plan.layers", keeps_name=False):
+    with request_part("step_plan.layers"):
         step = Step(case, chosen, tuple(map(_layers, message.layers)))
         for violation in check_division(step):
             raise PlanError(violation.message, field=violation.constraint)
@@ -188,25 +184,16 @@ def _check_search(message: optimizer_pb2.OptimizeRequest) -> None:
 
 
 def _configuration(message: step_pb2.StepConfiguration) -> Configuration:
-    zero = _count(message, "zero")
-    host_s = message.host_s_per_layer if message.HasField("host_s_per_layer") else None
-    if zero not in ZERO:
-        raise InvalidInputError(f"zero must be 0 to {ZERO[-1]}, not {zero}.", field="zero")
-    if host_s is not None and not 0.0 <= host_s <= MAX_COUNT:
-        raise InvalidInputError("host_s_per_layer must be zero or more.", field="host_s_per_layer")
-    degrees: Mapping[str, int] = {
+    counts: Mapping[str, int] = {
         name: _count(message, name) or 1
         for name in ("tensor", "pipeline", "data", "expert", "micro_batch", "stages_per_device")
     }
-    return Configuration(
-        **degrees,
-        zero=ZERO[zero],
-        schedule=_named("schedule", _SCHEDULES, message.schedule),
-        recompute=_named("recompute", _RECOMPUTE, message.recompute),
-        sequence_parallel=message.sequence_parallel,
-        overlap=message.overlap,
-        host_s_per_layer=host_s,
-    )
+    found = value_of(message, Configuration, **counts)
+    if found.zero not in ZERO:
+        raise InvalidInputError(f"zero must be 0 to {ZERO[-1]}, not {found.zero}.", field="zero")
+    if found.host_s_per_layer is not None and not 0.0 <= found.host_s_per_layer <= MAX_COUNT:
+        raise InvalidInputError("host_s_per_layer must be zero or more.", field="host_s_per_layer")
+    return found
 
 
 def _layers(message: step_pb2.RankLayers) -> Layers:
@@ -220,19 +207,3 @@ def _count(message: Message, name: str) -> int:
     if not 0 <= value <= MAX_COUNT:
         raise InvalidInputError(f"{name} must be 0 to {MAX_COUNT}, not {value}.", field=name)
     return value
-
-
-def _named(field: str, names: tuple[_Name, ...], number: int) -> _Name:
-    if not 0 <= number < len(names):
-        raise InvalidInputError(f"{field}: {number} is no number of its enum.", field=field)
-    return names[number]
-
-
-@contextmanager
-def inside(path: str, *, keeps_name: bool = True) -> Iterator[None]:
-    """Makes errors in the block name the field at ``path``, or the one that they name inside it."""
-    try:
-        yield
-    except InvalidInputError as error:
-        error.field = f"{path}.{error.field}" if keeps_name else path
-        raise

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import networkx as nx
 import onnx_ir as ir
@@ -22,12 +22,12 @@ from go_opt.env.peak_memory import plan_buffers
 from go_opt.env.target import Target
 from go_opt.errors import ModelError, PlanError
 from go_opt.frontends.onnx.lowered import LoweredModel
-from go_opt.model.graph import Graph, NamedState
+from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.run import manifest as facts
 from go_opt.run.cut.rewrites import rewrite_nodes
 from go_opt.run.cut.source import Reads, model_of_plan
-from go_opt.run.cut.splits import DividedState, split_nodes
+from go_opt.run.cut.splits import SplitNodes, split_nodes
 
 
 @dataclass(frozen=True)
@@ -255,31 +255,21 @@ def write_model(model: ir.Model, path: Path) -> None:
         ir.save(ir.external_data.load_to_model(model), path)
 
 
-@dataclass(frozen=True)
-class PlanModels:
-    """The stages of a plan with their models; each comes after those it reads from."""
+class PlanModels(NamedTuple):
+    """The models of a plan's stages, each after those it reads from, and what they are."""
 
-    whole: ir.Model
-    stages: tuple[CutStage, ...]
-    models: tuple[ir.Model, ...]
-    made_by: Mapping[str, int]  # tensor -> stage
-    readers: Mapping[str, tuple[int, ...]]  # tensor -> the other stages that read it
-    leaves: Mapping[ir.Value, int | None]  # output of the model -> the stage it leaves from; None: the host
-    host: ir.Model | None  # joins outputs
-    states: tuple[NamedState, ...]  # the next value of one that never changes is the state itself
-    host_states: tuple[NamedState, ...] = ()  # inputs and outputs of the models, which the host keeps
-    divided: tuple[DividedState, ...] = ()
-    is_changed: bool = False  # whether ``whole`` has rewritten or split ops, unlike the model's file
-
-    @property
-    def by_number(self) -> dict[int | None, ir.Model]:
-        """The models of the stages by their numbers, and of the host as None."""
-        found: dict[int | None, ir.Model] = dict(enumerate(self.models))
-        return found | ({None: self.host} if self.host else {})
+    whole: ir.Model  # with the ops that the plan rewrites and splits
+    models: Mapping[int | None, ir.Model]  # by the number of the stage; None: the host's, which joins outputs
+    manifest: facts.Manifest
 
 
-def plan_models(lowered: LoweredModel, graph: Graph, target: Target, plan: Plan) -> PlanModels:
+def plan_models(
+    lowered: LoweredModel, graph: Graph, target: Target, plan: Plan, file_of: Callable[[int | None], str]
+) -> PlanModels:
     """Cut a model into the stages of ``plan``.
+
+    Args:
+      file_of: the file of each stage's model, of None the host's, for the manifest.
 
     Raises:
       ModelError, PlanError: something cannot be cut; the message names it.
@@ -290,11 +280,7 @@ def plan_models(lowered: LoweredModel, graph: Graph, target: Target, plan: Plan)
     made = split_nodes(whole.graph, unsplit_graph(graph, plan), plan.splits, states)
     graph = planned_graph(graph, plan)
     reads = Reads(whole.graph, graph.op_index)
-    cut = cut_models(whole, reads, graph, target, plan, made.parts, made.states)
-    on_host = tuple(state for state in cut.states if state.read in plan.host_states)
-    kept = tuple(state for state in cut.states if state not in on_host)
-    cut = replace(cut, states=kept, host_states=on_host, divided=tuple(made.divided))
-    return replace(cut, is_changed=bool(plan.splits or plan.rewrites))
+    return cut_models(whole, reads, graph, target, plan, file_of, made)
 
 
 def cut_models(
@@ -303,80 +289,13 @@ def cut_models(
     graph: Graph,
     target: Target,
     plan: Plan,
-    parts: Collection[ir.Value] = (),
-    states: Sequence[NamedState] = (),
+    file_of: Callable[[int | None], str],
+    made: SplitNodes = SplitNodes(),  # noqa: B008
 ) -> PlanModels:
-    """Like :func:`plan_models` for a model in memory, which several plans may cut.
-
-    Args:
-      parts: the parts of outputs that the host joins.
-      states: by the names of the model's inputs and outputs.
-    """
+    """Like :func:`plan_models` for a model in memory, which several plans may cut."""
     _check_nodes(whole.graph, graph)
-    stages = stages_of_plan(graph, target, plan, reads)
-    if any(split.collective for split in plan.splits):
-        left = {str(base.name) for output in whole.graph.outputs for base in reads.bases_of([output])}
-        stages = _useful(stages, left)
-    made_by = {tensor: i for i, stage in enumerate(stages) for tensor in stage.makes}
-    readers: dict[str, list[int]] = {}
-    for i, stage in enumerate(stages):
-        for tensor in sorted(stage.needs):
-            if made_by.get(tensor, i) != i:
-                readers.setdefault(tensor, []).append(i)
-    bases = {output: reads.bases_of([output]) for output in whole.graph.outputs}
-    stay = _unchanged(bases, states)
-    bases = {output: of for output, of in bases.items() if output.name not in stay}
-    states = tuple(state._replace(next=state.read) if state.next in stay else state for state in states)
-    read = {state.read for state in states}
-    # An output that no op computes leaves from the first stage, or the one that has the state.
-    kept_by = {name: i for i, stage in enumerate(stages) for name in read.intersection(stage.needs)}
-    home = kept_by | made_by
-    leaves = {
-        output: None if set(parts) & set(of) else max((home.get(str(k.name), 0) for k in of), default=0)
-        for output, of in bases.items()
-    }
-    sent = {*readers, *(str(part.name) for part in parts)}
-    models = tuple(
-        stage_model(
-            whole,
-            reads,
-            stage,
-            [tensor for tensor in stage.makes if tensor in sent],
-            [output for output in leaves if leaves[output] == i],
-            read,
-        )
-        for i, stage in enumerate(stages)
-    )
-    joined = [output for output in leaves if leaves[output] is None]
-    host = stage_model(whole, reads, CutStage(()), [], joined) if joined else None
-    return PlanModels(
-        whole,
-        tuple(stages),
-        models,
-        made_by,
-        {name: tuple(row) for name, row in readers.items()},
-        leaves,
-        host,
-        states,
-    )
-
-
-def _useful(stages: Sequence[CutStage], left: Collection[str]) -> list[CutStage]:
-    """The stages that make something for others, or what is ``left``: not copies that nothing reads."""
-    needed = {tensor for stage in stages for tensor in stage.needs}.union(left)
-    return [stage for stage in stages if not needed.isdisjoint(stage.makes)]
-
-
-def _unchanged(
-    bases: Mapping[ir.Value, tuple[ir.Value, ...]], states: Sequence[NamedState]
-) -> set[str | None]:
-    """The next values that are views of their states."""
-    following = {state.next for state in states}
-    return {
-        output.name
-        for output, of in bases.items()
-        if output.name in following and all(base.producer() is None for base in of)
-    }
+    cut = _Cut(whole, reads, stages_of_plan(graph, target, plan, reads), plan, made)
+    return PlanModels(whole, cut.models, cut.manifest(graph, target, file_of))
 
 
 def _check_nodes(nodes: ir.Graph, graph: Graph) -> None:
@@ -387,103 +306,146 @@ def _check_nodes(nodes: ir.Graph, graph: Graph) -> None:
         raise ModelError(f"op {odd!r} must be one node of the model, but {count[odd]} have that name.")
 
 
-def manifest_of(
-    cut: PlanModels, graph: Graph, target: Target, plan: Plan, file_of: Callable[[int | None], str]
-) -> facts.Manifest:
-    """The manifest of the stages; ``file_of`` names the file of each stage's model, of None the host's."""
-    metrics = evaluate_plan(graph, target, plan)
-    inputs = [value for value in cut.whole.graph.inputs if not value.is_initializer()]
-    states, on_host = (tuple(_states(cut, of)) for of in (cut.states, cut.host_states))
-    read, following = {state.read for state in states}, {state.next for state in states}
-    models = cut.by_number.values()
-    crossing = [value for model in models for value in (*model.graph.inputs, *model.graph.outputs)]
-    wholes = [value for one in cut.divided for value in one.values]
-    return facts.Manifest(
-        **facts.PlannedModel.fields_of(graph, plan, metrics.interval_s),
-        latency_s=metrics.latency_s,
-        bottleneck=metrics.bottleneck,
-        inputs=tuple(
-            dict.fromkeys(
-                [
-                    *(str(value.name) for value in inputs if value.name not in read),
-                    *(state.read for state in on_host),
-                ]
+class _Cut:
+    """The models of stages, and what each gives to others."""
+
+    def __init__(
+        self, whole: ir.Model, reads: Reads, stages: Sequence[CutStage], plan: Plan, made: SplitNodes
+    ) -> None:
+        self._whole, self._plan, self._divided = whole, plan, made.divided
+        bases = {output: reads.bases_of([output]) for output in whole.graph.outputs}
+        if any(split.collective for split in plan.splits):  # copies that nothing reads make no stage
+            needed = {tensor for stage in stages for tensor in stage.needs}
+            needed |= {str(base.name) for of in bases.values() for base in of}
+            stages = [stage for stage in stages if not needed.isdisjoint(stage.makes)]
+        self._stages = stages
+        self._made_by = {tensor: i for i, stage in enumerate(stages) for tensor in stage.makes}
+        self._readers: dict[str, tuple[int, ...]] = {}  # of a tensor: the other stages that read it
+        for i, stage in enumerate(stages):
+            for tensor in stage.needs:
+                if self._made_by.get(tensor, i) != i:
+                    self._readers[tensor] = (*self._readers.get(tensor, ()), i)
+        following = {state.next for state in made.states}
+        stay = {
+            output.name  # a view of its state
+            for output, of in bases.items()
+            if output.name in following and all(base.producer() is None for base in of)
+        }
+        self._states = [
+            state._replace(next=state.read) if state.next in stay else state for state in made.states
+        ]
+        self._kept = {  # by the stages: inputs, and their next values
+            state.read: state.next for state in self._states if state.read not in plan.host_states
+        }
+        read = {state.read for state in made.states}
+        # An output that no op computes leaves from the first stage, or the one that has the state.
+        kept_by = {name: i for i, stage in enumerate(stages) for name in read.intersection(stage.needs)}
+        home, parts = kept_by | self._made_by, set(made.parts)
+        self._leaves = {  # None: from the host
+            output: None if parts.intersection(of) else max((home.get(str(k.name), 0) for k in of), default=0)
+            for output, of in bases.items()
+            if output.name not in stay
+        }
+        sent = {*self._readers, *(str(part.name) for part in parts)}
+        self.models: dict[int | None, ir.Model] = {
+            i: stage_model(
+                whole,
+                reads,
+                stage,
+                [tensor for tensor in stage.makes if tensor in sent],
+                self._leaving(i),
+                read,
             )
-        ),
-        outputs=tuple(
-            facts.ModelOutput(str(output.name), output_tensor(output), stage)
-            for output, stage in cut.leaves.items()
-            if output.name not in following
-        ),
-        states=states,
-        host_states=on_host,
-        sequences=_sequences((*states, *on_host), plan),
-        tensors=tuple({str(value.name): _tensor(value) for value in (*inputs, *crossing, *wholes)}.values()),
-        stages=_stages(cut, file_of),
-        host=_host(cut, cut.host, file_of(None)) if cut.host else None,
-        memory=plan_buffers(graph, target, plan),
-    )
+            for i, stage in enumerate(stages)
+        }
+        if joined := self._leaving(None):
+            self.models[None] = stage_model(whole, reads, CutStage(()), [], joined)
 
+    def _leaving(self, stage: int | None) -> list[ir.Value]:
+        return [output for output, leaves in self._leaves.items() if leaves == stage]
 
-def _host(cut: PlanModels, model: ir.Model, file: str) -> facts.HostModel:
-    return facts.HostModel(
-        file,
-        _inputs(cut, model),
-        tuple(str(value.name) for value in model.graph.outputs),
-        tuple(str(node.name) for node in model.graph),
-    )
+    def manifest(self, graph: Graph, target: Target, file_of: Callable[[int | None], str]) -> facts.Manifest:
+        """What the models are."""
+        plan, metrics = self._plan, evaluate_plan(graph, target, self._plan)
+        inputs = [value for value in self._whole.graph.inputs if not value.is_initializer()]
+        every = list(self._state_rows())
+        states = tuple(state for state in every if state.read not in plan.host_states)
+        on_host = tuple(state for state in every if state.read in plan.host_states)
+        read, following = {state.read for state in states}, {state.next for state in states}
+        models = self.models.values()
+        crossing = [value for model in models for value in (*model.graph.inputs, *model.graph.outputs)]
+        wholes = [value for one in self._divided for value in one.values]
+        names = [str(value.name) for value in inputs if value.name not in read]
+        is_one = any(state.scope == "model" for state in every)
+        return facts.Manifest(
+            **facts.PlannedModel.fields_of(graph, plan, metrics.interval_s),
+            latency_s=metrics.latency_s,
+            bottleneck=metrics.bottleneck,
+            inputs=tuple(dict.fromkeys([*names, *(state.read for state in on_host)])),
+            outputs=tuple(
+                facts.ModelOutput(str(output.name), output_tensor(output), stage)
+                for output, stage in self._leaves.items()
+                if output.name not in following
+            ),
+            states=states,
+            host_states=on_host,
+            sequences=1 if is_one else plan.sequences if every else 0,
+            tensors=tuple(
+                {str(value.name): _tensor(value) for value in (*inputs, *crossing, *wholes)}.values()
+            ),
+            stages=tuple(self._rows(file_of)),
+            host=self._host(file_of(None)) if None in self.models else None,
+            memory=plan_buffers(graph, target, plan),
+        )
 
+    def _state_rows(self) -> Iterator[facts.StageState]:
+        inputs = {i: {str(value.name): value for value in one.graph.inputs} for i, one in self.models.items()}
+        written = {str(output.name): (output, stage) for output, stage in self._leaves.items()}
+        for state in self._states:
+            readers = tuple(i for i, values in inputs.items() if i is not None and state.read in values)
+            output, writer = written.get(state.next, (None, None))
+            value = next((inputs[i][state.read] for i in readers), None)
+            ends = [_tensor(one).bytes for one in (value, output) if one is not None]
+            initial = "file" if value is not None and value.is_initializer() else "zeros"
+            if ends:
+                parts = (
+                    facts.StatePart(one.whole.read, one.whole.next, one.piece)
+                    for one in self._divided
+                    if one.part.read == state.read
+                )
+                yield facts.StageState(*state, readers, writer, max(ends), initial, next(parts, None))
 
-def _inputs(cut: PlanModels, model: ir.Model) -> tuple[facts.StageInput, ...]:
-    states = {state.read for state in cut.states}
-    names = [str(value.name) for value in model.graph.inputs if value.name not in states]
-    return tuple(facts.StageInput(name, cut.made_by.get(name)) for name in names)
+    def _inputs(self, model: ir.Model) -> tuple[facts.StageInput, ...]:
+        names = [str(value.name) for value in model.graph.inputs if value.name not in self._kept]
+        return tuple(facts.StageInput(name, self._made_by.get(name)) for name in names)
 
+    def _host(self, file: str) -> facts.HostModel:
+        model = self.models[None]
+        written = tuple(str(value.name) for value in model.graph.outputs)
+        return facts.HostModel(
+            file, self._inputs(model), written, tuple(str(node.name) for node in model.graph)
+        )
 
-def _states(cut: PlanModels, states: Sequence[NamedState]) -> Iterator[facts.StageState]:
-    inputs = [{str(value.name): value for value in model.graph.inputs} for model in cut.models]
-    written = {str(output.name): (output, stage) for output, stage in cut.leaves.items()}
-    for state in states:
-        readers = tuple(i for i, values in enumerate(inputs) if state.read in values)
-        output, writer = written.get(state.next, (None, None))
-        value = next((inputs[i][state.read] for i in readers), None)
-        ends = [_tensor(one).bytes for one in (value, output) if one is not None]
-        initial = "file" if value is not None and value.is_initializer() else "zeros"
-        if ends:
-            parts = (
-                facts.StatePart(one.whole.read, one.whole.next, one.piece)
-                for one in cut.divided
-                if one.part.read == state.read
-            )
-            yield facts.StageState(*state, readers, writer, max(ends), initial, next(parts, None))
-
-
-def _sequences(states: Sequence[facts.StageState], plan: Plan) -> int:
-    if any(state.scope == "model" for state in states):
-        return 1
-    return plan.sequences if states else 0
-
-
-def _stages(cut: PlanModels, file_of: Callable[[int | None], str]) -> tuple[facts.Stage, ...]:
-    parts = Counter(stage.chips for stage in cut.stages)
-    seen: Counter[tuple[int, ...]] = Counter()
-    following = {state.next for state in cut.states}
-    without_op = {node.name for node in cut.whole.graph} - {op for stage in cut.stages for op in stage.ops}
-    rows = []
-    for i, (stage, model) in enumerate(zip(cut.stages, cut.models, strict=True)):
-        rows.append(
-            facts.Stage(
+    def _rows(self, file_of: Callable[[int | None], str]) -> Iterator[facts.Stage]:
+        parts = Counter(stage.chips for stage in self._stages)
+        seen: Counter[tuple[int, ...]] = Counter()
+        following = set(self._kept.values())
+        without_op = {node.name for node in self._whole.graph}
+        without_op -= {op for stage in self._stages for op in stage.ops}
+        for i, stage in enumerate(self._stages):
+            model = self.models[i]
+            yield facts.Stage(
                 stage=i,
                 file=file_of(i),
                 chips=stage.chips,
                 replication=len(stage.chips),
                 part=seen[stage.chips],
                 parts=parts[stage.chips],
-                inputs=_inputs(cut, model),
+                inputs=self._inputs(model),
                 outputs=tuple(
-                    facts.StageOutput(str(value.name), cut.readers.get(str(value.name), ()))
+                    facts.StageOutput(str(value.name), self._readers.get(str(value.name), ()))
                     for value in model.graph.outputs
-                    if value.name not in following or value.name in cut.readers
+                    if value.name not in following or value.name in self._readers
                 ),
                 kernels=stage.kernels,
                 relays=tuple(stage.relays),
@@ -491,9 +453,7 @@ def _stages(cut: PlanModels, file_of: Callable[[int | None], str]) -> tuple[fact
                 weight_bytes=weight_bytes(model),
                 compute_s=stage.compute_s,
             )
-        )
-        seen[stage.chips] += 1
-    return tuple(rows)
+            seen[stage.chips] += 1
 
 
 def _tensor(value: ir.Value) -> facts.Tensor:

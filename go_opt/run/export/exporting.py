@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import onnx_ir as ir
 
 from go_opt.api.inputs import ZOO_PREFIX, as_loaded, as_target, costed
 from go_opt.costs.measured_costs import check_remembered
@@ -23,15 +25,12 @@ from go_opt.model.bindings import Bindings
 from go_opt.model.codecs.plan_json import load_plan
 from go_opt.model.graph import Graph, Precision
 from go_opt.model.plan import Plan
+from go_opt.run.cut.source import model_of_file
+from go_opt.run.cut.stages import plan_models, write_model
 from go_opt.run.export.folder import check_can_run, check_free, write_export
+from go_opt.run.export.formats import annotate, model_path, openvino_affinities, write_configs, write_stateful
 from go_opt.run.manifest import FORMATS, Manifest, check_formats, check_states
 from go_opt.solver.verify.verifier import verify
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
-
-    from go_opt.frontends.onnx.lowered import LoweredModel
-    from go_opt.run.cut.stages import PlanModels
 
 
 @dataclass(frozen=True)
@@ -80,10 +79,7 @@ def whole_model(model: str | Path | WholeModel) -> Iterator[WholeModel]:
     if not name.startswith(UNION_PREFIX):
         yield WholeModel(name, Path(model))
         return
-    import onnx_ir as ir
-
     from go_opt.frontends.union.merging import merged_model
-    from go_opt.run.cut.stages import write_model
 
     with tempfile.TemporaryDirectory(prefix="go-opt-union-") as folder:
         path = Path(folder) / "union.onnx"
@@ -154,80 +150,47 @@ def export(
         graph = costed(graph, on, costs)
         if not isinstance(plan, Plan):
             check_remembered(Path(plan), graph, Path(costs) if costs is not None else None)
-        planned = planned_graph(graph, decided)
-        check_can_run(verify(planned, on, decided))
+        check_can_run(verify(planned_graph(graph, decided), on, decided))
         lowered.file.check_weights()
         check_free(directory, force=force, inputs=lowered.file.external_files())
-        return _write(lowered, _cut(lowered, graph, on, decided, formats), formats, directory)
+        paths = _paths(graph.name, formats)
+        cut = plan_models(lowered, graph, on, decided, next(iter(paths.values()), lambda stage: ""))
+        if OPENVINO_IR in formats:
+            check_states(cut.manifest)
 
-
-def _stage_file(stage: int | None) -> str:
-    return "host.onnx" if stage is None else f"stage-{stage}.onnx"
-
-
-def _openvino_file(stage: int | None) -> str:
-    return f"{OPENVINO_IR}/{Path(_stage_file(stage)).stem}.xml"
-
-
-def _cut(
-    lowered: LoweredModel, graph: Graph, target: Target, plan: Plan, formats: Sequence[str]
-) -> tuple[Manifest, PlanModels]:
-    from go_opt.run.cut.stages import manifest_of, plan_models
-    from go_opt.run.export.formats import model_path
-
-    def file_of(stage: int | None) -> str:
-        if "stages" in formats:
-            return _stage_file(stage)
-        if TRITON in formats:
-            return f"{TRITON}/{model_path(graph.name, stage)}"
-        return _openvino_file(stage) if OPENVINO_IR in formats else ""
-
-    cut = plan_models(lowered, graph, target, plan)
-    return manifest_of(cut, planned_graph(graph, plan), target, plan, file_of), cut
-
-
-def _write(
-    lowered: LoweredModel,
-    exported: tuple[Manifest, PlanModels],
-    formats: Sequence[str],
-    directory: str | Path,
-) -> Manifest:
-    from go_opt.run.cut.source import model_of_file
-    from go_opt.run.cut.stages import write_model
-    from go_opt.run.export.formats import (
-        annotate,
-        model_path,
-        openvino_affinities,
-        write_configs,
-        write_stateful,
-    )
-
-    manifest, cut = exported
-    if OPENVINO_IR in formats:
-        check_states(manifest)
-
-    def whole() -> ir.Model:
-        """The whole model, with the rewrites and parts of ops if the plan has any."""
-        return cut.whole if cut.is_changed else model_of_file(lowered)
-
-    def write(folder: Path) -> None:
-        for stage, model in cut.by_number.items():
-            if "stages" in formats:
-                write_model(model, folder / _stage_file(stage))
+        def write(folder: Path) -> None:
+            for name, path_of in paths.items():
+                for stage, made in cut.models.items():
+                    if name == OPENVINO_IR:
+                        write_stateful(made, cut.manifest, stage, folder / path_of(stage))
+                    else:
+                        write_model(made, folder / path_of(stage))
             if TRITON in formats:
-                write_model(model, folder / TRITON / model_path(manifest.model, stage))
-            if OPENVINO_IR in formats:
-                write_stateful(model, manifest, stage, folder / _openvino_file(stage))
-        if TRITON in formats:
-            write_configs(manifest, folder / TRITON)
-        if "openvino" in formats:
-            affinities = openvino_affinities(whole(), manifest)
-            (folder / OPENVINO).write_text(
-                json.dumps(affinities, ensure_ascii=False, indent=1) + "\n", "utf-8"
-            )
-        if "annotated" in formats:
-            annotated = whole()
-            annotate(annotated, manifest)
-            write_model(annotated, folder / ANNOTATED)
+                write_configs(cut.manifest, folder / TRITON)
+            is_changed = bool(decided.splits or decided.rewrites)
+            if "openvino" in formats:
+                affinities = openvino_affinities(
+                    cut.whole if is_changed else model_of_file(lowered), cut.manifest
+                )
+                text = json.dumps(affinities, ensure_ascii=False, indent=1) + "\n"
+                (folder / OPENVINO).write_text(text, "utf-8")
+            if "annotated" in formats:
+                annotated = cut.whole if is_changed else model_of_file(lowered)
+                annotate(annotated, cut.manifest)
+                write_model(annotated, folder / ANNOTATED)
 
-    return write_export(manifest, directory, write)
+        return write_export(cut.manifest, directory, write)
+
+
+def _paths(model: str, formats: Sequence[str]) -> dict[str, Callable[[int | None], str]]:
+    """Where the model of a stage (None: of the host) lies in the folder, by those formats that have them."""
+
+    def stem(stage: int | None) -> str:
+        return "host" if stage is None else f"stage-{stage}"
+
+    known: dict[str, Callable[[int | None], str]] = {
+        "stages": lambda stage: f"{stem(stage)}.onnx",
+        TRITON: lambda stage: f"{TRITON}/{model_path(model, stage)}",
+        OPENVINO_IR: lambda stage: f"{OPENVINO_IR}/{stem(stage)}.xml",
+    }
+    return {name: path_of for name, path_of in known.items() if name in formats}

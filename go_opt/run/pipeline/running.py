@@ -26,8 +26,15 @@ from go_opt.model.codecs.plan_json import load_plan
 from go_opt.model.plan import Plan
 from go_opt.run.export.exporting import export, whole_model
 from go_opt.run.manifest import Manifest, check_states
-from go_opt.run.pipeline.check import Arrays, Reference, first_difference, next_states, whole_outputs
-from go_opt.run.pipeline.inputs import load_inputs, random_inputs
+from go_opt.run.pipeline.check import (
+    Arrays,
+    Reference,
+    first_difference,
+    load_inputs,
+    next_states,
+    random_inputs,
+    whole_outputs,
+)
 from go_opt.run.pipeline.layout import NOT_LOADED, Layout, State, write_links
 from go_opt.run.pipeline.results import (
     ChipMemory,

@@ -17,10 +17,10 @@ from go_opt.errors import ModelError
 from go_opt.extras import check_installed
 from go_opt.model.bindings import NO_BINDINGS, Bindings
 from go_opt.model.plan import Plan
-from go_opt.run.cut.stages import manifest_of, plan_models, write_model
+from go_opt.run.cut.stages import plan_models, write_model
 from go_opt.run.export.exporting import whole_model
 from go_opt.run.export.folder import check_free, whole_folder
-from go_opt.run.pipeline.inputs import random_inputs
+from go_opt.run.pipeline.check import random_inputs
 from go_opt.run.pipeline.running import expected_outputs
 
 RULES: Final = (names.FOLD, names.BATCH)  # products that read one tensor are seldom faster as one on a CPU
@@ -62,11 +62,10 @@ def simplify(
     plan = Plan.create(
         made, on.name, on.fingerprint, placement=0 * ops, order=ops, fusion_group=ops, provenance="simplify"
     )
-    cut = plan_models(lowered, graph, on, plan)
-    manifest = manifest_of(cut, made, on, plan, lambda stage: SIMPLIFIED)
+    cut, _, manifest = plan_models(lowered, graph, on, plan, lambda stage: SIMPLIFIED)
     inputs = [random_inputs(Path(model), manifest, np.random.default_rng(seed))]
     with whole_folder(directory) as folder:
-        write_model(cut.whole, written := folder / SIMPLIFIED)
+        write_model(cut, written := folder / SIMPLIFIED)
         sent, found = (expected_outputs(one, manifest, inputs, 1) for one in (Path(model), written))
         apart = {name: sent.difference(0, name, one) for name, one in found.optimised[0].items()}
         worst = max(apart, key=lambda name: apart[name] / sent.tolerance(name, None))

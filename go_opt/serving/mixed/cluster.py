@@ -19,7 +19,7 @@ from go_opt.common.arrays import FloatArray, LongArray
 from go_opt.common.files import read_text
 from go_opt.env.target import fields as toml
 from go_opt.errors import TargetError
-from go_opt.parallel.transformer import Transformer, parse_transformer
+from go_opt.parallel.configuration import Transformer, parse_transformer
 
 MAX_NODES: Final = 512
 ELEMENT_BYTES: Final = 2  # of an activation

@@ -10,9 +10,10 @@ import numpy as np
 
 from go_opt.common.files import read_text
 from go_opt.errors import InvalidInputError, ServiceError, TargetError
-from go_opt.parallel.wire.steps import inside, transformer_from_proto
+from go_opt.parallel.wire.steps import transformer_from_proto
 from go_opt.proto import optimizer_pb2, plan_pb2, step_pb2
 from go_opt.service.messages.convert import message_of
+from go_opt.service.messages.requests import request_part
 from go_opt.serving.mixed.cluster import Case, parse_cluster
 from go_opt.serving.mixed.plan import RangePlan, plan_of
 from go_opt.serving.mixed.search import plan_ranges
@@ -47,7 +48,7 @@ def answer_search(
         if field.name not in _OF_SEARCH:
             raise InvalidInputError(f"{field.name} is not for ranges of layers.", field=field.name)
     model = transformer_from_proto(message.ranges.model, "ranges.model")
-    with inside("target", keeps_name=False):
+    with request_part("target"):
         cluster = parse_cluster(message.target.toml, message.target.toml_source or "inline")
     found = plan_ranges(Case(model, cluster), budget_s, message.seed, should_stop)
     ends = zip(found.starts.tolist(), found.ends.tolist(), strict=True)

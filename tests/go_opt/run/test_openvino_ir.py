@@ -16,8 +16,7 @@ from go_opt.errors import ModelError
 from go_opt.model.plan import Plan
 from go_opt.run.export.exporting import export
 from go_opt.run.manifest import Manifest
-from go_opt.run.pipeline.check import difference
-from go_opt.run.pipeline.inputs import random_inputs
+from go_opt.run.pipeline.check import difference, random_inputs
 from go_opt.run.pipeline.running import expected_outputs
 from tests.decoders import decoder
 from tests.exports import info, model, node, plan_of, saved, session, weight

@@ -12,7 +12,7 @@ import pytest
 from go_opt.errors import InvalidInputError
 from go_opt.run.export.exporting import export
 from go_opt.run.manifest import Manifest
-from go_opt.run.pipeline.inputs import load_inputs, save_arrays
+from go_opt.run.pipeline.check import load_inputs, save_arrays
 from tests.exports import FLOAT, INT64, info, model, node, plan_of, saved, weight
 
 X = np.ones((4, 2), np.float32)

@@ -26,8 +26,7 @@ from go_opt.model.plan import Plan, Relay
 from go_opt.run.export.exporting import export
 from go_opt.run.manifest import Manifest, load_manifest
 from go_opt.run.pipeline import running
-from go_opt.run.pipeline.check import difference
-from go_opt.run.pipeline.inputs import random_inputs, save_arrays
+from go_opt.run.pipeline.check import difference, random_inputs, save_arrays
 from go_opt.run.pipeline.layout import HOST, Layout, Links, write_links
 from go_opt.run.pipeline.results import OutputsDifferError, StageRun, chip_seconds
 from go_opt.run.pipeline.workers import Workers, started

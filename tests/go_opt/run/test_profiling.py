@@ -14,16 +14,18 @@ from go_opt.env import evaluate_plan, load_target, parse_target
 from go_opt.env.cost.tables import cost_tables
 from go_opt.errors import InvalidInputError
 from go_opt.model.plan import Plan
-from go_opt.run.profiling.fitting import (
+from go_opt.run.profiling.profiling import (
+    MOST_SEGMENTS,
     QUANTITIES,
     Rates,
+    Segment,
     fit_ops,
     fit_rates,
     machine_target,
     op_quantities,
+    random_cut,
     relative_error,
 )
-from go_opt.run.profiling.profiling import MOST_SEGMENTS, Segment, random_cut
 from tests.exports import info, model, node, plan_of, saved, weight
 
 
