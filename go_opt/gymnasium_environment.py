@@ -20,8 +20,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.agents.inputs.features import NUM_OP_TYPES, graph_features
-from go_opt.agents.inputs.target_features import chip_features
+from go_opt.agents.inputs.features import NUM_OP_TYPES, chip_features, graph_features
 from go_opt.agents.training.problems.cases import reference_interval_s
 from go_opt.agents.training.problems.environment import Environment, greedy_objective_s, open_session
 from go_opt.api.inputs import as_loaded, as_target

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
     from go_opt.agents.networks import PolicyConfig
     from go_opt.agents.policy.network import Policy
-    from go_opt.agents.training.finetune import FinetuneRequest
-    from go_opt.agents.training.job import Progress, Trained
     from go_opt.agents.training.problems.environment import CheckedSession, Environment
-    from go_opt.agents.training.problems.settings import Lesson
+    from go_opt.agents.training.problems.rollout import Lesson
+    from go_opt.agents.training.requests import FinetuneRequest
+    from go_opt.agents.training.run import Progress, Trained
 
 SplitOrNone = Split | Literal["none"]
 PLAN_NAME: Final = "plan.json"
@@ -125,9 +125,9 @@ def pretrain(
 
     from go_opt.agents.networks import PolicyConfig
     from go_opt.agents.policy.network import enable_compilation_cache
-    from go_opt.agents.training.pretrain import PretrainRequest
-    from go_opt.agents.training.pretrain import pretrain as run
-    from go_opt.agents.training.problems.settings import Settings
+    from go_opt.agents.training.problems.rollout import Settings
+    from go_opt.agents.training.requests import PretrainRequest
+    from go_opt.agents.training.requests import pretrain as run
 
     enable_compilation_cache()
     request = PretrainRequest(
@@ -189,9 +189,9 @@ def finetune(
     import jax
 
     from go_opt.agents.policy.network import enable_compilation_cache
-    from go_opt.agents.training.finetune import FinetuneRequest, finetuning_settings
-    from go_opt.agents.training.finetune import finetune as run
     from go_opt.agents.training.problems.environment import greedy_objective_s, open_session
+    from go_opt.agents.training.requests import FinetuneRequest, finetuning_settings
+    from go_opt.agents.training.requests import finetune as run
     from go_opt.solver.orders.instance import instance
 
     enable_compilation_cache()
@@ -225,7 +225,7 @@ def finetune(
 
 
 def _result(folder: str | Path, trained: Trained, **of_one_graph: Any) -> TrainingResult:
-    from go_opt.agents.training.pretrain import POLICY_NAME
+    from go_opt.agents.training.requests import POLICY_NAME
 
     return TrainingResult(
         folder=Path(folder),
@@ -324,7 +324,7 @@ def as_environment(environment: str | Environment, workers: int) -> Environment:
 
 def as_lessons(names: Iterable[str]) -> tuple[Lesson, ...]:
     """The lessons with these names, or the default lessons if there are no names."""
-    from go_opt.agents.training.problems.settings import LESSONS, Settings
+    from go_opt.agents.training.problems.rollout import LESSONS, Settings
 
     lessons = []
     for name in names:

@@ -53,7 +53,7 @@ COMPLEX_FUNCTIONS: Final = {
 WIDE_FOLDERS: Final = {
     "agents.decoding": 16,
     "agents.inputs": 20,
-    "agents.policy": 15,
+    "agents.policy": 14,
     "agents.training": 8,
     "agents.training.problems": 22,
     "api": 15,

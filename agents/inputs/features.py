@@ -5,6 +5,10 @@ Axes: ``N`` ops, ``E`` edges. Rows of ops are in canonical order
 the same for every storage order. Columns about ops are
 standardised within the graph; the global features contain the means and spreads, so that the
 policy also knows the scale.
+
+Features of a target, of the package as a whole for the policy and of each chip for Gymnasium, are rates or
+shares on a fixed logarithmic scale, so that the number of chips and all rates may differ from those in
+training.
 """
 
 from __future__ import annotations
@@ -18,16 +22,121 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from go_opt.agents.inputs.target_features import LEAST_S, package_features
 from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.env import CostTables, Target, cost_tables, depth, height
 from go_opt.env.cost.tables import bytes_out, smallest_op_s, standardise, weight_bytes
 from go_opt.env.model.traffic import BORDER_BUFFERS
-from go_opt.model.graph import OP_CLASSES, Graph
+from go_opt.model.dtypes import dtype_code
+from go_opt.model.graph import NO_PRODUCER, OP_CLASSES, WEIGHT, Graph
 from go_opt.solver import PlacementProblem, placement_problem
 from go_opt.solver.problem.problem import span_from_sources
 from go_opt.solver.problem.sequence import kernel_sequence
 from go_opt.solver.propagation.adjacent import Domains, chip_runs, start_domains
+
+_WAVES: Final = 5  # half waves over the package: 1, 2, 4, 8, 16
+CHIP_COLUMNS: Final = (
+    "position",
+    *(f"{wave} {2**k}" for wave in ("sine", "cosine") for k in range(_WAVES)),
+    "log share of the package's speed on this graph",
+    "share of that speed before its middle",
+    "log matrix flops per s",
+    "log vector flops per s",
+    "log SRAM bytes",
+    "log SRAM bytes per s",
+    "log overhead s",
+    "pays for transfers",
+)
+GLOBAL_COLUMNS: Final = (
+    "log chips",
+    "overlap",
+    "acyclic",
+    "triangle",
+    "ring",
+    "log link bytes per s",
+    "log link latency s",
+    "log host in bytes per s",
+    "log host out bytes per s",
+    "log ops",
+    "log edges per op",
+    "log seconds per chip",
+    "log longest op of that",
+    "log seconds all tensors take on a link of that",
+    "log weight bytes per SRAM byte",
+    *(f"mean {name}" for name in ("log flops", "log bytes out", "log weight bytes", "log seconds")),
+    *(f"spread {name}" for name in ("log flops", "log bytes out", "log weight bytes", "log seconds")),
+)
+LEAST_S: Final = 1e-12  # below all real times; keeps logarithms finite
+
+
+def chip_features(tables: CostTables, target: Target) -> FloatArray:
+    """[D, len(CHIP_COLUMNS)] features of each chip.
+
+    Positions are also encoded as waves, as in Vaswani et al., "Attention is all you
+    need", NeurIPS 2017, so that neighbours differ clearly even among many chips.
+    """
+    position = np.arange(target.num_chips) / max(1, target.num_chips - 1)
+    angles = np.pi * position[:, None] * 2.0 ** np.arange(_WAVES)
+    native = dtype_code(target.native_dtype)
+    of_kinds = np.array(
+        [
+            (
+                np.log10(kind.rates(kind.matrix_flops_per_s, target.native_dtype)[native] / 1e12),
+                np.log10(kind.rates(kind.vector_flops_per_s, target.native_dtype)[native] / 1e12),
+                np.log10(kind.sram_bytes / 1e7),
+                np.log10(kind.sram_bytes_per_s / 1e12),
+                np.log10(kind.kernel_overhead_s + 1e-9) + 7,
+                float(kind.pays_transfers),
+            )
+            for kind in target.kinds
+        ]
+    )
+    share = _share_of_speed(tables)
+    middle = (np.cumsum(share) - 0.5 * share) * 2 - 1
+    columns = [position * 2 - 1, np.sin(angles), np.cos(angles), np.log(share * target.num_chips), middle]
+    return np.column_stack([*columns, of_kinds[target.chip_kind]])
+
+
+def package_features(graph: Graph, tables: CostTables, target: Target) -> FloatArray:
+    """The first of ``GLOBAL_COLUMNS``; the means and spreads come from the ops' features."""
+    links, dependency_s = target.topology, tables.dependency_s[tables.chip_kind].mean()
+    rate = _mean_log10(links.rate_bytes_per_s)
+    op_s = smallest_op_s(tables)
+    ideal_s = fsum(op_s) / target.num_chips + LEAST_S
+    all_tensors_s = tables.tensor_bytes[tables.tensor_producer != NO_PRODUCER].sum() / 10**rate
+    weight_bytes = tables.tensor_bytes[tables.tensor_kind == WEIGHT].sum()
+    return np.array(
+        [
+            np.log2(target.num_chips) / 3,
+            target.overlap,
+            target.constraints.acyclic,
+            target.constraints.triangle != "off",
+            tables.is_ring,
+            rate - 10,
+            _mean_log10(links.latency_s + dependency_s + 1e-9) + 7,  # a transfer takes both
+            np.log10(target.host_in_bytes_per_s) - 10,
+            np.log10(target.host_out_bytes_per_s) - 10,
+            np.log10(graph.num_ops) - 3,
+            np.log1p(graph.num_edges / graph.num_ops),
+            np.log10(ideal_s) + 5,
+            np.log10((op_s.max() + LEAST_S) / ideal_s),
+            np.log10((all_tensors_s + LEAST_S) / ideal_s),
+            np.log10((weight_bytes + 1) / tables.sram_bytes.sum()),
+        ]
+    )
+
+
+def _share_of_speed(tables: CostTables) -> FloatArray:
+    """[D] each chip's share of the package's speed: graphs per second if its kind ran each op alone."""
+    # fsum rounds once: the same for every storage order of the ops.
+    speed = 1.0 / (np.array([fsum(op_s) for op_s in tables.kernel_floor_s()]) + LEAST_S)
+    of_chips: FloatArray = speed[tables.chip_kind] / speed[tables.chip_kind].sum()
+    return of_chips
+
+
+def _mean_log10(values: FloatArray) -> float:
+    """Mean logarithm of the links' figures; without links, that of a common link of 10 GB/s."""
+    return float(np.log10(values).mean()) if len(values) else 10.0
+
 
 # Each ONNX type that go-opt costs has its own row. Any other name (a custom op, a JAX primitive)
 # shares one of a few rows, chosen by its CRC-32. Unlike Python's ``hash``, CRC-32 is the same in

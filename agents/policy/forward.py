@@ -20,9 +20,14 @@ from go_opt.agents.inputs.config import (
     NO_CHANCE,
     PolicyConfig,
 )
-from go_opt.agents.inputs.features import NUM_EXPLORED, NUM_OP_TYPES, OP_COLUMNS, GraphFeatures
+from go_opt.agents.inputs.features import (
+    GLOBAL_COLUMNS,
+    NUM_EXPLORED,
+    NUM_OP_TYPES,
+    OP_COLUMNS,
+    GraphFeatures,
+)
 from go_opt.agents.inputs.padding import rows_to_ops
-from go_opt.agents.inputs.target_features import GLOBAL_COLUMNS
 from go_opt.common.arrays import BoolArray, IntArray
 from go_opt.solver.walk.walk import NUM_FEATURES
 

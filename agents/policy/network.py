@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from go_opt.agents.decoding.decode import Outputs as Outputs
 from go_opt.agents.inputs.features import GraphFeatures
 from go_opt.agents.inputs.padding import Bucket, ops_to_rows, rows_to_ops
-from go_opt.agents.networks import PolicyConfig, PolicyOutput, initial_parameters
-from go_opt.agents.networks.policy_network import PolicyNetwork
+from go_opt.agents.networks import PolicyConfig, PolicyNetwork, PolicyOutput, initial_parameters
 from go_opt.agents.policy.forward import WALK_WEIGHTS, forward
 from go_opt.agents.policy.policy_file import LoadedPolicy, write_policy
 from go_opt.common.arrays import FloatArray

@@ -23,13 +23,13 @@ from safetensors.numpy import save
 from go_opt.agents.decoding.decode import Outputs
 from go_opt.agents.inputs.config import PolicyConfig
 from go_opt.agents.inputs.features import (
+    GLOBAL_COLUMNS,
     KNOWN_OP_TYPES,
     NUM_HASH_BUCKETS,
     OP_COLUMNS,
     STANDARDISED,
     GraphFeatures,
 )
-from go_opt.agents.inputs.target_features import GLOBAL_COLUMNS
 from go_opt.agents.policy.forward import WALK_WEIGHTS, forward, parameter_shapes
 from go_opt.common.arrays import FloatArray
 from go_opt.common.files import write_bytes_atomically

@@ -1,12 +1,9 @@
-"""The loop of a training run: steps, validation, checkpoints and metrics.
-
-A step depends only on the state and the step's number. A run resumed from its last checkpoint
-therefore gives the same result as an uninterrupted one.
-"""
+"""The definition of a training run, its progress reports, and its result."""
 
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +16,7 @@ import jax
 import numpy as np
 
 from go_opt.agents.decoding.decode import neutral_outputs
+from go_opt.agents.inputs.padding import Bucket
 from go_opt.agents.policy.network import Policy
 from go_opt.agents.training.checkpoint import (
     Checkpoint,
@@ -27,17 +25,74 @@ from go_opt.agents.training.checkpoint import (
     save_checkpoint,
     to_arrays,
 )
-from go_opt.agents.training.job import Job, Progress, Trained
 from go_opt.agents.training.metric_log import MetricLog
 from go_opt.agents.training.problems.cases import Case
-from go_opt.agents.training.problems.environment import Session, Sessions
-from go_opt.agents.training.problems.rollout import play
-from go_opt.agents.training.problems.settings import Lesson
-from go_opt.agents.training.updates.learner import Learner, LearnerState
-from go_opt.agents.training.updates.step import Step, take_step
+from go_opt.agents.training.problems.environment import Environment, Session, Sessions
+from go_opt.agents.training.problems.rollout import Lesson, Settings, play
+from go_opt.agents.training.updates.learner import Learner, LearnerState, Step, take_step
 from go_opt.agents.training.updates.walk_learner import WalkLearner
 from go_opt.errors import EnvironmentFailedError, InvalidInputError
 from go_opt.model.plan import Candidate
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One run of training. The same job gives the same policy, interrupted or not."""
+
+    request: dict[str, Any]  # JSON that tells this job from others; a folder goes on with its own alone
+    settings: Settings
+    policy: Policy  # to start from
+    draw: Callable[[int], tuple[list[Case], Bucket]]  # the graphs of a step, from its number alone
+    environment: Environment
+    samples: int  # evaluations, validation left out; rounded up to whole steps
+    seed: int
+    validation: Sequence[Case] = ()  # with some, the policy kept is the best on them; else the last
+    validate_every: int = 100  # steps
+    workers: int = 1  # threads that play the graphs of a step
+
+    @property
+    def samples_per_step(self) -> int:
+        """Evaluations of a step, of all hosts."""
+        return self.settings.graphs_per_step * self.settings.samples_per_graph
+
+    @property
+    def steps(self) -> int:
+        """Steps that take at least so many samples."""
+        return math.ceil(self.samples / self.samples_per_step)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The progress of a run, after each step."""
+
+    step: int
+    steps: int
+    samples: int  # evaluations so far, validation left out
+    reward: float  # mean of the step, log times faster than greedy
+    best_interval_s: float  # of any plan so far
+    score: float | None  # last validation
+    best_score: float | None
+    samples_per_s: float
+    left_s: float
+    checkpoint_step: int  # what survives if everything stops now
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """The result of a run."""
+
+    policy: Policy  # the best on validation, else the last
+    best_plan: Candidate | None  # the fastest met, of any graph: of use where there is only one
+    step: int
+    steps: int
+    samples: int
+    best_score: float | None
+
+    @property
+    def is_complete(self) -> bool:
+        """False where the run was stopped before its last step."""
+        return self.step == self.steps
+
 
 PROPOSALS: Final = 16
 ROUNDS: Final = 3  # the mean of whose bests is the score

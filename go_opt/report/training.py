@@ -17,7 +17,7 @@ from go_opt.result_json import finite
 from go_opt.service.client.operation import JobProgress, JobResult, Operation
 
 if TYPE_CHECKING:
-    from go_opt.agents.training.job import Progress
+    from go_opt.agents.training.run import Progress
     from go_opt.service.client.operation import JobProgress
     from go_opt.training import TrainingResult
 

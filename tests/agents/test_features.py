@@ -9,14 +9,16 @@ import pytest
 from hypothesis import given, settings
 
 from go_opt.agents.inputs.features import (
+    CHIP_COLUMNS,
+    GLOBAL_COLUMNS,
     NUM_EXPLORED,
     OP_COLUMNS,
     STANDARDISED,
     STORED,
     GraphFeatures,
+    chip_features,
     graph_features,
 )
-from go_opt.agents.inputs.target_features import CHIP_COLUMNS, GLOBAL_COLUMNS, chip_features
 from go_opt.env import cost_tables, load_target
 from go_opt.model.graph import Graph
 from tests.agents.degenerate import DEGENERATE, one_op

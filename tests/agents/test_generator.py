@@ -7,9 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from go_opt.agents.generator import FAMILIES, generate_graph
-from go_opt.agents.generator.generate import FEWEST_OPS, MOST_OPS
-from go_opt.agents.generator.structures import Dag, draw_structure
+from go_opt.agents.generator import FAMILIES, FEWEST_OPS, MOST_OPS, Dag, draw_structure, generate_graph
 from go_opt.bench.rivals import RIVALS, Limits, compete, pose
 from go_opt.env import depth, load_target
 from go_opt.model.graph import DATA_MOVEMENT, MATRIX, VECTOR, Graph

@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from go_opt.agents.decoding.decode import neutral_outputs
+from go_opt.agents.decoding.decode import Drawn, WalkCase, neutral_outputs
 from go_opt.agents.decoding.proposals import advice, own_plans, policy_plans
-from go_opt.agents.decoding.walk_case import Drawn, WalkCase
-from go_opt.agents.training.pretrain import PretrainRequest, pretrain
 from go_opt.agents.training.problems.environment import LocalEnvironment
-from go_opt.agents.training.problems.settings import PLACEMENT
+from go_opt.agents.training.problems.rollout import PLACEMENT
+from go_opt.agents.training.requests import PretrainRequest, pretrain
 from go_opt.agents.training.updates.walk_learner import WalkLearner
 from go_opt.bench.rivals import RIVALS, Limits, Problem, compete, pose, searches
 from go_opt.bench.rivals.searches import walk_case_of

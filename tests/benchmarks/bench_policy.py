@@ -26,13 +26,12 @@ import numpy as np
 from measuring import best_s, header, row
 
 import go_opt
-from go_opt.agents.decoding.walk_case import WalkCase
+from go_opt.agents.decoding.decode import WalkCase
 from go_opt.agents.policy.network import Policy
-from go_opt.agents.training.pretrain import POLICY_NAME, PretrainRequest, pretrain
-from go_opt.agents.training.problems.cases import Case, case
-from go_opt.agents.training.problems.curriculum import LEAST_OPS
+from go_opt.agents.training.problems.cases import LEAST_OPS, Case, case
 from go_opt.agents.training.problems.environment import LocalEnvironment, Sessions
-from go_opt.agents.training.problems.settings import LESSONS, PLACEMENT, Lesson, Settings
+from go_opt.agents.training.problems.rollout import LESSONS, PLACEMENT, Lesson, Settings
+from go_opt.agents.training.requests import POLICY_NAME, PretrainRequest, pretrain
 from go_opt.agents.training.run import validate
 from go_opt.bench.rivals import RIVALS, Limits, Problem, compete, pose
 from go_opt.bench.rivals.searches import walk_case_of

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from go_opt.agents.decoding.walk_case import walk_case
+from go_opt.agents.decoding.decode import walk_case
 from go_opt.common.arrays import IntArray
 from go_opt.env import (
     CostTables,

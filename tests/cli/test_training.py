@@ -13,7 +13,7 @@ import pytest
 from go_opt import training
 from go_opt.agents.networks import PolicyConfig
 from go_opt.agents.policy.network import save_policy, untrained
-from go_opt.agents.training.job import Progress
+from go_opt.agents.training.run import Progress
 from go_opt.report.training import format_time_left, progress_line
 from tests.cli.conftest import Cli, graph_file
 from tests.cli.test_process import PATIENCE_S, start

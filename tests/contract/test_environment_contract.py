@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from go_opt.agents.training.problems.curriculum import Variation, varied_target
+from go_opt.agents.training.problems.cases import Variation, varied_target
 from go_opt.agents.training.problems.environment import (
     Environment,
     LocalEnvironment,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from go_opt.agents.training.problems.curriculum import Variation, varied_target
+from go_opt.agents.training.problems.cases import Variation, varied_target
 from go_opt.env import Target, load_target, parse_target, target_names
 from go_opt.env.target.toml import target_to_toml
 from go_opt.errors import TargetError

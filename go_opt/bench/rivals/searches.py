@@ -23,9 +23,8 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.agents.decoding.walk_case import WalkCase
-from go_opt.agents.training.problems.rollout import labels
-from go_opt.agents.training.problems.settings import PLACEMENT
+from go_opt.agents.decoding.decode import WalkCase
+from go_opt.agents.training.problems.rollout import PLACEMENT, labels
 from go_opt.agents.training.updates.walk_learner import FINETUNING_RATE, HEAD_RATE, WalkLearner
 from go_opt.bench.rivals.trial import Problem, Trial, unit_problem
 from go_opt.common.arrays import FloatArray, IntArray

@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from go_opt.agents.training.problems.curriculum import LEAST_OPS
+from go_opt.agents.training.problems.cases import LEAST_OPS
 from go_opt.env import Target, load_target, load_zoo
 from go_opt.errors import InfeasibleError, InvalidInputError
 from go_opt.model.codecs.wire import graph_from_proto
@@ -23,7 +23,7 @@ from go_opt.service.transport.address import parse_address
 from go_opt.training import as_lessons
 
 if TYPE_CHECKING:
-    from go_opt.agents.training.job import Progress
+    from go_opt.agents.training.run import Progress
     from go_opt.training import TrainingResult
 
 MOST_PRETRAIN_SAMPLES: Final = 100_000_000

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from go_opt.agents.networks.layers import AttentionSizes, SegmentedAttention, by_segments
+from go_opt.agents.networks import AttentionSizes, SegmentedAttention, by_segments
 from tests.agents.networks import numpy_twin
 
 SEGMENT = 4

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from go_opt.agents.inputs.features import graph_features
 from go_opt.agents.inputs.padding import pad, smallest_bucket
-from go_opt.agents.networks.layers import GraphSageLayer, aggregate
+from go_opt.agents.networks import GraphSageLayer, aggregate
 from tests.agents.networks import numpy_twin
 from tests.strategies import examples, seeds, small_mcm, toy_graph
 

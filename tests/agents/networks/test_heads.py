@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from go_opt.agents.networks.heads import Proposal, expectation, undecided
-from go_opt.agents.networks.layers import Conditioning
+from go_opt.agents.networks import Conditioning, Proposal, expectation, undecided
 
 
 def test_expectation_by_hand() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from go_opt.agents.training.pretrain import pretrain
+from go_opt.agents.training.requests import pretrain
 from tests.agents.training.runs import Flaky, pretraining
 
 

@@ -13,10 +13,9 @@ import numpy as np
 
 from go_opt.agents.generator import generate_graph
 from go_opt.agents.policy.network import untrained
-from go_opt.agents.training.finetune import FinetuneRequest
-from go_opt.agents.training.pretrain import PretrainRequest
 from go_opt.agents.training.problems.environment import Evaluations, LocalEnvironment, Plans, Session
-from go_opt.agents.training.problems.settings import Lesson, Settings
+from go_opt.agents.training.problems.rollout import Lesson, Settings
+from go_opt.agents.training.requests import FinetuneRequest, PretrainRequest
 from go_opt.env import Target, load_target
 from go_opt.model.graph import Graph
 from tests.agents.training.small import CONFIG

@@ -17,7 +17,7 @@ from go_opt.agents.networks import PolicyConfig, initial_parameters
 from go_opt.agents.policy.network import Policy
 from go_opt.agents.training.problems.cases import Case, case
 from go_opt.agents.training.problems.environment import Evaluations
-from go_opt.agents.training.problems.settings import TASKS, Lesson, Settings
+from go_opt.agents.training.problems.rollout import TASKS, Lesson, Settings
 from go_opt.agents.training.updates.learner import Learner, LearnerState
 from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.env import load_target

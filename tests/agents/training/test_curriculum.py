@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from go_opt.agents.generator import generate_graph
 from go_opt.agents.inputs.padding import Bucket, pad
-from go_opt.agents.training.problems.cases import Case, case
-from go_opt.agents.training.problems.curriculum import (
+from go_opt.agents.training.problems.cases import (
     MOST_CHIPS,
+    Case,
     Curriculum,
     Variation,
+    case,
     common_bucket,
     same_size,
     varied_target,

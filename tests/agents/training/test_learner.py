@@ -15,7 +15,7 @@ from flax import nnx
 
 from go_opt.agents.decoding.decode import Outputs
 from go_opt.agents.inputs.padding import Bucket
-from go_opt.agents.training.problems.settings import Settings
+from go_opt.agents.training.problems.rollout import Settings
 from go_opt.agents.training.updates.learner import Descent, Learner, learning_rate
 from go_opt.common.arrays import FloatArray
 from go_opt.errors import InvalidInputError

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from go_opt.agents.decoding.decode import Outputs
 from go_opt.agents.decoding.exploration import key_density
 from go_opt.agents.training.problems.cases import Case
-from go_opt.agents.training.problems.rollout import Episodes, play
-from go_opt.agents.training.problems.settings import Lesson
-from go_opt.agents.training.updates.step import mean_log_prob
+from go_opt.agents.training.problems.rollout import Episodes, Lesson, play
+from go_opt.agents.training.updates.learner import mean_log_prob
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.solver.walk.walk import score_walks
 from tests.agents.training.small import LESSONS, Answers, random_outputs, small_case

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from go_opt.agents.training.checkpoint import load_checkpoint
-from go_opt.agents.training.finetune import finetune
-from go_opt.agents.training.job import Progress
+from go_opt.agents.training.requests import finetune
+from go_opt.agents.training.run import Progress
 from go_opt.errors import EnvironmentFailedError
 from go_opt.service.environment.remote_environment import RemoteEnvironment
 from go_opt.service.transport.retry import Retry

@@ -19,7 +19,7 @@ RUN = """
 import sys
 from go_opt.agents.policy.network import enable_compilation_cache
 from go_opt.agents.training import run as loop
-from go_opt.agents.training.pretrain import pretrain
+from go_opt.agents.training.requests import pretrain
 from tests.agents.training.runs import Flaky, pretraining
 
 folder, steps, checkpoint_every_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from go_opt.agents.training.problems.environment import Evaluations, LocalEnvironment
-from go_opt.agents.training.problems.rollout import Episodes, play
-from go_opt.agents.training.problems.settings import Lesson
+from go_opt.agents.training.problems.rollout import Episodes, Lesson, play
 from go_opt.common.arrays import FloatArray
 from go_opt.env import INVALID_REWARD
 from go_opt.errors import InvalidInputError

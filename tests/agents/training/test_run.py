@@ -15,11 +15,10 @@ from go_opt.agents.policy.network import Policy, parameters_digest, trainable
 from go_opt.agents.policy.policy_file import TensorFormat, load_policy, save_tensors
 from go_opt.agents.training import run as loop
 from go_opt.agents.training.checkpoint import FILE_NAME, FORMAT, from_arrays, load_checkpoint
-from go_opt.agents.training.finetune import finetune
-from go_opt.agents.training.job import Progress
-from go_opt.agents.training.pretrain import pretrain
 from go_opt.agents.training.problems.environment import LocalEnvironment, open_session
-from go_opt.agents.training.updates.step import Step
+from go_opt.agents.training.requests import finetune, pretrain
+from go_opt.agents.training.run import Progress
+from go_opt.agents.training.updates.learner import Step
 from go_opt.env import Target, evaluate_plan
 from go_opt.errors import EnvironmentFailedError, InvalidInputError, PolicyError
 from go_opt.hardware import HardwareEnvironment

@@ -15,10 +15,8 @@ from go_opt.agents.decoding.decode import Outputs
 from go_opt.agents.policy.network import Policy, untrained
 from go_opt.agents.training.problems.cases import Case
 from go_opt.agents.training.problems.environment import LocalEnvironment, Session, open_session
-from go_opt.agents.training.problems.rollout import Episodes
-from go_opt.agents.training.problems.settings import Lesson, Settings
-from go_opt.agents.training.updates.learner import Learner, LearnerState
-from go_opt.agents.training.updates.step import Step, mean_log_prob, take_step
+from go_opt.agents.training.problems.rollout import Episodes, Lesson, Settings
+from go_opt.agents.training.updates.learner import Learner, LearnerState, Step, mean_log_prob, take_step
 from go_opt.agents.training.updates.walk_learner import WalkLearner
 from go_opt.common.arrays import FloatArray
 from go_opt.env import INVALID_REWARD
