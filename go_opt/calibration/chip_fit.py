@@ -12,7 +12,7 @@ make what was measured most probable are kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 import numpy as np
@@ -101,25 +101,24 @@ def _observed(graph: Graph, target: Target, sample: Sample) -> Observations:
 
 
 def _joined(parts: Sequence[Observations]) -> Observations:
-    kernels = np.cumsum([0, *(len(part.moved_s) for part in parts)])
-    rows = np.cumsum([0, *(len(part.turns) for part in parts)])
-    numbered = list(zip(parts, kernels, rows, strict=False))
-    return Observations(
-        np.concatenate([part.op for part in parts]),
-        np.concatenate([part.kernel_of + kernel for part, kernel, _ in numbered]),
-        np.concatenate([part.moved_s for part in parts]),
-        np.concatenate([part.row_of + row for part, _, row in numbered]),
-        np.concatenate([part.turns for part in parts]),
-        np.concatenate([part.transfers_s for part in parts]),
-        np.concatenate([part.seconds for part in parts]),
-        np.repeat(np.arange(len(parts)), np.diff(rows)),
-        np.concatenate([part.interval_s for part in parts]),
-    )
+    """All of them, numbered on."""
+    numbers = {
+        "kernel_of": np.cumsum([0, *(len(part.moved_s) for part in parts)]),
+        "row_of": np.cumsum([0, *(len(part.turns) for part in parts)]),
+        "plan_of": np.arange(len(parts)),
+    }
+    columns: dict[str, Any] = {}
+    for one in fields(Observations):
+        arrays = [getattr(part, one.name) for part in parts]
+        if one.name in numbers:
+            arrays = [array + first for array, first in zip(arrays, numbers[one.name], strict=False)]
+        columns[one.name] = np.concatenate(arrays)
+    return Observations(**columns)
 
 
 _TYPE_SHARE: Final = 0.5  # of the variance
 _ALIKE: Final = 2.0  # standard deviations of similar shapes, in powers of two
-_LEAST_LOG: Final = 0.005  # logarithm; smaller ones are left out
+_LEAST_LOG: Final = 0.005  # logarithm of a factor; smaller ones are left out
 
 
 class OpGroups:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from go_opt.common.arrays import IntArray, LongArray
+from go_opt.common.arrays import IntArray
 from go_opt.common.units import format_bytes
 from go_opt.env import Metrics, Target, cost_tables
 from go_opt.env.copies.relays import plan_tables
@@ -168,20 +168,9 @@ class Mover:
 
     def _moved(self, unit: int, stage: int) -> IntArray:
         """[U] stages with ``unit`` and its closure moved."""
-        problem, moved = self._problem, self._unit_stage.copy()
+        moved = self._unit_stage.copy()
         moved[unit] = stage
-        stack = [unit] if problem.acyclic else []
-        while stack:
-            at = stack.pop()
-            for after in self._row(problem.successor_ptr, problem.successor, at):
-                if moved[after] < stage <= moved[at]:
-                    moved[after] = stage
-                    stack.append(int(after))
-            for before in self._row(problem.predecessor_ptr, problem.predecessor, at):
-                if moved[before] > stage >= moved[at]:
-                    moved[before] = stage
-                    stack.append(int(before))
-        return moved
+        return with_closure(self._problem, moved, unit)
 
     def _tightest_edge(self, unit: int, stage: int) -> _Edge:
         """The most restrictive of the edges that stretch when ``unit`` moves to ``stage``."""
@@ -208,9 +197,22 @@ class Mover:
         chip, replicas = int(self.plan.placement[op]), int(self.plan.replication[op])
         return Place(self.graph.op_names[op], chip, replicas)
 
-    @staticmethod
-    def _row(ptr: LongArray, entry: IntArray, unit: int) -> IntArray:
-        return entry[ptr[unit] : ptr[unit + 1]]
+
+def with_closure(problem: PlacementProblem, placement: IntArray, unit: int) -> IntArray:
+    """[U] ``placement`` with readers before the chip of ``unit`` and producers behind it moved there."""
+    chip = placement[unit]
+    for ptr, neighbour, is_wrong in (
+        (problem.successor_ptr, problem.successor, np.less),
+        (problem.predecessor_ptr, problem.predecessor, np.greater),
+    ):
+        stack = [unit] if problem.acyclic else []
+        while stack:
+            at = stack.pop()
+            near = neighbour[ptr[at] : ptr[at + 1]]
+            pushed = near[is_wrong(placement[near], chip)]
+            placement[pushed] = chip
+            stack += pushed.tolist()
+    return placement
 
 
 def _with_free_chips(stages: Stages, num_chips: int) -> Stages:

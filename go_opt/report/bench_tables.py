@@ -18,35 +18,35 @@ from go_opt.result_json import finite
 def rows_table(standings: Standings) -> Table:
     """One row per graph: medians over seeds, with least and most if they differ."""
     columns = ("graph", "ops", *standings.methods, "bound", "gap", "rival / ours", "best rival")
-    table = table_of(columns, text=("graph", "best rival"))
-    for row in standings.rows:
-        table.add_row(
+    rows = (
+        (
             row.graph,
-            str(row.ops),
+            row.ops,
             *(format_cell(row.cells.get(method)) for method in standings.methods),
             format_duration(row.bound_s or math.inf),
             format_ratio(row.gap),
             _factor(row.ratio),
             row.best_rival or "-",
         )
-    return table
+        for row in standings.rows
+    )
+    return table_of(columns, rows, text=("graph", "best rival"))
 
 
 def tallies_table(standings: Standings) -> Table:
     """One row per method: its results against the hero, and its time to the best plan."""
     columns = ("method", "geometric mean", "wins", "ties", "losses", "time to best", "evaluations")
-    table = table_of(columns, text=("method",))
-    for tally in standings.tallies:
-        is_hero = tally.against == standings.hero
-        counts = ("-",) * 3 if is_hero else (str(tally.wins), str(tally.ties), str(tally.losses))
-        table.add_row(
+    rows = (
+        (
             tally.against,
-            "-" if is_hero else _factor(tally.ratio),
-            *counts,
+            *("----" if is_hero else (_factor(tally.ratio), tally.wins, tally.ties, tally.losses)),
             format_duration(tally.time_to_best_s),
             f"{tally.evaluations:.0f}" if math.isfinite(tally.evaluations) else "-",
         )
-    return table
+        for tally in standings.tallies
+        for is_hero in [tally.against == standings.hero]
+    )
+    return table_of(columns, rows, text=("method",))
 
 
 def summary_lines(standings: Standings) -> Iterator[str]:

@@ -14,7 +14,7 @@ from go_opt.common.units import format_bytes, format_duration, format_ratio
 from go_opt.env.critical_path import CriticalPath
 from go_opt.env.model.metrics import objective_s
 from go_opt.explanations import OpExplanation, PlanExplanation
-from go_opt.explanations.moves import Cost, Move
+from go_opt.explanations.moves import Move
 from go_opt.explanations.of_op import Read, Written
 from go_opt.report.parts.plan_lines import (
     IDLE,
@@ -424,7 +424,7 @@ def _op_lines(explanation: OpExplanation) -> Iterator[str]:
         f"With all other kernels where they are, {only}{free} can run it. "
         f"{'Without waits for streamed weights, the' if explanation.waits else 'The'} interval is "
         f"{format_duration(explanation.cost.interval_s)}, and "
-        f"{_binds(explanation.cost, stages)} binds{'. Elsewhere:' if explanation.moves else '.'}"
+        f"{_binds(explanation, stages)} binds{'. Elsewhere:' if explanation.moves else '.'}"
     )
 
 
@@ -499,7 +499,7 @@ def _moves_table(explanation: OpExplanation) -> Table:
             _from_to(str(first.ops_along or "-"), str(last.ops_along or "-")),
             _from_to(format_duration(first.cost.interval_s), format_duration(last.cost.interval_s)),
             change,
-            _binds(first.cost, stages) if first is last else "",
+            _binds(first, stages) if first is last else "",
             because,
         )
         for first, *_, last in ((row[0], *row) for row in _alike(explanation.chip, explanation.moves))
@@ -527,9 +527,10 @@ def _from_to(first: str, last: str) -> str:
     return first if first == last else f"{first} to {last}"
 
 
-def _binds(cost: Cost, stages: StageNames) -> str:
-    carried = f" with {format_bytes(cost.bottleneck_bytes)}" if cost.bottleneck_bytes else ""
-    return f"{stages.term(cost.bottleneck)}{carried}"
+def _binds(of: OpExplanation | Move, stages: StageNames) -> str:
+    carried_bytes = of.cost.bottleneck_bytes
+    carried = f" with {format_bytes(carried_bytes)}" if carried_bytes else ""
+    return f"{stages.term(of.cost.bottleneck)}{carried}"
 
 
 def move_texts(move: Move, interval_s: float, relays: int) -> tuple[str, str]:

@@ -10,21 +10,15 @@ from rich.table import Table
 
 from go_opt.common.units import format_bytes, format_duration
 from go_opt.frontends.union.graphs import UNION_PREFIX, shares_of
-from go_opt.report.parts.wording import stage_cell, table_of
+from go_opt.report.parts.wording import counted, stage_cell, table_of
 from go_opt.run.pipeline.results import RunResult, chip_seconds
 
 
 def run_lines(result: RunResult) -> Iterator[str]:
     """The run as a whole."""
-    stages, processes, cores = (
-        f"{count} {name if count == 1 else plural}"
-        for count, name, plural in (
-            (len(result.stages), "stage", "stages"),
-            (result.workers, "process", "processes"),
-            (result.cores, "core", "cores"),
-        )
-    )
-    number = f"{result.sequences} sequence{'' if result.sequences == 1 else 's'}"
+    stages, cores = counted(len(result.stages), "stage"), counted(result.cores, "core")
+    processes = f"{result.workers} process{'es' * (result.workers != 1)}"
+    number = counted(result.sequences, "sequence")
     in_flight = f" of {number} in flight" if result.sequences else ""
     yield (
         f"{result.model}, planned for {result.target}: {stages} in {processes} on {cores}, "
@@ -61,16 +55,19 @@ def run_lines(result: RunResult) -> Iterator[str]:
 
 def stages_table(result: RunResult) -> Table:
     """One row per stage; seconds are of one inference, divided by the replication."""
-    table = table_of(("stage", "chips", "ops", "predicted", "processor time", "by clock"))
-    for stage in result.stages:
-        seconds = (stage.predicted_s, stage.processor_s, stage.wall_s)
-        table.add_row(
-            str(stage.stage),
+    rows = (
+        (
+            stage.stage,
             stage_cell(stage.chips[0], stage.replication),
-            str(stage.num_ops),
-            *(format_duration(value / stage.replication) for value in seconds),
+            stage.num_ops,
+            *(
+                format_duration(seconds / stage.replication)
+                for seconds in (stage.predicted_s, stage.processor_s, stage.wall_s)
+            ),
         )
-    return table
+        for stage in result.stages
+    )
+    return table_of(("stage", "chips", "ops", "predicted", "processor time", "by clock"), rows)
 
 
 def run_to_dict(result: RunResult) -> dict[str, Any]:

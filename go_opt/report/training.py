@@ -77,16 +77,9 @@ def format_time_left(seconds: float) -> str:
 
 def trained_to_dict(result: TrainingResult) -> dict[str, Any]:
     """The result of ``pretrain`` or ``finetune`` as JSON types."""
-    return {
-        "folder": str(result.folder),
-        "steps": result.step,
-        "samples": result.samples,
-        "best_score": result.best_score,
-        "best_interval_s": result.best_interval_s,
-        "reference_interval_s": result.reference_interval_s,
-        "searched_interval_s": result.searched_interval_s,
-        "complete": result.is_complete,
-    }
+    same = ("samples", "best_score", "best_interval_s", "reference_interval_s", "searched_interval_s")
+    values = {name: getattr(result, name) for name in same}
+    return {"folder": str(result.folder), "steps": result.step, **values, "complete": result.is_complete}
 
 
 def print_trained(result: TrainingResult) -> None:
@@ -148,20 +141,18 @@ def job_result_to_dict(operation: Operation, result: JobResult) -> dict[str, Any
 def jobs_table(operations: Sequence[Operation]) -> Table:
     """One row per job."""
     columns = ("operation", "policy", "kind", "state", "step", "samples", "left", "created")
-    table = table_of(columns, text=(*columns[:4], "created"))
-    for operation in operations:
-        job = operation.latest
-        table.add_row(
-            operation.name,
-            job.policy,
-            job.kind,
-            job.state,
+    rows = (
+        (
+            *(operation.name, job.policy, job.kind, job.state),
             f"{job.step}/{job.steps}" if job.steps else "-",
-            str(job.samples),
+            job.samples,
             format_time_left(job.left_s) if _is_running(job) else "-",
             f"{job.created:%Y-%m-%d %H:%M:%S} UTC",
         )
-    return table
+        for operation in operations
+        for job in [operation.latest]
+    )
+    return table_of(columns, rows, text=(*columns[:4], "created"))
 
 
 def job_lines(operation: Operation) -> list[str]:

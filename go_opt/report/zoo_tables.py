@@ -20,7 +20,7 @@ from go_opt.model.graph import ACTIVATION, INPUT, WEIGHT, Graph
 from go_opt.model_summary import OpTypeStats, op_type_stats
 from go_opt.report.parts.model_lines import op_types_table
 from go_opt.report.parts.screen import print_lines, print_table
-from go_opt.report.parts.wording import table_of
+from go_opt.report.parts.wording import some, table_of
 from go_opt.solver import most_chips_adjacent, placement_problem
 
 LEFT_OUT: Final = ("source", "edges", "target", "family", "GFLOP", "states")  # dropped on a narrow screen
@@ -30,21 +30,17 @@ _TEXT: Final = ("name", "family", "split", "target", "source", "kind", "op type"
 def zoo_table(entries: Sequence[ZooEntry]) -> Table:
     """The graphs of the zoo, one row each."""
     columns = ("name", "family", "split", "target", "ops", "edges", "GFLOP", "weights", "states", "source")
-    table = table_of(columns, text=_TEXT)
-    for entry in entries:
-        table.add_row(
-            entry.name,
-            entry.family,
-            entry.split,
-            entry.target,
-            str(entry.ops),
-            str(entry.edges),
+    rows = (
+        (
+            *(entry.name, entry.family, entry.split, entry.target, entry.ops, entry.edges),
             f"{entry.flops / 1e9:.2f}",
             format_bytes(entry.weight_bytes),
-            format_bytes(entry.state_bytes) if entry.state_bytes else "-",
+            some(format_bytes, entry.state_bytes),
             entry.source,
         )
-    return table
+        for entry in entries
+    )
+    return table_of(columns, rows, text=_TEXT)
 
 
 def zoo_counts(entries: Sequence[ZooEntry], shipped_bytes: int) -> Iterator[str]:
@@ -77,20 +73,13 @@ def print_zoo_graph(console: Console, entry: ZooEntry, family: Family, stats: Gr
 
 
 def _tensors_table(stats: GraphStats) -> Table:
-    table = table_of(("kind", "tensors", "in all", "median", "largest"), text=_TEXT)
-    kinds = {
-        "inputs": stats.inputs,
-        "outputs": stats.outputs,
-        "activations": stats.activations,
-        "weights": stats.weights,
-    }
-    for kind, tensors in kinds.items():
-        table.add_row(kind, str(tensors.count), *_sizes(tensors))
-    return table
-
-
-def _sizes(tensors: TensorStats) -> list[str]:
-    return [format_bytes(size) for size in (tensors.total_bytes, tensors.median_bytes, tensors.largest_bytes)]
+    kinds = ("inputs", "outputs", "activations", "weights")
+    of_kind = ((kind, getattr(stats, kind)) for kind in kinds)
+    rows = (
+        (kind, of.count, *map(format_bytes, (of.total_bytes, of.median_bytes, of.largest_bytes)))
+        for kind, of in of_kind
+    )
+    return table_of(("kind", "tensors", "in all", "median", "largest"), rows, text=_TEXT)
 
 
 @dataclass(frozen=True)

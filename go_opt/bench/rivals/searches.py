@@ -29,6 +29,7 @@ from go_opt.agents.training.updates.walk_learner import FINETUNING_RATE, HEAD_RA
 from go_opt.bench.rivals.trial import Problem, Trial, unit_problem
 from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.env import list_schedule
+from go_opt.explanations.moves import with_closure
 from go_opt.search.shared.policies import shipped_policy
 from go_opt.solver import (
     ForwardingMode,
@@ -255,29 +256,10 @@ def _neighbour(
             order = np.append(unit, rest)[None].astype(np.int32)
             moved: IntArray = place_adjacent(units, proposals=proposal[None], orders=order).placement[0]
         else:
-            moved = _pushed(units, proposal, unit)
+            moved = with_closure(units, proposal, unit)
         if (moved != current).any():
             return moved
     return current
-
-
-def _pushed(units: PlacementProblem, placement: IntArray, unit: int) -> IntArray:
-    """[U] moves readers on earlier chips and producers on later chips to the chip of ``unit``."""
-    if not units.acyclic:
-        return placement
-    chip = placement[unit]
-    for ptr, neighbour, is_wrong in (
-        (units.successor_ptr, units.successor, np.less),
-        (units.predecessor_ptr, units.predecessor, np.greater),
-    ):
-        stack = [unit]
-        while stack:
-            at = stack.pop()
-            near = neighbour[ptr[at] : ptr[at + 1]]
-            pushed = near[is_wrong(placement[near], chip)]
-            placement[pushed] = chip
-            stack += pushed.tolist()
-    return placement
 
 
 RANDOM_SHARE: Final = 0.75  # of the samples, until a walk is valid

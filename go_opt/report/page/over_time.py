@@ -63,7 +63,7 @@ def timeline_rows(subject: Subject, timeline: Timeline) -> dict[str, Any]:
         "is_merged": is_merged,
         "chips_left_out": int(np.count_nonzero(subject.stage_of_chip >= 0)) - len(chips),
         "transfers_left_out": max(len(transfers) - MOST_SPANS, 0),
-        "kernels": _merged(kernels, row_of_chip, end_s) if is_merged else _kernels(kernels, row_of_chip),
+        "kernels": _bars(kernels, row_of_chip, end_s if is_merged else 0.0),
         "transfers": _transfers(subject, transfers[:MOST_SPANS], row_of_link),
         "waits": _columns(waits, row_of_chip),
         "end_ns": round(end_s * 1e9),
@@ -111,17 +111,11 @@ def _columns(spans: Sequence[Span], row_of: dict[int, int]) -> dict[str, Any]:
     }
 
 
-def _kernels(spans: Sequence[Span], row_of: dict[int, int]) -> dict[str, Any]:
-    return _columns(spans, row_of) | {
-        "kernel": [int(span.details["kernel"]) for span in spans],
-        "count": [1] * len(spans),
-    }
+def _bars(spans: Sequence[Span], row_of: dict[int, int], end_s: float) -> dict[str, Any]:
+    """A bar for each kernel; with ``end_s`` above 0, one for successive short ones of an inference on a chip.
 
-
-def _merged(spans: Sequence[Span], row_of: dict[int, int], end_s: float) -> dict[str, Any]:
-    """Merges successive short kernels of one inference on a chip into a bar with the first one's number.
-
-    This limits the bars of a row to its share of ``MOST_SPANS``, plus one for each inference.
+    A bar has its first kernel's number. Merging limits the bars of a row to its share of ``MOST_SPANS``, plus
+    one for each inference.
     """
     shortest_s = end_s * len(row_of) / MOST_SPANS
     groups: list[list[Span]] = []

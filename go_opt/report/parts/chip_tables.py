@@ -23,25 +23,18 @@ def count_line(found: ChipCount) -> str:
 def counts_table(counts: Sequence[ChipCount]) -> Table:
     """One row for each number of chips; the ratio is against the fewest with a plan."""
     columns = ("chips", "used", "interval", "times as fast", "latency", "bound", "gap", "status")
-    table = table_of(columns, text=("status",))
     first_s = next((_interval_s(found) for found in counts if found.result), math.nan)
+    rows = []
     for found in counts:
         result = found.result
         if result is None:
-            status = "no plan, proven" if found.is_proven else "no plan found"
-            table.add_row(str(found.chips), *["-"] * 6, status)
+            rows.append((found.chips, *"------", "no plan, proven" if found.is_proven else "no plan found"))
             continue
-        table.add_row(
-            str(found.chips),
-            str(result.plan.chips_used),
-            format_duration(_interval_s(found)),
-            f"{first_s / _interval_s(found):.2f}",
-            format_duration(result.metrics.latency_s),
-            format_duration(result.lower_bound_s or math.inf),
-            format_ratio(result.gap),
-            result.status,
-        )
-    return table
+        times = f"{first_s / _interval_s(found):.2f}", format_duration(result.metrics.latency_s)
+        bound = format_duration(result.lower_bound_s or math.inf), format_ratio(result.gap)
+        interval = format_duration(_interval_s(found))
+        rows.append((found.chips, result.plan.chips_used, interval, *times, *bound, result.status))
+    return table_of(columns, rows, text=("status",))
 
 
 def fewest_line(fewest: FewestChips, num_chips: int) -> str:

@@ -36,21 +36,19 @@ def summary_lines(summary: ModelSummary, model: str) -> Iterator[str]:
 
 def op_types_table(op_types: Iterable[OpTypeStats], flops: float | None) -> Table:
     """Op types with their counts and work, as shares of all ``flops``."""
-    table = table_of(("op type", "ops", "GFLOP", "share"), text=_TEXT)
-    for row in op_types:
-        work = [] if row.flops is None else [f"{row.flops / 1e9:.3f}", _share(row.flops, flops)]
-        table.add_row(row.op_type, str(row.ops), *(work or ["-", "-"]))
-    return table
+    rows = (
+        (row.op_type, row.ops, *("--" if row.flops is None else _work(row.flops, flops))) for row in op_types
+    )
+    return table_of(("op type", "ops", "GFLOP", "share"), rows, text=_TEXT)
 
 
 def layers_table(summary: ModelSummary) -> Table:
     """Layers with their work and weights."""
-    table = table_of(("layer", "ops", "GFLOP", "share", "weights"), text=_TEXT)
-    for layer in summary.layers:
-        share = _share(layer.flops, summary.flops)
-        size = format_bytes(layer.weight_bytes)
-        table.add_row(layer.name or "-", str(layer.ops), f"{layer.flops / 1e9:.3f}", share, size)
-    return table
+    rows = (
+        (one.name or "-", one.ops, *_work(one.flops, summary.flops), format_bytes(one.weight_bytes))
+        for one in summary.layers
+    )
+    return table_of(("layer", "ops", "GFLOP", "share", "weights"), rows, text=_TEXT)
 
 
 def _tensors(label: str, tensors: tuple[TensorHeader, ...]) -> Iterator[str]:
@@ -61,5 +59,5 @@ def _tensors(label: str, tensors: tuple[TensorHeader, ...]) -> Iterator[str]:
         yield f"{'':12}and {len(tensors) - _MOST_TENSORS} more"
 
 
-def _share(flops: float, total: float | None) -> str:
-    return f"{flops / total:.1%}" if total else "-"
+def _work(flops: float, total: float | None) -> tuple[str, str]:
+    return f"{flops / 1e9:.3f}", f"{flops / total:.1%}" if total else "-"

@@ -119,9 +119,7 @@ def named_place(place: Place) -> str:
 
 def named_places(of: Sequence[Place]) -> str:
     """Ops with their chips, highest chip first."""
-    farthest = sorted(of, key=lambda place: -place.chip)
-    more = f" and {len(of) - MOST_NAMES} more" if len(of) > MOST_NAMES else ""
-    return ", ".join(named_place(place) for place in farthest[:MOST_NAMES]) + more
+    return listed([named_place(place) for place in sorted(of, key=lambda place: -place.chip)], MOST_NAMES)
 
 
 def named_chips(chips: Iterable[int]) -> str:
