@@ -221,21 +221,19 @@ def rule_of_move(
 ) -> Ruled | None:
     """The rule of an op that only moves or adds pieces of tensor ``k``; None if they lie along no loops."""
     read = [held[source].piece if source in held else () for source in sources]
-    rule = _rule_of_pieces(_loops_of(graph, k), read, [result])
+    rule = _rule_of_pieces(_loops_of(graph, k), [*read, result])
     return None if rule is None else Ruled(rule, tuple(sources))
 
 
-def _rule_of_pieces(
-    loops: Sequence[_Loop] | None, sources: Sequence[Piece], results: Sequence[Piece]
-) -> Rule | None:
-    cuts = {cut for piece in (*sources, *results) for cut in piece}
-    for cut in cuts:
+def _rule_of_pieces(loops: Sequence[_Loop] | None, moved: Sequence[Piece]) -> Rule | None:
+    """The rule of an op that reads pieces of a tensor, and writes the last one."""
+    for cut in {cut for piece in moved for cut in piece}:
         loops = _refined(loops, cut) if loops is not None else None
     if loops is None:
         return None
     factors: list[Factor] = []
     of_loops: list[dict[tuple[int, int], int]] = []  # of each loop: extent -> factor
-    pieces = [{cut.period: cut for cut in piece} for piece in (*sources, *results)]
+    pieces = [{cut.period: cut for cut in piece} for piece in moved]
     for loop in loops:
         extents = list(dict.fromkeys(_extent(loop, piece) for piece in pieces))
         found: dict[tuple[int, int], int] = {}
@@ -254,9 +252,8 @@ def _rule_of_pieces(
         own = ((found, _extent(loop, piece)) for loop, found in zip(loops, of_loops, strict=True))
         return (tuple(found[extent] for found, extent in own if extent in found),)
 
-    accesses = [access(piece) for piece in pieces]
-    number = len(sources)
-    return Rule(tuple(factors), tuple(accesses[:number]), tuple(accesses[number:]))
+    *operands, result = map(access, pieces)
+    return Rule(tuple(factors), tuple(operands), (result,))
 
 
 def _extent(loop: _Loop, piece: Mapping[int, Cut]) -> tuple[int, int]:

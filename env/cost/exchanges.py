@@ -8,7 +8,7 @@ others have, one by one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,14 +18,6 @@ from go_opt.model.plan import CollectiveOp
 
 if TYPE_CHECKING:
     from go_opt.common.arrays import LongArray
-
-
-class CostedExchange(NamedTuple):
-    """What one chip does in a collective."""
-
-    op: int
-    sent: list[int]  # tensors that the chips of the group hand over
-    seconds: float
 
 
 def collective_s(
@@ -46,8 +38,12 @@ def collective_s(
 
 def costed_exchanges(
     graph: Graph, collectives: tuple[Collective, ...], tensor_bytes: LongArray
-) -> list[CostedExchange]:
-    """The ops of collectives for which there are figures; ``tensor_bytes`` [K]."""
+) -> list[tuple[int, list[int], float]]:
+    """What chips do in the collectives for which there are figures; ``tensor_bytes`` [K].
+
+    Returns:
+      ops, the tensors that the chips of their group hand over, and seconds.
+    """
     found = []
     for op, op_type in enumerate(graph.op_types if collectives else ()):
         of = CollectiveOp.of(op_type)
@@ -64,5 +60,5 @@ def costed_exchanges(
         num_bytes = float(tensor_bytes[sent].sum()) / (1 if is_gathered else group)
         seconds = collective_s(collectives, of, num_bytes, group)
         if seconds is not None:
-            found.append(CostedExchange(op, sent, seconds))
+            found.append((op, sent, seconds))
     return found

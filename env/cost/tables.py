@@ -246,11 +246,11 @@ def _with_exchanges(graph: Graph, target: Target, tables: CostTables) -> CostTab
     exchanges = costed_exchanges(graph, target.collectives, tables.tensor_bytes)
     if not exchanges:
         return tables
-    sent = sorted({k for one in exchanges for k in one.sent})
+    sent = sorted({k for _, handed, _ in exchanges for k in handed})
     measured_s = tables.measured_s.copy()
     sizes, stored = tables.tensor_bytes.copy(), tables.stored_bytes.copy()
-    for one in exchanges:
-        measured_s[:, one.op] = one.seconds
+    for op, _, seconds in exchanges:
+        measured_s[:, op] = seconds
     measured_s[:, graph.tensor_producer[sent]] = 0.0
     sizes[sent] = stored[sent] = 0
     read_bytes = np.where(np.isin(tables.reader_tensor, sent), 0, tables.read_bytes)

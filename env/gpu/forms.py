@@ -53,6 +53,20 @@ class Products(NamedTuple):
     is_stored: FloatArray  # 0: results stay in the processors, as the scores of an attention
 
 
+class Attentions(NamedTuple):
+    """Sizes of attention ops. All [N]."""
+
+    batch: FloatArray
+    heads: FloatArray  # of queries
+    groups: FloatArray  # heads of keys and values; each serves as many heads of queries
+    rows: FloatArray  # of queries
+    keys: FloatArray  # of the rows themselves and of those before them
+    depth: FloatArray  # of a head
+    is_causal: FloatArray  # 1: a row sees no later one
+    flops_per_s: FloatArray  # peak rate of products
+    element_bytes: FloatArray
+
+
 class _Rates(NamedTuple):
     """Seconds of all processors for one unit of work each, and of splitting."""
 
@@ -64,22 +78,103 @@ class _Rates(NamedTuple):
     split_s: float
 
 
-def _rates(figures: KernelFigures) -> _Rates:
-    processors = float(figures.tiles_at_once)
-    return _Rates(
-        figures.matrix_share,
-        processors,
-        processors / figures.feed_bytes_per_s,
-        figures.step_s / 64.0,
-        processors / figures.store_bytes_per_s,
-        figures.split_overhead_s,
-    )
+@dataclass(frozen=True)
+class GpuKernels:
+    """Seconds of kernels on one kind of chip, beside their start."""
 
+    figures: KernelFigures
+    bytes_per_s: float  # peak rate of the memory
 
-def product_compute_s(of: Products, figures: KernelFigures) -> FloatArray:
-    """[N] seconds of products without start and memory traffic."""
-    seconds: FloatArray = _least_of_tiles(of, _rates(figures), _TILES, _SPLITS)
-    return seconds
+    @property
+    def _rates(self) -> _Rates:
+        figures, processors = self.figures, float(self.figures.tiles_at_once)
+        return _Rates(
+            figures.matrix_share,
+            processors,
+            processors / figures.feed_bytes_per_s,
+            figures.step_s / 64.0,
+            processors / figures.store_bytes_per_s,
+            figures.split_overhead_s,
+        )
+
+    def product_s(self, of: Products, num_bytes: FloatArray) -> FloatArray:
+        """[N] seconds of products that read and write ``num_bytes`` [N]."""
+        return overlapped_s(_least_of_tiles(of, self._rates, _TILES, _SPLITS), self._moved_s(num_bytes))
+
+    def product_parts_s(self, of: Products, num_bytes: FloatArray, *, in_waves: bool = True) -> FloatArray:
+        """[N] at most what all parts into which products are divided take together.
+
+        Tiles of parts are filled no further than the product's own rows and columns, and run in whole waves:
+        the least seconds of waves of any tiles that hold all results are an integer program (a knapsack that
+        is to be filled). Or the sums of a part are split, and the rates of full waves hold, beside what a
+        split costs. Terms that are divided keep the bound: it is concave in them, and above zero without any.
+
+        Args:
+          in_waves: False: parts may run on several kinds of chips, and the rates of full waves hold.
+        """
+        compute_s = _least_of_waves(of, self._rates, _TILES, _MOST_WAVES if in_waves else 0)
+        fastest = max(self.figures.memory_share * self.bytes_per_s, self.figures.cache_bytes_per_s)
+        return overlapped_s(compute_s, num_bytes / fastest)
+
+    def rated_s(self, flops: FloatArray, flops_per_s: FloatArray, num_bytes: FloatArray) -> FloatArray:
+        """[N] seconds of ops whose shape is not known: at the reached rates."""
+        compute_s = flops / (self.figures.matrix_share * flops_per_s)
+        return overlapped_s(compute_s, num_bytes / (self.figures.memory_share * self.bytes_per_s))
+
+    def _moved_s(self, num_bytes: FloatArray) -> FloatArray:
+        """[N] seconds in which the operands and results of products move."""
+        figures = self.figures
+        seconds = num_bytes / (figures.memory_share * self.bytes_per_s)
+        if not (figures.cache_bytes and figures.cache_bytes_per_s):
+            return seconds
+        hit = np.clip((_CACHE_END - num_bytes / figures.cache_bytes) / (_CACHE_END - 1.0), 0.0, 1.0)
+        cached_s = np.minimum(num_bytes / figures.cache_bytes_per_s, seconds)
+        return np.asarray(hit * cached_s + (1.0 - hit) * seconds, np.float64)
+
+    def attention_s(self, of: Attentions) -> FloatArray:
+        """[N] seconds of attention kernels: one row decodes, several prefill."""
+        figures, decode_s = self.figures, self._decode_s(of)
+        longer_s = np.maximum(self._prefill_s(of), decode_s)  # never less than one row
+        own_start_s = np.where(of.rows == 1, figures.decode_overhead_s, figures.prefill_overhead_s)
+        return np.where(of.rows == 1, decode_s, longer_s) - np.minimum(own_start_s, figures.start_s)
+
+    def attention_parts_s(self, of: Attentions) -> FloatArray:
+        """[N] at most what all parts of attention ops take together."""
+        pairs = of.rows * (of.keys - np.where(of.is_causal > 0, 0.5 * of.rows, 0.0))
+        # Parts of one row decode.
+        key_bytes = 2.0 * of.element_bytes * of.batch * of.groups * of.rows * of.keys * of.depth
+        keys_s = key_bytes / self._attention_bytes_per_s
+        scores_s = of.batch * of.heads * pairs * self._score_s(of)
+        return np.where(of.rows == 1, keys_s, np.minimum(scores_s, keys_s))
+
+    @property
+    def _attention_bytes_per_s(self) -> float:
+        return self.figures.attention_memory_share * self.bytes_per_s
+
+    def _score_s(self, of: Attentions) -> FloatArray:
+        """[N] seconds of one score on all processors."""
+        rate = self.figures.attention_matrix_share * of.flops_per_s
+        return np.asarray(4.0 * of.depth / rate + 1.0 / self.figures.scores_per_s, np.float64)
+
+    def _prefill_s(self, of: Attentions) -> FloatArray:
+        figures, score_s = self.figures, self._score_s(of)
+        blocks = of.batch * of.heads * np.ceil(of.rows / _BLOCK_ROWS)
+        block_s = figures.prefill_block_s
+        total_s = of.batch * of.heads * _scores(of) * score_s + blocks * block_s / figures.tiles_at_once
+        longest_s = block_s + _BLOCK_ROWS * of.keys * score_s * figures.tiles_at_once
+        moved = of.rows * (2.0 * of.heads + 2.0 * of.groups) + 4.0 * of.keys * of.groups
+        moved *= of.element_bytes * of.batch * (of.depth + 64.0)
+        moved_s = moved / self._attention_bytes_per_s
+        return np.asarray(figures.prefill_overhead_s + np.maximum(total_s, longest_s) + moved_s, np.float64)
+
+    def _decode_s(self, of: Attentions) -> FloatArray:
+        figures, memory, splits = self.figures, self._attention_bytes_per_s, _DECODE_SPLITS[:, None]
+        key_s = 2.0 * of.element_bytes * of.depth * figures.tiles_at_once / memory
+        part_s = _BLOCK_KEYS * np.ceil(of.keys / (_BLOCK_KEYS * splits)) * key_s
+        waves = np.ceil(of.batch * of.groups * splits / figures.tiles_at_once)
+        seconds = waves * (figures.decode_block_s + part_s) + (splits > 1) * figures.decode_split_s
+        heads_s = 4.0 * of.element_bytes * of.batch * of.heads * of.depth / memory
+        return np.asarray(figures.decode_overhead_s + seconds.min(axis=0) + heads_s, np.float64)
 
 
 @compiled
@@ -102,21 +197,6 @@ def _least_of_tiles(of: Products, by: _Rates, tiles: FloatArray, splits: FloatAr
                 inner = _INNER * np.ceil(of.inner[i] / (_INNER * split))
                 least_s[i] = min(least_s[i], waves * (inner * step_s + store_s) + more_s)
     return least_s
-
-
-def least_product_s(of: Products, figures: KernelFigures, *, in_waves: bool = True) -> FloatArray:
-    """[N] at most what :func:`product_compute_s` is for all parts together into which products are divided.
-
-    Tiles of parts are filled no further than the product's own rows and columns, and run in whole waves: the
-    least seconds of waves of any tiles that hold all results are an integer program (a knapsack that is to
-    be filled). Or the sums of a part are split, and the rates of full waves hold, beside what a split costs.
-    Terms that are divided keep the bound: it is concave in them, and above zero without any.
-
-    Args:
-      in_waves: False: parts may run on several kinds of chips, and the rates of full waves hold.
-    """
-    seconds: FloatArray = _least_of_waves(of, _rates(figures), _TILES, _MOST_WAVES if in_waves else 0)
-    return seconds
 
 
 @compiled
@@ -151,16 +231,6 @@ def _least_of_waves(of: Products, by: _Rates, tiles: FloatArray, most_waves: int
     return least_s
 
 
-def moved_s(num_bytes: FloatArray, figures: KernelFigures, bytes_per_s: float) -> FloatArray:
-    """[N] seconds in which the operands and results of products move; ``bytes_per_s`` is the peak rate."""
-    seconds = num_bytes / (figures.memory_share * bytes_per_s)
-    if not (figures.cache_bytes and figures.cache_bytes_per_s):
-        return seconds
-    hit = np.clip((_CACHE_END - num_bytes / figures.cache_bytes) / (_CACHE_END - 1.0), 0.0, 1.0)
-    cached_s = np.minimum(num_bytes / figures.cache_bytes_per_s, seconds)
-    return np.asarray(hit * cached_s + (1.0 - hit) * seconds, np.float64)
-
-
 def overlapped_s(compute_s: FloatArray, traffic_s: FloatArray) -> FloatArray:
     """[N] seconds of compute and traffic that overlap in part."""
     longer, shorter = np.maximum(compute_s, traffic_s), np.minimum(compute_s, traffic_s)
@@ -168,101 +238,7 @@ def overlapped_s(compute_s: FloatArray, traffic_s: FloatArray) -> FloatArray:
     return np.asarray(longer * (1.0 + share**_OVERLAP) ** (1.0 / _OVERLAP), np.float64)
 
 
-class Attentions(NamedTuple):
-    """Sizes of attention ops. All [N]."""
-
-    batch: FloatArray
-    heads: FloatArray  # of queries
-    groups: FloatArray  # heads of keys and values; each serves as many heads of queries
-    rows: FloatArray  # of queries
-    keys: FloatArray  # of the rows themselves and of those before them
-    depth: FloatArray  # of a head
-    is_causal: FloatArray  # 1: a row sees no later one
-    flops_per_s: FloatArray  # peak rate of products
-    element_bytes: FloatArray
-
-
-def attention_s(of: Attentions, figures: KernelFigures, bytes_per_s: float) -> FloatArray:
-    """[N] seconds of attention kernels: one row decodes, several prefill."""
-    memory = figures.attention_memory_share * bytes_per_s
-    prefill_s = _prefill_s(of, figures, memory)
-    decode_s = _decode_s(of, figures, memory)
-    return np.where(of.rows == 1, decode_s, np.maximum(prefill_s, decode_s))  # never less than one row
-
-
 def _scores(of: Attentions) -> FloatArray:
     """[N] scores of one head of one sample; of a causal one with those in the blocks on the diagonal."""
     seen = of.rows * (of.keys - 0.5 * of.rows + 0.5 * _BLOCK_ROWS)
     return np.where(of.is_causal > 0, seen, np.maximum(seen, of.rows * of.keys))
-
-
-def _score_s(of: Attentions, figures: KernelFigures) -> FloatArray:
-    """[N] seconds of one score on all processors."""
-    rate = figures.attention_matrix_share * of.flops_per_s
-    return np.asarray(4.0 * of.depth / rate + 1.0 / figures.scores_per_s, np.float64)
-
-
-def _prefill_s(of: Attentions, figures: KernelFigures, memory: float) -> FloatArray:
-    score_s = _score_s(of, figures)
-    blocks = of.batch * of.heads * np.ceil(of.rows / _BLOCK_ROWS)
-    block_s = figures.prefill_block_s
-    total_s = of.batch * of.heads * _scores(of) * score_s + blocks * block_s / figures.tiles_at_once
-    longest_s = block_s + _BLOCK_ROWS * of.keys * score_s * figures.tiles_at_once
-    moved = of.rows * (2.0 * of.heads + 2.0 * of.groups) + 4.0 * of.keys * of.groups
-    moved *= of.element_bytes * of.batch * (of.depth + 64.0)
-    return np.asarray(
-        figures.prefill_overhead_s + np.maximum(total_s, longest_s) + moved / memory, np.float64
-    )
-
-
-def _decode_s(of: Attentions, figures: KernelFigures, memory: float) -> FloatArray:
-    splits = _DECODE_SPLITS[:, None]
-    key_s = 2.0 * of.element_bytes * of.depth * figures.tiles_at_once / memory
-    part_s = _BLOCK_KEYS * np.ceil(of.keys / (_BLOCK_KEYS * splits)) * key_s
-    waves = np.ceil(of.batch * of.groups * splits / figures.tiles_at_once)
-    seconds = waves * (figures.decode_block_s + part_s) + (splits > 1) * figures.decode_split_s
-    heads_s = 4.0 * of.element_bytes * of.batch * of.heads * of.depth / memory
-    return np.asarray(figures.decode_overhead_s + seconds.min(axis=0) + heads_s, np.float64)
-
-
-def least_attention_s(of: Attentions, figures: KernelFigures, bytes_per_s: float) -> FloatArray:
-    """[N] at most what parts of attention ops take together, without the start of a kernel."""
-    pairs = of.rows * (of.keys - np.where(of.is_causal > 0, 0.5 * of.rows, 0.0))
-    # Parts of one row decode.
-    key_bytes = 2.0 * of.element_bytes * of.batch * of.groups * of.rows * of.keys * of.depth
-    keys_s = key_bytes / (figures.attention_memory_share * bytes_per_s)
-    scores_s = of.batch * of.heads * pairs * _score_s(of, figures)
-    return np.where(of.rows == 1, keys_s, np.minimum(scores_s, keys_s))
-
-
-@dataclass(frozen=True)
-class GpuKernels:
-    """Seconds of kernels on one kind of chip."""
-
-    figures: KernelFigures
-    bytes_per_s: float  # peak rate of the memory
-
-    def product_s(self, of: Products, num_bytes: FloatArray) -> FloatArray:
-        """[N] seconds beside the start of products that read and write ``num_bytes`` [N]."""
-        traffic_s = moved_s(num_bytes, self.figures, self.bytes_per_s)
-        return overlapped_s(product_compute_s(of, self.figures), traffic_s)
-
-    def product_parts_s(self, of: Products, num_bytes: FloatArray, *, in_waves: bool = True) -> FloatArray:
-        """[N] at most what all parts of products take together beside their starts."""
-        fastest = max(self.figures.memory_share * self.bytes_per_s, self.figures.cache_bytes_per_s)
-        return overlapped_s(least_product_s(of, self.figures, in_waves=in_waves), num_bytes / fastest)
-
-    def rated_s(self, flops: FloatArray, flops_per_s: FloatArray, num_bytes: FloatArray) -> FloatArray:
-        """[N] seconds beside the start of ops whose shape is not known: at the reached rates."""
-        compute_s = flops / (self.figures.matrix_share * flops_per_s)
-        return overlapped_s(compute_s, num_bytes / (self.figures.memory_share * self.bytes_per_s))
-
-    def attention_s(self, of: Attentions) -> FloatArray:
-        """[N] seconds beside the start of any kernel."""
-        figures = self.figures
-        own_start_s = np.where(of.rows == 1, figures.decode_overhead_s, figures.prefill_overhead_s)
-        return attention_s(of, figures, self.bytes_per_s) - np.minimum(own_start_s, figures.start_s)
-
-    def attention_parts_s(self, of: Attentions) -> FloatArray:
-        """[N] at most what all parts of attention ops take together beside their starts."""
-        return least_attention_s(of, self.figures, self.bytes_per_s)

@@ -33,12 +33,11 @@ from go_opt.env.simulator.plumbing import grant_credit, lay_hops, lay_links, lay
 
 
 class Setting(NamedTuple):
-    """What tables lack of a target with some effects off. Axes: ``D`` chips, ``L`` links."""
+    """What tables lack of a target with some effects off. Axis: ``D`` chips."""
 
     buffers: int
     rule: int
     packet_bytes: int
-    link_latency_s: FloatArray  # [L]
     dma_engines: LongArray  # [D]
 
 
@@ -98,11 +97,11 @@ def assemble(
     chips, stages, refs, chip_kernel = _stages(
         tables, setting, flows, deliveries, kernel_chip, kernel_s, replicas
     )
-    num_links = len(setting.link_latency_s) + 2
+    num_links = len(tables.link_s_per_byte) + 2
     num_nodes, num_events = _most_waiting(flows, deliveries, window, setting.buffers)
     package = Package(
         chips, stages, flows, deliveries, hops, others,
-        lay_links(tables, setting.link_latency_s, shared[0], chips, flows, hops, others),
+        lay_links(tables, shared[0], chips, flows, hops, others),
         refs, np.empty(num_came, np.bool_), shared,
         np.empty(16 + num_nodes, NODE),
         np.empty(16 + len(chips) + num_events, EVENT),

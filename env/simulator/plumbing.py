@@ -6,7 +6,7 @@ from math import gcd
 
 import numpy as np
 
-from go_opt.common.arrays import BoolArray, FloatArray, IntArray, LongArray, Record, RecordArray
+from go_opt.common.arrays import BoolArray, IntArray, LongArray, Record, RecordArray
 from go_opt.common.compiling import compiled_inner, int64, uncounted_inner
 from go_opt.env.cost.tables import CostTables
 from go_opt.env.model.memory import Fit, Holdings
@@ -346,7 +346,6 @@ def _reaches(depends: BoolArray) -> BoolArray:
 @compiled_inner
 def lay_links(
     tables: CostTables,
-    link_latency_s: FloatArray,
     shared: Record,
     chips: RecordArray,
     flows: RecordArray,
@@ -354,10 +353,10 @@ def lay_links(
     others: RecordArray,
 ) -> RecordArray:
     """LINK records of the links between chips and the host's two, filled from the flows that cross them."""
-    num_links = len(link_latency_s)
+    num_links = len(tables.link_s_per_byte)
     links = np.zeros(num_links + 2, LINK)
     for i in range(num_links):
-        links[i].s_per_byte, links[i].latency_s = tables.link_s_per_byte[i], link_latency_s[i]
+        links[i].s_per_byte, links[i].latency_s = tables.link_s_per_byte[i], tables.link_latency_s[i]
     links[num_links].s_per_byte = tables.host_in_s_per_byte
     links[num_links + 1].s_per_byte = tables.host_out_s_per_byte
     for i in range(len(links)):

@@ -123,12 +123,13 @@ def setting_of(graph: Graph, target: Target, without: tuple[str, ...]) -> tuple[
     """The target's tables and other parameters, with all its effects except ``without``."""
     parameters = target.simulator.without(without)
     tables = tables_with_effects(graph, target, parameters)
+    if "latency" in without:
+        tables = tables._replace(link_latency_s=np.zeros_like(tables.link_latency_s))
     engines = [UNBOUNDED if k.dma_engines == UNLIMITED else k.dma_engines for k in parameters.kinds]
     setting = Setting(
         buffers=UNBOUNDED if parameters.buffers == UNLIMITED else parameters.buffers,
         rule=RULES.index(target.constraints.triangle),
         packet_bytes=parameters.packet_bytes,
-        link_latency_s=tables.link_latency_s * (0.0 if "latency" in without else 1.0),
         dma_engines=np.array(engines, np.int64)[target.chip_kind],
     )
     return tables, setting

@@ -140,5 +140,5 @@ def test_without_all_is_ideal() -> None:
 
 def test_latency_is_the_topology_s() -> None:
     graph, target = toy_graph(), small_mcm(2)
-    assert (setting_of(graph, target, ())[1].link_latency_s == 1e-6).all()
-    np.testing.assert_array_equal(setting_of(graph, target, ("latency",))[1].link_latency_s, 0.0)
+    assert (setting_of(graph, target, ())[0].link_latency_s == 1e-6).all()
+    np.testing.assert_array_equal(setting_of(graph, target, ("latency",))[0].link_latency_s, 0.0)
