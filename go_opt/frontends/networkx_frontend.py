@@ -17,6 +17,7 @@ All attributes are optional; defaults are in brackets.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -72,7 +73,10 @@ def from_node_link(data: Any) -> Graph:
         raise GraphError("the node-link graph must be directed and no multigraph.", field="directed")
     attributes = fields.table("graph", {}).values
     nodes = [(_end(row, "id", f"node number {i}"), row) for i, row in enumerate(fields.objects("nodes"))]
-    names, edges = {name for name, _ in nodes}, dict[tuple[str, str], Mapping[Any, Any]]()
+    names, edges = Counter(name for name, _ in nodes), dict[tuple[str, str], Mapping[Any, Any]]()
+    for name, number in names.items():
+        if number > 1:
+            raise GraphError(f"op {name!r} is defined twice.")
     for i, row in enumerate(fields.objects("edges" if "edges" in data else "links")):
         where = f"edge number {i}"
         ends = _end(row, "source", where), _end(row, "target", where)
