@@ -166,18 +166,15 @@ def finetune(
     that plan, which is kept unless training finds a better one.
 
     Writes ``policy.safetensors``, ``plan.json``, the checkpoint and the metrics to ``folder``.
-    :func:`pretrain` explains resuming and the other arguments.
+    :func:`pretrain` explains resuming, the other arguments and errors.
 
     Args:
       policy: the policy to start from: ``default`` is the shipped policy, a path is your own, None
         or ``"none"`` is an untrained policy.
 
     Raises:
-      InvalidInputError: an argument is out of range, or the folder is another run's.
       InfeasibleError: the environment accepted a plan that the verifier refuses.
       PolicyError: the policy or the checkpoint in the folder is malformed or of another version.
-      EnvironmentFailedError: the environment failed; the checkpoint of the last step is there.
-      ServiceError: no environment answers at ``HOST:PORT``.
     """
     check_seed(seed)
     check_installed("finetune", *TRAINING)

@@ -63,11 +63,7 @@ class HostStateSearch(NestedTrials):
             self._quick_bound(Names())
 
     def answer(self) -> OptimizeResult:
-        """The best plan.
-
-        Raises:
-          InfeasibleError: no valid plan was found, wherever states lie.
-        """
+        """The best plan."""
         if self._request.start is None:
             # Of all choices this one fits the smallest memories.
             graph = with_sequences(self._with(self._everything), self._request.sequences or 1)

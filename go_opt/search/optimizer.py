@@ -252,11 +252,7 @@ class ReplicaSearch(NestedTrials):
         self._reference_s = math.inf  # of the greedy plan of whole ops
 
     def answer(self) -> OptimizeResult:
-        """The best plan, simulated if requested.
-
-        Raises:
-          InfeasibleError: no valid plan was found.
-        """
+        """The best plan, simulated if requested."""
         failure = None
         with self._interruptible():
             given = self._request.start and self._request.start.plan

@@ -53,11 +53,7 @@ class RewritingSearch(NestedTrials):
         self._least: Bound | None = None  # of the rewritten graph
 
     def answer(self) -> OptimizeResult:
-        """The best plan, simulated if requested.
-
-        Raises:
-          InfeasibleError: no valid plan was found.
-        """
+        """The best plan, simulated if requested."""
         failures = []
         for search in (self._search_sent, self._search_rewritten):
             try:

@@ -91,11 +91,7 @@ class SequenceSearch(NestedTrials):
             self._bound_loads(1, self._most + 1)
 
     def answer(self) -> OptimizeResult:
-        """The best plan.
-
-        Raises:
-          InfeasibleError: no valid plan was found; if the number is open, not for one sequence either.
-        """
+        """The best plan."""
         with self._interruptible():
             if self._request.sequences:
                 self._begin_with_fewer(self._request.sequences)

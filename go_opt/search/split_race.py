@@ -76,11 +76,7 @@ class SplitSearch(Trials):
         self._steps = 0  # of the search of the best plan, until it was found
 
     def answer(self) -> OptimizeResult:
-        """The best plan, simulated if requested.
-
-        Raises:
-          InfeasibleError: no valid plan was found either way.
-        """
+        """The best plan, simulated if requested."""
         failure = None
         with self._interruptible():
             if self._given:  # so that the answer is not worse than the start

@@ -306,10 +306,6 @@ def start_by_blocks(
 
     A kernel ends where it sends something, and another begins where it waits, so that other stages wait no
     longer. Of parts that are joined the last ones come first, as chips pass others on when theirs are done.
-
-    Args:
-      graph: of whole ops; ``split`` is that with the parts of ``way``.
-      replicates: whether the chips of a stage are replicas; else they share its ops.
     """
     stages = _stages(graph, split, way, cost_tables(split, target))
     chip, size = chips_of_stages(split, stages, target, replicates=replicates)

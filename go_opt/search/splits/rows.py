@@ -309,7 +309,6 @@ def start_by_rows(
     """A plan with a stage for each part of a run, and stages of other ops that fit a memory.
 
     Args:
-      graph: of whole ops; ``split`` is that with the parts of ``way``.
       replicates: whether the chips of a stage are replicas; else they share its ops.
       takes_early: whether rows are always taken before links, for the least latency.
     """

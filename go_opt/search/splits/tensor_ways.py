@@ -19,7 +19,7 @@ from go_opt.common.arrays import FloatArray, IntArray, LongArray
 from go_opt.env import CostTables, Target, cost_tables, greedy_fusion, loop_roles
 from go_opt.env.copies.divisions import divisible_factors, period_in, touched_states
 from go_opt.env.copies.splits import split_graph_and_parts
-from go_opt.env.gpu.figures import Collective
+from go_opt.env.cost.exchanges import collective_s
 from go_opt.env.kernels.numbering import kernel_seconds
 from go_opt.model.graph import Graph
 from go_opt.model.plan import CollectiveOp, Split
@@ -109,12 +109,11 @@ def _exchange_s(graph: Graph, target: Target, tables: CostTables, along: Along, 
         is_sliced = len(periods) == 1 and 0 not in periods
         of_sum = CollectiveOp.REDUCE_SCATTER if is_sliced else CollectiveOp.ALL_REDUCE
         kind = of_sum if is_sum else CollectiveOp.ALL_GATHER
-        figures = Collective.of_group(target.collectives, kind.figures, parts)
-        num_bytes = tables.tensor_bytes[[k]].astype(np.float64)
-        if figures is not None:
-            seconds += float(figures.seconds(num_bytes, np.array([float(parts)]))[0])
-        else:  # each chip copies what the others have
-            seconds += float(num_bytes[0] * tables.link_s_per_byte.max(initial=0.0)) * (parts - 1)
+        num_bytes = float(tables.tensor_bytes[k])
+        taken_s = collective_s(target.collectives, kind, num_bytes, parts)
+        if taken_s is None:  # each chip copies what the others have
+            taken_s = float(num_bytes * tables.link_s_per_byte.max(initial=0.0)) * (parts - 1)
+        seconds += taken_s
     return seconds
 
 
