@@ -24,8 +24,7 @@ from go_opt.search.methods.first_plans import Start
 from go_opt.search.methods.given import given
 from go_opt.search.methods.guesses import guesses, policy_alone, until_advised
 from go_opt.search.methods.refining import improvements
-from go_opt.search.placements import local
-from go_opt.search.placements.enumerated import enumerated
+from go_opt.search.placements import enumerated, is_searched, local_search
 from go_opt.search.shared.policies import ask_policy
 
 FAVOUR: Final = 3.0  # turns of the finder of the best plan, for each turn of another method
@@ -151,7 +150,7 @@ METHODS: Final = (
     Method("annealed schedules", "in turn", lambda v: is_for_latency(v) and schedules.is_scheduled(v),
            lambda s: schedules.annealed(s.search), "annealed schedules"),
     # Annealing of placements, where they alone are open: for the makespan, and without relays.
-    Method("local search", "in turn", local.is_searched, lambda s: local.local_search(s.search),
+    Method("local search", "in turn", is_searched, lambda s: local_search(s.search),
            "local search"),
     # Slicings of random orders, alternating with the policy's plans.
     Method("guesses", "in turn", is_guessed,

@@ -21,7 +21,7 @@ from go_opt.model.graph import Graph
 from go_opt.model.plan import Candidate, Plan, Relay
 from go_opt.result import Request
 from go_opt.search.methods.first_plans import Start, greedy
-from go_opt.search.placements.local import local_search
+from go_opt.search.placements import local_search
 from go_opt.search.state import Search
 from go_opt.solver import broken_rules, placement_problem
 from go_opt.solver.enumeration import plans as enumeration
@@ -260,7 +260,7 @@ def test_a_plan_on_all_chips_is_found_without_the_enumeration(options, decide, s
         )  # fmt: skip
     graph = b.build()
     exists = exists_on_all_chips(graph, target)
-    with patch("go_opt.search.placements.enumerated.every_plan", return_value=None):
+    with patch("go_opt.search.placements.every_plan", return_value=None):
         try:
             result = go_opt.optimize(
                 graph, target, max_evaluations=30, decide=decide, replication=False, splits=False, **options

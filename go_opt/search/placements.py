@@ -1,7 +1,9 @@
-"""Local search over placements, where neither slicing nor refinement decides them alone.
+"""Methods that look at placements one by one: all plans of tiny instances, and local search.
 
-These are the makespan of given kernels in a given order, and the interval without relays: under the
-longest-path form of the triangle rule branches may take chips of their own.
+Of tiny instances all plans are evaluated, so the best is proven optimal, or that there is none. Local search
+serves where neither slicing nor refinement decides placements alone: for the makespan of given kernels in a
+given order, and the interval without relays, where under the longest-path form of the triangle rule branches
+may take chips of their own.
 """
 
 from __future__ import annotations
@@ -12,16 +14,80 @@ from typing import Final
 
 import numpy as np
 
-from go_opt.common.arrays import FloatArray, IntArray
-from go_opt.env import cost_tables
+from go_opt.common.arrays import FloatArray, IntArray, LongArray
+from go_opt.env import cost_tables, evaluate_batch
 from go_opt.env.evaluation import objectives_s
-from go_opt.search.methods.events import Event, Miss, Proposal, SearchView
-from go_opt.solver import Forbid, Pin, Stages, broken_rules, placement_problem
+from go_opt.search.methods.events import Event, Miss, NoPlan, Proposal, SearchView, may_replicate
+from go_opt.solver import Bound, Forbid, Pin, Stages, broken_rules, placement_problem
 from go_opt.solver.enumeration.neighbours import MOST_OPS, Neighbourhood
+from go_opt.solver.enumeration.plans import every_plan
 from go_opt.solver.problem.problem import NO_SKIP_OFF, TRIANGLE_OFF
 from go_opt.solver.verify.rule_check import NONE
 
-METHOD: Final = "local search"
+ENUMERATION: Final = "enumeration"
+CHUNK: Final = 128  # plans that count as one evaluation
+
+
+def enumerated(search: SearchView) -> Iterator[Event]:
+    """The plans that may be better than the best one, by their lower bounds; in the end, the proof.
+
+    A plan's interval without relays bounds that with relays, and the latency of a sample bounds its makespan.
+    """
+    plans = every_plan(search.requested, passing=search.passing, decides_all=search.request.decide == "all")
+    if plans is None:
+        return
+    least_s = _least_s(search, plans)
+    unsure_s = np.inf  # least objective of a plan that other relays might improve, or make valid
+    by_least = np.argsort(least_s, kind="stable")
+    for first in range(0, len(by_least), CHUNK):
+        rows = by_least[first : first + CHUNK]
+        if least_s[rows[0]] >= search.best_s:
+            break
+        yield Miss(ENUMERATION)
+        objective_s = _objective_s(search, plans, rows, least_s[rows])
+        for i in np.argsort(objective_s, kind="stable"):
+            if objective_s[i] >= search.best_s:
+                break
+            yield Proposal(ENUMERATION, *(column[rows[i]] for column in plans))
+            if search.passing == "relayed":
+                unsure_s = min(unsure_s, float(objective_s[i]))
+    if _covers_all(search) and search.best_plan is not None:
+        reason = f"all {len(plans[0])} plans were evaluated"
+        yield Miss(ENUMERATION, Bound(min(search.best_s, unsure_s), reason))
+    elif _covers_all(search) and unsure_s == np.inf:
+        yield NoPlan("", is_proven=True)
+
+
+def _least_s(search: SearchView, plans: tuple[IntArray, ...]) -> FloatArray:
+    """[B] lower bounds of the objective; infinite if a plan does not fit in memory."""
+    terms = evaluate_batch(cost_tables(search.graph, search.target), *plans)
+    is_latency = search.request.objective == "latency"
+    return np.where(terms.fits, terms.latency_s if is_latency else terms.interval_s, np.inf)
+
+
+def _objective_s(
+    search: SearchView, plans: tuple[IntArray, ...], rows: LongArray, least_s: FloatArray
+) -> FloatArray:
+    """[CHUNK] the objective of the plans ``rows``, without relays."""
+    if search.request.objective != "latency":
+        return least_s
+    tables, chunk = cost_tables(search.graph, search.target), [column[rows] for column in plans]
+    return objectives_s(tables, "latency", *chunk)[0]
+
+
+def _covers_all(search: SearchView) -> bool:
+    """Whether the request leaves nothing open that plans of an enumeration do not decide.
+
+    Sequences in flight are open: bounds here are those of the loads, which hold for more sequences too.
+    """
+    request = search.request
+    if search.graph.has_scope("sequence") and request.objective == "throughput":
+        return False
+    may_relay = search.passing == "relayed" and request.objective == "latency"
+    return not (may_replicate(search.target, request) or may_relay or request.start is not None)
+
+
+LOCAL: Final = "local search"
 NEIGHBOURS: Final = 24  # looked at in a step, which counts as one evaluation
 STEPS: Final = 200  # of the first chain; each next one is twice as long
 BARREN: Final = 3  # chains in a row that gained nothing: the search ends
@@ -60,9 +126,9 @@ def local_search(search: SearchView) -> Iterator[Event]:
             best = int(np.argmin(objective_s)) if len(rows) else 0
             if len(rows) and objective_s[best] < search.best_s:
                 order = np.arange(search.graph.num_ops, dtype=np.int32)
-                yield Proposal(METHOD, rows[best], order, order)
+                yield Proposal(LOCAL, rows[best], order, order)
             else:
-                yield Miss(METHOD)
+                yield Miss(LOCAL)
         barren, steps = (0 if search.best_s < before_s else barren + 1), 2 * steps
 
 
