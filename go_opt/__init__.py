@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from go_opt.api import verify as verify
     from go_opt.api.chips import chip_counts as chip_counts
     from go_opt.api.chips import fewest_chips as fewest_chips
-    from go_opt.constraint_file import load_constraints as load_constraints
     from go_opt.costs.measured_costs import with_measured_costs as with_measured_costs
     from go_opt.env import Metrics as Metrics
     from go_opt.env import Target as Target
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from go_opt.frontends.onnx_frontend import OnnxModel as OnnxModel
     from go_opt.frontends.onnx_frontend import from_onnx as from_onnx
     from go_opt.frontends.torch_frontend import from_torch as from_torch
+    from go_opt.given_request import load_constraints as load_constraints
     from go_opt.hardware import Measured as Measured
     from go_opt.hardware import serve_environment as serve_environment
     from go_opt.model.graph import Graph as Graph

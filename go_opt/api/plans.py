@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from go_opt.api.inputs import plan_case, whole_case
-from go_opt.constraint_file import as_constraints
 from go_opt.env import Metrics, Target, evaluate_plan
 from go_opt.env.copies.splits import planned_graph, unsplit_graph
 from go_opt.env.model.metrics import Fidelity, check_fidelity
 from go_opt.env.model.timeline import Timeline
 from go_opt.env.rewrites.applying import with_rewrites
 from go_opt.errors import InfeasibleError, InvalidInputError
+from go_opt.given_request import as_constraints
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.result import Objective, Request, check_seed

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from go_opt import api
-from go_opt.constraint_file import load_constraints
 from go_opt.errors import InfeasibleError, InvalidInputError
+from go_opt.given_request import load_constraints
 from go_opt.solver.problem.user_constraints import ChipLimit, Colocate, CutAfter, Forbid, Pin
 from tests.contract.test_service_contract import chain
 

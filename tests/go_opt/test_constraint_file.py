@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import go_opt
-from go_opt.constraint_file import as_constraints, load_constraints, parse_constraints
 from go_opt.errors import InvalidInputError
+from go_opt.given_request import as_constraints, load_constraints, parse_constraints
 
 TEXT = """
 [[limit]]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from go_opt.constraint_file import parse_constraints
 from go_opt.costs.measured_costs import COLUMNS
+from go_opt.given_request import parse_constraints
 
 TEXT = (Path(__file__).parents[2] / "docs" / "constraints.md").read_text("utf-8")
 

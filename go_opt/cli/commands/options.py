@@ -330,7 +330,7 @@ def _weights_of(model: str) -> Iterator[Path]:
 
 def read_constraints(path: Path | None) -> tuple[UserConstraint, ...]:
     """The constraints of the file, if one is given."""
-    from go_opt.constraint_file import load_constraints
+    from go_opt.given_request import load_constraints
 
     return () if path is None else load_constraints(path)
 

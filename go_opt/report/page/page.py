@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from go_opt import api
 from go_opt.common.outputs import NODE_DATA
-from go_opt.constraint_file import as_constraints
 from go_opt.env import Target
 from go_opt.env.copies.splits import planned_graph
 from go_opt.env.model.timeline import Timeline
 from go_opt.errors import InfeasibleError
 from go_opt.explanations import PlanExplanation
+from go_opt.given_request import as_constraints
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.report.page.drawing import Boxes, boxes_of, drawing_rows, kernel_rows, op_rows

@@ -14,13 +14,12 @@ from google.longrunning import operations_pb2
 
 from go_opt.api.chips import FewestChips
 from go_opt.api.inputs import ZOO_PREFIX, as_loaded, as_target
-from go_opt.constraint_file import as_constraints
 from go_opt.env import Metrics, Target
 from go_opt.env.model.metrics import Fidelity, check_fidelity, check_objective
 from go_opt.errors import InvalidInputError
 from go_opt.frontends.networkx_frontend import as_graph
 from go_opt.frontends.onnx_frontend import OnnxModel
-from go_opt.given_request import as_request, takes_options
+from go_opt.given_request import as_constraints, as_request, takes_options
 from go_opt.model.codecs.wire import graph_to_proto, plan_to_proto
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
