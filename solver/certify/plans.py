@@ -21,41 +21,29 @@ def unit_plan(
     Args:
       units: the units of ``problem``, with or without memory.
     """
-    ones = np.ones(units.num_units, np.int32)
-    if not units.replicates:
-        stage_s, link_s = _loads(problem, placement, units.num_chips)
-        enters_s = np.concatenate([[0.0], link_s[:-1]])
-        streams = _streamed_bytes(units, placement, units.num_chips)
-        interval_s = problem.floor_s
-        if units.counts_memory and units.overlap:
-            interval_s = max(interval_s, _host_s(problem, units.chip, int(streams.sum())))
-        stage_s += streams * units.chip.stream_ticks_per_byte * problem.tick_s
-        interval_s = max(interval_s, float(_chip_s(units, stage_s, enters_s, link_s, 1).max()))
-        if units.overlap:
-            interval_s = max(interval_s, float(link_s.max()))
-        if (streams == NEVER_FITS).any():
-            interval_s = math.inf
-        return interval_s, placement.astype(np.int32), ones
-    used = np.unique(placement)
+    used = np.unique(placement) if units.replicates else np.arange(units.num_chips)
+    never = math.inf, placement.astype(np.int32), np.ones(units.num_units, np.int32)
     if len(used) > units.num_chips:
-        return math.inf, placement.astype(np.int32), ones
+        return never
     stage = np.searchsorted(used, placement).astype(np.int32)
-    stage_s, link_s = _loads(problem, stage, len(used))
-    enters_s = np.concatenate([[0.0], link_s[:-1]])
-    least_s = max(problem.floor_s, float(link_s.max()) if units.overlap else 0.0)
     streams = _streamed_bytes(units, stage, len(used))
     if (streams == NEVER_FITS).any():
-        return math.inf, placement.astype(np.int32), ones
+        return never
+    stage_s, link_s = _loads(problem, stage, len(used))
     stage_s += streams * units.chip.stream_ticks_per_byte * problem.tick_s
+    enters_s = np.concatenate([[0.0], link_s[:-1]])
+    least_s = max(problem.floor_s, float(link_s.max()) if units.overlap else 0.0)
+    forwards = units.replicates and units.overlap
+    if units.counts_memory and units.overlap and not forwards:
+        least_s = max(least_s, _host_s(problem, units.chip, int(streams.sum())))
     size = np.ones(len(used), np.int32)
-    alone = streams if units.overlap else np.zeros_like(streams)
 
     def chips_s() -> FloatArray:
         work_s = _chip_s(units, stage_s, enters_s, link_s, size)
-        return np.maximum(work_s, _forwarding_s(problem, units.chip, alone, size))
+        return np.maximum(work_s, _forwarding_s(problem, units.chip, streams * forwards, size))
 
     chip_s = chips_s()
-    while size.sum() < units.num_chips and chip_s.max() > least_s:
+    while units.replicates and size.sum() < units.num_chips and chip_s.max() > least_s:
         size[np.argmax(chip_s)] += 1
         chip_s = chips_s()
     first = (np.cumsum(size) - size).astype(np.int32)
@@ -86,7 +74,7 @@ def _chip_s(
     stage_s: FloatArray,
     enters_s: FloatArray,
     leaves_s: FloatArray,
-    size: IntArray | int,
+    size: IntArray,
 ) -> FloatArray:
     """Returns the seconds [S] of a chip per stage; without overlap, of the chip at the busier border."""
     if units.overlap:

@@ -22,7 +22,7 @@ from typing import Annotated, Final, NamedTuple
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, CodeArray, IntArray, LongArray, allocated
-from go_opt.common.compiling import int32, int64, uncounted, uncounted_inner
+from go_opt.common.compiling import int64, uncounted, uncounted_inner
 from go_opt.solver.certify.min_cut import (
     FREE,
     INSIDE,
@@ -156,77 +156,56 @@ def write_state(
         ticks = least_work_and_cut(graph, work, num_free, per_byte, int64(OUTSIDE))
         pool.give[state] = pool.high[state] - ticks
     if graph.passing == ADJACENT:
-        _write_pulled(graph, pool, work, state)
-        _write_pushed(graph, pool, work, state)
+        for word in range(pool.pulled.shape[1]):
+            pool.pulled[state, word] = pool.inside[state, word]
+        _write_steps(graph, pool, work, state, True)
+        _write_steps(graph, pool, work, state, False)
     elif graph.passing == RELAYED:
         _write_tensors(graph, pool, side, state)
 
 
 @uncounted_inner
-def _write_pulled(graph: UnitGraph, pool: StatePool, work: Workspace, state: int) -> None:
-    """Writes the work that the adjacent rule pulls forward, chip by chip.
+def _write_steps(graph: UnitGraph, pool: StatePool, work: Workspace, state: int, is_pulled: bool) -> None:
+    """Writes the work that the adjacent rule pulls forward, chip by chip, or pushes back.
 
     One chip later, all readers of units inside and their ancestors are done; two chips later, their readers.
+    One chip earlier, producers of units outside (and descendants) are outside.
     """
     num_units = len(graph.unit_ticks)
-    ticks = pool.low[state]
-    size = int64(0)  # of work.free: units in pulling order
+    near_ptr, near = (graph.next_ptr, graph.next) if is_pulled else (graph.last_ptr, graph.last)
+    with_ptr, with_it = graph.predecessor_ptr, graph.predecessor
+    if not is_pulled:
+        with_ptr, with_it = graph.successor_ptr, graph.successor
+    side = INSIDE if is_pulled else OUTSIDE
+    ticks = pool.low[state] if is_pulled else pool.high[state]
+    size = int64(0)  # of work.free: units in the order in which they are taken
     for unit in range(num_units):
-        work.is_taken[unit] = work.side[unit] == INSIDE
+        work.is_taken[unit] = work.side[unit] == side
     for unit in range(num_units):
-        if work.side[unit] != INSIDE:
-            for e in range(graph.last_ptr[unit], graph.last_ptr[unit + 1]):
-                if work.side[graph.last[e]] == INSIDE:
-                    size = _take(work.free, work.is_taken, size, int32(unit))
+        if work.side[unit] == side:
+            for e in range(near_ptr[unit], near_ptr[unit + 1]):
+                size = _take(work.free, work.is_taken, size, near[e])
     begin = int64(0)
-    for word in range(pool.pulled.shape[1]):
-        pool.pulled[state, word] = pool.inside[state, word]
     for step in range(MOST_STEPS):
         i = begin
         while i < size:
             unit = work.free[i]
             i += 1
-            ticks += graph.unit_ticks[unit]
-            for e in range(graph.predecessor_ptr[unit], graph.predecessor_ptr[unit + 1]):
-                size = _take(work.free, work.is_taken, size, graph.predecessor[e])
-            if step == 0:
+            ticks += graph.unit_ticks[unit] if is_pulled else -graph.unit_ticks[unit]
+            for e in range(with_ptr[unit], with_ptr[unit + 1]):
+                size = _take(work.free, work.is_taken, size, with_it[e])
+            if is_pulled and step == 0:
                 word = unit >> 6
                 pool.pulled[state, word] |= int64(1) << (unit & 63)
                 pool.last_inside[state] = max(pool.last_inside[state], word)
-        pool.pulled_low[state, step] = ticks
+        if is_pulled:
+            pool.pulled_low[state, step] = ticks
+        else:
+            pool.pushed_high[state, step] = ticks
         end = size
         for unit in work.free[begin:end]:
-            for e in range(graph.next_ptr[unit], graph.next_ptr[unit + 1]):
-                size = _take(work.free, work.is_taken, size, graph.next[e])
-        begin = end
-
-
-@uncounted_inner
-def _write_pushed(graph: UnitGraph, pool: StatePool, work: Workspace, state: int) -> None:
-    """The same backwards: one chip earlier, producers of units outside (and descendants) are outside."""
-    num_units = len(graph.unit_ticks)
-    ticks = pool.high[state]
-    size = int64(0)
-    for unit in range(num_units):
-        work.is_taken[unit] = work.side[unit] == OUTSIDE
-    for unit in range(num_units):
-        if work.side[unit] == OUTSIDE:
-            for e in range(graph.last_ptr[unit], graph.last_ptr[unit + 1]):
-                size = _take(work.free, work.is_taken, size, graph.last[e])
-    begin = int64(0)
-    for step in range(MOST_STEPS):
-        i = begin
-        while i < size:
-            unit = work.free[i]
-            i += 1
-            ticks -= graph.unit_ticks[unit]
-            for e in range(graph.successor_ptr[unit], graph.successor_ptr[unit + 1]):
-                size = _take(work.free, work.is_taken, size, graph.successor[e])
-        pool.pushed_high[state, step] = ticks
-        end = size
-        for unit in work.free[begin:end]:
-            for e in range(graph.last_ptr[unit], graph.last_ptr[unit + 1]):
-                size = _take(work.free, work.is_taken, size, graph.last[e])
+            for e in range(near_ptr[unit], near_ptr[unit + 1]):
+                size = _take(work.free, work.is_taken, size, near[e])
         begin = end
 
 

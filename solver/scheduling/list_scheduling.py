@@ -96,7 +96,6 @@ class Lists(NamedTuple):
     tables: CostTables
     kernels: RecordArray  # [N] KERNEL
     ops: RecordArray  # [N] OP
-    sequence: IntArray  # [M]
     placed: RecordArray  # [M] PLACED
     kind_s: FloatArray  # [Q, M] infinite if the kind cannot run an op of the kernels that share its chip
     sharing: IntArray  # [M] kernels with the same number share a chip
@@ -129,18 +128,23 @@ def lists_of(
     cannot = np.zeros(kind_s.shape, np.bool_)
     cannot[kind, sharing[kernel_of[op]]] = True
     kind_s[cannot[:, sharing]] = np.inf
+    chips, placed = np.zeros(num_chips, CHIP), np.zeros(num_kernels, PLACED)
+    chips["first"] = chips["last"] = NONE
+    producer = tables.tensor_producer[tables.reader_tensor]
+    is_made = producer != NO_PRODUCER
+    home, reader = kernel_of[producer[is_made]], kernel_of[tables.reader_op[is_made]]
+    placed["waits_for"] = np.bincount(reader[reader != home], minlength=num_kernels)
     return Lists(
         tables=tables,
         kernels=kernels,
         ops=ops,
-        sequence=np.zeros(num_kernels, np.int32),
-        placed=np.zeros(num_kernels, PLACED),
+        placed=placed,
         kind_s=kind_s,
         sharing=sharing,
         home=np.full(num_kernels, NONE, np.int32),
-        there_s=np.zeros((len(tables.tensor_kind), num_chips)),
+        there_s=np.full((len(tables.tensor_kind), num_chips), np.inf),
         link_free_s=np.zeros(len(tables.link_s_per_byte)),
-        chips=np.zeros(num_chips, CHIP),
+        chips=chips,
         heap=np.zeros(num_kernels, np.int64),
         priority=rank,
         most_gaps=MOST_GAPS * fills_gaps,
@@ -193,29 +197,6 @@ def take_slot(lists: Lists, kernel: int, chip: int, place: int) -> None:
     placed[kernel].end_s = chips[chip].slot_s + lists.kernels[kernel].seconds
 
 
-@uncounted_inner
-def fill_sequence(lists: Lists) -> None:
-    """Fill in the sequence: kernels by start, ties in the order of placing."""
-    chips, placed = lists.chips, lists.placed
-    for place in range(len(placed)):
-        earliest = int64(NONE)
-        for chip in range(len(chips)):
-            kernel = chips[chip].first
-            if kernel == NONE:
-                continue
-            if earliest == NONE or _is_before(placed, kernel, earliest):
-                earliest = kernel
-        lists.sequence[place] = earliest
-        chips[lists.kernels[earliest].chip].first = placed[earliest].behind
-
-
-@uncounted_inner
-def _is_before(placed: RecordArray, kernel: int, other: int) -> bool:
-    if placed[kernel].start_s != placed[other].start_s:
-        return bool(placed[kernel].start_s < placed[other].start_s)
-    return bool(placed[kernel].place < placed[other].place)
-
-
 def list_scheduling(
     tables: CostTables,
     order: IntArray,
@@ -250,7 +231,7 @@ def list_scheduling(
     kernel_of = lists.ops["kernel"].astype(np.int32)
     placement = lists.kernels["chip"][kernel_of].astype(np.int32)
     place = np.empty(len(lists.placed), np.int64)
-    place[lists.sequence] = np.arange(len(place))
+    place[np.lexsort((lists.placed["place"], lists.placed["start_s"]))] = np.arange(len(place))
     within = np.empty(len(kernel_of), np.int64)  # ops of a kernel keep the given order
     within[order] = np.arange(len(kernel_of))
     return placement, np.lexsort((within, place[kernel_of])).astype(np.int32), kernel_of
@@ -267,11 +248,14 @@ def earliest_finish_placement(
 
 @uncounted
 def _schedule(workspace: Workspace, lists: Lists, given: IntArray) -> None:
-    """Place every kernel, on its ``given`` chip if it has one: fill in chips, seconds and the sequence.
+    """Place every kernel, on its ``given`` chip if it has one: fill in chips and seconds.
 
     The chip of a kernel becomes that of the kernels that share it.
     """
-    size = _begin(workspace, lists)
+    size = int64(0)
+    for kernel in range(len(lists.placed)):
+        if lists.placed[kernel].waits_for == 0:
+            size = heap_push(lists.heap, size, int64(kernel), lists.priority)
     host_s = 0.0
     place = 0
     while size > 0:
@@ -295,32 +279,6 @@ def _schedule(workspace: Workspace, lists: Lists, given: IntArray) -> None:
         place += 1
         host_s = lists.chips[chip].host_s
         size = _end(workspace, lists, kernel, size)
-    fill_sequence(lists)
-
-
-@uncounted_inner
-def _begin(workspace: Workspace, lists: Lists) -> int:
-    """Reset ``lists``, and push kernels that wait for nothing; returns the size of the heap."""
-    for chip in range(len(lists.chips)):
-        lists.chips[chip].first = NONE
-        lists.chips[chip].last = NONE
-    lists.link_free_s[:] = 0.0
-    for kernel in range(len(lists.placed)):
-        lists.placed[kernel].waits_for = 0
-    for tensor in range(len(lists.tables.tensor_producer)):
-        for chip in range(len(lists.chips)):
-            lists.there_s[tensor, chip] = np.inf
-        if lists.tables.tensor_producer[tensor] < 0:
-            continue
-        home = lists.ops[lists.tables.tensor_producer[tensor]].kernel
-        for r in range(workspace.tensors[tensor].readers, workspace.tensors[tensor + 1].readers):
-            reader = lists.ops[workspace.readers[r]].kernel
-            lists.placed[reader].waits_for += reader != home
-    size = int64(0)
-    for kernel in range(len(lists.placed)):
-        if lists.placed[kernel].waits_for == 0:
-            size = heap_push(lists.heap, size, int64(kernel), lists.priority)
-    return size
 
 
 @uncounted_inner
