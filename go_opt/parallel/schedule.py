@@ -45,11 +45,6 @@ class Timeline:
     def step_s(self) -> float:
         return float(max(self.end_s.max(), self.summed_s.max())) + self.after_s
 
-    @cached_property
-    def busy_share(self) -> float:
-        """The mean share of the step in which a rank runs passes."""
-        return float((self.end_s - self.start_s).sum() / (len(self.end_s) * self.step_s))
-
 
 def order_of(chosen: Configuration, number: int) -> Order:
     """The order of a schedule with ``number`` micro-batches."""

@@ -20,7 +20,7 @@ from go_opt.parallel.plans.checks import check_division
 from go_opt.parallel.schedule import simulate
 from go_opt.parallel.step import Layers
 from go_opt.proto import optimizer_pb2, step_pb2
-from go_opt.service.messages.convert import value_of
+from go_opt.service.messages.convert import message_of, value_of
 from go_opt.service.messages.requests import request_part
 
 _OF_SEARCH: Final = ("step", "target", "objective", "budget_s")  # fields of a request for a step
@@ -89,12 +89,9 @@ def transformer_from_proto(message: step_pb2.Transformer, path: str) -> Transfor
 
 def plan_to_proto(step: Step) -> step_pb2.StepPlan:
     """The message for how a step is divided; :func:`step_from_proto` is the inverse."""
-    chosen = vars(step.chosen) | {
-        "schedule": f"PIPELINE_SCHEDULE_{step.chosen.schedule.upper()}",
-        "recompute": f"RECOMPUTE_{step.chosen.recompute.upper()}",
-    }
+    chosen = message_of(step.chosen, step_pb2.StepConfiguration)
     layers = [step_pb2.RankLayers(**dict(zip(RECOMPUTE, row, strict=True))) for row in step.layers]
-    return step_pb2.StepPlan(configuration=step_pb2.StepConfiguration(**chosen), layers=layers)
+    return step_pb2.StepPlan(configuration=chosen, layers=layers)
 
 
 def step_from_proto(message: step_pb2.StepPlan, case: Case) -> Step:
@@ -117,13 +114,12 @@ def step_from_proto(message: step_pb2.StepPlan, case: Case) -> Step:
 
 def _metrics_to_proto(step: Step, simulated_s: float | None = None) -> step_pb2.StepMetrics:
     """The message for what a step costs."""
-    return step_pb2.StepMetrics(
-        step_s=step.step_s,
+    return message_of(
+        step,
+        step_pb2.StepMetrics,
         terms_s=step.terms_s,
-        memory_bytes=step.memory_bytes,
         memory_limit_bytes=step.case.memory_bytes,
         fits=not step.lacks,
-        lacks=step.lacks,
         simulated_s=simulated_s,
     )
 
@@ -134,19 +130,8 @@ def _found_to_proto(plan: StepPlan) -> optimizer_pb2.OptimizeResponse:
         step_pb2.StepChoice(plan=plan_to_proto(step), metrics=_metrics_to_proto(step, simulate(step).step_s))
         for step in plan.choices
     ]
-    return optimizer_pb2.OptimizeResponse(
-        objective="OBJECTIVE_STEP",
-        status=f"STATUS_{plan.status}",
-        lower_bound_s=plan.lower_bound_s,
-        gap=plan.gap,
-        wall_s=plan.wall_s,
-        step=step_pb2.StepAnswer(
-            choices=choices,
-            configurations=plan.configurations,
-            solved=plan.solved,
-            is_complete=plan.is_complete,
-        ),
-    )
+    answer = message_of(plan, step_pb2.StepAnswer, choices=choices)
+    return message_of(plan, optimizer_pb2.OptimizeResponse, objective="OBJECTIVE_STEP", step=answer)
 
 
 def found_from_proto(message: optimizer_pb2.OptimizeResponse, case: Case) -> StepPlan:

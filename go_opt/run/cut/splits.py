@@ -121,7 +121,11 @@ class _Maker:
         self._joined: dict[ir.Value, ir.Value] = {}  # results of divided ops, joined again
         self._helpers: dict[str, Held] = {}  # what nodes hold on the way to the result of a collective
         self._new: list[ir.Node] = []  # not in the model yet
-        self._pieces = {name: self._state_input(name) for name in self._split.held if self._is_state(name)}
+        self._pieces = {  # of states
+            name: self._state_input(name)
+            for name, held in split.held.items()
+            if graph.tensor_kind[held.tensor] == STATE
+        }
         self._values |= self._pieces
 
     def made(self) -> SplitNodes:
@@ -154,10 +158,6 @@ class _Maker:
         """The states of the split graph."""
         split = self._split.graph
         return [(split.tensor_names[one.read], split.tensor_names[one.next]) for one in split.states]
-
-    def _is_state(self, tensor: str) -> bool:
-        """Whether a tensor of the split graph is a part of a state."""
-        return bool(self._graph.tensor_kind[self._held(tensor).tensor] == STATE)
 
     def _state_input(self, tensor: str) -> ir.Value:
         """A part of a state, as an input of the model; of a weight that changes, with its first values."""

@@ -333,15 +333,11 @@ def _parts(manifest: Manifest, states: Arrays) -> Arrays:
 
 def _rest(path: Path, manifest: Manifest, inputs: Arrays) -> dict[str, NDArray]:
     """The inputs that no stage reads: bound ones, and such as do not affect the outputs."""
-    rest = {name: _zeros(manifest, name) for name in manifest.inputs if name not in inputs}
+    unread = [manifest.tensor(name) for name in manifest.inputs if name not in inputs]
+    rest = {fact.name: np.zeros(fact.shape, fact.dtype) for fact in unread}
     if not manifest.values:
         return rest
     model = onnx.load(path, load_external_data=False)
     dims = DimTable(manifest.model, manifest.dims, model_inputs(model.graph))
     bound = with_values(model, manifest.values, dims).graph.initializer
     return rest | {one.name: numpy_helper.to_array(one) for one in bound if one.name in manifest.values}
-
-
-def _zeros(manifest: Manifest, name: str) -> NDArray:
-    fact = manifest.tensor(name)
-    return np.zeros(fact.shape, fact.dtype)

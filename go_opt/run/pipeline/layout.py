@@ -144,7 +144,7 @@ class Layout:
                 readers.setdefault(given.tensor, []).append(stage.stage)
         for tensor in self.manifest.collected:
             readers.setdefault(tensor, []).append(HOST)
-        rings, offset = [], self._data_offset
+        rings, offset = [], self.tables[-1][-1]
         for tensor, stages in readers.items():
             dtype, shape = self._type(tensor)
             size = _aligned(max(math.prod(shape) * dtype.itemsize, 1))
@@ -174,10 +174,6 @@ class Layout:
             rows.append((dtype, shape, offset))
             offset = _aligned(offset + 8 * math.prod(shape))
         return (*rows, ("uint8", (0,), offset))
-
-    @property
-    def _data_offset(self) -> int:
-        return self.tables[-1][-1]
 
     @cached_property
     def _depth(self) -> tuple[int, ...]:

@@ -19,8 +19,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from numpy.typing import NDArray
-
 from go_opt.common.units import format_bytes, visible
 from go_opt.errors import EnvironmentFailedError
 from go_opt.run.manifest import Stage, load_manifest
@@ -208,10 +206,12 @@ class _UnitWork:
         state.counters[number] = 0
 
     @property
-    def neighbours(self) -> set[int]:
-        """Stages that wait for this one: writers of its inputs and readers of its outputs."""
+    def neighbours(self) -> list[int]:
+        """Chips that wait for this one, which write its inputs and read its outputs, and the host."""
         rings = [self._layout.rings[i] for i in (*self._inputs.values(), *self._outputs.values())]
-        return {stage for ring in rings for stage in (ring.writer, *ring.readers)}
+        stages = {stage for ring in rings for stage in (ring.writer, *ring.readers)} - {HOST}
+        chips = {chip for stage in stages for chip in self._layout.manifest.stages[stage].chips}
+        return [*sorted(chips), HOST]
 
     def waits_s(self, now_s: float) -> float:
         """Seconds until the next inference may run; infinite while it depends on another process."""
@@ -236,8 +236,9 @@ class _UnitWork:
         now_s = time.monotonic()
         self._state.seconds[self.unit.stage, self.next] = processor_s, now_s - start_s
         for one in self._written:
-            array = room[one.next].array if one.next in room else self._slot_of(one.next)
-            self._held[one.read].after(self.next, array, room.get(one.next))
+            own = room.get(one.next)
+            array = own.array if own else self._state.slot(self._outputs[one.next], self.next)
+            self._held[one.read].after(self.next, array, own)
         for ring in self._outputs.values():
             self._send(ring, now_s)
         self.next = self.unit.after(self.next)
@@ -248,9 +249,6 @@ class _UnitWork:
     def _slots(self, rings: Mapping[str, int]) -> dict[str, OrtValue]:
         slots = {tensor: self._values[ring] for tensor, ring in rings.items()}
         return {tensor: values[self.next % len(values)] for tensor, values in slots.items()}
-
-    def _slot_of(self, tensor: str) -> NDArray:
-        return self._state.slot(self._outputs[tensor], self.next)
 
     def _send(self, ring: int, now_s: float) -> None:
         facts = self._layout.rings[ring]
@@ -275,7 +273,7 @@ def _work(given: Mapping[str, Any]) -> None:
     ]
     works.reverse()  # stages nearest to the output first
     write_fds = {int(chip): wakeup for chip, wakeup in given["write_fds"].items()}
-    wakes = {work.unit.stage: _wakes(layout, work.neighbours, write_fds) for work in works}
+    wakes = {work.unit.stage: [write_fds[chip] for chip in work.neighbours] for work in works}
     poll = select.poll()
     poll.register(given["wakeup"], select.POLLIN)
     poll.register(_JOBS, 0)  # only that the process at the other end has ended
@@ -294,11 +292,6 @@ def _work(given: Mapping[str, Any]) -> None:
         ready.run()
         for wakeup in wakes[ready.unit.stage]:
             notify(wakeup)
-
-
-def _wakes(layout: Layout, stages: set[int], write_fds: Mapping[int, int]) -> list[int]:
-    chips = {chip for s in stages if s != HOST for chip in layout.manifest.stages[s].chips}
-    return [write_fds[chip] for chip in (*sorted(chips), HOST)]
 
 
 def main() -> None:

@@ -326,17 +326,16 @@ def fit_ops(segments: Sequence[Segment], quantities: FloatArray, rates: Rates) -
 
     Cross-validation over segments chooses the strength of the regularisation.
     """
-    folds = [(segments[i::_FOLDS], _without(segments, i)) for i in range(min(_FOLDS, len(segments) - 1))]
+    folds = [
+        (segments[i::_FOLDS], [one for k, one in enumerate(segments) if k % _FOLDS != i])
+        for i in range(min(_FOLDS, len(segments) - 1))
+    ]
 
     def error(trust: float) -> float:
         fits = [(out, *_near_rates(rest, quantities, rates, trust)) for out, rest in folds]
         return sum(relative_error(out, refined, op_s) for out, op_s, refined in fits)
 
     return _near_rates(segments, quantities, rates, min(_TRUSTS, key=error))
-
-
-def _without(segments: Sequence[Segment], fold: int) -> list[Segment]:
-    return [segment for i, segment in enumerate(segments) if i % _FOLDS != fold]
 
 
 def _near_rates(
