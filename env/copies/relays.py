@@ -159,7 +159,8 @@ def _expanded(graph: Graph, target: Target, plan: Plan) -> tuple[Graph, Plan]:
         return frozen(more(values, of_relays)[stored])
 
     def per_op_as_tuple(values: tuple[Any, ...], of_relays: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple([*values, *of_relays][op] for op in stored.tolist())
+        of_all = [*values, *of_relays]
+        return tuple(of_all[op] for op in stored.tolist())
 
     expanded = replace(
         graph,
