@@ -5,21 +5,24 @@ Axes: ``N`` ops, ``D`` chips, ``E`` edges of the graph.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
 from go_opt.common.arrays import BoolArray, IntArray, LongArray
+from go_opt.common.suggestion import suggestion
 from go_opt.common.topological import strong_components
 from go_opt.env.cost.tables import kinds_that_run
 from go_opt.env.kernels.schedule import list_schedule
 from go_opt.env.target import Target
 from go_opt.errors import InvalidInputError
+from go_opt.model.codecs.fields import shown
 from go_opt.model.graph import Graph
 from go_opt.model.plan import number_by_first_place
-from go_opt.solver.problem.op_patterns import match_ops
 from go_opt.solver.problem.user_constraints import (
     ChipLimit,
     Colocate,
@@ -193,3 +196,49 @@ def _check_chips(constraint: UserConstraint, target: Target) -> None:
             raise InvalidInputError(
                 f"{constraint} names chip {chip}; chips are 0 to {target.num_chips - 1}.", field="constraints"
             )
+
+
+class NamesOps(Protocol):
+    """A constraint that names ops; as text it describes itself in errors."""
+
+    @property
+    def ops(self) -> str | Sequence[str]: ...
+    @property
+    def op_types(self) -> str | Sequence[str]: ...
+
+
+def match_ops(graph: Graph, constraint: NamesOps) -> LongArray:
+    """Returns the ops that ``constraint`` names, and those of the types that it names, ascending.
+
+    An existing name or type means itself, even if it is also a regular expression.
+
+    Raises:
+      InvalidInputError: a pattern matches no op, or is not a regular expression.
+    """
+    names = graph.op_index
+    found = {names[name] for pattern in constraint.ops for name in _match(names, pattern, constraint, "op")}
+    if constraint.op_types:
+        types = dict.fromkeys(graph.op_types)
+        wanted = {
+            of for pattern in constraint.op_types for of in _match(types, pattern, constraint, "op type")
+        }
+        found.update(np.flatnonzero(graph.has_type(wanted.__contains__)).tolist())
+    return np.array(sorted(found), dtype=np.int64)
+
+
+def _match(known: Mapping[str, object], pattern: str, constraint: NamesOps, what: str) -> list[str]:
+    """Returns the names or types, keys of ``known``, that the pattern matches."""
+    if pattern in known:
+        return [pattern]
+    try:
+        compiled = re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:  # counts too large, groups too deep
+        raise InvalidInputError(
+            f"{constraint}: {shown(pattern)} is neither an {what} nor a regular expression ({error}).",
+            field="constraints",
+        ) from None
+    found = [name for name in known if compiled.fullmatch(name)]
+    if not found:
+        hint = suggestion(pattern, list(known))
+        raise InvalidInputError(f"{constraint}: {pattern!r} matches no {what}{hint}", field="constraints")
+    return found

@@ -20,7 +20,7 @@ from go_opt.result import Request
 from go_opt.search import split_race
 from go_opt.search.optimizer import optimize_request
 from go_opt.search.splits.block_ways import PARTS, fine_ways, is_open, splits_of_blocks, state_blocks
-from go_opt.solver.orders.arrivals import by_arrival
+from go_opt.solver.orders.orders import by_arrival
 from go_opt.solver.verify.verifier import verify
 from tests.decoders import decoder, lstm_cell
 from tests.strategies import examples, make_plan, random_graph, seeds, small_mcm

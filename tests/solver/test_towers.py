@@ -10,7 +10,7 @@ from go_opt.env import cost_tables
 from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.solver import broken_rules, placement_problem, slice_order
-from go_opt.solver.orders.towers import towers
+from go_opt.solver.orders.orders import towers
 from go_opt.solver.verify.rule_check import NONE
 from tests.strategies import examples, seeds, small_mcm
 

@@ -29,7 +29,7 @@ from go_opt.search.methods.slices import joined_kernels, slices, slices_of_tower
 from go_opt.solver import earliest_finish_placement, greedy_slicing
 from go_opt.solver.constraints.plans import constrained_fusion, constrained_starts
 from go_opt.solver.orders import fixed_orders
-from go_opt.solver.orders.towers import towers
+from go_opt.solver.orders.orders import towers
 
 WIDTH: Final = 8  # orders that are followed at a time
 

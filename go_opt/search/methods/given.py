@@ -20,7 +20,7 @@ from go_opt.model.start import NO_KERNEL, Start
 from go_opt.search.methods.events import Event, Proposal, SearchView
 from go_opt.search.methods.slices import ARRIVAL, slices_of_sequences, widest_slices
 from go_opt.solver import fix
-from go_opt.solver.orders.arrivals import by_arrival
+from go_opt.solver.orders.orders import by_arrival
 from go_opt.solver.problem.problem import placement_problem
 from go_opt.solver.verify.verifier import verify
 

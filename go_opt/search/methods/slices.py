@@ -21,8 +21,8 @@ from go_opt.search.methods.events import Event, Miss, Proposal, SearchView, copi
 from go_opt.solver import ForwardingMode, slice_order, slice_order_streamed
 from go_opt.solver.constraints.plans import constrained_fusion
 from go_opt.solver.copies.relays import relayed_terms
-from go_opt.solver.orders.arrivals import by_arrival
 from go_opt.solver.orders.cheapest import charged_slicing, streams_weights
+from go_opt.solver.orders.orders import by_arrival
 from go_opt.solver.problem.replica_allocation import allocated_chips
 from go_opt.solver.problem.segment_rules import SegmentRules
 from go_opt.solver.slicing.slice import slice_order_forwarded, slice_order_replicated
