@@ -14,8 +14,8 @@ from go_opt.common.units import format_bytes, format_duration, format_ratio
 from go_opt.env.critical_path import CriticalPath
 from go_opt.env.model.metrics import objective_s
 from go_opt.explanations import OpExplanation, PlanExplanation
+from go_opt.explanations.explaining import Read, Written
 from go_opt.explanations.moves import Move
-from go_opt.explanations.of_op import Read, Written
 from go_opt.report.parts.plan_lines import (
     IDLE,
     binding_lines,

@@ -22,7 +22,7 @@ from go_opt.common import outputs
 from go_opt.common.files import write_atomically
 from go_opt.common.outputs import FileKind
 from go_opt.errors import InvalidInputError
-from go_opt.report.page.html import page_text
+from go_opt.report.page.page import page_text
 from go_opt.run.export.folder import exported_files, whole_folder
 from go_opt.run.pipeline.check import save_arrays
 from go_opt.run.profiling.profiling import Profile

@@ -18,7 +18,7 @@ from go_opt.env.cost.tables import bytes_out, weight_bytes
 from go_opt.model.dtypes import DTYPES
 from go_opt.model.graph import OP_CLASSES, WEIGHT
 from go_opt.model.plan import number_by_first_place
-from go_opt.report.page.subject import Subject, short
+from go_opt.report.page.facts import Subject, short
 
 MOST_LANES: Final = 10  # per column; further boxes take another column
 COLUMN_PER_LANE: Final = 2.5  # width of a column, in heights of a lane

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from go_opt import api
 from go_opt.env.model.timeline import Span, Timeline
-from go_opt.report.page.subject import Subject
+from go_opt.report.page.facts import Subject
 
 MOST_CHIPS: Final = 64  # with a row of their own
 MOST_SPANS: Final = 20_000  # of kernels, or of transfers, that are drawn

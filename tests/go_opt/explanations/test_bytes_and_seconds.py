@@ -16,8 +16,7 @@ from go_opt.explanations.terms import Term, Terms, terms_of
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.report.explanation import print_op_explanation
-from go_opt.report.page.facts import MOST_PARTS, limit_rows
-from go_opt.report.page.subject import Subject
+from go_opt.report.page.facts import MOST_PARTS, Subject, limit_rows
 from go_opt.report.parts.plan_lines import term_lines
 from go_opt.report.parts.wording import StageNames
 from go_opt.solver.verify.verifier import verify

@@ -16,7 +16,7 @@ from go_opt.common.units import format_bytes
 from go_opt.env import greedy_fusion, loop_roles
 from go_opt.errors import InvalidInputError
 from go_opt.explanations import OpExplanation, explain_op
-from go_opt.explanations.of_op import Read, Written
+from go_opt.explanations.explaining import Read, Written
 from go_opt.explanations.terms import Place
 from go_opt.model.plan import Relay
 from go_opt.report.explanation import print_op_explanation

@@ -15,8 +15,8 @@ from go_opt.model.builder import GraphBuilder
 from go_opt.model.graph import Graph
 from go_opt.model.plan import Plan
 from go_opt.report.page import Claims, subject_of
+from go_opt.report.page.facts import Subject
 from go_opt.report.page.page import page_data
-from go_opt.report.page.subject import Subject
 from tests.copies import with_legal_relays
 from tests.replicated import random_stages, replicated_plan
 from tests.strategies import random_graph, random_plan, random_simulated_target, random_target

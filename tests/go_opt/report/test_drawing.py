@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from go_opt.report.page import subject_of
 from go_opt.report.page.drawing import MOST_LANES, Boxes, Drawing, boxes_of, draw
-from go_opt.report.page.subject import Subject
+from go_opt.report.page.facts import Subject
 from tests.go_opt.report.pages import chain_of, page_rows, random_subject
 from tests.strategies import examples, make_plan, seeds, small_mcm, toy_graph
 

@@ -9,8 +9,8 @@ import pytest
 
 import go_opt
 from go_opt.report.page import node_data_text, subject_of
-from go_opt.report.page.html import PLAN, STEP, escaped_json, page_text
-from go_opt.report.page.subject import colour
+from go_opt.report.page.facts import colour
+from go_opt.report.page.page import PLAN, STEP, escaped_json, page_text
 from tests.go_opt.report.pages import chain_of, data_of, read_page
 from tests.strategies import make_plan, small_mcm, toy_graph
 

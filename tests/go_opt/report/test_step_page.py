@@ -12,8 +12,8 @@ from go_opt.parallel import Case, cost_step, plan_step
 from go_opt.parallel.plans.answers import StepAnswer
 from go_opt.parallel.schedule import simulate
 from go_opt.report.page import Claims, step_page
-from go_opt.report.page.html import step_data
 from go_opt.report.page.over_time import MOST_SPANS
+from go_opt.report.page.page import step_data
 from tests.go_opt.report.browser import browser, find_browser
 from tests.go_opt.report.pages import read_page
 from tests.go_opt.report.test_browser import COLOURS, check_quiet, stage_colours
