@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -31,40 +31,91 @@ from go_opt.solver.constraints.plans import constrained_fusion, constrained_star
 from go_opt.solver.orders import fixed_orders
 from go_opt.solver.orders.orders import towers
 
+MOST_OPS: Final = 2_000  # of which an order with few live bytes is found within half a second
 WIDTH: Final = 8  # orders that are followed at a time
+FAR: Final = 1.0  # gap of a plan behind which an order with few live bytes is cut
 
 
-def least_memory_order(graph: Graph, tensor_bytes: LongArray) -> IntArray:
-    """[N] a topological order with a low peak, by beam search: the square of the number of ops.
+class _Begun(NamedTuple):
+    """The first kernels of an order; the less of two needs less memory."""
+
+    live_bytes: int  # of what others read later
+    peak_bytes: int
+    done: int  # a bit for each kernel that has run
+    ready: frozenset[int]
+    last: int  # kernel
+    before: _Begun | None
+
+
+class _Kernel:
+    """What running a kernel changes; sets of kernels are bits of a number."""
+
+    def __init__(self) -> None:
+        self.written_bytes = 0
+        self.needs = 0
+        self.readers: set[int] = set()
+        self.frees: list[tuple[int, int]] = []  # bytes, once all of these have run
+
+    def after(self, begun: _Begun, number: int) -> tuple[int, int, int]:
+        """Live and peak bytes, and the kernels that have run, after this one."""
+        done, during = begun.done | 1 << number, begun.live_bytes + self.written_bytes
+        freed = sum(size for size, readers in self.frees if not readers & ~done)
+        return during - freed, max(begun.peak_bytes, during), done
+
+
+def least_memory_order(graph: Graph, fusion_group: IntArray, tensor_bytes: LongArray) -> IntArray:
+    """[N] a topological order with few live bytes, by beam search.
 
     Args:
+      fusion_group: [N] kernels, whose ops stay together; what a kernel alone reads takes no memory.
       tensor_bytes: [K] of each tensor. Activations are alive from their producer to their last reader.
     """
-    size = np.where(graph.tensor_kind == ACTIVATION, tensor_bytes, 0).tolist()
-    ops, (ptr, before) = range(graph.num_ops), graph.predecessors
-    needed = [_bits(before[ptr[op] : ptr[op + 1]].tolist()) for op in ops]
-    readers = [_bits(graph.readers_of(k)) for k in range(len(size))]
-    written = [sum(size[k] for k in graph.outputs_of(op)) for op in ops]
-    touched = [{*graph.outputs_of(op), *(k for k, _ in graph.reads_of(op))} for op in ops]
-    touched = [{k for k in some if not graph.tensor_is_output[k]} for some in touched]
-    # Peak and live bytes, a bit for each op that has run, their order; the less of two needs less memory.
-    begun: list[tuple[int, int, int, tuple[int, ...]]] = [(0, 0, 0, ())]
-    for _ in ops:
-        found: dict[int, tuple[int, int, int, tuple[int, ...]]] = {}
-        for peak, live, ran, order in begun:
-            for op in ops:
-                if ran >> op & 1 or needed[op] & ~ran:
-                    continue
-                done, during = ran | 1 << op, live + written[op]
-                after = during - sum(size[k] for k in touched[op] if not readers[k] & ~done)
-                more = max(peak, during), after, done, (*order, op)
+    _, kernel_of = np.unique(fusion_group, return_inverse=True)
+    kernels = _kernels(graph, kernel_of.tolist(), tensor_bytes.tolist())
+    none = frozenset(number for number, kernel in enumerate(kernels) if not kernel.needs)
+    begun: list[_Begun] = [_Begun(0, 0, 0, none, -1, None)]
+    for _ in kernels:
+        found: dict[int, tuple[int, int, int, int, int]] = {}
+        for at, one in enumerate(begun):
+            for number in one.ready:
+                live_bytes, peak_bytes, done = kernels[number].after(one, number)
+                more = live_bytes, peak_bytes, done, at, number
                 found[done] = min(more, found.get(done, more))
-        begun = heapq.nsmallest(WIDTH, found.values())
-    return np.array(begun[0][-1], np.int32)
+        begun = [
+            _Begun(live, peak, done, _ready(kernels, begun[at].ready, done, number), number, begun[at])
+            for live, peak, done, at, number in heapq.nsmallest(WIDTH, found.values())
+        ]
+    place = np.zeros(len(kernels), np.int64)
+    last: _Begun | None = begun[0]
+    for at in reversed(range(len(kernels))):
+        assert last is not None
+        place[last.last], last = at, last.before
+    return np.argsort(place[kernel_of], kind="stable").astype(np.int32)
 
 
-def _bits(ops: Iterable[int]) -> int:
-    return sum(1 << op for op in set(ops))
+def _kernels(graph: Graph, kernel_of: list[int], tensor_bytes: list[int]) -> list[_Kernel]:
+    kernels = [_Kernel() for _ in range(max(kernel_of) + 1)]
+    for k in np.flatnonzero(graph.tensor_kind == ACTIVATION).tolist():
+        maker = kernel_of[graph.tensor_producer[k]]
+        readers = {kernel_of[op] for op in graph.readers_of(k)}
+        is_output = bool(graph.tensor_is_output[k])
+        if readers == {maker} and not is_output:
+            continue
+        others = readers - {maker}
+        kernels[maker].written_bytes += tensor_bytes[k]
+        kernels[maker].readers |= others
+        for reader in others:
+            kernels[reader].needs |= 1 << maker
+        for reader in () if is_output else others or {maker}:
+            kernels[reader].frees.append((tensor_bytes[k], sum(1 << other for other in others)))
+    return kernels
+
+
+def _ready(kernels: list[_Kernel], ready: frozenset[int], done: int, last: int) -> frozenset[int]:
+    """The kernels that may run next, after ``last``."""
+    return (ready - {last}) | {
+        reader for reader in kernels[last].readers if not kernels[reader].needs & ~done
+    }
 
 
 @dataclass
@@ -129,7 +180,7 @@ def least_memory(start: Start) -> Iterator[Event]:
     """If there is no plan so far: cuts of an order with few live bytes, each op a kernel."""
     search = start.search
     if search.best_plan is None and search.request.decide == "all":
-        order = least_memory_order(search.graph, search.tables.tensor_bytes)
+        order = least_memory_order(search.graph, start.order, search.tables.tensor_bytes)
         yield from widest_slices(search, "slice: least memory, unfused", order, start.order)
 
 
@@ -146,7 +197,7 @@ def constrained(start: Start) -> Iterator[Event]:
         search.requested,
         start.order,
         start.kernels,
-        passing=search.passing,
+        forwarding=search.forwarding,
         guides=search.violating,
         fusion_is_open=is_open,
         replicates=may_replicate(search.target, search.request),
@@ -193,6 +244,9 @@ def sliced_orders(start: Start) -> Iterator[Event]:
     else:
         yield from slices(search, "slice: short branches first", *start.short_branches_first)
         orders = orders[1:]
+        if search.gap >= FAR and search.graph.num_ops <= MOST_OPS:
+            order = least_memory_order(search.graph, kernels, search.tables.tensor_bytes)
+            yield from slices(search, "slice: least memory", order, kernels)
     for name, order in orders:
         yield from slices(search, f"slice: {name}", order, kernels)
     if search.request.decide == "all":
