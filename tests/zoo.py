@@ -45,7 +45,7 @@ def first_plans(graph: Graph, target: Target) -> tuple[Plan, Plan | None]:
     group = greedy_fusion(loop_roles(graph), order)
     adjacent = target.constraints.triangle != "off"
     greedy = greedy_slicing(tables, order, group, adjacent=adjacent)
-    sliced = slice_order(tables, order, group, passing="adjacent" if adjacent else "free")
+    sliced = slice_order(tables, order, group, forwarding="adjacent" if adjacent else "free")
     return (
         make_plan(graph, target, greedy.placement, fusion_group=group),
         None if sliced is None else make_plan(graph, target, sliced.placement, fusion_group=group),

@@ -243,11 +243,11 @@ def _leave_chip(package: Package, number: int, now_s: float) -> None:
 def _arrive(package: Package, number: int, inference: int, now_s: float) -> None:
     """A tensor has arrived; its reader takes it after those of all earlier turns."""
     delivery = package.deliveries[number]
-    if delivery.came == NONE:
+    if delivery.received == NONE:
         delivery.arrived += 1
     else:
-        package.came[delivery.came + turn_of(delivery, inference)] = True
-        while package.came[delivery.came + delivery.arrived]:
+        package.received[delivery.received + turn_of(delivery, inference)] = True
+        while package.received[delivery.received + delivery.arrived]:
             delivery.arrived += 1
     _try_start(package, delivery.chip, now_s, INPUT_WAIT)
 
@@ -275,7 +275,7 @@ def _weights_came(package: Package, number: int, now_s: float) -> None:
     """A chip has the weights of a stream: it may go on, and so may the previous replica."""
     flow = package.flows[number]
     chip = package.chips[flow.chip]
-    chip.came += flow.is_forwarded
+    chip.received += flow.is_forwarded
     if chip.awaits_weights and package.stages[chip.stage].stream == number:
         chip.awaits_weights = 0
         _finish_stage(package, flow.chip, now_s)

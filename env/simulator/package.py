@@ -39,10 +39,10 @@ ON_CHIP, ON_LINK = np.arange(2)  # where something ran
 STAGE_END, ENTER, SENT, ARRIVE, HOST_SERVED, HOST_TOOK, CHUNK_LEFT, CHUNK_CAME, PACE = np.arange(9)
 
 # `stage` of `inference`, the chip's `turn`, runs or is next; `ready_*`: flows that wait for a DMA engine.
-# `begun`: stages begun that wait for forwarded weights; `came`: forwarded weights that have arrived.
+# `begun`: stages begun that wait for forwarded weights; `received`: forwarded weights that have arrived.
 CHIP: Final = record(
     "replica replicas in_round turns stage_begin stage_end engines stage turn inference is_running "
-    "awaits_weights begun came engines_free ready_head ready_tail",
+    "awaits_weights begun received engines_free ready_head ready_tail",
     "dependency_s free_s",
 )
 # `kernel` to `kernel_end`: places in `Assembly.chip_kernel`; `stream`: the flow of its weights or NONE.
@@ -55,27 +55,29 @@ STAGE: Final = record(
 # list starts with `first_hop`. All replicas of a flow share their deliveries. If a stream
 # `is_forwarded`, the first replica gets it from the host, each other one from the previous chip
 # over the link between them, in `chunks` per turn. Counted in chunks: `begun` by this link, which
-# `is_busy` with one or not, and `came` to the chip. `maker`: the kernel that makes it (for a stream, waits
-# for it), or NONE.
+# `is_busy` with one or not, and `received` by the chip. `maker`: the kernel that makes it (for a stream,
+# waits for it), or NONE.
 FLOW: Final = record(
     "kind chip replica replicas in_round turns tensor size_bytes hop_begin hop_end "
-    "delivery_begin delivery_end first_hop made queued sent is_forwarded chunks chunk_bytes begun came "
+    "delivery_begin delivery_end first_hop made queued sent is_forwarded chunks chunk_bytes begun received "
     "is_busy maker",
     "setup_s",
 )
 # `flow` is the first of the `makers` replicas that send here. Counted in turns: `arrived`, in
-# order; `freed`; `landing`, arrived or on the last link. With several makers,
-# `came` is the start of the delivery's row in `Package.came`. Kernels `first` to `last` read it.
+# order; `freed`; `in_flight`, arrived or on the last link. With several makers,
+# `received` is the start of the delivery's row in `Package.received`. Kernels `first` to `last` read it.
 DELIVERY: Final = record(
-    "flow makers chip replica replicas in_round turns came has_credit arrived freed landing first last"
+    "flow makers chip replica replicas in_round turns received has_credit arrived freed in_flight first last"
 )
 # Counted in turns of the flow: `turn` is the next one to enter the link
 # and `left` the next one to leave it. `child` starts the list of following hops, `sibling` is the next
-# in such a list. Only inferences for replicas `nearer` to `beyond` (exclusive) of `readers` cross,
-# and those of the list in `Package.others` that starts at `others`.
-HOP: Final = record("flow link parent child sibling delivery readers in_round nearer beyond others turn left")
+# in such a list. Only inferences for replicas `first_replica` to `end_replica` (exclusive) of `readers`
+# cross, and those of the list in `Package.others` that starts at `others`.
+HOP: Final = record(
+    "flow link parent child sibling delivery readers in_round first_replica end_replica others turn left"
+)
 # Further inferences that cross a hop; `others` is the next row of the list.
-OTHERS: Final = record("readers in_round nearer beyond others")
+OTHERS: Final = record("readers in_round first_replica end_replica others")
 # The host's two links come last. `blocked_*`: hops that wait because a buffer is full. `cycle` inferences
 # carry `round_bytes`; `carried_bytes` so far are `rounds` times that and a rest.
 LINK: Final = record(
@@ -109,7 +111,7 @@ class Package(NamedTuple):
     others: NDArray  # OTHERS
     links: NDArray  # [L + 2] LINK
     refs: IntArray
-    came: BoolArray  # turns that arrived at deliveries of several makers, possibly out of order
+    received: BoolArray  # turns that arrived at deliveries of several makers, possibly out of order
     shared: NDArray  # [1] SHARED
     nodes: NDArray  # NODE: a pool for the lists
     events: NDArray  # EVENT: a binary heap by time
@@ -127,18 +129,18 @@ def reset(package: Package, num_rounds: int) -> None:
     """Reset the package for a run of ``num_rounds`` inferences."""
     for chip in package.chips:
         chip.stage, chip.turn, chip.inference = chip.stage_begin, 0, chip.replica
-        chip.is_running, chip.awaits_weights, chip.begun, chip.came = 0, 0, 0, 0
+        chip.is_running, chip.awaits_weights, chip.begun, chip.received = 0, 0, 0, 0
         chip.engines_free, chip.ready_head, chip.ready_tail, chip.free_s = chip.engines, NONE, NONE, 0.0
     for flow in package.flows:
         flow.made, flow.queued, flow.sent = 0, 0, 0
-        flow.begun, flow.came, flow.is_busy = 0, 0, 0
+        flow.begun, flow.received, flow.is_busy = 0, 0, 0
     for delivery in package.deliveries:
-        delivery.arrived, delivery.freed, delivery.landing = 0, 0, 0
+        delivery.arrived, delivery.freed, delivery.in_flight = 0, 0, 0
     for hop in package.hops:
         hop.turn = next_turn(package, hop, int64(0))
         hop.left = hop.turn
-    for i in range(len(package.came)):
-        package.came[i] = False
+    for i in range(len(package.received)):
+        package.received[i] = False
     for link in package.links:
         link.blocked_head, link.blocked_tail, link.free_s = NONE, NONE, 0.0
         link.carried_bytes, link.rounds = 0, 0
@@ -214,13 +216,17 @@ def takes(row: Record, inference: int) -> bool:
 @uncounted_inner
 def crosses(others: RecordArray, hop: Record, inference: int) -> bool:
     """Whether an inference crosses the link of the hop."""
-    if hop.nearer == 0 and hop.beyond == hop.readers:
+    if hop.first_replica == 0 and hop.end_replica == hop.readers:
         return True
-    if hop.nearer <= inference % hop.in_round % hop.readers < hop.beyond:
+    if hop.first_replica <= inference % hop.in_round % hop.readers < hop.end_replica:
         return True
     i = hop.others
     while i != NONE:
-        if others[i].nearer <= inference % others[i].in_round % others[i].readers < others[i].beyond:
+        if (
+            others[i].first_replica
+            <= inference % others[i].in_round % others[i].readers
+            < others[i].end_replica
+        ):
             return True
         i = others[i].others
     return False

@@ -43,7 +43,7 @@ def lay_plumbing(
     fit: Fit,
     num_rounds: int,
 ) -> tuple[RecordArray, RecordArray, int]:
-    """The flows of a plan, their deliveries, and the number of entries of ``Package.came``.
+    """The flows of a plan, their deliveries, and the number of entries of ``Package.received``.
 
     Args:
       replicas: [D] chips of the stage that starts at each chip.
@@ -157,9 +157,9 @@ def _add_deliveries(
         delivery = deliveries[number + replica]
         delivery.chip = chip + replica
         becomes_replica(delivery, replica, replicas, tables.sequences)
-        delivery.makers, delivery.came = makers, NONE
+        delivery.makers, delivery.received = makers, NONE
         if makers > 1:
-            delivery.came = num_came
+            delivery.received = num_came
             # One more entry, which stays False.
             num_came += (num_rounds // delivery.in_round + 1) * delivery.turns + 1
     return num_came
@@ -219,7 +219,7 @@ def lay_hops(
                         hop = hops[num_hops]
                         hop.flow, hop.link, hop.parent, hop.delivery = number, route[i], parent, NONE
                         hop.readers, hop.in_round = delivery.replicas, delivery.in_round
-                        hop.nearer, hop.beyond = delivery.replica, delivery.replica + 1
+                        hop.first_replica, hop.end_replica = delivery.replica, delivery.replica + 1
                         hop.others = NONE
                         num_hops += 1
                     parent = hop_of_link[route[i]]
@@ -242,30 +242,37 @@ def _come_as_far(hop: Record, others: RecordArray, num_others: int, delivery: Re
     Replicas are in the order of their chips, which on the ring is the order of the links to them.
     """
     readers, replica = delivery.replicas, delivery.replica
-    if hop.nearer == 0 and hop.beyond == hop.readers:
+    if hop.first_replica == 0 and hop.end_replica == hop.readers:
         return num_others
-    if hop.readers == readers and hop.nearer <= replica <= hop.beyond:
-        hop.beyond = max(hop.beyond, replica + 1)
+    if hop.readers == readers and hop.first_replica <= replica <= hop.end_replica:
+        hop.end_replica = max(hop.end_replica, replica + 1)
         return num_others
     i = hop.others
     while i != NONE:
         other = others[i]
-        if other.readers == readers and other.nearer <= replica <= other.beyond:
-            other.beyond = max(other.beyond, replica + 1)
+        if other.readers == readers and other.first_replica <= replica <= other.end_replica:
+            other.end_replica = max(other.end_replica, replica + 1)
             break
         i = other.others
     if i == NONE:
         i = num_others
         other = others[i]
         other.readers, other.in_round = readers, delivery.in_round
-        other.nearer, other.beyond, other.others = replica, replica + 1, hop.others
+        other.first_replica, other.end_replica, other.others = replica, replica + 1, hop.others
         hop.others = i
         num_others += 1
     added = others[i]
-    if added.nearer == 0 and added.beyond == readers:
-        hop.readers, hop.in_round, hop.nearer, hop.beyond = readers, delivery.in_round, 0, readers
-    elif hop.readers == readers and added.nearer <= hop.beyond and hop.nearer <= added.beyond:
-        hop.nearer, hop.beyond = min(hop.nearer, added.nearer), max(hop.beyond, added.beyond)
+    if added.first_replica == 0 and added.end_replica == readers:
+        hop.readers, hop.in_round, hop.first_replica, hop.end_replica = readers, delivery.in_round, 0, readers
+    elif (
+        hop.readers == readers
+        and added.first_replica <= hop.end_replica
+        and hop.first_replica <= added.end_replica
+    ):
+        hop.first_replica, hop.end_replica = (
+            min(hop.first_replica, added.first_replica),
+            max(hop.end_replica, added.end_replica),
+        )
     return num_others
 
 
@@ -338,8 +345,8 @@ def _reaches(depends: BoolArray) -> BoolArray:
     for source in range(num_chips - 1, -1, -1):
         for chip in range(source + 1, num_chips):
             if depends[source, chip]:
-                for beyond in range(chip + 1, num_chips):
-                    reaches[source, beyond] |= reaches[chip, beyond]
+                for end_replica in range(chip + 1, num_chips):
+                    reaches[source, end_replica] |= reaches[chip, end_replica]
     return reaches
 
 
@@ -405,4 +412,4 @@ def _crossings_of_ring(chips: RecordArray, flow: Record, hop: Record, cycle: int
     if flow.replica > 0:
         return 0
     # Inside the readers' replicas, only inferences for the later ones.
-    return cycle - cycle // hop.readers * hop.nearer - min(cycle % hop.readers, hop.nearer)
+    return cycle - cycle // hop.readers * hop.first_replica - min(cycle % hop.readers, hop.first_replica)

@@ -139,9 +139,9 @@ def _transmit(package: Package, number: int, last_byte_s: float, now_s: float) -
     lands = hop.delivery != NONE and takes(package.deliveries[hop.delivery], inference)
     if lands and not package.deliveries[hop.delivery].has_credit:
         delivery = package.deliveries[hop.delivery]
-        if delivery.landing - delivery.freed >= shared.buffers:
+        if delivery.in_flight - delivery.freed >= shared.buffers:
             return False
-        delivery.landing += 1
+        delivery.in_flight += 1
     start_s, end_s = occupy(package, hop.link, hop.flow, inference, flow.size_bytes, now_s)
     end_s = max(end_s, last_byte_s)
     hop.turn = next_turn(package, hop, hop.turn + 1)
@@ -250,7 +250,7 @@ def has_forwarded(package: Package, number: int, stage: Record) -> bool:
         return True
     if chip.replica + 1 == chip.replicas or chip.inference + 1 >= shared.rounds:
         return True
-    return package.chips[number + 1].came >= chip.begun - 1
+    return package.chips[number + 1].received >= chip.begun - 1
 
 
 @uncounted_inner
@@ -296,7 +296,7 @@ def forward(package: Package, number: int, now_s: float) -> None:
     is_asked = shared.prefetch_all or turn < flow.queued
     if flow.is_busy or not is_asked or inference_of(flow, turn) >= shared.rounds:
         return
-    if flow.begun == package.flows[number - 1].came or flow.begun - flow.came >= CHUNKS_UNDER_WAY:
+    if flow.begun == package.flows[number - 1].received or flow.begun - flow.received >= CHUNKS_UNDER_WAY:
         return
     place, size_bytes = flow.chip - 1, chunk_bytes(flow, flow.begun)
     flow.begun += 1
@@ -324,10 +324,10 @@ def chunk_left(package: Package, number: int, now_s: float) -> None:
 def chunk_came(package: Package, number: int, now_s: float) -> bool:
     """A chunk has arrived, and its chip forwards it; True if it completes a turn's weights over a link."""
     flow = package.flows[number]
-    flow.came += 1
+    flow.received += 1
     if flow.replica + 1 < flow.replicas:
         forward(package, number + 1, now_s)
-    is_last = flow.came % flow.chunks == 0
+    is_last = flow.received % flow.chunks == 0
     if flow.replica == 0:
         if not is_last:
             next_chunk_of_host(package, number, now_s)

@@ -33,7 +33,9 @@ def enumerated(search: SearchView) -> Iterator[Event]:
 
     A plan's interval without relays bounds that with relays, and the latency of a sample bounds its makespan.
     """
-    plans = every_plan(search.requested, passing=search.passing, decides_all=search.request.decide == "all")
+    plans = every_plan(
+        search.requested, forwarding=search.forwarding, decides_all=search.request.decide == "all"
+    )
     if plans is None:
         return
     least_s = _least_s(search, plans)
@@ -49,7 +51,7 @@ def enumerated(search: SearchView) -> Iterator[Event]:
             if objective_s[i] >= search.best_s:
                 break
             yield Proposal(ENUMERATION, *(column[rows[i]] for column in plans))
-            if search.passing == "relayed":
+            if search.forwarding == "relayed":
                 unsure_s = min(unsure_s, float(objective_s[i]))
     if _covers_all(search) and search.best_plan is not None:
         reason = f"all {len(plans[0])} plans were evaluated"
@@ -83,7 +85,7 @@ def _covers_all(search: SearchView) -> bool:
     request = search.request
     if search.graph.has_scope("sequence") and request.objective == "throughput":
         return False
-    may_relay = search.passing == "relayed" and request.objective == "latency"
+    may_relay = search.forwarding == "relayed" and request.objective == "latency"
     return not (may_replicate(search.target, request) or may_relay or request.start is not None)
 
 
@@ -98,7 +100,7 @@ POWER: Final = 8  # of the loads whose sum stands for the interval
 def is_searched(search: SearchView) -> bool:
     """Whether only the placement is open, and other methods leave something to find."""
     request, size = search.request, search.graph.num_ops * search.target.num_chips
-    is_open = request.objective == "latency" or search.passing == "adjacent"
+    is_open = request.objective == "latency" or search.forwarding == "adjacent"
     is_kept = all(isinstance(one, Pin | Forbid | Stages) for one in request.constraints)
     return (
         request.decide == "placement"
@@ -140,9 +142,9 @@ class _Walk:
         self._search, self._tables = search, cost_tables(graph, target)
         self._near = Neighbourhood(graph, target.num_chips, is_ring=target.goes_forward)
         problem = placement_problem(graph, target)
-        if search.passing == "relayed" or not target.goes_forward:
+        if search.forwarding == "relayed" or not target.goes_forward:
             problem = problem._replace(triangle=TRIANGLE_OFF, acyclic=target.goes_forward)
-        if search.passing == "relayed":
+        if search.forwarding == "relayed":
             problem = problem._replace(no_skip=NO_SKIP_OFF)
         self._problem = problem
 

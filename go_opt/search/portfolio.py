@@ -130,7 +130,7 @@ METHODS: Final = (
            lambda s: enumerated(s.search), "enumeration"),
     # Slicings of parts that only the last ops join, on chips of their own: two towers, for example.
     Method("towers", "next",
-           lambda v: v.passing == "adjacent" and v.target.constraints.triangle != "adjacent",
+           lambda v: v.forwarding == "adjacent" and v.target.constraints.triangle != "adjacent",
            first_plans.sliced_towers, "towers"),
     # All ops on one chip, for each kind of chip.
     Method("one kind", "next", is_free, first_plans.one_kind, "one kind"),

@@ -28,7 +28,7 @@ from go_opt.search.final_simulation import (
     simulated_answer,
     size_of,
 )
-from go_opt.search.methods.events import EQUAL, Event, Miss, NoPlan, Proposal, may_replicate, passing_of
+from go_opt.search.methods.events import EQUAL, Event, Miss, NoPlan, Proposal, forwarding_of, may_replicate
 from go_opt.search.shared.context import Context, Gains
 from go_opt.solver import Bound, needed_relays, relays_of_arrays
 from go_opt.solver.constraints.plans import constrained_tables
@@ -66,7 +66,7 @@ class Search:
         by_chip = self.requested.without_stages() if self.replicates else self.requested
         self.tables = constrained_tables(by_chip) if by_chip.constraints else cost_tables(graph, target)
         self.rules = segment_rules(by_chip) if by_chip.constraints else SegmentRules()
-        self.passing = passing_of(target, request)
+        self.forwarding = forwarding_of(target, request)
         self.best: OptimizeResult | None = None
         self.last_interval_s = self.last_latency_s = 0.0  # of the last proposal, by the analytical model
         self.is_exhausted = False  # whether every method has ended
@@ -164,7 +164,7 @@ class Search:
         plan = proposal.plan(self.graph, self.target)
         if proposal.relays is not None:
             return replace(plan, relays=relays_of_arrays(self.graph, *proposal.relays))
-        if self.passing != "relayed":
+        if self.forwarding != "relayed":
             return plan
         stages = stages_of(plan.placement, plan.replication)
         placement = stages.number(plan.placement)

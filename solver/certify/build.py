@@ -42,7 +42,7 @@ from go_opt.solver.certify.problem import (
     chip_memory,
     nothing_held,
 )
-from go_opt.solver.problem.forwarding_mode import PASSING_CODE, ForwardingMode
+from go_opt.solver.problem.forwarding_mode import FORWARDING_CODE, ForwardingMode
 from go_opt.solver.propagation.propagators.tables import MAX_COUNTED_UNITS, count_spans
 
 MOST_STEPS: Final = 2**25  # graph steps, about 0.1 s
@@ -365,7 +365,7 @@ def refinement_problem(
     fusion_group: IntArray | None = None,
     order: IntArray | None = None,
     *,
-    passing: ForwardingMode,
+    forwarding: ForwardingMode,
     replicates: bool = False,
     tight: bool = False,
     sure_only: bool = False,
@@ -395,7 +395,7 @@ def refinement_problem(
         tables,
         unit_of_op,
         unit_s,
-        passing,
+        forwarding,
         is_in_order=True,
         sure_only=sure_only,
         replicates=replicates,
@@ -408,7 +408,7 @@ def problem_of_units(
     tables: CostTables,
     unit_of_op: IntArray,
     unit_s: FloatArray,
-    passing: ForwardingMode,
+    forwarding: ForwardingMode,
     *,
     apart: BoolArray | None = None,
     is_in_order: bool = False,
@@ -442,7 +442,7 @@ def problem_of_units(
     for size, readers in zip(input_ticks, input_readers, strict=True):
         unit_ticks[readers] += size // len(readers)
     relay_s = np.zeros(len(copies))  # zero if relays are free
-    if passing == "relayed":
+    if forwarding == "relayed":
         overhead_s, s_per_byte = float(tables.kernel_overhead_s.min()), float(tables.sram_s_per_byte.min())
         relay_s = copies * overhead_s + 2.0 * tensors["tensor_bytes"] * s_per_byte
     floor = _host_floor(tables, forwards=replicates)
@@ -456,7 +456,7 @@ def problem_of_units(
         input_ticks=input_ticks,
         ticks_per_byte=link_s_per_byte / tick_s * (1.0 - 1e-15),
         num_chips=tables.num_chips,
-        passing=PASSING_CODE[passing],
+        forwarding=FORWARDING_CODE[forwarding],
         overlap=tables.overlap,
         replicates=False,
         **nothing_held(),

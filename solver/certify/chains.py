@@ -262,7 +262,7 @@ def may_follow(
 def extra_ticks(graph: UnitGraph, pool: StatePool, state: int, after: int) -> int:
     """Returns the least ticks of any segment between the two for copies and for shared inputs."""
     extra = int64(0)
-    if graph.passing == RELAYED:
+    if graph.forwarding == RELAYED:
         for word in range(pool.crosses.shape[1]):
             passed = pool.crosses[state, word] & pool.ends[after, word]
             if passed != 0:
@@ -422,8 +422,8 @@ def _extend(
     Labels are expanded in order of falling reach, so the first to reach a state at no extra cost
     is the best. States stay on the list if they are incompatible or need extra ticks or streaming.
     """
-    before = pool.pulled if graph.passing == ADJACENT else pool.inside
-    takes_extra = graph.passing == RELAYED or len(graph.input_ticks) > 0
+    before = pool.pulled if graph.forwarding == ADJACENT else pool.inside
+    takes_extra = graph.forwarding == RELAYED or len(graph.input_ticks) > 0
     shares_link, chip = _shares_link(graph), graph.chip
     spare, a_chip = spare_bytes(chip, ticks), forwarded_bytes(chip, ticks)
     ticks_per_byte = chip.stream_ticks_per_byte * (1.0 - 1e-15)

@@ -112,7 +112,7 @@ class UnitGraph(NamedTuple):
     input_ticks: LongArray  # [I]
     ticks_per_byte: float  # over a link
     num_chips: int
-    passing: int
+    forwarding: int
     overlap: bool
     replicates: bool  # whether a stage may take several chips
     output_bytes: LongArray  # [U] double buffers of outputs, and states

@@ -1,6 +1,6 @@
 """Interval-state refinement: lower bound, exact search and plan in one, for placements along a ring.
 
-    refinement = Refinement(refinement_problem(graph, tables, passing="relayed"))
+    refinement = Refinement(refinement_problem(graph, tables, forwarding="relayed"))
     while not refinement.run(1000): ...      # may stop at any time, and go on
     refinement.lower_bound_s, refinement.reason, refinement.placement, refinement.upper_s
 

@@ -31,7 +31,7 @@ def slice_units(graph: UnitGraph, order: IntArray, least_ticks: int, most_ticks:
     crossing = _crossing_bytes(graph.tensor_bytes, home, last, num_units)
     cut = np.minimum(crossing * graph.ticks_per_byte, MOST_TICKS).astype(np.int64)
     reach = np.zeros(num_units + 1, np.int64)
-    if graph.passing == ADJACENT:
+    if graph.forwarding == ADJACENT:
         unit = np.repeat(np.arange(num_units), np.diff(graph.next_ptr))
         np.maximum.at(reach, place[unit] + 1, place[graph.next] + 1)
     reach = np.maximum(np.maximum.accumulate(reach), np.arange(1, num_units + 2))

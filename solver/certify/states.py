@@ -65,8 +65,8 @@ class StatePool(NamedTuple):
 def state_pool(graph: UnitGraph, capacity: int) -> StatePool:
     """Returns a pool for ``capacity`` states with the first three: nothing, everything, any down-set."""
     words = (graph.num_units + 63) // 64
-    tensor_words = (len(graph.tensor_bytes) + 63) // 64 if graph.passing == RELAYED else 0
-    is_adjacent = graph.passing == ADJACENT
+    tensor_words = (len(graph.tensor_bytes) + 63) // 64 if graph.forwarding == RELAYED else 0
+    is_adjacent = graph.forwarding == ADJACENT
     pool = allocated(
         StatePool,
         {"S": capacity, "W": words, "X": tensor_words}
@@ -76,9 +76,9 @@ def state_pool(graph: UnitGraph, capacity: int) -> StatePool:
     all_units = _packed(np.ones(graph.num_units, np.bool_), words)
     total = int(graph.unit_ticks.sum())
     pool.outside[NOTHING] = pool.inside[EVERYTHING] = all_units
-    if graph.passing == ADJACENT:
+    if graph.forwarding == ADJACENT:
         pool.pulled[EVERYTHING] = all_units
-    elif graph.passing == RELAYED:
+    elif graph.forwarding == RELAYED:
         pool.ends[NOTHING] = _packed(graph.relay_ticks > 0, tensor_words)
     pool.last_inside[:3] = -1, words - 1, -1
     pool.first_outside[:3] = 0, words, words
@@ -155,12 +155,12 @@ def write_state(
         pool.need[state] = low + least_work_and_cut(graph, work, num_free, per_byte, int64(INSIDE))
         ticks = least_work_and_cut(graph, work, num_free, per_byte, int64(OUTSIDE))
         pool.give[state] = pool.high[state] - ticks
-    if graph.passing == ADJACENT:
+    if graph.forwarding == ADJACENT:
         for word in range(pool.pulled.shape[1]):
             pool.pulled[state, word] = pool.inside[state, word]
         _write_steps(graph, pool, work, state, True)
         _write_steps(graph, pool, work, state, False)
-    elif graph.passing == RELAYED:
+    elif graph.forwarding == RELAYED:
         _write_tensors(graph, pool, side, state)
 
 
@@ -282,7 +282,7 @@ def _write_context(
             is_in = work.side[unit] == INSIDE
             if i > 0:
                 is_in |= (context[i - 1, unit] & FORCED_IN) != 0
-                if graph.passing == ADJACENT:
+                if graph.forwarding == ADJACENT:
                     for e in range(graph.last_ptr[unit], graph.last_ptr[unit + 1]):
                         is_in |= (context[i - 1, graph.last[e]] & FORCED_IN) != 0
             context[i, unit] = FORCED_IN if is_in else 0
@@ -293,7 +293,7 @@ def _write_context(
             is_out = work.side[unit] == OUTSIDE
             if i < length - 1:
                 is_out |= (context[i + 1, unit] & FORCED_OUT) != 0
-                if graph.passing == ADJACENT:
+                if graph.forwarding == ADJACENT:
                     for e in range(graph.next_ptr[unit], graph.next_ptr[unit + 1]):
                         is_out |= (context[i + 1, graph.next[e]] & FORCED_OUT) != 0
             if is_out:

@@ -82,7 +82,7 @@ def constrained_starts(
     order: IntArray,
     fusion_group: IntArray,
     *,
-    passing: ForwardingMode,
+    forwarding: ForwardingMode,
     guides: Sequence[IntArray] = (),
     fusion_is_open: bool = True,
     replicates: bool = False,
@@ -93,23 +93,23 @@ def constrained_starts(
     Args:
       order: [N] topological; the ops of each kernel are adjacent.
       fusion_group: [N] kernels to start with (:func:`constrained_fusion`).
-      passing: ``adjacent`` keeps the target's own triangle rule; ``relayed`` and ``free`` have none.
+      forwarding: ``adjacent`` keeps the target's own triangle rule; ``relayed`` and ``free`` have none.
       guides: placements ([N] each) that the starts follow as far as possible.
       fusion_is_open: whether other kernels may be used if these cannot be placed.
       replicates: whether stages may be replicated: chips without an op of their own are then no conflict.
     """
     backtracks, is_proven = 0, False
-    for problem, kernels in _cases(requested, fusion_group, passing, fusion_is_open, replicates):
+    for problem, kernels in _cases(requested, fusion_group, forwarding, fusion_is_open, replicates):
         found, is_proven, used = _place(problem, guides, seed)
         backtracks += used
         starts = (_start(requested, order, kernels, placement) for placement in found)
-        kept = tuple(start for start in starts if _is_kept(requested, passing, start))
+        kept = tuple(start for start in starts if _is_kept(requested, forwarding, start))
         if kept:
             return ConstrainedStarts(requested, kept, None, backtracks)
     conflict = None
     if is_proven:
         conflict = smallest_conflict(
-            requested, lambda fewer: _loosest(fewer, passing, fusion_is_open, replicates)
+            requested, lambda fewer: _loosest(fewer, forwarding, fusion_is_open, replicates)
         )
     return ConstrainedStarts(requested, (), conflict, backtracks)
 
@@ -182,7 +182,7 @@ def constrained_tables(requested: OpConstraints) -> CostTables:
 def _cases(
     requested: OpConstraints,
     fusion_group: IntArray,
-    passing: ForwardingMode,
+    forwarding: ForwardingMode,
     fusion_is_open: bool,
     replicates: bool,
 ) -> Iterator[tuple[ConstrainedProblem, IntArray | None]]:
@@ -190,15 +190,15 @@ def _cases(
 
     Each with its kernels [N], or None: ops are fused after placement.
     """
-    yield problem_under(requested, fusion_group, change=_rules(passing)), fusion_group
+    yield problem_under(requested, fusion_group, change=_rules(forwarding)), fusion_group
     if fusion_is_open and len(np.unique(fusion_group)) < requested.graph.num_ops:
-        yield problem_under(requested, change=_rules(passing)), None
-    loosest = _loosest(requested, passing, fusion_is_open, replicates)
+        yield problem_under(requested, change=_rules(forwarding)), None
+    loosest = _loosest(requested, forwarding, fusion_is_open, replicates)
     yield loosest, None if fusion_is_open else fusion_group
 
 
 def _loosest(
-    requested: OpConstraints, passing: ForwardingMode, fusion_is_open: bool, replicates: bool
+    requested: OpConstraints, forwarding: ForwardingMode, fusion_is_open: bool, replicates: bool
 ) -> ConstrainedProblem:
     """Returns the rules that every plan keeps, for any kernels, relays and replicas.
 
@@ -206,13 +206,13 @@ def _loosest(
     neighbouring stages; those still keep the longest-path rule. Stages are on the first chips only if no chip
     is skipped and no stage is replicated; otherwise their number is dropped.
     """
-    relays_are_open = passing == "relayed"
+    relays_are_open = forwarding == "relayed"
     uses_copies = replicates or relays_are_open
     skips = uses_copies or requested.target.constraints.no_skip == "off"
     requested = requested.without_stages() if skips or fusion_is_open else requested
 
     def change(problem: PlacementProblem) -> PlacementProblem:
-        problem = _rules(passing)(problem)
+        problem = _rules(forwarding)(problem)
         if replicates and problem.triangle == TRIANGLE_ADJACENT:
             problem = problem._replace(triangle=TRIANGLE_LONGEST_PATH)
         return problem._replace(no_skip=NO_SKIP_OFF) if uses_copies else problem
@@ -229,11 +229,11 @@ def _loosest(
     return problem_under(requested, change=change, limits=limits)
 
 
-def _rules(passing: ForwardingMode) -> Callable[[PlacementProblem], PlacementProblem]:
-    """Returns a change that drops the triangle rule unless ``passing`` is ``adjacent``."""
+def _rules(forwarding: ForwardingMode) -> Callable[[PlacementProblem], PlacementProblem]:
+    """Returns a change that drops the triangle rule unless ``forwarding`` is ``adjacent``."""
 
     def change(problem: PlacementProblem) -> PlacementProblem:
-        return problem if passing == "adjacent" else problem._replace(triangle=TRIANGLE_OFF)
+        return problem if forwarding == "adjacent" else problem._replace(triangle=TRIANGLE_OFF)
 
     return change
 
@@ -274,11 +274,11 @@ def _start(
     return Candidate("constraints", placement, order, kernels)
 
 
-def _is_kept(requested: OpConstraints, passing: ForwardingMode, start: Candidate) -> bool:
+def _is_kept(requested: OpConstraints, forwarding: ForwardingMode, start: Candidate) -> bool:
     """Returns whether the start keeps all constraints with its own kernels, and the no-skip rule."""
     graph, target = requested.graph, requested.target
     plan = start.plan(graph, target)
-    if passing == "relayed":
+    if forwarding == "relayed":
         relays = needed_relays(cost_tables(graph, target), start.placement, target.constraints.triangle)
         plan = replace(plan, relays=relays_of_arrays(graph, *relays))
     broken = {violation.constraint for violation in verify(graph, target, plan, requested.constraints)}

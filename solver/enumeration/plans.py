@@ -30,7 +30,7 @@ MOST_OPEN_OPS: Final = 6  # of a graph whose orders and kernels are enumerated
 
 
 def every_plan(
-    requested: OpConstraints, *, passing: ForwardingMode, decides_all: bool
+    requested: OpConstraints, *, forwarding: ForwardingMode, decides_all: bool
 ) -> tuple[IntArray, IntArray, IntArray] | None:
     """Returns placements, orders and kernels [B, N] of all plans that keep the rules and the constraints.
 
@@ -39,8 +39,8 @@ def every_plan(
     :data:`MOST_OPEN_OPS` ops with ``decides_all``.
 
     Args:
-      passing: ``relayed``: relays will be added to the plans, so the triangle rule and the chips that no op
-        uses are left to them.
+      forwarding: ``relayed``: relays will be added to the plans, so the triangle rule and the chips that no
+        op uses are left to them.
       decides_all: whether orders and kernels are open; otherwise each op is a kernel, in the default order.
     """
     graph = requested.graph
@@ -49,7 +49,7 @@ def every_plan(
     rows = []
     num_plans = 0
     for order, group in _sequences(requested) if decides_all else [_default(graph)]:
-        placement = _placements(requested, group, passing, MOST_PLANS - num_plans)
+        placement = _placements(requested, group, forwarding, MOST_PLANS - num_plans)
         if placement is None:
             return None
         num_plans += len(placement)
@@ -88,14 +88,14 @@ def _orders(graph: Graph, begun: list[int]) -> Iterator[list[int]]:
 
 
 def _placements(
-    requested: OpConstraints, group: IntArray, passing: ForwardingMode, most: int
+    requested: OpConstraints, group: IntArray, forwarding: ForwardingMode, most: int
 ) -> IntArray | None:
     """Returns all placements [B, N] of the kernels ``group``; None if more than ``most`` or too large."""
     if len(np.unique(group)) ** 2 > MOST_CELLS:
         return None
 
     def change(problem: PlacementProblem) -> PlacementProblem:
-        if passing == "relayed":
+        if forwarding == "relayed":
             return problem._replace(triangle=TRIANGLE_OFF, no_skip=NO_SKIP_OFF)
         return problem if problem.acyclic else problem._replace(triangle=TRIANGLE_OFF)
 

@@ -43,7 +43,7 @@ def cheapest_slicing(instance: OrderProblem, order: IntArray, fusion_group: IntA
     If none fits it is the greedy one, which takes for ever.
     """
     is_adjacent, given = instance.is_adjacent, (instance.tables, order, fusion_group)
-    options: dict[str, Any] = {"passing": "adjacent" if is_adjacent else "free"}
+    options: dict[str, Any] = {"forwarding": "adjacent" if is_adjacent else "free"}
     options["min_chips"] = instance.min_chips
     slicing = slice_order(*given, **options)
     if slicing is None:

@@ -15,4 +15,4 @@ from typing import Final, Literal
 
 ForwardingMode = Literal["adjacent", "relayed", "free"]
 ADJACENT, RELAYED, FREE = range(3)  # for compiled kernels
-PASSING_CODE: Final[dict[ForwardingMode, int]] = {"adjacent": ADJACENT, "relayed": RELAYED, "free": FREE}
+FORWARDING_CODE: Final[dict[ForwardingMode, int]] = {"adjacent": ADJACENT, "relayed": RELAYED, "free": FREE}

@@ -116,15 +116,15 @@ def place_adjacent(
         return Placements(placement, ending)
     rng = np.random.default_rng(seed)
     visiting = visiting_orders(problem, rng, num_samples) if orders is None else orders
-    wishes = np.zeros((num_samples, 0))
+    preferences = np.zeros((num_samples, 0))
     if cover.may_anchor:
         # Sources with low proposals and sinks with high ones make the best anchors.
         of_proposals = np.clip(proposals, 0, problem.num_chips - 1) / problem.num_chips
-        wishes = rng.random(shape) if is_sample else of_proposals
+        preferences = rng.random(shape) if is_sample else of_proposals
     uniforms = np.zeros((num_samples, 0)) if rows is None else rng.random(shape)
     rows = np.zeros((1, 1, 1)) if rows is None else rows
     domains = start._replace(lower=start.lower.copy(), upper=start.upper.copy())
-    drawn = rows, visiting, uniforms, wishes, proposals
+    drawn = rows, visiting, uniforms, preferences, proposals
     _place(problem, start, cover, domains, drawn, placement, ending)
     return Placements(placement, ending)
 
@@ -174,9 +174,9 @@ def _place(
     placement: IntArray,
     ending: CodeArray,
 ) -> None:
-    rows, orders, uniforms, wishes, proposals = drawn
+    rows, orders, uniforms, preferences, proposals = drawn
     all_chips = np.full((problem.num_chips + WORD_BITS - 1) // WORD_BITS, ALL_BITS, np.uint64)
-    anchorings = MAX_ANCHORINGS if wishes.shape[1] > 0 else 0
+    anchorings = MAX_ANCHORINGS if preferences.shape[1] > 0 else 0
     for s in range(len(proposals)):
         order = orders[s % len(orders)]
         for attempt in range(anchorings + 1):
@@ -184,7 +184,7 @@ def _place(
                 domains.lower[unit] = start.lower[unit]
                 domains.upper[unit] = start.upper[unit]
             turn = (attempt - 1) / MAX_ANCHORINGS
-            if attempt > 0 and not _anchor(problem, domains, cover, wishes[s], turn):
+            if attempt > 0 and not _anchor(problem, domains, cover, preferences[s], turn):
                 continue
             if proposals.shape[1] > 0:
                 for unit in order:

@@ -83,7 +83,7 @@ def problem_along(
     tables: CostTables,
     order: IntArray,
     fusion_group: IntArray,
-    passing: ForwardingMode,
+    forwarding: ForwardingMode,
     **rules: Unpack[SegmentRules],
 ) -> tuple[KernelSequence, SliceProblem]:
     """Returns the kernel sequence of ``order`` and the problem of cutting it into segments.
@@ -91,12 +91,12 @@ def problem_along(
     Args:
       order: [N] a topological order; the ops of each group are adjacent in it.
       fusion_group: [N]; cuts fall between groups only.
-      passing: how tensors that pass a chip are treated.
+      forwarding: how tensors that pass a chip are treated.
       rules: the user's rules for segments (``allowed``, ``colocated``, ``rising``); an op must be
         allowed on every chip of its stage.
     """
-    sequence = kernel_sequence(tables, order, fusion_group, adjacent=passing == "adjacent")
-    return sequence, slice_problem(tables, sequence, relayed=passing == "relayed", **rules)
+    sequence = kernel_sequence(tables, order, fusion_group, adjacent=forwarding == "adjacent")
+    return sequence, slice_problem(tables, sequence, relayed=forwarding == "relayed", **rules)
 
 
 def slicing_of(

@@ -67,7 +67,7 @@ def slice_order(
     order: IntArray,
     fusion_group: IntArray,
     *,
-    passing: ForwardingMode,
+    forwarding: ForwardingMode,
     min_chips: int = 1,
     max_chips: int | None = None,
     at_most_s: float = math.inf,
@@ -80,14 +80,14 @@ def slice_order(
     not answer, not every cut is tried.
 
     Args:
-      order, fusion_group, passing, rules: see :func:`~go_opt.solver.slicing.problem.problem_along`;
+      order, fusion_group, forwarding, rules: see :func:`~go_opt.solver.slicing.problem.problem_along`;
         the buffers of relays also take memory.
       min_chips: use no fewer chips than this.
       max_chips: use no more chips than this; all by default.
       at_most_s: ignore slicings slower than this.
     """
-    sequence, problem = problem_along(tables, order, fusion_group, passing, **rules)
-    stages = _Stages(passing == "relayed", streams=False)
+    sequence, problem = problem_along(tables, order, fusion_group, forwarding, **rules)
+    stages = _Stages(forwarding == "relayed", streams=False)
     chips = _most_chips(tables, sequence, max_chips)
     lower_s = least_s(problem, chips)
     if problem.kinds_are_alike:
@@ -107,7 +107,7 @@ def slice_order_replicated(
     order: IntArray,
     fusion_group: IntArray,
     *,
-    passing: ForwardingMode,
+    forwarding: ForwardingMode,
     at_most_s: float = math.inf,
     **rules: Unpack[SegmentRules],
 ) -> Candidate | None:
@@ -119,11 +119,11 @@ def slice_order_replicated(
     bounded, finds none that fits within ``at_most_s``.
 
     Args:
-      order, fusion_group, passing, rules: see :func:`~go_opt.solver.slicing.problem.problem_along`.
+      order, fusion_group, forwarding, rules: see :func:`~go_opt.solver.slicing.problem.problem_along`.
       at_most_s: ignore slicings slower than this.
     """
-    sequence, problem = problem_along(tables, order, fusion_group, passing, **rules)
-    stages = _Stages(passing == "relayed", replicates=True)
+    sequence, problem = problem_along(tables, order, fusion_group, forwarding, **rules)
+    stages = _Stages(forwarding == "relayed", replicates=True)
     if not tables.overlap:
         return None
     chips = tables.num_chips
@@ -167,7 +167,7 @@ def slice_order_streamed(
     order: IntArray,
     fusion_group: IntArray,
     *,
-    passing: ForwardingMode,
+    forwarding: ForwardingMode,
     replicates: bool = False,
     counts_latency: bool = False,
     min_chips: int = 1,
@@ -182,7 +182,7 @@ def slice_order_streamed(
     tried, so the slicing may not be the cheapest; its cost is still exact.
 
     Args:
-      order, fusion_group, passing, rules: see :func:`~go_opt.solver.slicing.problem.problem_along`.
+      order, fusion_group, forwarding, rules: see :func:`~go_opt.solver.slicing.problem.problem_along`.
       replicates: slice into replicated stages. Needs a one-directional ring; returns ``None`` unless
         transfers overlap compute. Every link counts as slow as the slowest.
       counts_latency: the interval is at least latency / sequences, for sequences in flight; without replicas
@@ -195,10 +195,10 @@ def slice_order_streamed(
     """
     if replicates and not tables.overlap:
         return None
-    sequence, problem = problem_along(tables, order, fusion_group, passing, **rules)
+    sequence, problem = problem_along(tables, order, fusion_group, forwarding, **rules)
     most = tables.num_chips if replicates else _most_chips(tables, sequence, max_chips)
     latency = sample_latency(tables, sequence) if counts_latency else None
-    stages = _Stages(passing == "relayed", replicates=replicates, latency=latency)
+    stages = _Stages(forwarding == "relayed", replicates=replicates, latency=latency)
     return _sliced(tables, sequence, problem, stages, (min_chips, most), (at_least_s, at_most_s))
 
 
@@ -207,7 +207,7 @@ def slice_order_forwarded(
     order: IntArray,
     fusion_group: IntArray,
     *,
-    passing: ForwardingMode,
+    forwarding: ForwardingMode,
     at_most_s: float,
     waits: bool = False,
     **rules: Unpack[SegmentRules],
@@ -219,14 +219,14 @@ def slice_order_forwarded(
     ``at_most_s``. Waiting for streamed weights is ignored, or estimated; the plan's evaluation counts it.
 
     Args:
-      order, fusion_group, passing, rules: see :func:`~go_opt.solver.slicing.problem.problem_along`.
+      order, fusion_group, forwarding, rules: see :func:`~go_opt.solver.slicing.problem.problem_along`.
       at_most_s: finite.
       waits: count an estimate of what chips wait for weights that come one kernel ahead.
     """
-    sequence, problem = problem_along(tables, order, fusion_group, passing, **rules)
+    sequence, problem = problem_along(tables, order, fusion_group, forwarding, **rules)
     if not (tables.overlap and problem.chips_are_alike and tables.num_chips > 1):
         return None
-    stages = _Stages(passing == "relayed", replicates=True, forwards=True, waits=waits)
+    stages = _Stages(forwarding == "relayed", replicates=True, forwards=True, waits=waits)
     return _sliced(tables, sequence, problem, stages, (1, tables.num_chips), (0.0, at_most_s))
 
 
@@ -376,8 +376,8 @@ def greedy_slicing(
     Chips are filled up to equal shares of the work. With ``adjacent``, each cut is moved later so that the
     slicing keeps the adjacent rule.
     """
-    passing: ForwardingMode = "adjacent" if adjacent else "free"
-    sequence, problem = problem_along(tables, order, fusion_group, passing)
+    forwarding: ForwardingMode = "adjacent" if adjacent else "free"
+    sequence, problem = problem_along(tables, order, fusion_group, forwarding)
     cuts = _greedy_cuts(problem, tables.num_chips)
     return slicing_of(sequence, cuts, slicing_cost_s(problem, cuts))
 

@@ -52,7 +52,7 @@ def test_neutral_decisions_give_the_defaults() -> None:
     ((plan, _, _),), _ = decode(case, neutral_decisions(case), "slice_cheapest")
     assert plan.order.tolist() == [0, 1, 2, 3, 4, 5]
     assert plan.fusion_group.tolist() == [0, 1, 1, 2, 2, 3]
-    sliced = slice_order(case.tables, case.order, case.fusion_group, passing="adjacent")
+    sliced = slice_order(case.tables, case.order, case.fusion_group, forwarding="adjacent")
     assert sliced is not None
     np.testing.assert_array_equal(plan.placement, sliced.placement)
 

@@ -44,7 +44,7 @@ from go_opt.solver.certify.build import refinement_problem
 from go_opt.solver.certify.joint_floors import joint_refinement_problem
 from go_opt.solver.certify.problem import RefinementProblem
 from go_opt.solver.certify.refinement import Refinement
-from go_opt.solver.problem.forwarding_mode import PASSING_CODE, ForwardingMode
+from go_opt.solver.problem.forwarding_mode import FORWARDING_CODE, ForwardingMode
 from go_opt.solver.slicing.slice import slice_order_streamed
 
 MARKS_S = (0.1, 1.0, 10.0, 60.0)  # those beyond ``--seconds`` tell what was reached in the end
@@ -90,15 +90,15 @@ def cases(graph: Graph, *, joint: bool) -> Iterator[tuple[str, RefinementProblem
             if joint:
                 yield f"joint {setting}", joint_refinement_problem(graph, faster, loop_roles(graph))
                 continue
-            passing: ForwardingMode
-            for passing in PASSING_CODE:
-                yield f"{passing} {setting}", refinement_problem(graph, faster, passing=passing)
+            forwarding: ForwardingMode
+            for forwarding in FORWARDING_CODE:
+                yield f"{forwarding} {setting}", refinement_problem(graph, faster, forwarding=forwarding)
 
 
 def fused_upper_s(graph: Graph, tables: CostTables, most_s: float) -> float:
     """The best placement of the greedy kernels that refinement finds."""
     group = greedy_fusion(loop_roles(graph), np.arange(graph.num_ops, dtype=np.int32))
-    refinement = Refinement(refinement_problem(graph, tables, group, passing="free"))
+    refinement = Refinement(refinement_problem(graph, tables, group, forwarding="free"))
     start_s = time.thread_time()
     while not refinement.run(STEP) and time.thread_time() - start_s < most_s:
         pass
@@ -138,7 +138,7 @@ def tight(names: list[str], most_s: float) -> None:
         tables, roles = cost_tables(graph, target), loop_roles(graph)
         default = np.arange(graph.num_ops, dtype=np.int32)
         group = greedy_fusion(roles, default)
-        sliced = slice_order_streamed(tables, default, group, passing="relayed")
+        sliced = slice_order_streamed(tables, default, group, forwarding="relayed")
         bounds_us, seconds = [], 0.0
         for with_memory in (False, True):
             problem = joint_refinement_problem(graph, tables, roles, tight=with_memory)

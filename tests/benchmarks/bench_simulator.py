@@ -78,7 +78,7 @@ def measured(name: str, case: Case, kind: str, plans: PlanArrays) -> list[float]
 
 def grown(name: str) -> None:
     case = case_of(load_zoo(name), load_target("mcm-6x6"))
-    sliced = slice_order(case.tables, case.default, case.fusion_group, passing=case.passing)
+    sliced = slice_order(case.tables, case.default, case.fusion_group, forwarding=case.forwarding)
     assert sliced is not None
     # Without `memory`, so that every graph's slice runs.
     plan = PlanArrays(sliced.placement[None], case.default[None], case.fusion_group[None])

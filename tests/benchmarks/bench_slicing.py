@@ -42,7 +42,7 @@ def main() -> None:
             tables = cost_tables(graph, target)
             order = np.arange(num_ops, dtype=np.int32)
             group = order  # one kernel per op: the longest sequence there is
-            cut = partial(slice_order, passing="relayed" if is_relayed else "adjacent")
+            cut = partial(slice_order, forwarding="relayed" if is_relayed else "adjacent")
             run = partial(cut, tables, order, group)
             slicing = run()
             assert_answer(graph, target, order, group, slicing, is_relayed)

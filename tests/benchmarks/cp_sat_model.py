@@ -168,7 +168,7 @@ class RingModel:
                 for chip in (d, d + 1) if not self._tables.overlap else ():
                     if self._pays[chip]:
                         self._chip[chip].append((load, crosses))
-                if self._problem.passing == "relayed" and d > 0:
+                if self._problem.forwarding == "relayed" and d > 0:
                     passes = self._crossing(f"passes {k} {d}", home, d - 1, readers, d)
                     self._chip[d].append((self._ticks(self._copy_s(num_bytes, d)), passes))
 

@@ -66,7 +66,7 @@ def _is_relaxation(trial: Trial) -> bool:
     The model relays a tensor at every chip it passes. Only the adjacent form of the triangle rule
     needs that many relays.
     """
-    return trial.problem.passing != "relayed" or trial.problem.target.constraints.triangle == "adjacent"
+    return trial.problem.forwarding != "relayed" or trial.problem.target.constraints.triangle == "adjacent"
 
 
 def _no_more_s(trial: Trial) -> float:

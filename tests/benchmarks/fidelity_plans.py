@@ -57,7 +57,7 @@ class Case:
     fusion_group: Ints
 
     @property
-    def passing(self) -> ForwardingMode:
+    def forwarding(self) -> ForwardingMode:
         return "free" if self.target.constraints.triangle == "off" else "adjacent"
 
 
@@ -123,7 +123,7 @@ def _sliced_random_orders(case: Case, rng: np.random.Generator) -> Iterator[Plan
 
 
 def _sliced(case: Case, order: Ints, group: Ints) -> Iterator[PlanArrays]:
-    slicing = slice_order(case.tables, order, group, passing=case.passing)
+    slicing = slice_order(case.tables, order, group, forwarding=case.forwarding)
     if slicing is not None:
         yield PlanArrays(slicing.placement, order, group)
 
@@ -134,7 +134,7 @@ def _best_slice(case: Case, seed: int) -> tuple[Ints, Candidate, float]:
     orders += islice(random_orders(case.graph, case.tables, case.fusion_group, seed), NUM_ORDERS)
     found = []
     for number, order in enumerate(orders):
-        slicing = slice_order(case.tables, order, case.fusion_group, passing=case.passing)
+        slicing = slice_order(case.tables, order, case.fusion_group, forwarding=case.forwarding)
         if slicing is not None:
             interval_s, _ = _model(case, PlanArrays(slicing.placement, order, case.fusion_group))
             found.append((interval_s, number, order, slicing))
@@ -164,7 +164,7 @@ def _split_kernels(case: Case, order: Ints, rng: np.random.Generator) -> Iterato
 
 
 def _moved_cuts(case: Case, order: Ints, best: Candidate, rng: np.random.Generator) -> Iterator[PlanArrays]:
-    sequence = kernel_sequence(case.tables, order, case.fusion_group, adjacent=case.passing == "adjacent")
+    sequence = kernel_sequence(case.tables, order, case.fusion_group, adjacent=case.forwarding == "adjacent")
     best_cuts, _ = segments_of(best)
     while len(best_cuts) > 2:
         cuts = best_cuts.copy()

@@ -277,7 +277,7 @@ def test_real_graphs(name: str) -> None:
     rng = np.random.default_rng(0)
     order = np.arange(graph.num_ops, dtype=np.int32)
     group = greedy_fusion(loop_roles(graph), order)
-    slicing = slice_order(cost_tables(graph, target), order, group, passing="free")
+    slicing = slice_order(cost_tables(graph, target), order, group, forwarding="free")
     assert slicing is not None
     sliced = make_plan(graph, target, slicing.placement, fusion_group=group)
     legal = with_legal_relays(graph, target, sliced)

@@ -37,7 +37,7 @@ def real_plan() -> Plan:
     """A sliced plan of a transformer with the relays it needs."""
     tables, order = cost_tables(GRAPH, TARGET), np.arange(GRAPH.num_ops, dtype=np.int32)
     group = greedy_fusion(loop_roles(GRAPH), order)
-    slicing = slice_order(tables, order, group, passing="free")
+    slicing = slice_order(tables, order, group, forwarding="free")
     assert slicing is not None
     return with_legal_relays(GRAPH, TARGET, make_plan(GRAPH, TARGET, slicing.placement, fusion_group=group))
 

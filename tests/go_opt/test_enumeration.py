@@ -280,7 +280,7 @@ def test_long_graphs_are_not_enumerated() -> None:
                 reads=[(f"x{i - 1}", None)] if i else [], writes=[(f"x{i}", 10, "float32")],
             )  # fmt: skip
         requested = op_constraints(b.build(), small_mcm(2), ())
-        plans = enumeration.every_plan(requested, passing="free", decides_all=False)
+        plans = enumeration.every_plan(requested, forwarding="free", decides_all=False)
         return None if plans is None else len(plans[0])
 
     assert plans_of_chain(20) == 20  # one for each cut, and all ops on the first chip

@@ -32,12 +32,12 @@ class ConstraintFilter:
 
     Args:
       fusion_group: [N] kernels, to which limits in seconds apply.
-      passing: ``relayed`` counts the relays that each placement needs.
+      forwarding: ``relayed`` counts the relays that each placement needs.
     """
 
-    def __init__(self, asked: OpConstraints, fusion_group: IntArray, passing: ForwardingMode) -> None:
+    def __init__(self, asked: OpConstraints, fusion_group: IntArray, forwarding: ForwardingMode) -> None:
         self._asked, self._fusion_group = asked, fusion_group
-        self._has_relays = passing == "relayed"
+        self._has_relays = forwarding == "relayed"
 
     def are_kept(self, placements: Rows) -> Kept:
         """Returns [B] True where a placement ([B, N] chips of ops) keeps every constraint."""

@@ -35,14 +35,14 @@ def interval_s(
     graph: Graph,
     tables: CostTables,
     chips: tuple[int, ...],
-    passing: ForwardingMode,
+    forwarding: ForwardingMode,
     sizes: tuple[int, ...] | None = None,
 ) -> float:
     """The interval of one kernel per op on alike chips, memory left out; infinite where it is forbidden.
 
     With ``sizes``, ``chips`` are replicated stages of so many chips each.
     """
-    return _interval_s(_costs(graph, tables), chips, passing, sizes or (1,) * tables.num_chips)
+    return _interval_s(_costs(graph, tables), chips, forwarding, sizes or (1,) * tables.num_chips)
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def _costs(graph: Graph, tables: CostTables) -> _Costs:
 
 
 def _interval_s(
-    costs: _Costs, chips: tuple[int, ...], passing: ForwardingMode, sizes: tuple[int, ...]
+    costs: _Costs, chips: tuple[int, ...], forwarding: ForwardingMode, sizes: tuple[int, ...]
 ) -> float:
     num_chips = len(sizes)
     compute_s, link_s = [0.0] * num_chips, [0.0] * num_chips
@@ -121,9 +121,9 @@ def _interval_s(
         for link in range(home, last):
             link_s[link] += size * costs.link_s_per_byte
         for chip in range(home + 1, last):
-            if passing == "adjacent":
+            if forwarding == "adjacent":
                 return np.inf
-            if passing == "relayed":
+            if forwarding == "relayed":
                 compute_s[chip] += 2.0 * size * costs.sram_s_per_byte + costs.overhead_s
     if costs.overlap:
         share_s = [seconds / size for seconds, size in zip(compute_s, sizes, strict=True)]
@@ -138,11 +138,11 @@ def _interval_s(
     return busiest_s
 
 
-def least_interval_s(graph: Graph, tables: CostTables, passing: ForwardingMode) -> float:
+def least_interval_s(graph: Graph, tables: CostTables, forwarding: ForwardingMode) -> float:
     """The optimum, by enumeration."""
     costs, sizes = _costs(graph, tables), (1,) * tables.num_chips
     return min(
-        _interval_s(costs, chips, passing, sizes) for chips in monotone_placements(graph, tables.num_chips)
+        _interval_s(costs, chips, forwarding, sizes) for chips in monotone_placements(graph, tables.num_chips)
     )
 
 

@@ -212,7 +212,7 @@ def test_bounds_of_the_zoo(name: str) -> None:
         bound = interval_bound(graph, target, fusion=fusion, replication=False)
         replicated = interval_bound(graph, target, fusion=fusion, replication=True)
         assert 0 < replicated.seconds <= bound.seconds
-        slicing = slice_order(tables, order, group, passing="adjacent")
+        slicing = slice_order(tables, order, group, forwarding="adjacent")
         if slicing is not None:
             terms = evaluate_placements(tables, slicing.placement[None], order, group)
             assert bound.seconds <= terms.interval_s[0] * (1 + 1e-9)

@@ -35,7 +35,7 @@ def add_op(b: GraphBuilder, name: str, us: float, weight_bytes: int, read: str |
 
 def tight_units(graph: Graph, tables: CostTables) -> tuple[UnitGraph, float]:
     """One unit per op, whose memory counts, and the seconds of a tick."""
-    problem = refinement_problem(graph, tables, passing="free", tight=True)
+    problem = refinement_problem(graph, tables, forwarding="free", tight=True)
     assert problem.tight is not None
     return problem.tight, problem.tick_s
 

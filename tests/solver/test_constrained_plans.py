@@ -24,21 +24,21 @@ from tests.solver.constraint_filter import ConstraintFilter
 from tests.solver.user_constraints import draw_constraint
 from tests.strategies import JIT_IS_ON, examples, random_graph, seeds, small_mcm, toy_graph
 
-PASSING = ("adjacent", "relayed", "free")
+FORWARDING_MODES = ("adjacent", "relayed", "free")
 
 
-def starts_of(graph, target, constraints, passing="adjacent", **options):
+def starts_of(graph, target, constraints, forwarding="adjacent", **options):
     asked = op_constraints(graph, target, constraints)
     order = np.arange(graph.num_ops, dtype=np.int32)
     group = constrained_fusion(asked, order, greedy_fusion(loop_roles(graph), order))
-    return constrained_starts(asked, order, group, passing=passing, **options)
+    return constrained_starts(asked, order, group, forwarding=forwarding, **options)
 
 
-def plans_of(starts, passing):
+def plans_of(starts, forwarding):
     graph, target = starts.requested.graph, starts.requested.target
     for start in starts.starts:
         plan = start.plan(graph, target)
-        if passing == "relayed":
+        if forwarding == "relayed":
             pairs = needed_relays(cost_tables(graph, target), start.placement, target.constraints.triangle)
             plan = replace(plan, relays=relays_of_arrays(graph, *pairs))
         yield plan
@@ -48,29 +48,29 @@ def placements_of(starts):
     return np.stack([start.placement for start in starts.starts])
 
 
-@pytest.mark.parametrize("passing", PASSING)
+@pytest.mark.parametrize("forwarding", FORWARDING_MODES)
 @given(seed=seeds)
 @settings(max_examples=examples(20))
-def test_a_start_is_valid_and_a_conflict_is_real(passing, seed: int) -> None:
+def test_a_start_is_valid_and_a_conflict_is_real(forwarding, seed: int) -> None:
     rng = np.random.default_rng(seed)
     num_ops, num_chips = int(rng.integers(2, 6)), int(rng.integers(2, 4))
-    triangle = "off" if passing == "free" else "longest_path"
+    triangle = "off" if forwarding == "free" else "longest_path"
     graph, target = random_graph(rng, num_ops), small_mcm(num_chips, triangle=triangle, sram_bytes=10**9)
     constraints = [draw_constraint(rng, graph, target) for _ in range(int(rng.integers(1, 4)))]
-    starts = starts_of(graph, target, constraints, passing, seed=seed)
-    for plan in plans_of(starts, passing):
+    starts = starts_of(graph, target, constraints, forwarding, seed=seed)
+    for plan in plans_of(starts, forwarding):
         assert verify(graph, target, plan, constraints) == []
     if starts.conflict is not None:
         assert not starts.starts
-        assert not valid_plans(graph, target, starts.conflict, passing)
+        assert not valid_plans(graph, target, starts.conflict, forwarding)
         assert set(starts.conflict) <= set(constraints)
 
 
-def valid_plans(graph, target, constraints, passing) -> bool:
+def valid_plans(graph, target, constraints, forwarding) -> bool:
     """Whether any placement with any kernels along any order keeps rules and constraints."""
     asked = op_constraints(graph, target, constraints)
     problem = placement_problem(graph, target)
-    if passing == "relayed":
+    if forwarding == "relayed":
         problem = problem._replace(triangle=0)
     every = np.array(list(itertools.product(range(target.num_chips), repeat=graph.num_ops)), np.int32)
     every = every[broken_rules(problem, every) == NONE]
@@ -79,7 +79,7 @@ def valid_plans(graph, target, constraints, passing) -> bool:
         group = np.array(fusion, np.int32)
         _, first, kernel = np.unique(group, return_index=True, return_inverse=True)
         together = every[(every == every[:, first[kernel]]).all(axis=1)]
-        if len(together) and ConstraintFilter(asked, group, passing).are_kept(together).any():
+        if len(together) and ConstraintFilter(asked, group, forwarding).are_kept(together).any():
             return True
     return False
 
@@ -89,7 +89,7 @@ def test_starts_stay_close_to_what_is_wanted() -> None:
     target = small_mcm(6, sram_bytes=10**9)
     order = np.arange(40, dtype=np.int32)
     group = greedy_fusion(loop_roles(graph), order)
-    wanted = slice_order(cost_tables(graph, target), order, group, passing="adjacent").placement
+    wanted = slice_order(cost_tables(graph, target), order, group, forwarding="adjacent").placement
     kept = starts_of(graph, target, [], guides=[wanted])
     assert (placements_of(kept) == wanted).all(axis=1).any()
     op = int(np.flatnonzero(wanted == wanted.max())[0])
@@ -130,7 +130,7 @@ def test_limits_that_only_larger_kernels_keep() -> None:
     assert starts_of(graph, target, [limit]).starts
     order = np.arange(6, dtype=np.int32)
     fixed = constrained_starts(
-        op_constraints(graph, target, [limit]), order, order, passing="adjacent", fusion_is_open=False
+        op_constraints(graph, target, [limit]), order, order, forwarding="adjacent", fusion_is_open=False
     )
     assert fixed.conflict == (limit,)
 
@@ -138,8 +138,8 @@ def test_limits_that_only_larger_kernels_keep() -> None:
 def test_lower_limits_that_relays_and_replicas_may_keep() -> None:
     # embed and logits read the table of 10000 bytes, dense and mix 2000 each: not every chip gets 12001.
     limits = [ChipLimit(chip, at_least_bytes=12_001) for chip in range(2)]
-    for passing in ("adjacent", "relayed"):
-        assert starts_of(toy_graph(), small_mcm(2), limits, passing).conflict == tuple(limits)
+    for forwarding in ("adjacent", "relayed"):
+        assert starts_of(toy_graph(), small_mcm(2), limits, forwarding).conflict == tuple(limits)
     assert starts_of(toy_graph(), small_mcm(2), limits, "adjacent", replicates=True).conflict is None
     # A relay has no weights, but takes seconds.
     limit = ChipLimit(1, at_least_s=1.0)
@@ -176,7 +176,7 @@ def test_tables_of_allowed_chips_make_slices_that_keep_pins() -> None:
     asked = op_constraints(graph, target, [Pin("mix", 1), Forbid("relu", [0])])
     order = np.arange(6, dtype=np.int32)
     group = constrained_fusion(asked, order, greedy_fusion(loop_roles(graph), order))
-    slicing = slice_order(constrained_tables(asked), order, group, passing="adjacent")
+    slicing = slice_order(constrained_tables(asked), order, group, forwarding="adjacent")
     assert slicing.placement[3] == 1
     assert slicing.placement[2] == 1
     assert ConstraintFilter(asked, group, "adjacent").are_kept(slicing.placement[None]).all()

@@ -54,7 +54,7 @@ def test_the_slicing_is_close_to_the_least(seed: int) -> None:
     if not np.isfinite(all_of.best_s) or all_of.best_s == 0.0 or case.target.num_chips == 1:
         return
     got = slice_order_forwarded(
-        case.tables, case.order, case.group, passing=all_of.passing, at_most_s=at_most_s, **all_of.rules
+        case.tables, case.order, case.group, forwarding=all_of.forwarding, at_most_s=at_most_s, **all_of.rules
     )
     if got is None:
         assert at_most_s < all_of.best_s * (1 + CLOSE) or case.tables.places_buffers or not is_alike(all_of)

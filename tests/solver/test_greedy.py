@@ -70,7 +70,7 @@ def test_greedy_is_valid_and_no_better_than_slicing(seed: int) -> None:
     tables, order = cost_tables(graph, target), random_order(rng, graph)
     group = greedy_fusion(loop_roles(graph), order)
     greedy = greedy_slicing(tables, order, group, adjacent=True)
-    best = slice_order(tables, order, group, passing="adjacent")
+    best = slice_order(tables, order, group, forwarding="adjacent")
     assert best is not None
     assert best.expected_s <= greedy.expected_s * (1 + 1e-9)
     plan = Candidate("greedy", greedy.placement, order, group).plan(graph, target)

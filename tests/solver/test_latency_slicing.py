@@ -52,7 +52,7 @@ def test_the_least_interval_of_a_chain(seed: int, num_ops: int, sequences: int) 
     graph = with_sequences(chain(rng, num_ops), sequences)
     tables = cost_tables(graph, target)
     order = np.arange(num_ops, dtype=np.int32)
-    found = slice_order_streamed(tables, order, order, passing="adjacent", counts_latency=True)
+    found = slice_order_streamed(tables, order, order, forwarding="adjacent", counts_latency=True)
     rows = [
         np.searchsorted(np.array(cuts, np.int64), np.arange(num_ops), side="right").astype(np.int32)
         for count in range(min(num_ops, target.num_chips))

@@ -59,7 +59,7 @@ def random_interval(seed: int) -> tuple[UnitGraph, CodeArray, list[BoolArray]]:
     """A tiny graph, what is forced in and out, and all down-sets between."""
     rng = np.random.default_rng([seed, 11])
     graph = tiny_graph(rng, int(rng.integers(1, 9)))
-    units = refinement_problem(graph, cost_tables(graph, small_mcm(2)), passing="free").units
+    units = refinement_problem(graph, cost_tables(graph, small_mcm(2)), forwarding="free").units
     sets = down_sets(units)
     lower, upper = sets[int(rng.integers(len(sets)))], sets[int(rng.integers(len(sets)))]
     lower = lower & upper
@@ -103,7 +103,7 @@ def test_several_readers_cross_once() -> None:
             writes=[(f"t{name}", elements, "bfloat16")],
         )  # fmt: skip
     graph = b.build()
-    units = refinement_problem(graph, cost_tables(graph, small_mcm(2)), passing="free").units
+    units = refinement_problem(graph, cost_tables(graph, small_mcm(2)), forwarding="free").units
     for sides, least in (("IFFO", 200), ("IIFO", 200), ("IFOO", 800), ("IOOO", 800), ("FFFO", 0)):
         side = np.array(["FIO".index(letter) for letter in sides], dtype=np.int8)
         assert least_crossing_bytes(units, side) == least

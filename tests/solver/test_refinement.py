@@ -18,12 +18,12 @@ from tests.solver.cp_sat_oracle import cp_sat_optimum_s
 from tests.solver.placement_oracle import interval_s, least_interval_s, monotone_placements, tiny_graph
 from tests.strategies import examples, random_graph, small_mcm
 
-PASSINGS: tuple[ForwardingMode, ...] = ("free", "relayed", "adjacent")
+FORWARDING_MODES: tuple[ForwardingMode, ...] = ("free", "relayed", "adjacent")
 
 
 @pytest.mark.parametrize("overlap", [True, False])
-@pytest.mark.parametrize("passing", PASSINGS)
-def test_bound_and_plan_meet_at_the_optimum(passing: ForwardingMode, overlap: bool) -> None:
+@pytest.mark.parametrize("forwarding", FORWARDING_MODES)
+def test_bound_and_plan_meet_at_the_optimum(forwarding: ForwardingMode, overlap: bool) -> None:
     for seed in range(examples(150)):
         rng = np.random.default_rng([seed, overlap])
         graph = tiny_graph(rng, int(rng.integers(1, 9)))
@@ -34,8 +34,8 @@ def test_bound_and_plan_meet_at_the_optimum(passing: ForwardingMode, overlap: bo
             host_in_bytes_per_s=float(rng.choice([5e7, 1e9])),
         )
         tables = cost_tables(graph, target)
-        optimum_s = least_interval_s(graph, tables, passing)
-        refinement = Refinement(refinement_problem(graph, tables, passing=passing))
+        optimum_s = least_interval_s(graph, tables, forwarding)
+        refinement = Refinement(refinement_problem(graph, tables, forwarding=forwarding))
         while not refinement.run(3):
             assert refinement.lower_bound_s <= optimum_s * (1 + 1e-9), seed
             assert refinement.upper_s >= optimum_s * (1 - 1e-9), seed
@@ -43,7 +43,7 @@ def test_bound_and_plan_meet_at_the_optimum(passing: ForwardingMode, overlap: bo
         assert refinement.upper_s == pytest.approx(optimum_s, rel=1e-6), seed
         assert refinement.placement is not None
         chips = tuple(refinement.placement.tolist())
-        assert interval_s(graph, tables, chips, passing) == pytest.approx(refinement.upper_s), seed
+        assert interval_s(graph, tables, chips, forwarding) == pytest.approx(refinement.upper_s), seed
 
 
 def chain_with_residuals(rng: np.random.Generator, num_ops: int) -> Graph:
@@ -71,8 +71,8 @@ def test_the_strict_bound_holds_for_the_longest_path_form(no_skip: str) -> None:
         every = every[broken_rules(placement_problem(graph, target), every) == NONE]
         optimum_s = evaluate_placements(tables, every, default, default).interval_s.min()
         bounds_s = []
-        for passing in ("free", "adjacent"):
-            problem = refinement_problem(graph, tables, passing=passing, tight=True, sure_only=True)
+        for forwarding in ("free", "adjacent"):
+            problem = refinement_problem(graph, tables, forwarding=forwarding, tight=True, sure_only=True)
             refinement = Refinement(problem)
             refinement.run(500)
             bounds_s.append(refinement.lower_bound_s)
@@ -88,7 +88,7 @@ def test_kernels_of_several_ops_and_what_was_reached_before() -> None:
         graph = tiny_graph(rng, 7)
         tables = cost_tables(graph, small_mcm(3))
         group = np.sort(rng.integers(0, 4, graph.num_ops)).astype(np.int32)
-        problem = refinement_problem(graph, tables, group, passing="free")
+        problem = refinement_problem(graph, tables, group, forwarding="free")
         free = Refinement(problem)
         free.run(10_000)
         assert free.is_optimal
@@ -102,11 +102,11 @@ def test_kernels_of_several_ops_and_what_was_reached_before() -> None:
         assert again.upper_s == pytest.approx(free.upper_s)
 
 
-@pytest.mark.parametrize("passing", PASSINGS)
-def test_plans_keep_the_rules_and_the_answer_repeats(passing: ForwardingMode) -> None:
+@pytest.mark.parametrize("forwarding", FORWARDING_MODES)
+def test_plans_keep_the_rules_and_the_answer_repeats(forwarding: ForwardingMode) -> None:
     target = small_mcm(6, link_bytes_per_s=1e9, sram_bytes=2**40)
     graph = random_graph(np.random.default_rng(3), 60)
-    problem = refinement_problem(graph, cost_tables(graph, target), passing=passing)
+    problem = refinement_problem(graph, cost_tables(graph, target), forwarding=forwarding)
     first, second = Refinement(problem), Refinement(problem)
     for _ in range(5):
         first.run(20)
@@ -117,7 +117,7 @@ def test_plans_keep_the_rules_and_the_answer_repeats(passing: ForwardingMode) ->
     assert (first.placement == second.placement).all()
     span = first.placement[graph.edge_dst] - first.placement[graph.edge_src]
     assert (span >= 0).all()
-    assert passing != "adjacent" or (span <= 1).all()
+    assert forwarding != "adjacent" or (span <= 1).all()
     assert first.reason
 
 
@@ -126,7 +126,7 @@ def test_against_an_integer_program(overlap: bool) -> None:
     """CP-SAT on a graph of 24 ops: it proves the same optimum."""
     graph = random_graph(np.random.default_rng(8), 24)
     tables = plenty_of_memory(cost_tables(graph, small_mcm(4, overlap=overlap, link_bytes_per_s=1e9)))
-    refinement = Refinement(refinement_problem(graph, tables, passing="free"))
+    refinement = Refinement(refinement_problem(graph, tables, forwarding="free"))
     refinement.run(100_000)
     assert refinement.is_optimal
     assert refinement.upper_s == pytest.approx(cp_sat_optimum_s(graph, tables), rel=1e-6)

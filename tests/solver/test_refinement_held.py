@@ -53,7 +53,7 @@ def test_bound_and_plan_meet_at_the_optimum_that_fits(overlap: bool) -> None:
         tables, least_s = tightened(rng, tables, placements)
         metrics = evaluate_batch(tables, placements, default, default)
         optimum_s = metrics.interval_s[metrics.fits].min(initial=np.inf)
-        refinement = Refinement(refinement_problem(graph, tables, passing="free", tight=True))
+        refinement = Refinement(refinement_problem(graph, tables, forwarding="free", tight=True))
         while not refinement.run(5) and refinement.expansions < 3000:
             assert refinement.lower_bound_s <= optimum_s * (1 + 1e-9), seed
         assert refinement.lower_bound_s <= optimum_s * (1 + 1e-9), seed
@@ -113,7 +113,7 @@ def test_weights_and_buffers_by_hand() -> None:
     found = []
     for sram_bytes in (1000, 999):
         tables = cost_tables(graph, small_mcm(2, sram_bytes=sram_bytes, host_in_bytes_per_s=5e7))
-        refinement = Refinement(refinement_problem(graph, tables, passing="free", tight=True))
+        refinement = Refinement(refinement_problem(graph, tables, forwarding="free", tight=True))
         assert refinement.run(1000)
         assert refinement.is_optimal
         found.append(refinement.lower_bound_s * 1e6)

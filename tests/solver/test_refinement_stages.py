@@ -20,7 +20,7 @@ from tests.replicated import forwarding_s
 from tests.solver.placement_oracle import interval_s, stagings, tiny_graph
 from tests.strategies import examples, random_graph, small_mcm
 
-PASSINGS: tuple[ForwardingMode, ...] = ("free", "relayed", "adjacent")
+FORWARDING_MODES: tuple[ForwardingMode, ...] = ("free", "relayed", "adjacent")
 
 
 def three_ops(weights: tuple[int, int, int], touched: int | None = None) -> Graph:
@@ -37,8 +37,8 @@ def three_ops(weights: tuple[int, int, int], touched: int | None = None) -> Grap
     return b.build()
 
 
-def refined(graph: Graph, tables: CostTables, passing: ForwardingMode = "free") -> Refinement:
-    refinement = Refinement(refinement_problem(graph, tables, passing=passing, replicates=True))
+def refined(graph: Graph, tables: CostTables, forwarding: ForwardingMode = "free") -> Refinement:
+    refinement = Refinement(refinement_problem(graph, tables, forwarding=forwarding, replicates=True))
     refinement.run(100_000)
     return refinement
 
@@ -95,7 +95,7 @@ def streamed_bytes(tables: CostTables, stages: tuple[int, ...]) -> list[float]:
     return streamed if fit.outcome == FITS else [np.inf] * len(streamed)
 
 
-def least_interval_s(graph: Graph, tables: CostTables, passing: ForwardingMode) -> float:
+def least_interval_s(graph: Graph, tables: CostTables, forwarding: ForwardingMode) -> float:
     """The optimum with memory, but for the buffers of relays, by enumeration; overlapped."""
     inputs = int(tables.tensor_bytes[tables.tensor_kind == INPUT].sum())
     least_s = np.inf
@@ -106,12 +106,12 @@ def least_interval_s(graph: Graph, tables: CostTables, passing: ForwardingMode) 
             bytes_per_s += (size - 1) / tables.link_s_per_byte[0] if size > 1 else 0.0
             needed_bytes = inputs + stage_bytes if stage_bytes else 0
             host_s = max(host_s, needed_bytes / bytes_per_s)
-        least_s = min(least_s, max(host_s, interval_s(graph, tables, stages, passing, sizes)))
+        least_s = min(least_s, max(host_s, interval_s(graph, tables, stages, forwarding, sizes)))
     return least_s
 
 
-@pytest.mark.parametrize("passing", PASSINGS)
-def test_bound_and_plan_meet_at_the_optimum(passing: ForwardingMode) -> None:
+@pytest.mark.parametrize("forwarding", FORWARDING_MODES)
+def test_bound_and_plan_meet_at_the_optimum(forwarding: ForwardingMode) -> None:
     found = 0
     for seed in range(examples(60)):
         rng = np.random.default_rng([seed, 3])
@@ -123,9 +123,9 @@ def test_bound_and_plan_meet_at_the_optimum(passing: ForwardingMode) -> None:
             sram_bytes=int(rng.choice([1500, 3000, 6000])),
         )
         tables = cost_tables(graph, target)
-        optimum_s = least_interval_s(graph, tables, passing)
+        optimum_s = least_interval_s(graph, tables, forwarding)
         found += optimum_s < np.inf
-        refinement = Refinement(refinement_problem(graph, tables, passing=passing, replicates=True))
+        refinement = Refinement(refinement_problem(graph, tables, forwarding=forwarding, replicates=True))
         while not refinement.run(3):
             assert refinement.lower_bound_s <= optimum_s * (1 + 1e-9), seed
             assert refinement.upper_s >= optimum_s * (1 - 1e-9), seed
@@ -176,7 +176,7 @@ def test_slices_are_the_cheapest_of_their_order(sram_bytes: int, share: float) -
         rng = np.random.default_rng([seed, 17])
         graph = tiny_graph(rng, int(rng.integers(2, 8)), num_weights=4)
         target = small_mcm(4, sram_bytes=sram_bytes, link_bytes_per_s=1e8, host_in_bytes_per_s=1e8)
-        problem = refinement_problem(graph, cost_tables(graph, target), passing="free", replicates=True)
+        problem = refinement_problem(graph, cost_tables(graph, target), forwarding="free", replicates=True)
         refinement = Refinement(problem)
         order = np.arange(problem.units.num_units, dtype=np.int32)
         least_s = np.inf

@@ -30,7 +30,7 @@ class Slicings:
 
     def __init__(self, seed: int, **fields: object) -> None:
         self.case = Case(seed, **fields)
-        self.case.passing = "free"
+        self.case.forwarding = "free"
         self.placements = self.case.slicings()
         tables = self.case.tables
         plenty = [self._evaluate(plenty_of_memory(tables), row) for row in self.placements]
@@ -53,11 +53,11 @@ class Slicings:
 def test_relayed_slicing_is_the_least_of_all_slicings(seed: int) -> None:
     all_of, at_most = Slicings(seed), np.random.default_rng(seed).uniform(0.9, 1.1)
     case, best_s = all_of.case, least(all_of.interval_s[all_of.fits])
-    got = slice_order(case.tables, case.order, case.group, passing="relayed")
+    got = slice_order(case.tables, case.order, case.group, forwarding="relayed")
     assert reached(got) == pytest.approx(best_s, rel=1e-9, abs=0)
     if np.isfinite(best_s) and best_s > 0:
         within = slice_order(
-            case.tables, case.order, case.group, passing="relayed", at_most_s=best_s * at_most
+            case.tables, case.order, case.group, forwarding="relayed", at_most_s=best_s * at_most
         )
         assert (within is not None) == (at_most >= 1.0)
 
@@ -69,8 +69,8 @@ def test_fewer_and_more_chips_may_be_asked_for(seed: int) -> None:
     case = all_of.case
     used = all_of.placements.max(axis=1, initial=0) + 1
     for bound in range(1, case.target.num_chips + 1):
-        few = slice_order(case.tables, case.order, case.group, passing="relayed", max_chips=bound)
-        many = slice_order(case.tables, case.order, case.group, passing="relayed", min_chips=bound)
+        few = slice_order(case.tables, case.order, case.group, forwarding="relayed", max_chips=bound)
+        many = slice_order(case.tables, case.order, case.group, forwarding="relayed", min_chips=bound)
         assert reached(few) == pytest.approx(
             least(all_of.interval_s[all_of.fits & (used <= bound)]), rel=1e-9, abs=0
         )
@@ -86,16 +86,16 @@ def test_segments_keep_to_what_the_user_asks(seed: int) -> None:
     case, rng = all_of.case, np.random.default_rng(seed)
     asked = random_rules(rng, case)
     keeps = keep_rules(all_of.placements, asked)
-    got = slice_order(case.tables, case.order, case.group, passing="relayed", **asked)
+    got = slice_order(case.tables, case.order, case.group, forwarding="relayed", **asked)
     assert reached(got) == pytest.approx(least(all_of.interval_s[keeps & all_of.fits]), rel=1e-9, abs=0)
-    passings: tuple[ForwardingMode, ...] = ("free", "adjacent")
-    for passing in passings:
-        case.passing = passing
+    forwarding_modes: tuple[ForwardingMode, ...] = ("free", "adjacent")
+    for forwarding in forwarding_modes:
+        case.forwarding = forwarding
         placements = case.slicings()
         placements = placements[keep_rules(placements, asked)]
         fits = case.evaluate(case.tables, placements).fits
         seconds = case.evaluate(plenty_of_memory(case.tables), placements).interval_s
-        got = slice_order(case.tables, case.order, case.group, passing=passing, **asked)
+        got = slice_order(case.tables, case.order, case.group, forwarding=forwarding, **asked)
         assert reached(got) == pytest.approx(least(seconds[fits]), rel=1e-9, abs=0)
 
 
@@ -135,8 +135,8 @@ def test_the_fast_relayed_slicer_agrees_with_the_table_of_segments(seed: int) ->
     graph = random_graph(rng, num_kernels)
     tables = plenty_of_memory(cost_tables(graph, target))
     order = random_order(rng, graph)
-    fast = slice_order(tables, order, order, passing="relayed")
-    general = slice_order_streamed(tables, order, order, passing="relayed")
+    fast = slice_order(tables, order, order, forwarding="relayed")
+    general = slice_order_streamed(tables, order, order, forwarding="relayed")
     assert fast is not None
     assert reached(fast) == pytest.approx(reached(general), rel=1e-9, abs=0)
 
@@ -149,9 +149,9 @@ def test_toy_by_hand(relayed: bool, interval_us: float) -> None:
     target = small_mcm(4, link_bytes_per_s=1e9)
     tables, order = cost_tables(toy_graph(), target), np.arange(6, dtype=np.int32)
     if relayed:
-        slicing = slice_order(tables, order, order, passing="relayed")
+        slicing = slice_order(tables, order, order, forwarding="relayed")
     else:
-        slicing = slice_order(tables, order, order, passing="adjacent")
+        slicing = slice_order(tables, order, order, forwarding="adjacent")
     assert reached(slicing) == pytest.approx(interval_us * 1e-6)
 
 
@@ -175,8 +175,8 @@ def test_no_chip_for_an_op_leaves_no_slicing() -> None:
     tables, order = cost_tables(toy_graph(), small_mcm(3)), np.arange(6, dtype=np.int32)
     allowed = np.ones((3, 6), dtype=np.bool_)
     allowed[:, 2] = False
-    assert slice_order(tables, order, order, passing="relayed", allowed=allowed) is None
-    assert slice_order(tables, order, order, passing="adjacent", allowed=allowed) is None
+    assert slice_order(tables, order, order, forwarding="relayed", allowed=allowed) is None
+    assert slice_order(tables, order, order, forwarding="adjacent", allowed=allowed) is None
 
 
 def test_rules_of_constraints_by_hand() -> None:
@@ -186,7 +186,7 @@ def test_rules_of_constraints_by_hand() -> None:
     rules = segment_rules(asked)
     assert rules["rising"].tolist() == [[1], [2]]
     tables, order = cost_tables(graph, target), np.arange(6, dtype=np.int32)
-    slicing = slice_order(tables, order, order, passing="relayed", **rules)
+    slicing = slice_order(tables, order, order, forwarding="relayed", **rules)
     assert slicing is not None
     # relu to add 17 us, logits 14 us, embed and dense 12.4 us: the only way with logits on chip 2.
     assert slicing.placement.tolist() == [0, 0, 1, 1, 1, 2]

@@ -28,7 +28,7 @@ from tests.solver.test_relay_slicing import random_rules
 from tests.solver.test_slicing import Case
 from tests.strategies import examples, seeds, small_mcm, toy_graph
 
-PASSINGS: tuple[ForwardingMode, ...] = ("relayed", "adjacent", "free")
+FORWARDING_MODES: tuple[ForwardingMode, ...] = ("relayed", "adjacent", "free")
 
 
 class Stagings:
@@ -41,7 +41,7 @@ class Stagings:
         rng = np.random.default_rng(seed)
         self.case = Case(seed, max_ops=7, num_kinds=1, overlap=True)
         self.tables = self.case.tables
-        self.passing = PASSINGS[int(rng.integers(3))]
+        self.forwarding = FORWARDING_MODES[int(rng.integers(3))]
         self.rules = random_rules(rng, self.case) if rng.random() < 0.4 else SegmentRules()
         self.rules.pop("allowed", None)
         self.stages = list(self._all())
@@ -50,7 +50,7 @@ class Stagings:
     def slice(self, **limits: object) -> Candidate | None:
         case = self.case
         return slice_order_replicated(
-            self.tables, case.order, case.group, passing=self.passing, **limits, **self.rules
+            self.tables, case.order, case.group, forwarding=self.forwarding, **limits, **self.rules
         )
 
     def best_s(self) -> float:
@@ -74,7 +74,7 @@ class Stagings:
                 lengths = np.diff([0, *inner, num_kernels])
                 stage = np.repeat(np.arange(used, dtype=np.int32), lengths)[kernel_of]
                 spans = stage[graph.edge_dst] - stage[graph.edge_src]
-                if (self.passing == "adjacent" and (spans > 1).any()) or not self._keep_rules(stage):
+                if (self.forwarding == "adjacent" and (spans > 1).any()) or not self._keep_rules(stage):
                     continue
                 for sizes in itertools.product(range(1, tables.num_chips + 1), repeat=used):
                     if sum(sizes) <= tables.num_chips:
@@ -92,7 +92,7 @@ class Stagings:
         first = (np.cumsum(sizes) - sizes).astype(np.int32)
         replication = size_by_chip(first[stage], sizes[stage], tables.num_chips)
         plan = [first[stage], self.case.order, self.case.group]
-        if self.passing == "relayed":
+        if self.forwarding == "relayed":
             tensor, on_stage = needed_relays(tables, stage, "adjacent")
             tables, *plan = expanded_tables(tables, *plan, Relays(tensor, first[on_stage]))
         return evaluate_batch(tables, *(row[None] for row in plan), replication[plan[0]][None])
@@ -127,7 +127,7 @@ def test_the_slicing_is_the_least_of_all_stagings(seed: int) -> None:
 def test_toy_by_hand(num_chips: int, sizes: list[int], interval_us: float) -> None:
     target = small_mcm(num_chips, link_bytes_per_s=1e9)
     tables, order = cost_tables(toy_graph(), target), np.arange(6, dtype=np.int32)
-    slicing = slice_order_replicated(tables, order, order, passing="relayed")
+    slicing = slice_order_replicated(tables, order, order, forwarding="relayed")
     assert slicing is not None
     assert segments_of(slicing)[1].tolist() == sizes
     assert slicing.replication.tolist() == sizes * 6
@@ -155,7 +155,7 @@ def sliced_chain(microseconds: list[float], num_chips: int, **changes: object):
     fields = {"host_in_bytes_per_s": 2e7, "sram_bytes": 1000} | changes
     tables = cost_tables(graph, small_mcm(num_chips, **fields))
     order = np.arange(graph.num_ops, dtype=np.int32)
-    return slice_order_replicated(tables, order, order, passing="relayed")
+    return slice_order_replicated(tables, order, order, forwarding="relayed")
 
 
 def test_two_chips_replicate_one_op_by_hand() -> None:

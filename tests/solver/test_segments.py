@@ -36,8 +36,8 @@ class Long:
         graph = random_graph(rng, num_kernels, kinds=kind_names(target))
         graph = with_shared_input(graph, rng) if rng.random() < 0.3 else graph
         self.order = random_order(rng, graph)
-        passings: tuple[ForwardingMode, ...] = ("relayed", "adjacent", "free")
-        self.passing: ForwardingMode = passings[int(rng.integers(3))]
+        forwarding_modes: tuple[ForwardingMode, ...] = ("relayed", "adjacent", "free")
+        self.forwarding: ForwardingMode = forwarding_modes[int(rng.integers(3))]
         self.use(cost_tables(graph, target))
         self.needed_bytes = all_needed_bytes(self.memory)
 
@@ -45,8 +45,8 @@ class Long:
         self.tables = tables
         self.sequence: KernelSequence
         self.problem: SliceProblem
-        self.sequence, self.problem = problem_along(tables, self.order, self.order, self.passing)
-        is_relayed = self.passing == "relayed"
+        self.sequence, self.problem = problem_along(tables, self.order, self.order, self.forwarding)
+        is_relayed = self.forwarding == "relayed"
         self.memory: SegmentMemory = segment_memory(tables, self.sequence, relayed=is_relayed)
 
     def with_sizes(self, *quantiles: float) -> None:
@@ -106,7 +106,7 @@ def test_the_slicer_agrees_with_a_plain_table(seed: int) -> None:
     chips = min(len(case.memory.sram_bytes), case.problem.num_kernels)
     fewest = int(rng.integers(1, chips + 1)) if rng.random() < 0.3 else 1
     least = plain_least_s(case, chips, fewest)
-    got = slice_order(case.tables, case.order, case.order, passing=case.passing, min_chips=fewest)
+    got = slice_order(case.tables, case.order, case.order, forwarding=case.forwarding, min_chips=fewest)
     assert (got is None) == (least == np.inf)
     if got is not None:
         assert fewest <= len(segments_of(got)[1]) <= chips

@@ -58,7 +58,7 @@ class Case:
         self.group = greedy_fusion(loop_roles(self.graph), self.order)
         if rng.random() < 0.4:
             self.group = np.arange(self.graph.num_ops, dtype=np.int32)
-        self.passing: ForwardingMode = "adjacent" if rng.random() < 0.6 else "free"
+        self.forwarding: ForwardingMode = "adjacent" if rng.random() < 0.6 else "free"
 
     def slicings(self) -> IntArray:
         return all_slicings(
@@ -66,7 +66,7 @@ class Case:
             self.tables,
             self.order,
             self.group,
-            adjacent=self.passing == "adjacent",
+            adjacent=self.forwarding == "adjacent",
             max_chips=self.target.num_chips,
         )
 
@@ -102,7 +102,7 @@ def test_slice_order_is_the_least_of_all_slicings(seed: int) -> None:
     placements = case.slicings()
     fits = case.evaluate(case.tables, placements).fits
     seconds = case.evaluate(plenty_of_memory(case.tables), placements).interval_s
-    got = slice_order(case.tables, case.order, case.group, passing=case.passing)
+    got = slice_order(case.tables, case.order, case.group, forwarding=case.forwarding)
     assert reached(got) == pytest.approx(least(seconds[fits]), rel=1e-9, abs=0)
 
 
@@ -118,7 +118,7 @@ def test_fewer_chips_may_be_asked_for(seed: int) -> None:
             case.tables,
             case.order,
             case.group,
-            passing=case.passing,
+            forwarding=case.forwarding,
             max_chips=max_chips,
         )
         assert reached(got) == pytest.approx(least(seconds), rel=1e-9, abs=0)
@@ -128,7 +128,7 @@ def test_fewer_chips_may_be_asked_for(seed: int) -> None:
 @given(seed=seeds)
 def test_the_reported_interval_is_the_environments_where_nothing_streams(seed: int) -> None:
     case = Case(seed, max_ops=30, max_chips=8)
-    slicing = slice_order(case.tables, case.order, case.group, passing=case.passing)
+    slicing = slice_order(case.tables, case.order, case.group, forwarding=case.forwarding)
     if slicing is None:
         return
     terms = evaluate_batch(case.tables, slicing.placement[None], case.order[None], case.group[None])
@@ -143,8 +143,8 @@ def test_the_reported_interval_is_the_environments_where_nothing_streams(seed: i
 @given(seed=seeds)
 def test_slicings_of_strict_targets_are_valid(seed: int) -> None:
     case = Case(seed, max_ops=30, max_chips=8)
-    by_adjacent = slice_order(case.tables, case.order, case.group, passing="adjacent")
-    charged = slice_order_streamed(case.tables, case.order, case.group, passing="adjacent")
+    by_adjacent = slice_order(case.tables, case.order, case.group, forwarding="adjacent")
+    charged = slice_order_streamed(case.tables, case.order, case.group, forwarding="adjacent")
     for slicing in (by_adjacent, charged):
         if slicing is not None:
             plan = plan_of(case.graph, case.target, slicing.placement, case.order, case.group)
@@ -157,11 +157,11 @@ def test_slicings_of_chips_with_pages_and_addresses_are_valid(seed: int) -> None
     """Stream buffers too; nothing takes less than the slicing without memory."""
     sram_bytes = int(10 ** np.random.default_rng(seed).uniform(3.7, 5.5))
     case = Case(seed, max_ops=30, max_chips=8, is_simulated=True, sram_bytes=sram_bytes)
-    slicing = slice_order(case.tables, case.order, case.group, passing="adjacent")
+    slicing = slice_order(case.tables, case.order, case.group, forwarding="adjacent")
     if slicing is not None:
         plan = plan_of(case.graph, case.target, slicing.placement, case.order, case.group)
         assert verify(case.graph, case.target, plan) == []
-        relaxed = slice_order(plenty_of_memory(case.tables), case.order, case.group, passing="adjacent")
+        relaxed = slice_order(plenty_of_memory(case.tables), case.order, case.group, forwarding="adjacent")
         assert relaxed is not None
         assert relaxed.expected_s <= slicing.expected_s * (1 + 1e-9)
 
@@ -175,9 +175,9 @@ def test_the_fast_slicer_agrees_with_the_table_of_segments(seed: int) -> None:
     graph = random_graph(rng, num_kernels)
     tables = plenty_of_memory(cost_tables(graph, target))
     order = random_order(rng, graph)
-    passing: ForwardingMode = "adjacent" if rng.random() < 0.7 else "free"
-    fast = slice_order(tables, order, order, passing=passing)
-    general = slice_order_streamed(tables, order, order, passing=passing)
+    forwarding: ForwardingMode = "adjacent" if rng.random() < 0.7 else "free"
+    fast = slice_order(tables, order, order, forwarding=forwarding)
+    general = slice_order_streamed(tables, order, order, forwarding=forwarding)
     assert fast is not None
     assert reached(fast) == pytest.approx(reached(general), rel=1e-9, abs=0)
 
@@ -197,7 +197,7 @@ def test_the_fast_slicer_agrees_with_the_table_of_segments(seed: int) -> None:
 def test_toy_by_hand(num_chips: int, overlap: bool, cuts: list[int] | None, interval_us: float) -> None:
     graph, target = toy_graph(), small_mcm(num_chips, overlap=overlap)
     order = np.arange(6, dtype=np.int32)
-    slicing = slice_order(cost_tables(graph, target), order, order, passing="adjacent")
+    slicing = slice_order(cost_tables(graph, target), order, order, forwarding="adjacent")
     assert slicing is not None
     assert slicing.expected_s == pytest.approx(interval_us * 1e-6)
     assert cuts is None or list(segments_of(slicing)[0]) == cuts
@@ -207,7 +207,7 @@ def test_activations_that_fit_nowhere_have_no_slicing() -> None:
     # dense holds x (1000 bytes) while it writes h (1000 bytes).
     graph, target = toy_graph(), small_mcm(2, sram_bytes=1999)
     order = np.arange(6, dtype=np.int32)
-    assert slice_order(cost_tables(graph, target), order, order, passing="adjacent") is None
+    assert slice_order(cost_tables(graph, target), order, order, forwarding="adjacent") is None
 
 
 def test_memory_moves_the_cut_by_hand() -> None:
@@ -217,11 +217,11 @@ def test_memory_moves_the_cut_by_hand() -> None:
     graph, target = toy_graph(), small_mcm(2, sram_bytes=7000)
     order = np.arange(6, dtype=np.int32)
     tables = cost_tables(graph, target)
-    found = slice_order(tables, order, order, passing="adjacent")
+    found = slice_order(tables, order, order, forwarding="adjacent")
     assert found is not None
     assert list(segments_of(found)[0]) == [0, 5, 6]
     assert found.expected_s == pytest.approx(29.4e-6)
-    assert slice_order(tables, order, order, passing="adjacent", at_most_s=29.3e-6) is None
+    assert slice_order(tables, order, order, forwarding="adjacent", at_most_s=29.3e-6) is None
 
 
 @pytest.mark.parametrize("overlap", [True, False])
@@ -229,7 +229,7 @@ def test_chips_that_do_not_pay_send_for_free(overlap: bool) -> None:
     # Not overlapped and unpaid, only compute counts: 23.4 us as where the links overlap.
     graph, target = toy_graph(), small_mcm(2, overlap=overlap, pays_transfers=False)
     order = np.arange(6, dtype=np.int32)
-    slicing = slice_order(cost_tables(graph, target), order, order, passing="adjacent")
+    slicing = slice_order(cost_tables(graph, target), order, order, forwarding="adjacent")
     assert reached(slicing) == pytest.approx(23.4e-6)
 
 
@@ -245,7 +245,7 @@ def test_an_input_read_twice_on_a_chip_comes_in_once() -> None:
         )  # fmt: skip
     graph, target = b.build(), small_mcm(2, overlap=False)
     order = np.arange(4, dtype=np.int32)
-    slicing = slice_order(cost_tables(graph, target), order, order, passing="adjacent")
+    slicing = slice_order(cost_tables(graph, target), order, order, forwarding="adjacent")
     assert reached(slicing) == pytest.approx(8e-6)
 
 
@@ -253,7 +253,7 @@ def test_mcm_of_36_chips() -> None:
     rng = np.random.default_rng(5)
     graph, target = random_graph(rng, 60), load_target("mcm-6x6")
     order = np.arange(60, dtype=np.int32)
-    slicing = slice_order(cost_tables(graph, target), order, order, passing="adjacent")
+    slicing = slice_order(cost_tables(graph, target), order, order, forwarding="adjacent")
     assert slicing is not None
     assert verify(graph, target, plan_of(graph, target, slicing.placement, order, order)) == []
 

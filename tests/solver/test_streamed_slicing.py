@@ -35,7 +35,7 @@ from tests.solver.test_relay_slicing import random_rules
 from tests.solver.test_slicing import Case, reached
 from tests.strategies import examples, random_order, random_target, seeds, small_mcm, with_random_states
 
-PASSINGS: tuple[ForwardingMode, ...] = ("relayed", "adjacent", "free")
+FORWARDING_MODES: tuple[ForwardingMode, ...] = ("relayed", "adjacent", "free")
 
 
 class Stagings:
@@ -69,7 +69,7 @@ class Stagings:
             fields = {"topology": "ring", "num_kinds": kinds, "overlap": True, **tight}
             case.target = random_target(rng, num_chips=num_chips, **fields)
             case.tables = cost_tables(case.graph, case.target)
-        self.passing = PASSINGS[int(rng.integers(3))]
+        self.forwarding = FORWARDING_MODES[int(rng.integers(3))]
         self.rules = random_rules(rng, self.case) if rng.random() < 0.4 else SegmentRules()
         if states:
             self.rules = SegmentRules(colocated=op_constraints(case.graph, case.target, ()).colocated)
@@ -80,7 +80,7 @@ class Stagings:
             for inner in itertools.combinations(range(1, num_kernels), used - 1):
                 stage = np.repeat(np.arange(used), np.diff([0, *inner, num_kernels]))[kernel_of]
                 spans = stage[graph.edge_dst] - stage[graph.edge_src]
-                if (self.passing == "adjacent" and (spans > 1).any()) or not self._keeps_rules(stage):
+                if (self.forwarding == "adjacent" and (spans > 1).any()) or not self._keeps_rules(stage):
                     continue
                 most = num_chips + 1 - used if replicates else 1
                 most = min(most, case.tables.sequences or most)
@@ -105,7 +105,7 @@ class Stagings:
         tables, first = self.case.tables, (np.cumsum(sizes) - sizes).astype(np.int32)
         size = size_by_chip(first[stage], sizes[stage].astype(np.int32), tables.num_chips)
         plan = [first[stage], self.case.order, self.case.group]
-        if self.passing == "relayed":
+        if self.forwarding == "relayed":
             tensor, on_stage = needed_relays(tables, stage.astype(np.int32), "adjacent")
             tables, *plan = expanded_tables(tables, *plan, Relays(tensor, first[on_stage]))
         placement, order, group = (row[None] for row in plan)
@@ -132,7 +132,7 @@ class Stagings:
 @given(seed=seeds)
 def test_the_slicing_is_the_least_of_all_slicings(seed: int) -> None:
     all_of, at_most = Stagings(seed), np.random.default_rng(seed).uniform(0.8, 1.2)
-    case, asked = all_of.case, {"passing": all_of.passing, **all_of.rules}
+    case, asked = all_of.case, {"forwarding": all_of.forwarding, **all_of.rules}
     got = slice_order_streamed(case.tables, case.order, case.group, **asked)
     assert reached(got) == pytest.approx(all_of.best_s, rel=1e-9, abs=0)
     if got is not None:
@@ -149,7 +149,7 @@ def test_the_slicing_is_the_least_of_all_slicings(seed: int) -> None:
 @given(seed=seeds)
 def test_more_chips_may_be_asked_for(seed: int) -> None:
     all_of = Stagings(seed, max_ops=6)
-    case, asked = all_of.case, {"passing": all_of.passing, **all_of.rules}
+    case, asked = all_of.case, {"forwarding": all_of.forwarding, **all_of.rules}
     for min_chips in range(1, case.target.num_chips + 1):
         got = slice_order_streamed(case.tables, case.order, case.group, min_chips=min_chips, **asked)
         best_s = float(all_of.best_by_chips_s[min_chips:].min())
@@ -170,7 +170,7 @@ def test_the_slicing_is_the_least_of_all_stagings_that_keep_sequences(seed: int)
 
 
 def check_stagings(all_of: Stagings) -> None:
-    case, asked = all_of.case, {"passing": all_of.passing, **all_of.rules}
+    case, asked = all_of.case, {"forwarding": all_of.forwarding, **all_of.rules}
     got = slice_order_streamed(case.tables, case.order, case.group, replicates=True, **asked)
     assert (np.inf if got is None else got.expected_s) == pytest.approx(all_of.best_s, rel=1e-9, abs=0)
     if got is not None:
@@ -189,8 +189,8 @@ def test_more_replicas_than_the_work_needs_make_room_for_states() -> None:
     graph = with_sequences(decoder(), 4)
     tables, order = cost_tables(graph, target), np.arange(4, dtype=np.int32)
     rules = SegmentRules(colocated=[*op_constraints(graph, target, ()).colocated, np.array([0, 1])])
-    one = slice_order_streamed(tables, order, order, passing="relayed", **rules)
-    two = slice_order_streamed(tables, order, order, passing="relayed", replicates=True, **rules)
+    one = slice_order_streamed(tables, order, order, forwarding="relayed", **rules)
+    two = slice_order_streamed(tables, order, order, forwarding="relayed", replicates=True, **rules)
     assert one is not None
     assert two is not None
     assert (segments_of(two)[1].tolist(), two.expected_s) == ([2], pytest.approx(20e-6))
@@ -206,7 +206,7 @@ def test_few_candidate_cuts_make_slicings_of_the_cost_they_say(seed: int) -> Non
         all_of = Stagings(seed)
         case = all_of.case
         got = slice_order_streamed(
-            case.tables, case.order, case.group, passing=all_of.passing, **all_of.rules
+            case.tables, case.order, case.group, forwarding=all_of.forwarding, **all_of.rules
         )
     finally:
         table.MOST_STEPS = most_steps
@@ -275,7 +275,7 @@ def sliced_chain(
     target = small_mcm(num_chips, sram_bytes=1000, host_in_bytes_per_s=host_bytes_per_s, **rates)
     order = np.arange(len(weight_bytes), dtype=np.int32)
     tables = cost_tables(b.build(), target)
-    return slice_order_streamed(tables, order, order, passing="relayed", replicates=replicates)
+    return slice_order_streamed(tables, order, order, forwarding="relayed", replicates=replicates)
 
 
 # Ops 0 and 1 share a chip with 800 bytes of weights and 500 of activations: of the larger weight, 300

@@ -57,7 +57,7 @@ def test_each_tower_has_chips_of_its_own(seed: int) -> None:
     found = np.array(tower_of)[order]
     assert np.count_nonzero(found[1:] != found[:-1]) == len(heights)  # one after the other
     one_each = np.arange(graph.num_ops, dtype=np.int32)
-    slicing = slice_order(apart_tables, order, one_each, passing="adjacent", rising=rising)
+    slicing = slice_order(apart_tables, order, one_each, forwarding="adjacent", rising=rising)
     assert slicing is not None
     assert (broken_rules(placement_problem(graph, target), slicing.placement[None]) == NONE).all()
     chips = [set(slicing.placement[np.array(tower_of) == tower]) for tower in range(len(heights))]

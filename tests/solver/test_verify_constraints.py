@@ -101,16 +101,18 @@ def test_constraints_must_be_about_something() -> None:
 def test_the_filter_says_the_same(seed: int) -> None:
     rng = np.random.default_rng(seed)
     graph, target = random_graph(rng, int(rng.integers(2, 12))), small_mcm(int(rng.integers(2, 5)))
-    passing = ("adjacent", "relayed", "free")[int(rng.integers(3))]
+    forwarding = ("adjacent", "relayed", "free")[int(rng.integers(3))]
     order = np.arange(graph.num_ops, dtype=np.int32)
     group = greedy_fusion(loop_roles(graph), order) if rng.random() < 0.5 else order
     constraints = [draw_constraint(rng, graph, target) for _ in range(int(rng.integers(1, 4)))]
     placements = np.sort(rng.integers(0, target.num_chips, (20, graph.num_ops)), axis=1).astype(np.int32)
     placements = placements[(placements == placements[:, first_of(group)]).all(axis=1)]
-    kept = ConstraintFilter(op_constraints(graph, target, constraints), group, passing).are_kept(placements)
+    kept = ConstraintFilter(op_constraints(graph, target, constraints), group, forwarding).are_kept(
+        placements
+    )
     for placement, is_kept in zip(placements, kept, strict=True):
         plan = make_plan(graph, target, placement, fusion_group=group)
-        if passing == "relayed":
+        if forwarding == "relayed":
             pairs = needed_relays(cost_tables(graph, target), placement, target.constraints.triangle)
             plan = replace(plan, relays=relays_of_arrays(graph, *pairs))
         ours = [v for v in verify(graph, target, plan, constraints) if v.constraint in OURS]

@@ -109,7 +109,7 @@ def test_slicings_that_count_waits_cost_no_more_than_they_say(seed: int) -> None
     case = all_of.case
     if not np.isfinite(all_of.best_s) or all_of.best_s == 0.0 or case.target.num_chips == 1:
         return
-    asked = {"passing": all_of.passing, "at_most_s": 3.0 * all_of.best_s, **all_of.rules}
+    asked = {"forwarding": all_of.forwarding, "at_most_s": 3.0 * all_of.best_s, **all_of.rules}
     got = slice_order_forwarded(case.tables, case.order, case.group, waits=True, **asked)
     if got is not None and not keeps_back_whole_weights(all_of):
         _, sizes = segments_of(got)

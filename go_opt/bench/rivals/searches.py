@@ -54,7 +54,7 @@ def greedy(trial: Trial, seed: int) -> None:
     With relays any cut is allowed, so both variants are tried.
     """
     problem = trial.problem
-    for adjacent in (True, False) if problem.passing == "relayed" else (problem.is_adjacent,):
+    for adjacent in (True, False) if problem.forwarding == "relayed" else (problem.is_adjacent,):
         cuts = greedy_slicing(problem.instance.tables, problem.order, problem.kernels, adjacent=adjacent)
         trial.one(cuts.placement, problem.order, problem.kernels)
 
@@ -105,8 +105,8 @@ def slice_along(trial: Trial, order: IntArray, kernels: IntArray | None = None) 
     given = (problem.instance.tables, order, kernels)
     min_chips = problem.instance.min_chips
     best_s = math.inf
-    for passing in _passings(problem):
-        slicing = slice_order(*given, passing=passing, min_chips=min_chips)
+    for forwarding in _forwarding_modes(problem):
+        slicing = slice_order(*given, forwarding=forwarding, min_chips=min_chips)
         if slicing is None:
             trial.count_miss()
             continue
@@ -114,18 +114,18 @@ def slice_along(trial: Trial, order: IntArray, kernels: IntArray | None = None) 
         best_s = min(best_s, reached_s)
         if not streams_weights(slicing, reached_s):
             break
-        cut = partial(slice_order_streamed, *given, passing=passing, min_chips=min_chips)
+        cut = partial(slice_order_streamed, *given, forwarding=forwarding, min_chips=min_chips)
         charged = charged_slicing(slicing, reached_s, best_s, cut)
         if charged is not None:
             best_s = min(best_s, _evaluate(trial, charged.placement, order, kernels))
     return best_s
 
 
-def _passings(problem: Problem) -> Iterator[ForwardingMode]:
+def _forwarding_modes(problem: Problem) -> Iterator[ForwardingMode]:
     """How slicings treat tensors that pass a chip, in the order to try."""
-    if problem.passing == "relayed":
+    if problem.forwarding == "relayed":
         yield "relayed"
-    yield "free" if problem.passing == "free" else "adjacent"
+    yield "free" if problem.forwarding == "free" else "adjacent"
 
 
 def _evaluate(trial: Trial, placement: IntArray, order: IntArray, kernels: IntArray) -> float:

@@ -39,7 +39,7 @@ class Problem:
     """A graph on a target, with the same rules as for the portfolio."""
 
     instance: OrderProblem
-    passing: ForwardingMode
+    forwarding: ForwardingMode
     decide: Decide
     kernels: IntArray  # [N] the default ones: greedy fusion, or one per op
     evaluate: Evaluate | None = None  # gives the intervals of plans; None: the analytical model
@@ -60,13 +60,13 @@ class Problem:
     @property
     def is_adjacent(self) -> bool:
         """Whether no tensor may pass a chip."""
-        return self.passing == "adjacent"
+        return self.forwarding == "adjacent"
 
     def interval_s(self, placement: Plans, order: Plans, fusion_group: Plans) -> FloatArray:
         """[B] intervals of plans; infinite where activations do not fit."""
         if self.evaluate is not None:
             return self.evaluate(placement, order, fusion_group)
-        if self.passing != "relayed":
+        if self.forwarding != "relayed":
             return _interval_s(evaluate_batch(self.instance.tables, placement, order, fusion_group))
         terms = [self._relayed(*plan) for plan in zip(placement, order, fusion_group, strict=True)]
         return np.array([_interval_s(of_one)[0] for of_one in terms])
@@ -84,7 +84,7 @@ class Problem:
     ) -> Plan:
         """The plan of one placement, with its relays."""
         plan = Candidate(rival, placement, order, fusion_group).plan(self.graph, self.target)
-        if self.passing != "relayed":
+        if self.forwarding != "relayed":
             return plan
         relays = needed_relays(self.instance.tables, placement, self.target.constraints.triangle)
         return replace(plan, relays=relays_of_arrays(self.graph, *relays))
@@ -99,11 +99,11 @@ def pose(
 ) -> Problem:
     """The problem of ``graph`` on ``target``; relays need a triangle rule to be of use."""
     case = instance(graph, target)
-    passing: ForwardingMode = "relayed" if relays else "adjacent"
+    forwarding: ForwardingMode = "relayed" if relays else "adjacent"
     if target.constraints.triangle == "off":
-        passing = "free"
+        forwarding = "free"
     kernels = case.order if decide == "placement" else case.fusion_group
-    return Problem(case, passing, decide, kernels)
+    return Problem(case, forwarding, decide, kernels)
 
 
 def _interval_s(terms: BatchMetrics) -> FloatArray:

@@ -103,7 +103,7 @@ def _order(graph: Graph, target: Target) -> None:
 
 def _place(graph: Graph, target: Target) -> None:
     """Every placement, and whether one of them keeps the rules."""
-    plans = every_plan(op_constraints(graph, target, ()), passing="adjacent", decides_all=False)
+    plans = every_plan(op_constraints(graph, target, ()), forwarding="adjacent", decides_all=False)
     assert plans is not None
     broken_rules(placement_problem(graph, target), plans[0])
 
@@ -134,11 +134,11 @@ _COMMON: Final[dict[str, Callable[[Graph, Target], object]]] = {
     "memory": _fit,
     "greedy": _cut_greedily,
     "relays": lambda graph, target: plan_tables(graph, target, _relayed(graph, target)),
-    "slicing": partial(_slice, partial(slice_order, passing="adjacent")),
-    "relayed slicing": partial(_slice, partial(slice_order, passing="relayed")),
-    "streamed slicing": partial(_slice, partial(slice_order_streamed, passing="relayed")),
-    "forwarded weights": partial(_slice, partial(slice_order_forwarded, passing="relayed", at_most_s=1.0)),
-    "replicated slicing": partial(_slice, partial(slice_order_replicated, passing="relayed")),
+    "slicing": partial(_slice, partial(slice_order, forwarding="adjacent")),
+    "relayed slicing": partial(_slice, partial(slice_order, forwarding="relayed")),
+    "streamed slicing": partial(_slice, partial(slice_order_streamed, forwarding="relayed")),
+    "forwarded weights": partial(_slice, partial(slice_order_forwarded, forwarding="relayed", at_most_s=1.0)),
+    "replicated slicing": partial(_slice, partial(slice_order_replicated, forwarding="relayed")),
     "orders": _order,
     "placements": _place,
     "policy": _decode,

@@ -56,13 +56,13 @@ def leaner(search: SearchView, method: str) -> Iterator[Proposal]:
 
 def _sliced(search: SearchView, method: str, plan: Plan) -> Iterator[Proposal]:
     """Bisects the number of chips into which the plan's order can be sliced within its interval."""
-    passing: ForwardingMode = "free" if search.target.constraints.triangle == "off" else search.passing
+    forwarding: ForwardingMode = "free" if search.target.constraints.triangle == "off" else search.forwarding
     cut = partial(
         slice_order,
         cost_tables(search.graph, search.target),
         plan.order,
         plan.fusion_group,
-        passing=passing,
+        forwarding=forwarding,
         at_most_s=_limit_s(search),
         **search.rules,
     )

@@ -81,7 +81,7 @@ class SearchView(Protocol):
     @property
     def rules(self) -> SegmentRules: ...  # what the constraints ask of slices
     @property
-    def passing(self) -> ForwardingMode: ...  # what becomes of a tensor that passes a chip
+    def forwarding(self) -> ForwardingMode: ...  # what becomes of a tensor that passes a chip
     @property
     def replicates(self) -> bool: ...  # whether methods look for replicated stages
     @property
@@ -111,7 +111,7 @@ def waiting_until(is_over: Callable[[], bool]) -> Iterator[Waiting]:
         yield Waiting()
 
 
-def passing_of(target: Target, request: Request) -> ForwardingMode:
+def forwarding_of(target: Target, request: Request) -> ForwardingMode:
     """What becomes of a tensor that passes a chip, in plans for ``request``."""
     if target.constraints.triangle == "off":
         return "free"

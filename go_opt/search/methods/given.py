@@ -121,7 +121,7 @@ def _stages(search: SearchView, start: Stages) -> Stages:
         stage = _risen(graph, stage)
     elif (chips <= target.num_chips - size).all():
         return Stages(start.first_chip, size[stage].astype(np.int32))
-    if search.passing == "adjacent":
+    if search.forwarding == "adjacent":
         problem = placement_problem(graph, target)
         proposal = np.minimum(stage, target.num_chips - 1).astype(np.int32)
         fixed = fix(problem, proposal[None], seed=search.request.seed % 2**31).placement[0]

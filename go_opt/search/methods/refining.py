@@ -216,13 +216,13 @@ def _refinings(search: SearchView) -> Iterator[Refining]:
     default = np.arange(graph.num_ops, dtype=np.int32)
     if request.decide == "placement":
         triangle = search.target.constraints.triangle
-        is_strict = search.passing == "adjacent" and triangle in ("longest_path", "adjacent")
+        is_strict = search.forwarding == "adjacent" and triangle in ("longest_path", "adjacent")
         relaxed = refinement_problem(
-            graph, tables, passing="adjacent" if is_strict else "free", tight=True,
+            graph, tables, forwarding="adjacent" if is_strict else "free", tight=True,
             sure_only=triangle == "longest_path",
         )  # fmt: skip
         yield Refining(relaxed, proves=True)
-        yield Refining(refinement_problem(graph, search.tables, default, passing=search.passing))
+        yield Refining(refinement_problem(graph, search.tables, default, forwarding=search.forwarding))
         return
     replicates = may_replicate(search.target, request)
     relaxed = joint_refinement_problem(graph, tables, roles, replicates=replicates)

@@ -89,7 +89,7 @@ def slices(search: SearchView, method: str, order: IntArray, group: IntArray) ->
     """The cheapest slicings of ``order``: where relays are open, those that need none first."""
     order = search.requested.contiguous(order, group)
     yield from _cheapest(search, method, order, group, is_relayed=False)
-    if search.passing == "relayed":
+    if search.forwarding == "relayed":
         yield from _cheapest(search, method + RELAYED, order, group, is_relayed=True)
     yield from copies(search, method, order, group)
     if search.replicates:
@@ -128,7 +128,7 @@ def slices_of_sequences(search: SearchView, method: str, order: IntArray, group:
 
 
 def _with_one_chip_each(search: SearchView, method: str, order: IntArray, group: IntArray) -> Iterator[Event]:
-    yield from _cheapest(search, method, order, group, is_relayed=search.passing == "relayed")
+    yield from _cheapest(search, method, order, group, is_relayed=search.forwarding == "relayed")
 
 
 def _cheapest(
@@ -147,12 +147,12 @@ def _cheapest(
     """
     needs_all = search.target.constraints.no_skip == "all"
     min_chips = search.requested.num_stages or (search.target.num_chips if needs_all else 1)
-    passing: ForwardingMode = "free" if search.target.constraints.triangle == "off" else "adjacent"
+    forwarding: ForwardingMode = "free" if search.target.constraints.triangle == "off" else "adjacent"
     if is_relayed:
-        passing = "relayed"
+        forwarding = "relayed"
     at_most_s = search.best_s if search.request.is_interval_alone else math.inf
     given = (tables or cost_tables(search.graph, search.target), order, group)
-    options: dict[str, Any] = {"passing": passing, "min_chips": min_chips, **search.rules, **rules}
+    options: dict[str, Any] = {"forwarding": forwarding, "min_chips": min_chips, **search.rules, **rules}
     cut = partial(slice_order, *given, at_most_s=at_most_s, **options)
     cuts = (partial(cut, max_chips=chips) for chips in _chip_counts(search))
     charged = partial(slice_order_streamed, *given, max_chips=search.requested.num_stages, **options)
@@ -193,17 +193,17 @@ def _replicated(search: SearchView, method: str, order: IntArray, group: IntArra
     if search.requested.num_stages is not None:
         yield from _staged(search, method, order, group)
         return
-    passing, rules = search.passing, search.rules
-    cut = partial(slice_order_replicated, passing=passing)
+    forwarding, rules = search.forwarding, search.rules
+    cut = partial(slice_order_replicated, forwarding=forwarding)
     cuts = (
         partial(cut, tables, order, group, at_most_s=search.best_s, **rules)
         for tables in _links_in_turn(search)
     )
     given = (search.tables, order, group)
-    charged = partial(slice_order_streamed, *given, passing=passing, replicates=True, **rules)
+    charged = partial(slice_order_streamed, *given, forwarding=forwarding, replicates=True, **rules)
     streams = yield from _in_turn(search, method, cuts, charged)
     if streams and search.target.goes_forward:
-        forward = partial(slice_order_forwarded, *given, passing=passing, **rules)
+        forward = partial(slice_order_forwarded, *given, forwarding=forwarding, **rules)
         at_most_s = min(search.best_s, search.last_interval_s)
         before_s, another_s = search.best_s, search.left_s / 2
         slicing = forward(at_most_s=at_most_s)
@@ -255,7 +255,7 @@ def _cut_into(
         rules["allowed"] = np.logical_and.reduceat(allowed[: behind[-1]], stages.first_chip, axis=0)
     links = hop_seconds_per_byte(search.tables)[behind - 1]
     tables = stage_tables(search.tables, stages)._replace(is_ring=True, link_s_per_byte=links)
-    options: dict[str, Any] = {"passing": search.passing, "min_chips": len(behind), **rules}
+    options: dict[str, Any] = {"forwarding": search.forwarding, "min_chips": len(behind), **rules}
     found = slicer(tables, order, group, **options, **limits_s)
     if found is None:
         return None
@@ -332,7 +332,7 @@ def reallocated(search: SearchView, plan: Plan, method: str) -> Proposal:
     if own.size.max() > 1:
         ring = stages_of_sizes(np.append(own.size, np.ones(free, np.int64)))
         tables = stage_tables(tables, ring, np.pad(forwards, (0, free)))
-    triangle = search.target.constraints.triangle if search.passing == "relayed" else "off"
+    triangle = search.target.constraints.triangle if search.forwarding == "relayed" else "off"
     terms = relayed_terms(tables, stage, plan.order, plan.fusion_group, triangle)
     work_s = terms.compute_s[0][: len(own.size)] * own.size  # of each stage on one chip
     # Below what the busiest link takes more chips are of no use.

@@ -141,7 +141,12 @@ def test_the_bound_with_memory_is_never_above_a_plan_of_cp_sat(overlap: bool) ->
         outcome = compete(LIBRARY_RIVALS["cp-sat"], problem, Limits(evaluations=100), 0, Clock())
         refinement = Refinement(
             refinement_problem(
-                graph, problem.instance.tables, problem.kernels, problem.order, passing="relayed", tight=True
+                graph,
+                problem.instance.tables,
+                problem.kernels,
+                problem.order,
+                forwarding="relayed",
+                tight=True,
             )
         )
         refinement.run(1000)

@@ -112,7 +112,7 @@ def hop_turns(package, hop) -> int:
     """How many inferences of a flow come as far as a hop."""
     flow = package.flows[hop["flow"]]
     turns = range(flow["replica"], ROUNDS, flow["replicas"])
-    return sum(inference % hop["readers"] >= hop["nearer"] for inference in turns)
+    return sum(inference % hop["readers"] >= hop["first_replica"] for inference in turns)
 
 
 def check_in_order(package, spans: Spans) -> None:

@@ -70,7 +70,7 @@ def plans_of(rng: np.random.Generator, graph: Graph, target: Target) -> Iterator
         yield sliced
     order = random_order(rng, graph)
     group = greedy_fusion(loop_roles(graph), order)
-    slicing = slice_order(cost_tables(graph, target), order, group, passing="adjacent")
+    slicing = slice_order(cost_tables(graph, target), order, group, forwarding="adjacent")
     if slicing is not None:
         yield make_plan(graph, target, slicing.placement, order=order, fusion_group=group)
     chips = min(target.num_chips, graph.num_ops)

@@ -80,7 +80,7 @@ def test_best_slices(name: str) -> None:
     graph, target = load_zoo(name), load_target("mcm-6x6")
     order = np.arange(graph.num_ops, dtype=np.int32)
     group = greedy_fusion(loop_roles(graph), order)
-    sliced = slice_order(cost_tables(graph, target), order, group, passing="adjacent")
+    sliced = slice_order(cost_tables(graph, target), order, group, forwarding="adjacent")
     assert sliced is not None
     plan = make_plan(graph, target, sliced.placement, fusion_group=group)
     assert simulated(graph, target, plan).period[0] == 1

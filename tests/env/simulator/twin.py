@@ -88,7 +88,7 @@ class Reader:
     has_credit: bool = True
     arrived: set[int] = field(default_factory=set)  # inferences
     freed: set[int] = field(default_factory=set)
-    landing: Counter[int] = field(default_factory=Counter)  # by chip: arrived, or on the last link
+    in_flight: Counter[int] = field(default_factory=Counter)  # by chip: arrived, or on the last link
 
 
 @dataclass(eq=False)
@@ -157,7 +157,7 @@ class Chip:
     is_running: bool = False
     waits_for: Weights | None = None
     begun: int = 0  # kernels that wait for weights that are forwarded
-    came: int = 0  # such weights
+    received: int = 0  # such weights
     free_engines: int = 0
     ready: deque[tuple[Tensor, int]] = field(default_factory=deque)
 
@@ -453,9 +453,9 @@ class SlowSimulator:
         if reader is not None:
             chip = reader.stage.chip(inference)
             freed = sum(reader.stage.chip(i) == chip for i in reader.freed)
-            if not reader.has_credit and reader.landing[chip] - freed >= self.buffers:
+            if not reader.has_credit and reader.in_flight[chip] - freed >= self.buffers:
                 return
-            reader.landing[chip] += 1
+            reader.in_flight[chip] += 1
         self.queues[link].popleft()
         self.link_is_busy[link] = True
         s_per_byte = self.s_per_byte(link)
@@ -502,7 +502,7 @@ class SlowSimulator:
         """Whether the next chip has the weights of all kernels before, if it is to have these."""
         if weights is None or weights.sink is None or self.parameters.weight_prefetch:
             return True
-        return chip.inference + 1 >= self.rounds or self.chips[chip.number + 1].came >= chip.begun - 1
+        return chip.inference + 1 >= self.rounds or self.chips[chip.number + 1].received >= chip.begun - 1
 
     def forward(self, weights: Weights) -> None:
         """Queue the next chunk for the link to the chip, if it is asked for and at the chip before."""
@@ -556,7 +556,7 @@ class SlowSimulator:
     def weights_came(self, weights: Weights, inference: int) -> None:
         weights.arrived.add(inference)
         chip = self.chips[weights.chip]
-        chip.came += is_forwarded(weights)
+        chip.received += is_forwarded(weights)
         if chip.waits_for is weights:
             self.end_kernel(chip)
         if weights.source is not None:
