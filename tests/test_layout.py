@@ -88,7 +88,7 @@ WIDE_FOLDERS: Final = {
     "service.transport": 14,
     "solver": 29,
     "solver.certify": 10,
-    "solver.orders": 15,
+    "solver.orders": 10,
     "solver.problem": 40,
     "solver.propagation": 11,
     "solver.propagation.propagators": 34,
