@@ -22,7 +22,7 @@ from go_opt.search.methods import first_plans, schedules
 from go_opt.search.methods.events import Event, Proposal, SearchView, has_static_constraints, waiting_until
 from go_opt.search.methods.first_plans import Start
 from go_opt.search.methods.given import given
-from go_opt.search.methods.guesses import guesses, policy_alone, until_advised
+from go_opt.search.methods.guesses import evolved, guesses, policy_alone, until_advised
 from go_opt.search.methods.refining import improvements
 from go_opt.search.placements import enumerated, is_searched, local_search
 from go_opt.search.shared.policies import ask_policy
@@ -155,6 +155,10 @@ METHODS: Final = (
     # Slicings of random orders, alternating with the policy's plans.
     Method("guesses", "in turn", is_guessed,
            lambda s: guesses(s.search, s.best_kernels, s.advice), MISSION),
+    # Genetic search over orders and kernels together.
+    Method("orders and kernels", "in turn",
+           lambda v: is_along_ring(v) and is_open(v) and not (v.replicates and v.requested.num_stages),
+           lambda s: evolved(s.search), "orders and kernels"),
     # Refinement, which finds placements and proves a bound.
     Method("rounds of improvement", "in turn",
            lambda v: is_along_ring(v) and bool(v.tables.can_run.any(axis=0).all()),

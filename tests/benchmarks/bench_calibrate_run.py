@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import go_opt
-from go_opt.bench.rivals.genetic import genetic_search
 from go_opt.calibration import calibrating
 from go_opt.calibration.chip_fit import observe
 from go_opt.calibration.samples import Sample, fastest, write_samples
@@ -33,6 +32,7 @@ from go_opt.env import Target
 from go_opt.hardware import HardwareEnvironment
 from go_opt.model.plan import Plan
 from go_opt.run.profiling.measured_machine import MeasuredMachine
+from go_opt.solver.orders.genetic import genetic_search
 from tests.benchmarks.bench_measured import sliced, unreplicated
 from tests.benchmarks.calibrate_rivals import chip_quantities, five_terms, ops_of
 from tests.go_opt.run.test_random_stages import with_random_weights

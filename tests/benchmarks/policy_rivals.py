@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from go_opt.bench.rivals import RIVALS, Rival, Trial
-from go_opt.bench.rivals.genetic import genetic_search
 from go_opt.bench.rivals.searches import GENOMES, slice_along
 from go_opt.env import list_schedule
+from go_opt.solver.orders.genetic import genetic_search
 from go_opt.solver.orders.orders import fixed_orders, kernel_features, random_orders
 
 

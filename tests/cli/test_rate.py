@@ -143,7 +143,7 @@ def test_ctrl_c_keeps_what_serves_the_rate(cli: Cli, model: Path, monkeypatch: p
             signal.raise_signal(signal.SIGINT)
         return "told"
 
-    monkeypatch.setattr("go_opt.report.tables.count_line", interrupted)
+    monkeypatch.setattr("go_opt.report.parts.chip_tables.count_line", interrupted)
     run = cli("optimize", model, *SEARCH, "--rate", "1000/s", "--json")
     assert run.json["serving"]["batch"] == 1
     assert len(told) == 2

@@ -52,7 +52,7 @@ def methods(result: OptimizeResult) -> set[str]:
 
 
 FIRST = {"greedy", "slice: default order"}
-NEXT = {"slice: short branches first", "slice: height order"}
+NEXT = {"slice: short branches first", "slice: height order", "slice: least memory"}
 WAIT = {"proof"}
 
 

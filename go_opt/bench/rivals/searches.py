@@ -26,7 +26,6 @@ import numpy as np
 from go_opt.agents.decoding.decode import WalkCase
 from go_opt.agents.training.problems.rollout import PLACEMENT, labels
 from go_opt.agents.training.updates.walk_learner import FINETUNING_RATE, HEAD_RATE, WalkLearner
-from go_opt.bench.rivals.genetic import AS_BY_DEFAULT, Keys, decoded, genetic_search, order_keys
 from go_opt.bench.rivals.trial import Problem, Trial, unit_problem
 from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.env import list_schedule
@@ -42,6 +41,7 @@ from go_opt.solver import (
     slice_order_streamed,
 )
 from go_opt.solver.orders.cheapest import charged_slicing, streams_weights
+from go_opt.solver.orders.genetic import AS_BY_DEFAULT, Keys, decoded, genetic_search, order_keys
 from go_opt.solver.propagation.modes import Rule
 from go_opt.solver.walk.walk import walk_problem
 

@@ -1,7 +1,8 @@
-"""Guesses: random orders, sliced, and a policy's plans in turn with them."""
+"""Guesses: random orders, sliced, and a policy's plans in turn with them; orders and kernels that evolve."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Final
@@ -12,12 +13,15 @@ from go_opt.agents.decoding.proposals import Advice, own_plans, policy_plans
 from go_opt.common.arrays import IntArray
 from go_opt.env import list_schedule
 from go_opt.model.plan import Candidate
-from go_opt.search.methods.events import Event, NoPlan, Proposal, SearchView, Waiting, waiting_until
-from go_opt.search.methods.slices import widest_slices
+from go_opt.search.methods.events import Event, Miss, NoPlan, Proposal, SearchView, Waiting, waiting_until
+from go_opt.search.methods.slices import least_s, widest_slices
 from go_opt.solver import earliest_finish_placement
 from go_opt.solver.orders import random_orders
+from go_opt.solver.orders.genetic import Evolution, decoded, first_genomes
 from go_opt.solver.orders.instance import instance
 
+EVOLVED: Final = "slice: orders and kernels"
+HOPELESS: Final = 2.0  # times the best interval: such cuts are no parents
 # Random orders stop after this many in a row without a better plan, budget or not; a policy
 # that takes turns with them gets as many turns.
 PATIENCE: Final = 32
@@ -56,6 +60,27 @@ def _random_orders(search: SearchView, fused: IntArray) -> Iterator[IntArray]:
         yield structured
         if request.is_interval_alone:  # they take long for one sample
             yield list_schedule(graph, fused, rng.random(int(fused.max()) + 1))
+
+
+def evolved(search: SearchView) -> Iterator[Event]:
+    """Slicings of orders and kernels by genetic search (:mod:`go_opt.solver.orders.genetic`), without end.
+
+    Kernels joined across branches keep tensors out of memory; no other method finds such plans.
+    """
+    case, seed = instance(search.graph, search.target), search.request.seed
+    evolution = Evolution(2 * search.graph.num_ops, seed=seed, first=first_genomes(case, seed))
+    while True:
+        costs_s = np.full(len(evolution.genomes), math.inf)
+        for i, keys in enumerate(evolution.genomes):
+            kernels, order = decoded(case, keys)
+            costs_s[i] = least_s(search, order, kernels, at_most_s=HOPELESS * search.best_s)
+            if costs_s[i] >= search.best_s:
+                yield Miss(EVOLVED)
+                continue
+            for event in widest_slices(search, EVOLVED, order, kernels):
+                yield event
+                costs_s[i] = search.last_interval_s
+        evolution.advance(costs_s)
 
 
 def policy_alone(search: SearchView, advice: Future[Advice | None]) -> Iterator[Event]:

@@ -120,6 +120,14 @@ def widest_slices(search: SearchView, method: str, order: IntArray, group: IntAr
     yield from _with_one_chip_each(search, method, order, group)
 
 
+def least_s(search: SearchView, order: IntArray, group: IntArray, at_most_s: float) -> float:
+    """The interval of the cheapest cuts of :func:`widest_slices`; infinite if more than ``at_most_s``."""
+    given = (search.tables, search.requested.contiguous(order, group), group)
+    asked = partial(slice_order_replicated if search.replicates else slice_order, *given, **search.rules)
+    slicing = asked(forwarding=search.forwarding, at_most_s=at_most_s)
+    return math.inf if slicing is None else slicing.expected_s
+
+
 def slices_of_sequences(search: SearchView, method: str, order: IntArray, group: IntArray) -> Iterator[Event]:
     """The same for sequences in flight: without replicas, each chip may run what arrives first."""
     yield from _with_one_chip_each(search, method, search.requested.contiguous(order, group), group)

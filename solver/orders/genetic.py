@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import chain, islice
 from typing import Final
 
 import numpy as np
@@ -19,7 +20,7 @@ import numpy as np
 from go_opt.common.arrays import FloatArray, IntArray
 from go_opt.env.kernels.numbering import number_kernels
 from go_opt.solver.orders.instance import OrderProblem
-from go_opt.solver.orders.orders import schedule
+from go_opt.solver.orders.orders import fixed_orders, random_orders, schedule
 
 ELITE_SHARE: Final = 0.2
 MUTANT_SHARE: Final = 0.15
@@ -28,7 +29,7 @@ POPULATION: Final = 64
 # Wishes in [0, 1) become priorities in [-FUSION_RANGE, FUSION_RANGE): a quarter of them
 # remove an op from its default kernel, a quarter let it join another.
 FUSION_RANGE: Final = 2.0
-AS_BY_DEFAULT: Final = 0.5  # a wish
+AS_BY_DEFAULT, JOINED = 0.5, 1.0  # wishes
 
 Keys = FloatArray
 
@@ -107,3 +108,17 @@ def decoded(case: OrderProblem, keys: Keys) -> tuple[IntArray, IntArray]:
     """Returns the kernels [N] and the order [N] of a genome [2 N]."""
     place, wish = np.split(keys, 2)
     return schedule(case, place, (2.0 * wish - 1.0) * FUSION_RANGE)
+
+
+def first_genomes(case: OrderProblem, seed: int) -> Keys:
+    """Genomes [B, 2 N] of four kinds in turn: known or random orders; default, joined or random kernels."""
+    rng, num_ops = np.random.default_rng((seed, 5)), case.graph.num_ops
+    fixed = (order for _, order in fixed_orders(case.graph, case.fusion_group))
+    orders = chain([case.order], fixed, random_orders(case.graph, case.tables, case.fusion_group, seed))
+    default, joined = np.full(num_ops, AS_BY_DEFAULT), np.full(num_ops, JOINED)
+    first: list[Keys] = []
+    for order in islice(orders, POPULATION // 4):
+        place = order_keys(order, case.order)
+        first += [np.append(place, default), np.append(rng.random(num_ops), default)]
+        first += [np.append(place, joined), rng.random(2 * num_ops)]
+    return np.stack(first)
