@@ -26,7 +26,7 @@ _SOLVER = (
     "rule_check segments slicing streamed_bytes streamed_slicing verify verify_constraints verify_relays "
     "verify_stages waiting"
 )
-_ENV = "makespan memory op_memory peak_memory states"
+_ENV = "memory op_memory peak_memory"
 _SERVING = "queueing mixed tandem"
 TESTS = (
     *(f"tests/solver/test_{name}.py" for name in _SOLVER.split()),

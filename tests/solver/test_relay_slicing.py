@@ -126,7 +126,7 @@ def keep_rules(placements: IntArray, rules: SegmentRules) -> BoolArray:
     return kept
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=40, deadline=None)  # interpreted as well: few cases meet all branches
 @given(seed=seeds)
 def test_the_fast_relayed_slicer_agrees_with_the_table_of_segments(seed: int) -> None:
     rng = np.random.default_rng(seed)
