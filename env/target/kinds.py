@@ -181,7 +181,6 @@ def _kind_parameters(tile: tuple[int, int, int] = (1, 1, 1), **others: Any) -> K
     return KindParameters(*tile, **others)
 
 
-_TILE: Final = "Rows, inner size and columns of a matrix unit's tile (default: 1, 1, 1)."
 KIND_PARAMETERS: Final = table(
     {
         "tile": counts(3)(

@@ -238,15 +238,6 @@ def slicing_cost_s(problem: SliceProblem, cuts: LongArray) -> float:
     return max(problem.floor_s, float(_dearest_segment_s(problem, cuts)))
 
 
-@uncounted_inner
-def least_hop_s_per_byte(problem: SliceProblem, max_chips: int) -> float:
-    """Returns the seconds per byte of the fastest hop from one of the first ``max_chips`` chips."""
-    least = problem.hop_s_per_byte[0]
-    for chip in range(1, max_chips):
-        least = min(least, problem.hop_s_per_byte[chip])
-    return least
-
-
 @compiled
 def _dearest_segment_s(problem: SliceProblem, cuts: LongArray) -> float:
     passes = relays_of_segments(problem, cuts)
