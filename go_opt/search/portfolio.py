@@ -19,7 +19,7 @@ from go_opt.errors import GoOptError
 from go_opt.result import Request
 from go_opt.search.compiling.kernel_cache import are_compiled
 from go_opt.search.methods import first_plans, schedules
-from go_opt.search.methods.events import Event, Proposal, SearchView, has_static_constraints, waiting_until
+from go_opt.search.methods.events import Event, SearchView, has_static_constraints, waiting_until
 from go_opt.search.methods.first_plans import Start
 from go_opt.search.methods.given import given
 from go_opt.search.methods.guesses import evolved, guesses, policy_alone, until_advised
@@ -225,14 +225,13 @@ def _in_turn(search: SearchView, turns: Sequence[Iterator[Event]], head_start: f
     while left:
         turn = min(left, key=used.__getitem__)
         started_s, before_s = time.monotonic(), search.best_s
-        event: Event | None = None
         try:
             # The evaluation of a proposal counts as its method's time.
-            yield (event := next(turns[turn]))
+            yield next(turns[turn])
         except StopIteration:
             left.remove(turn)
-        if search.best_s < before_s * NOTABLY:  # without a proposal here, the background thread found it
-            finder = turn if isinstance(event, Proposal) else -1
+        if search.best_s < before_s * NOTABLY:
+            finder = turn
         spent = 1.0 if is_counted else time.monotonic() - started_s
         is_favoured = turn == finder and used[turn] >= 0.0  # a head start is not extended
         used[turn] += spent / FAVOUR if is_favoured else spent
