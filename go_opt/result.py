@@ -213,6 +213,11 @@ class OptimizeResult:
         """The minimised objective, by the analytical model."""
         return objective_s(self.metrics, self.objective)
 
+    @property
+    def longer_interval_s(self) -> float:
+        """The longer of the predicted and the simulated interval."""
+        return max(self.metrics.interval_s, self.simulated_interval_s or 0.0)
+
     def __repr__(self) -> str:
         what = "makespan" if self.objective == "latency" else "interval"
         return (

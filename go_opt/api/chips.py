@@ -103,7 +103,7 @@ def fewest_chips(
     def reaches(chips: int) -> OptimizeResult | None:
         tried[chips] = found = count(chips)
         on_count(found)
-        return found.result if found.result and _taken_s(found.result) <= longest_s else None
+        return found.result if found.result and found.result.longer_interval_s <= longest_s else None
 
     def is_refuted(chips: int) -> bool:
         part = first_chips(on, chips)
@@ -212,11 +212,6 @@ def _is_refuted(graph: Graph, target: Target, request: Request, longest_s: float
     return bound_over_states(graph, target, request, divisible).seconds > longest_s
 
 
-def _taken_s(result: OptimizeResult) -> float:
-    """The longer of the predicted and the simulated interval."""
-    return max(result.metrics.interval_s, result.simulated_interval_s or 0.0)
-
-
 def _unreachable(found: ChipCount, interval_s: float, *, is_proven: bool) -> InfeasibleError:
     if found.result is None:
         return InfeasibleError(found.reason, is_proven=found.is_proven)
@@ -225,6 +220,6 @@ def _unreachable(found: ChipCount, interval_s: float, *, is_proven: bool) -> Inf
     known = f"no plan is faster than {bound}" if is_proven else f"the lower bound is {bound}"
     return InfeasibleError(
         f"no plan with {requested} was found on {found.chips} chips: the best takes "
-        f"{format_duration(_taken_s(found.result))}, {known}.",
+        f"{format_duration(found.result.longer_interval_s)}, {known}.",
         is_proven=is_proven,
     )

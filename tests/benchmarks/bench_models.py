@@ -26,7 +26,7 @@ from go_opt.common.units import format_bytes, format_duration
 from go_opt.frontends.union.graphs import shares_of, union_name
 from go_opt.result import Request
 from go_opt.serving.rate.queueing import Server, arrivals_s, p99_s
-from go_opt.serving.together.sharing import Sharing, Turns, share_package, taken_s
+from go_opt.serving.together.sharing import Sharing, Turns, share_package
 from tests.benchmarks.turns import Turn, turns_p99_s
 
 UNITS: Final = (1, 3, 10, 100)  # of a turn
@@ -101,7 +101,7 @@ def p99_rows(sharing: Sharing) -> Iterator[list[str]]:
 
 def _p99_s(turns: Turns, units: int, arrived: list[FloatArray]) -> float:
     each = [
-        Turn(taken_s(plan), plan.metrics.latency_s, copies * units)
+        Turn(plan.longer_interval_s, plan.metrics.latency_s, copies * units)
         for (copies, _), plan in zip(turns.shares, turns.plans, strict=True)
     ]
     between_s = max(0.0, units * (turns.unit_s(units) - turns.endless_s))

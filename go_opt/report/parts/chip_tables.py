@@ -17,22 +17,22 @@ def count_line(found: ChipCount) -> str:
     chips = counted(found.chips, "chip")
     if found.result is None:
         return f"{chips}: no plan, {found.reason}"
-    return f"{chips}: interval {format_duration(_interval_s(found))}, {found.result.status}"
+    return f"{chips}: interval {format_duration(found.result.longer_interval_s)}, {found.result.status}"
 
 
 def counts_table(counts: Sequence[ChipCount]) -> Table:
     """One row for each number of chips; the ratio is against the fewest with a plan."""
     columns = ("chips", "used", "interval", "times as fast", "latency", "bound", "gap", "status")
-    first_s = next((_interval_s(found) for found in counts if found.result), math.nan)
+    first_s = next((found.result.longer_interval_s for found in counts if found.result), math.nan)
     rows = []
     for found in counts:
         result = found.result
         if result is None:
             rows.append((found.chips, *"------", "no plan, proven" if found.is_proven else "no plan found"))
             continue
-        times = f"{first_s / _interval_s(found):.2f}", format_duration(result.metrics.latency_s)
+        times = f"{first_s / result.longer_interval_s:.2f}", format_duration(result.metrics.latency_s)
         bound = format_duration(result.lower_bound_s or math.inf), format_ratio(result.gap)
-        interval = format_duration(_interval_s(found))
+        interval = format_duration(result.longer_interval_s)
         rows.append((found.chips, result.plan.chips_used, interval, *times, *bound, result.status))
     return table_of(columns, rows, text=("status",))
 
@@ -40,9 +40,3 @@ def counts_table(counts: Sequence[ChipCount]) -> Table:
 def fewest_line(fewest: FewestChips, num_chips: int) -> str:
     """How many chips a plan needs, and how sure it is."""
     return f"chips       {fewest.chips} of {num_chips}; {fewest.claim}"
-
-
-def _interval_s(found: ChipCount) -> float:
-    """Predicted, or simulated where that is longer."""
-    assert found.result is not None
-    return max(found.result.metrics.interval_s, found.result.simulated_interval_s or 0.0)

@@ -338,7 +338,7 @@ def _is_decoding(graph: Graph, asked: RateRequest) -> bool:
 
 def _served(batch: int, chips: int, result: OptimizeResult, *, is_decoding: bool) -> Served:
     metrics = result.metrics
-    interval_s = max(metrics.interval_s, result.simulated_interval_s or 0.0)
+    interval_s = result.longer_interval_s
     host_s = float(metrics.link_s[-2:].max())
     if not is_decoding:
         return Served(batch, chips, interval_s, metrics.latency_s, host_s)

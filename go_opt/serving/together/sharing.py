@@ -60,7 +60,7 @@ class Turns:
     def endless_s(self) -> float:
         """Seconds of a unit in turns that never end."""
         plans = zip(self.shares, self.plans, strict=True)
-        return sum(copies * taken_s(result) for (copies, _), result in plans)
+        return sum(copies * result.longer_interval_s for (copies, _), result in plans)
 
     def unit_s(self, units: float) -> float:
         """Seconds of a unit in turns of so many."""
@@ -74,12 +74,13 @@ class Turns:
         """
         round_s, plans = units * self.unit_s(units), zip(self.shares, self.plans, strict=True)
         return max(
-            round_s - units * copies * taken_s(one) + one.metrics.latency_s for (copies, _), one in plans
+            round_s - units * copies * one.longer_interval_s + one.metrics.latency_s
+            for (copies, _), one in plans
         )
 
     def drained(self) -> Turns:
         """The same if each pipeline is empty before the next is filled."""
-        idle_s = sum(max(0.0, one.metrics.latency_s - taken_s(one)) for one in self.plans)
+        idle_s = sum(max(0.0, one.metrics.latency_s - one.longer_interval_s) for one in self.plans)
         return replace(self, sent_s=self.sent_s + idle_s)
 
     def units_within(self, limit_s: float) -> int:
@@ -111,10 +112,10 @@ class BuiltTurns(Turns):
         parts = [
             Part(
                 one.metrics.compute_s,
-                taken_s(one),
+                one.longer_interval_s,
                 one.metrics.latency_s,
                 int(units) * copies,
-                float(one.metrics.link_s[-2]) / taken_s(one),
+                float(one.metrics.link_s[-2]) / one.longer_interval_s,
             )
             for (copies, _), one in zip(self.shares, self.plans, strict=True)
         ]
@@ -145,7 +146,7 @@ class Sharing:
     @property
     def unit_s(self) -> float:
         """Seconds of a unit with all models at once."""
-        return taken_s(self.at_once)
+        return self.at_once.longer_interval_s
 
     def turns_s(self, units: float) -> float:
         """Seconds of a unit in turns of so many, in the way that is the shorter for it."""
@@ -243,11 +244,6 @@ def excess_bytes(plans: Sequence[OptimizeResult], target: Target) -> LongArray:
     return found
 
 
-def taken_s(result: OptimizeResult) -> float:
-    """The interval, simulated if that is longer."""
-    return max(result.metrics.interval_s, result.simulated_interval_s or 0.0)
-
-
 class Part(NamedTuple):
     """A model in its turn. Axis ``D``: chips."""
 
@@ -333,7 +329,7 @@ def sharing_to_dict(sharing: Sharing, graph: Graph) -> dict[str, Any]:
                 "model": model,
                 "rate": copies,
                 "interval_s": best.unit_s / copies,
-                "alone_interval_s": taken_s(result),
+                "alone_interval_s": result.longer_interval_s,
                 "plan": _plan_of(sharing, number, graph),
             }
             for number, ((copies, model), result) in enumerate(
@@ -386,7 +382,7 @@ def _part_of_plan(plan: Plan, graph: Graph, number: int) -> dict[str, Any]:
 def sharing_lines(sharing: Sharing) -> Iterator[str]:
     for (copies, model), result in zip(sharing.shares, sharing.turns[0].plans, strict=True):
         own = format_duration(sharing.unit_s / copies)
-        yield f"model       {own} per inference of {model}, {format_duration(taken_s(result))} alone"
+        yield f"model       {own} per inference of {model}, {format_duration(result.longer_interval_s)} alone"
     sent = f"{format_bytes(sharing.turns[-1].sent_bytes)} of weights sent between turns"
     yield f"turns       {sharing.turns_s(1) / sharing.unit_s:.2f}x as long one by one, {sent}"
     yield f"            {sharing.turns_s(math.inf) / sharing.unit_s:.2f}x in turns that never end"

@@ -125,7 +125,7 @@ def result_of(
         weight_bytes=np.array(weights),
         peak_bytes=np.array(peaks),
     )
-    return cast("Any", SimpleNamespace(metrics=metrics, simulated_interval_s=None))
+    return cast("Any", SimpleNamespace(metrics=metrics, longer_interval_s=interval_s))
 
 
 def test_turns_by_hand() -> None:
